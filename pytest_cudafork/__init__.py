@@ -1,0 +1,57 @@
+"""pytest-cudafork: find the line that initializes CUDA before a fork.
+
+Owns the public names. Nothing heavy is imported before a name is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_cudafork._version import version as __version__
+    from pytest_cudafork.errors import (
+        ChildCrashed,
+        ChildError,
+        ChildExit,
+        ChildTimeout,
+        CudaForkError,
+        CudaForkWarning,
+        CudaTouchError,
+        PoisonedTouchError,
+    )
+    from pytest_cudafork.observe.driver import CudaState, Verdict
+    from pytest_cudafork.observe.touch import Touch
+    from pytest_cudafork.state import current_state as cuda_state
+
+__all__ = [
+    "ChildCrashed",
+    "ChildError",
+    "ChildExit",
+    "ChildTimeout",
+    "CudaForkError",
+    "CudaForkWarning",
+    "CudaState",
+    "CudaTouchError",
+    "PoisonedTouchError",
+    "Touch",
+    "Verdict",
+    "__version__",
+    "cuda_state",
+]
+
+_HOME = {
+    "CudaState": ("observe.driver", "CudaState"),
+    "Touch": ("observe.touch", "Touch"),
+    "Verdict": ("observe.driver", "Verdict"),
+    "__version__": ("_version", "version"),
+    "cuda_state": ("state", "current_state"),
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name on first use."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _HOME.get(name, ("errors", name))
+    return getattr(importlib.import_module(f"{__name__}.{module}"), attribute)

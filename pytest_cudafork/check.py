@@ -1,0 +1,194 @@
+"""Owns the verdicts of a checked session: which touch fails which test, collection or session.
+
+It does not know how touches are seen, nor what the summary looks like. Registered as a plugin of
+its own, so that a session without the check does not pay for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+from pytest_cudafork.errors import CudaTouchError
+from pytest_cudafork.findings import Finding, find, reported_ids
+from pytest_cudafork.guard import FORK_OK_ENV
+from pytest_cudafork.markers import MarkerError, Marks, read_marks
+from pytest_cudafork.observe.ledger import PHASE_ENV, LedgerReader, Record
+from pytest_cudafork.observe.observer import Observer
+from pytest_cudafork.observe.stories import History
+from pytest_cudafork.options import Level
+from pytest_cudafork.session import CudaForkSession
+
+SECTION = "CUDA and fork"
+
+
+class Check:
+    """Looks into the ledger after every phase and turns what is new there into verdicts."""
+
+    def __init__(self, session: CudaForkSession, observer: Observer) -> None:
+        self._level = session.settings.level
+        self._isolated = session.isolated
+        self._joined = session.joined
+        self._observer = observer
+        self._reader: LedgerReader = observer.ledger.reader()
+        self._records: list[Record] = []
+        self._set_phase("start")
+
+    # -- collection ------------------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Fail the collection of a module that touches CUDA, at level ``touch``."""
+        former = os.environ.get(PHASE_ENV, "")
+        self._set_phase(f"collect {collector.nodeid or 'the suite'}")
+        try:
+            report = yield
+        finally:
+            self._set_phase(former)
+        found = self._new_findings()
+        if found:
+            story = self._tell(found)
+            if report.outcome == "failed":
+                report.sections.append((SECTION, story))
+            else:
+                report.outcome = "failed"
+                report.longrepr = story
+        return report
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self) -> None:
+        """From here on, touches belong to tests."""
+        self._set_phase("")
+
+    @staticmethod
+    def _set_phase(phase: str) -> None:
+        os.environ[PHASE_ENV] = phase
+
+    # -- tests -----------------------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item
+    ) -> Generator[None, object, object]:
+        """Let the test fork if its marker says so."""
+        reason = _marks(item).fork_ok
+        if reason is None:
+            return (yield)
+        os.environ[FORK_OK_ENV] = reason
+        try:
+            return (yield)
+        finally:
+            os.environ.pop(FORK_OK_ENV, None)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Check after the set-up."""
+        __tracebackhide__ = True
+        yield from self._phase(item, "setup")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Check after the test body."""
+        __tracebackhide__ = True
+        yield from self._phase(item, "call")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Check after the teardown."""
+        __tracebackhide__ = True
+        yield from self._phase(item, "teardown")
+
+    def _phase(self, item: pytest.Item, when: str) -> Generator[None, None, None]:
+        """Run one phase, then fail it for the touches it made.
+
+        Raises:
+            PoisonedTouchError: a child that was forked while CUDA was initialized touched it.
+            CudaTouchError: level ``touch`` allows no touch here.
+
+        """
+        __tracebackhide__ = True
+        try:
+            yield
+        except BaseException as error:
+            found = self._findings_of(item)
+            if found and isinstance(error, pytest.skip.Exception | pytest.xfail.Exception):
+                raise self._error(found) from error
+            if found:
+                item.add_report_section(when, SECTION, self._tell(found))
+            raise
+        found = self._findings_of(item)
+        if found:
+            raise self._error(found)
+
+    def _findings_of(self, item: pytest.Item) -> list[Finding]:
+        """The new errors that belong to this test; those of other tests wait for the end."""
+        return [found for found in self._new_findings() if found.nodeid in ("", item.nodeid)]
+
+    def _error(self, findings: list[Finding]) -> Exception:
+        error = _worst(findings).error(self._tell(findings))
+        error.whole_story = True
+        return error
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Show our errors as their story alone: the stack of the hook that raises them says nothing."""
+        report = yield
+        info = call.excinfo
+        if info is not None and getattr(info.value, "whole_story", False):
+            report.longrepr = info.getrepr(style="value")
+        return report
+
+    # -- what both use ---------------------------------------------------------------------------
+
+    def _new_findings(self) -> list[Finding]:
+        new = self._reader.new()
+        self._records.extend(new)
+        own = [record for record in new if record.get("owner") == self._observer.owner]
+        return find(own, self._level, isolated=self._isolated)
+
+    def _tell(self, findings: list[Finding]) -> str:
+        """Tell the worst and count the rest; from here on they are reported."""
+        self._observer.note_reported([found.id for found in findings])
+        history = History(self._records)
+        story = _worst(findings).story(history, simulated=self._observer.simulated)
+        if len(findings) > 1:
+            story += f"\n\n(and {len(findings) - 1} more; --cuda-fork-ledger=FILE keeps them all)"
+        return story
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail the session for errors that no test could be failed for."""
+        if self._joined:
+            return
+        if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            if self.unreported(self._observer.records()):
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def unreported(self, records: list[Record]) -> list[Finding]:
+        """The errors, of all processes of the session, that have failed no test or collection."""
+        reported = reported_ids(records)
+        found = find(records, self._level)
+        if self._level is Level.TOUCH:
+            # A touch in a test of an isolated process is none, and only that process knows.
+            found = [f for f in found if f.error is not CudaTouchError or not f.nodeid]
+        return [f for f in found if f.id not in reported]
+
+
+def _worst(findings: list[Finding]) -> Finding:
+    """What to tell first: a child that fails outweighs a touch that may yet do no harm."""
+    return next((f for f in findings if f.error is not CudaTouchError), findings[0])
+
+
+def _marks(item: pytest.Item) -> Marks:
+    try:
+        return read_marks(item)
+    except MarkerError:
+        return Marks()  # the test fails for it in its set-up

@@ -1,0 +1,103 @@
+"""Owns the fixtures, thin: each hands over to the part that does the work.
+
+It does not know how children are run, nor how CUDA is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+from pytest_cudafork.session import SESSION
+
+if TYPE_CHECKING:
+    from pytest_cudafork.observe.driver import CudaState
+    from pytest_cudafork.phantom_fixture import PhantomCuda
+
+
+class RunInChild(Protocol):
+    """Calls a function in a child process and returns what it returns."""
+
+    def __call__(
+        self, fn: Callable[..., Any], /, *args: Any, timeout: float | None = 60.0, **kwargs: Any
+    ) -> Any:
+        """Run ``fn(*args, **kwargs)`` in a child, for at most ``timeout`` seconds."""
+
+
+@pytest.fixture
+def run_forked(request: pytest.FixtureRequest) -> RunInChild:
+    """Call a function in a child that is forked from this process.
+
+    ``run_forked(fn, *args, timeout=60.0, **kwargs)`` returns the function's result, or raises what
+    it raised, with the child's traceback as the cause; skips and xfails come back as they are.
+
+    Raises (when called):
+        CudaForkError: CUDA is initialized here and the check refuses forks.
+        ChildCrashed, ChildExit, ChildTimeout: the child died, left, or took too long.
+
+    """
+    return _runner(request, "fork")
+
+
+@pytest.fixture
+def run_spawned(request: pytest.FixtureRequest) -> RunInChild:
+    """Call a function in a fresh interpreter; otherwise as ``run_forked``.
+
+    Closures and local functions work; modules that the child cannot import travel by value.
+    """
+    return _runner(request, "spawn")
+
+
+@pytest.fixture
+def run_forkserver(request: pytest.FixtureRequest) -> RunInChild:
+    """Call a function in a child forked from a clean server process; otherwise as ``run_forked``."""
+    return _runner(request, "forkserver")
+
+
+def _runner(request: pytest.FixtureRequest, method: str) -> RunInChild:
+    from pytest_cudafork.isolation import runner
+
+    return runner(request.config, method)
+
+
+@pytest.fixture
+def cuda_state(request: pytest.FixtureRequest) -> Callable[[], CudaState]:
+    """Return a function that tells the state of CUDA in this process, asked from the driver.
+
+    The answer has ``verdict`` (clean, initialized, poisoned, not observable), ``initialized``,
+    ``poisoned``, ``safe_to_fork``, torch's own flags beside them, and ``why`` in words. Asking
+    initializes nothing. In a child that a test forks the function answers for the child.
+    """
+    from pytest_cudafork.state import current_state
+
+    watch = request.config.stash[SESSION].watch
+    return watch.observer.state if watch is not None else current_state
+
+
+@pytest.fixture
+def cuda_uninitialized(
+    request: pytest.FixtureRequest, cuda_state: Callable[[], CudaState]
+) -> Iterator[None]:
+    """Assert that CUDA is not initialized in this process, before the test and after it."""
+    from pytest_cudafork.state import require_clean
+
+    watch = request.config.stash[SESSION].watch
+    observer = watch.observer if watch is not None else None
+    require_clean(cuda_state(), observer, "before the test")
+    yield
+    require_clean(cuda_state(), observer, "during the test")
+
+
+@pytest.fixture
+def phantom_cuda(request: pytest.FixtureRequest) -> Iterator[PhantomCuda]:
+    """Let this test see GPUs that are not there; ``phantom_cuda("sm_90x2")`` chooses which.
+
+    They answer questions (count, name, capability, memory) through the driver, NVML and torch; they
+    do not compute. Everything is as before when the test ends. Skipped where a real driver is
+    already loaded in the process.
+    """
+    from pytest_cudafork.phantom_fixture import phantom_for
+
+    yield from phantom_for(request.config.stash[SESSION])

@@ -1,0 +1,55 @@
+"""Owns the words for how a process ended: exit statuses and signals.
+
+Pure: it does not know which process, which test, or who waited for it. Used in every process.
+"""
+
+from __future__ import annotations
+
+import signal
+
+_HINTS = {
+    "SIGKILL": "out of memory? See `dmesg`; or something else killed it",
+    "SIGBUS": "is /dev/shm full, or was a mapped file truncated?",
+    "SIGILL": "a binary built for another CPU?",
+    "SIGTRAP": "a failed check of a native library?",
+    "SIGXCPU": "the CPU time limit (RLIMIT_CPU) is used up",
+    "SIGSYS": "a seccomp filter refused a system call",
+}
+_SHELL_SIGNAL_BASE = 128
+
+
+def signal_name(exitcode: int) -> str:
+    """Return the name of the signal behind a negative exit code, or "" for any other code.
+
+    Real-time signals, which Python mostly does not name, read as ``SIGRTMIN+n``.
+    """
+    if exitcode >= 0:
+        return ""
+    number = -exitcode
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        pass  # not a name of the enum: a real-time signal, or none at all
+    if signal.SIGRTMIN <= number <= signal.SIGRTMAX:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
+    return f"signal {number}"
+
+
+def describe(exitcode: int | None) -> str:
+    """Say in words how a process ended, as the predicate of a sentence about it.
+
+    ``exitcode`` follows ``multiprocessing``: negative is a signal, None is not known.
+    """
+    if exitcode is None:
+        return "ended with an unknown status"
+    name = signal_name(exitcode)
+    if name:
+        hint = _HINTS.get(name)
+        words = f"was killed by {name} (exit status {exitcode})"
+        return f"{words}; {hint}" if hint else words
+    words = f"exited with status {exitcode}"
+    if exitcode > _SHELL_SIGNAL_BASE:
+        by_shell = signal_name(_SHELL_SIGNAL_BASE - exitcode)
+        if by_shell.startswith("SIG"):
+            words += f" (a shell's way to say {by_shell})"
+    return words

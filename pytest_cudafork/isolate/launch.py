@@ -1,0 +1,184 @@
+"""Owns how child processes are started: fork, fresh interpreter, fork server. Runs in the parent.
+
+It does not know what a child does or how it is watched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from pytest_cudafork.isolate import child, wire
+
+
+@dataclass
+class Running:
+    """A child process that was started and not yet reaped.
+
+    ``reap`` waits for its end and returns the exit code (negative: signal); until then its number
+    is not given to another process. ``pidfd`` is -1 where the kernel or Python has none.
+    """
+
+    pid: int
+    pidfd: int
+    sock: socket.socket
+    stacks_fd: int
+    reap: Callable[[], int]
+
+    def close(self) -> None:
+        """Close this process's descriptors for the child."""
+        self.sock.close()
+        for fd in (self.stacks_fd, self.pidfd):
+            if fd >= 0:
+                os.close(fd)
+
+
+@dataclass
+class Ends:
+    """The descriptors made for one child, before it exists."""
+
+    ours: socket.socket
+    theirs: socket.socket
+    stacks_fd: int
+
+    def running(self, pid: int, reap: Callable[[], int]) -> Running:
+        """Keep our half; the child has its own by now."""
+        self.theirs.close()
+        return Running(pid, _pidfd(pid), self.ours, self.stacks_fd, reap)
+
+
+def _pidfd(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # an old kernel, or a Python built on one
+        return -1
+
+
+@contextlib.contextmanager
+def ends() -> Iterator[Ends]:
+    """Make the descriptors; close them again if the start fails."""
+    ours, theirs = socket.socketpair()
+    pair = Ends(ours, theirs, os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC))
+    try:
+        yield pair
+    except BaseException:
+        ours.close()
+        theirs.close()
+        os.close(pair.stacks_fd)
+        raise
+
+
+@contextlib.contextmanager
+def _signals_held_back() -> Iterator[Callable[[], None]]:
+    """Hold back signals whose Python handlers raise, so that none can tear a fork apart."""
+    import signal
+
+    held = {signal.SIGINT, signal.SIGTERM, signal.SIGALRM}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+
+    def let_through() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    try:
+        yield let_through
+    finally:
+        let_through()
+
+
+def start_fork(body: Callable[[child.Channel, int], NoReturn]) -> Running:
+    """Fork this process and run ``body(channel, stacks_fd)`` in the child.
+
+    Python 3.12 warns of every fork of a process with threads. Here the fork was asked for, and with
+    ``-W error`` the warning would be raised in the parent after the child exists, so it is not
+    shown; a child that hangs on a lock of a lost thread is ended at its time limit with its stacks.
+
+    Raises:
+        CudaForkError: The fork guard refuses (raised by ``os.fork`` itself, nothing was forked).
+
+    """
+    import warnings
+
+    child.flush_streams()
+    with ends() as pair, _signals_held_back() as let_through:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*use of fork\\(\\)", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            try:
+                pair.ours.close()
+                channel = child.Channel(pair.theirs)
+                let_through()
+                body(channel, pair.stacks_fd)
+            finally:
+                os._exit(child.EXIT_LOST)
+        with contextlib.suppress(OSError):  # the child may have done it, or be gone
+            os.setpgid(pid, pid)
+        return pair.running(pid, lambda: _wait(pid))
+
+
+def _wait(pid: int) -> int:
+    """Reap a child of this process; one that somebody else has reaped counts as ended well."""
+    try:
+        _, status = os.waitpid(pid, 0)
+    except ChildProcessError:
+        return 0
+    return os.waitstatus_to_exitcode(status)
+
+
+def start_spawn(request: dict[str, Any]) -> Running:
+    """Run a request in a fresh interpreter with this one's flags, ``sys.path`` and surroundings.
+
+    ``__main__`` is never imported again.
+    """
+    import subprocess
+
+    child.flush_streams()
+    with ends() as pair, request_file(request) as request_fd:
+        fds = (pair.theirs.fileno(), request_fd, pair.stacks_fd)
+        code = (
+            f"import sys; sys.path[:] = {path_texts()!a}; "
+            "from pytest_cudafork.isolate.child import run_request; "
+            f"run_request{fds}"
+        )
+        process = subprocess.Popen(
+            [sys.executable, *interpreter_flags(), "-c", code],
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+        )
+        return pair.running(process.pid, process.wait)
+
+
+def interpreter_flags() -> list[str]:
+    """Return the options (-W, -X, -O, ...) this interpreter was started with."""
+    import subprocess
+
+    # private, but what multiprocessing and unittest rely on too; there is no public equivalent
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return flags
+
+
+def path_texts() -> list[str]:
+    """Return ``sys.path`` without entries that the import system ignores anyway."""
+    return [entry for entry in sys.path if isinstance(entry, str)]
+
+
+def base_request(job: str) -> dict[str, Any]:
+    """Return the part of a request that every job needs."""
+    return {"job": job, "path": path_texts(), "argv": [str(arg) for arg in sys.argv]}
+
+
+@contextlib.contextmanager
+def request_file(request: dict[str, Any]) -> Iterator[int]:
+    """Put a request into a memory file: its size never matters, and no reader has to be there."""
+    fd = os.memfd_create("pytest-cudafork-request", os.MFD_CLOEXEC)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(wire.dumps(request))
+        yield fd
+    finally:
+        os.close(fd)

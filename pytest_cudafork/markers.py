@@ -1,0 +1,125 @@
+"""Owns the markers: the table, its ``--markers`` text, and the reading of their arguments.
+
+It does not know what a marker brings about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+METHODS = ("auto", "fork", "forkserver", "spawn")
+
+
+class MarkerError(ValueError):
+    """A marker was given arguments that it does not take; Recoverable by correcting the marker."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """One marker: the keywords it takes, with the words for what each accepts."""
+
+    name: str
+    signature: str
+    doc: str
+    keywords: Mapping[str, str]
+
+
+MARKERS = (
+    Marker(
+        "spawn_only",
+        "spawn_only()",
+        "run the test in a fresh interpreter; it is never forked, whatever the options say",
+        {},
+    ),
+    Marker(
+        "cuda_isolated",
+        "cuda_isolated(method='auto', timeout=None)",
+        "run the test in a process of its own: method is auto, fork, forkserver or spawn; timeout "
+        "in seconds",
+        {"method": f"one of {', '.join(METHODS)}", "timeout": "a number of seconds above 0"},
+    ),
+    Marker(
+        "cuda_fork_ok",
+        "cuda_fork_ok(reason=...)",
+        "the test may fork while CUDA is initialized; its children are still watched",
+        {"reason": "a text that is not empty"},
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What the markers of one test ask for."""
+
+    spawn_only: bool = False
+    isolated: bool = False
+    method: str = "auto"
+    timeout: float | None = None
+    fork_ok: str | None = None
+
+
+def register(config: pytest.Config) -> None:
+    """Tell pytest about the markers."""
+    for marker in MARKERS:
+        config.addinivalue_line("markers", f"{marker.signature}: {marker.doc}.")
+
+
+def read_marks(item: pytest.Item) -> Marks:
+    """Read the closest marker of each name.
+
+    Raises:
+        MarkerError: a marker has an argument it does not take, or a value it does not accept.
+
+    """
+    spawn_only = item.get_closest_marker("spawn_only")
+    isolated = item.get_closest_marker("cuda_isolated")
+    fork_ok = item.get_closest_marker("cuda_fork_ok")
+    if spawn_only is not None:
+        _keywords(MARKERS[0], spawn_only)
+    values = _keywords(MARKERS[1], isolated) if isolated is not None else {}
+    reason = _keywords(MARKERS[2], fork_ok).get("reason") if fork_ok is not None else None
+    if fork_ok is not None and reason is None:
+        raise MarkerError(
+            "@pytest.mark.cuda_fork_ok needs a reason: write cuda_fork_ok(reason='why the children "
+            "never touch CUDA')"
+        )
+    return Marks(
+        spawn_only=spawn_only is not None,
+        isolated=isolated is not None,
+        method=values.get("method", "auto"),
+        timeout=values.get("timeout"),
+        fork_ok=reason,
+    )
+
+
+def _keywords(marker: Marker, mark: pytest.Mark) -> dict[str, Any]:
+    """Check a mark against its table entry."""
+    if mark.args:
+        raise MarkerError(
+            f"@pytest.mark.{marker.name} takes keywords only, not {mark.args!r}: write "
+            f"{marker.signature}"
+        )
+    for key, value in mark.kwargs.items():
+        if key not in marker.keywords:
+            raise MarkerError(
+                f"@pytest.mark.{marker.name} does not take {key!r}: write {marker.signature}"
+            )
+        if not _accepts(key, value):
+            raise MarkerError(
+                f"@pytest.mark.{marker.name}({key}={value!r}): {key} is {marker.keywords[key]}"
+            )
+    return dict(mark.kwargs)
+
+
+def _accepts(key: str, value: object) -> bool:
+    if key == "method":
+        return value in METHODS
+    if key == "timeout":
+        if value is None:
+            return True
+        return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return isinstance(value, str) and bool(value.strip())

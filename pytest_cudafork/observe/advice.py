@@ -1,0 +1,122 @@
+"""Owns what to do about a touch: from the shape of the culprit line to sentences for its owner.
+
+It does not know how the sentences are laid out.
+"""
+
+from __future__ import annotations
+
+import os
+
+from pytest_cudafork.observe.scopes import Scope, Statement, statement_of
+from pytest_cudafork.observe.touch import Frame, Touch
+
+_LAZY = "make it lazy: a function (functools.cache keeps it cheap) that is called on first use"
+_NVML = (
+    "only asking about GPUs? torch.cuda.device_count() and NVML (pynvml) answer without "
+    "initializing the driver; torch.cuda.is_available() does so with "
+    "PYTORCH_NVML_BASED_CUDA_CHECK=1"
+)
+_SPAWN = (
+    "or start the children with a fresh interpreter: "
+    'multiprocessing.get_context("spawn") or "forkserver"'
+)
+
+
+def what_the_line_is(touch: Touch) -> str:
+    """Say in words what kind of code the culprit is, and when it runs."""
+    culprit = touch.culprit
+    if culprit is None:
+        return "no Python stack could be had"
+    if not touch.at_import:
+        return f"in {culprit.name}" if culprit.name != "<module>" else "script"
+    statement, name = statement_of(culprit.filename, culprit.lineno)
+    if statement is Statement.DEFAULT:
+        return f"default argument of {name}(), evaluated when its def runs, at import"
+    if statement is Statement.DECORATOR:
+        return f"decorator of {name}, runs at import"
+    if culprit.scope is Scope.CLASS:
+        what = "annotation in the class body" if statement is Statement.ANNOTATION else "class body"
+        return f"{what} of {culprit.name.rpartition('.')[2]}, evaluated at import"
+    if statement is Statement.IMPORT:
+        return f"import of {name}, whose initialization in native code touches CUDA"
+    if statement is Statement.ASSIGNMENT and name:
+        return f"module constant {name}, evaluated at import"
+    return "module body, runs at import"
+
+
+def advise(touch: Touch) -> list[str]:
+    """Return what to do, most useful first; at most four sentences without final full stops."""
+    culprit = touch.culprit
+    if culprit is None:
+        return [_SPAWN[3:]]
+    advice = _import_time_advice(touch, culprit) if touch.at_import else _call_advice(culprit)
+    if _asks_only(touch):
+        advice.append(_NVML)
+    advice.append(_SPAWN)
+    return advice
+
+
+def _import_time_advice(touch: Touch, culprit: Frame) -> list[str]:
+    advice = []
+    if culprit.package:
+        importer = _nearest_own(touch.import_chain)
+        if importer is not None:
+            where = f"{os.path.basename(importer.filename)}:{importer.lineno}"
+            advice.append(
+                f"importing {culprit.package} touches CUDA: move the import at {where} into the "
+                "function that needs it, so that it runs in the child"
+            )
+    else:
+        advice.append(_own_line_advice(culprit))
+    for frame in reversed(touch.import_chain[:-1]):
+        if os.path.basename(frame.filename) == "__init__.py" and frame.is_body:
+            advice.append(
+                f"{_short(frame.filename)}:{frame.lineno} re-exports a module that initializes the "
+                "driver: leave that import out and import the leaf module where it is used"
+            )
+            break
+    return advice
+
+
+def _own_line_advice(culprit: Frame) -> str:
+    statement, name = statement_of(culprit.filename, culprit.lineno)
+    if statement is Statement.DEFAULT:
+        return f"default to None and compute the value inside {name}()"
+    if statement is Statement.DECORATOR:
+        return f"apply the decorator of {name} on first use, or make its arguments lazy"
+    if statement is Statement.ANNOTATION:
+        return "quote the annotation, or add 'from __future__ import annotations'"
+    if statement is Statement.IMPORT:
+        return f"import {name} inside the function that needs it"
+    if culprit.scope is Scope.CLASS:
+        return f"the class body is evaluated at import; {_LAZY}"
+    if statement is Statement.ASSIGNMENT and name:
+        return f"{name} is evaluated at import; {_LAZY}"
+    return f"the line runs at import; {_LAZY}"
+
+
+def _call_advice(culprit: Frame) -> list[str]:
+    name = os.path.basename(culprit.filename)
+    if name == "conftest.py" or name.startswith("test_") or name.endswith("_test.py"):
+        return [
+            "a test or fixture that needs CUDA in this process: mark the test "
+            "@pytest.mark.cuda_isolated(), or do the CUDA part in a child with run_spawned"
+        ]
+    return [f"call {culprit.name} in the child, after the fork"]
+
+
+def _asks_only(touch: Touch) -> bool:
+    """Whether the touch was a question about GPUs, which NVML could have answered."""
+    questions = ("is_available", "get_device_capability", "get_device_properties", "device_count")
+    names = {frame.name.rpartition(".")[2] for frame in touch.frames[:12]}
+    return any(question in names or question in touch.entry for question in questions)
+
+
+def _nearest_own(chain: tuple[Frame, ...]) -> Frame | None:
+    """The innermost importer that is not an installed library."""
+    return next((frame for frame in reversed(chain[:-1]) if not frame.package), None)
+
+
+def _short(filename: str) -> str:
+    """The last three components of a path: enough to know an ``__init__.py`` by."""
+    return "/".join(filename.replace("\\", "/").split("/")[-3:])

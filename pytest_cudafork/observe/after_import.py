@@ -1,0 +1,167 @@
+"""Owns running a callback right after a named module has been executed.
+
+It does not know what the callback does, and it never imports the module itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+__all__ = ["after_import"]
+
+Callback = Callable[[ModuleType], object]
+
+
+def after_import(name: str, callback: Callback) -> Callable[[], None]:
+    """Run *callback(module)* once, as soon as the module *name* has been executed.
+
+    A module that is in ``sys.modules`` already is handed over at once (after waiting for it
+    where another thread is executing it; where this very thread is, it is handed over as far
+    as it has come). An error in the callback becomes a `CudaForkWarning` and never reaches
+    the import. Returns an undo, which is idempotent; raises nothing.
+    """
+    module = sys.modules.get(name)
+    if module is None:
+        finder = _finder()
+        finder.watch(name, callback)
+        module = sys.modules.get(name)
+        if module is None or not finder.forget(name, callback):
+            return lambda: _forget(finder, name, callback)
+        # It was imported between the look and the watch: the finder may have missed it.
+    if getattr(getattr(module, "__spec__", None), "_initializing", False):
+        # Waits for the thread that executes it; within that thread it returns at once.
+        module = importlib.import_module(name)
+    _run(callback, module)
+    return lambda: None
+
+
+class _AfterImportFinder(importlib.abc.MetaPathFinder):
+    """The finder that lets the others find, and listens to the loader of a watched name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._callbacks: dict[str, list[Callback]] = {}
+
+    def watch(self, name: str, callback: Callback) -> None:
+        """Add *callback* for *name*."""
+        with self._lock:
+            self._callbacks.setdefault(name, []).append(callback)
+
+    def forget(self, name: str, callback: Callback) -> bool:
+        """Take *callback* away again; say whether it was still waiting."""
+        with self._lock:
+            waiting = self._callbacks.get(name, [])
+            if callback not in waiting:
+                return False
+            waiting.remove(callback)
+            if not waiting:
+                del self._callbacks[name]
+            return True
+
+    @property
+    def idle(self) -> bool:
+        """Whether no callback is waiting."""
+        return not self._callbacks
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Answer for watched names only, with the spec the other finders find."""
+        if fullname not in self._callbacks:
+            return None
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            if finder is self or find is None:
+                continue
+            spec: ModuleSpec | None = find(fullname, path, target)
+            if spec is not None:
+                self._listen(spec)
+                return spec
+        return None
+
+    def executed(self, name: str, module: ModuleType) -> None:
+        """Run what waits for *name*, each callback once."""
+        with self._lock:
+            callbacks = self._callbacks.pop(name, [])
+        for callback in callbacks:
+            # The module may have put another object in its place; users see that one.
+            _run(callback, sys.modules.get(name, module))
+
+    def _listen(self, spec: ModuleSpec) -> None:
+        """Have the loader of *spec* tell when it has executed the module.
+
+        The loader stays the very object that other tools expect in ``module.__loader__``;
+        only this instance gets an ``exec_module`` of its own, for one execution.
+        """
+        loader = spec.loader
+        execute = getattr(loader, "exec_module", None)
+        if loader is None or execute is None or isinstance(loader, type):
+            self._cannot(spec.name, loader)
+            return
+
+        def exec_module(module: ModuleType) -> None:
+            vars(loader).pop("exec_module", None)
+            execute(module)
+            self.executed(spec.name, module)
+
+        try:
+            vars(loader)["exec_module"] = exec_module
+        except TypeError:  # no instance dictionary: nothing to listen with
+            self._cannot(spec.name, loader)
+
+    def _cannot(self, name: str, loader: object) -> None:
+        """Say that the loader of *name* cannot be listened to."""
+        _warn(
+            f"pytest-cudafork cannot watch the import of {name!r}: its loader {loader!r} takes no"
+            " attribute. CUDA touches through it are not recorded; import it before the session."
+        )
+
+
+def _finder() -> _AfterImportFinder:
+    """Give the finder in force, or put one in front of ``sys.meta_path``.
+
+    ``sys.meta_path`` is the interpreter's only way to see an import, so the registration is
+    process-wide; `_forget` takes it out with the last undo.
+    """
+    for finder in sys.meta_path:
+        if isinstance(finder, _AfterImportFinder):
+            return finder
+    finder = _AfterImportFinder()
+    sys.meta_path.insert(0, finder)
+    return finder
+
+
+def _forget(finder: _AfterImportFinder, name: str, callback: Callback) -> None:
+    """Undo one registration, and the finder with the last of them."""
+    finder.forget(name, callback)
+    if finder.idle and finder in sys.meta_path:
+        sys.meta_path.remove(finder)
+
+
+def _run(callback: Callback, module: ModuleType) -> None:
+    """Call *callback*, turning an error into a warning."""
+    try:
+        callback(module)
+    except Exception:
+        _warn(
+            f"pytest-cudafork could not set up its witness for {module.__name__!r}, so CUDA"
+            f" touches through it are not recorded:\n{traceback.format_exc()}"
+        )
+
+
+def _warn(message: str) -> None:
+    """Warn, and where warnings are errors write to stderr: an import must not break."""
+    from pytest_cudafork.errors import CudaForkWarning
+
+    try:
+        warnings.warn(message, CudaForkWarning, stacklevel=4)
+    except CudaForkWarning:
+        sys.stderr.write(message + "\n")

@@ -1,0 +1,196 @@
+"""Owns the question "is CUDA initialized in this process?", answered by the driver itself.
+
+It does not know who initialized it. It never initializes anything and never loads a library.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from dataclasses import dataclass
+
+LIBCUDA = "libcuda.so.1"
+_CUDA_SUCCESS = 0
+_CUDA_ERROR_NOT_INITIALIZED = 3
+_CUDA_ERROR_DEINITIALIZED = 4
+_CUDA_ERROR_NO_DEVICE = 100
+
+
+class Verdict(enum.Enum):
+    """What is known about CUDA in a process."""
+
+    CLEAN = "clean"
+    INITIALIZED = "initialized"
+    POISONED = "poisoned"
+    NOT_OBSERVABLE = "not observable"
+
+
+class Driver(enum.Enum):
+    """The driver library's own answer."""
+
+    NOT_LOADED = "not loaded"
+    NOT_INITIALIZED = "loaded, not initialized"
+    INITIALIZED = "initialized"
+    POISONED = "forked from an initialized process"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class DriverAnswer:
+    """The driver's answer and, where it is ``UNKNOWN``, the reason in words."""
+
+    driver: Driver
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class CudaState:
+    """CUDA in one process at one moment.
+
+    ``torch_initialized`` and ``torch_in_bad_fork`` are torch's own flags, shown beside the driver's
+    answer because they differ from it; None while torch is not imported.
+    """
+
+    verdict: Verdict
+    driver: Driver
+    torch_initialized: bool | None
+    torch_in_bad_fork: bool | None
+    why: str
+
+    @property
+    def initialized(self) -> bool:
+        """Whether this very process initialized CUDA."""
+        return self.verdict is Verdict.INITIALIZED
+
+    @property
+    def poisoned(self) -> bool:
+        """Whether this process was forked from an initialized one, directly or through others."""
+        return self.verdict is Verdict.POISONED
+
+    @property
+    def safe_to_fork(self) -> bool:
+        """Whether a child forked now could use CUDA."""
+        return self.verdict is Verdict.CLEAN
+
+
+def ask_driver() -> DriverAnswer:
+    """Ask the driver that is mapped into this process, if any.
+
+    ``cuDeviceGetCount`` answers ``CUDA_ERROR_NOT_INITIALIZED`` before ``cuInit`` and never
+    initializes anything. In a process forked from an initialized one it answers the same, so the
+    caller must combine this with a record of forks.
+    """
+    import ctypes
+
+    try:
+        library = ctypes.CDLL(LIBCUDA, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    except OSError:
+        return DriverAnswer(Driver.NOT_LOADED)
+    own = getattr(library, "cudafork_state", None)
+    if own is not None:  # our phantom knows more than a real driver tells
+        answers = (Driver.NOT_INITIALIZED, Driver.INITIALIZED, Driver.POISONED)
+        return DriverAnswer(answers[own()])
+    get_count = getattr(library, "cuDeviceGetCount", None)
+    if get_count is None:
+        return DriverAnswer(
+            Driver.UNKNOWN,
+            f"the {LIBCUDA} in this process has no cuDeviceGetCount: it is not an NVIDIA driver",
+        )
+    count = ctypes.c_int()
+    code = get_count(ctypes.byref(count))
+    if code in (_CUDA_SUCCESS, _CUDA_ERROR_DEINITIALIZED):
+        return DriverAnswer(Driver.INITIALIZED)
+    if code in (_CUDA_ERROR_NOT_INITIALIZED, _CUDA_ERROR_NO_DEVICE):
+        return DriverAnswer(Driver.NOT_INITIALIZED)
+    return DriverAnswer(Driver.UNKNOWN, f"cuDeviceGetCount answered {code}")
+
+
+@dataclass(frozen=True)
+class TorchFlags:
+    """What torch itself says; None while torch is not imported."""
+
+    initialized: bool | None
+    in_bad_fork: bool | None
+
+
+def ask_torch() -> TorchFlags:
+    """Read torch's flags, if torch is imported; never imports it."""
+    cuda = sys.modules.get("torch.cuda")
+    # A module that is still being imported has no flags yet.
+    bad_fork = getattr(cuda, "_is_in_bad_fork", None)
+    if cuda is None or bad_fork is None or not hasattr(cuda, "_initialized"):
+        return TorchFlags(None, None)
+    return TorchFlags(bool(cuda._initialized), bool(bad_fork()))
+
+
+def judge(
+    answer: DriverAnswer,
+    torch: TorchFlags,
+    *,
+    simulated_touch: bool = False,
+    poisoned_by: int | None = None,
+    forked_unwatched: bool = False,
+) -> CudaState:
+    """Combine everything that is known about this process; a pure function.
+
+    Args:
+        answer: the driver's answer.
+        torch: torch's flags.
+        simulated_touch: a CPU build of torch was asked something for which a CUDA build would have
+            initialized the driver.
+        poisoned_by: pid of the initialized process this one was forked from.
+        forked_unwatched: this process was made by fork before anything watched, so its parent may
+            have been initialized.
+
+    """
+
+    def state(verdict: Verdict, why: str) -> CudaState:
+        return CudaState(verdict, answer.driver, torch.initialized, torch.in_bad_fork, why)
+
+    if poisoned_by is not None:
+        return state(Verdict.POISONED, f"forked from process {poisoned_by}, which was initialized")
+    if answer.driver is Driver.POISONED:
+        return state(Verdict.POISONED, "forked from a process in which CUDA was initialized")
+    if torch.in_bad_fork:
+        return state(Verdict.POISONED, "torch says that its CUDA was initialized before the fork")
+    if answer.driver is Driver.INITIALIZED:
+        return state(Verdict.INITIALIZED, "the driver says so")
+    if torch.initialized:
+        return state(Verdict.INITIALIZED, "torch says so")
+    if simulated_touch:
+        return state(Verdict.INITIALIZED, "a CUDA build of torch would have initialized the driver")
+    if answer.driver is Driver.UNKNOWN:
+        return state(Verdict.NOT_OBSERVABLE, answer.detail)
+    if answer.driver is Driver.NOT_INITIALIZED and forked_unwatched:
+        return state(
+            Verdict.NOT_OBSERVABLE,
+            "the process was forked before anything watched, and the driver answers the same in a "
+            "clean process and in one forked from an initialized one",
+        )
+    if answer.driver is Driver.NOT_LOADED:
+        return state(Verdict.CLEAN, "no driver is loaded")
+    return state(Verdict.CLEAN, "the driver is loaded and not initialized")
+
+
+def forked_without_exec(proc: str = "/proc") -> bool | None:
+    """Tell whether this process still runs the image it inherited from its parent by fork.
+
+    ``exec`` lays out a new address space; a fork keeps the parent's, down to the random start of
+    the stack. None where ``/proc`` does not tell, for instance when the parent has ended.
+    """
+    own = _start_of_stack(f"{proc}/self/stat")
+    parent = _start_of_stack(f"{proc}/{os.getppid()}/stat")
+    if not own or not parent:
+        return None
+    return own == parent
+
+
+def _start_of_stack(path: str) -> int:
+    try:
+        with open(path, "rb") as file:
+            # The command name, in parentheses, may hold anything; fields are counted after it.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[25]) if len(fields) > 25 else 0

@@ -1,0 +1,135 @@
+"""Owns the session's ledger: one append-only file that every process of the session writes.
+
+It does not know what the records mean.
+
+A record is one JSON object, preceded by a newline and written by a single ``write`` to a descriptor
+opened with ``O_APPEND``. Linux serializes such writes, so the order of the file is the order of the
+events across processes, and a writer that dies in the middle of its line loses that line alone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+PATH_ENV = "_CUDAFORK_LEDGER"
+OWNER_ENV = "_CUDAFORK_OWNER"
+PHASE_ENV = "_CUDAFORK_PHASE"
+TEST_ENV = "PYTEST_CURRENT_TEST"
+
+Record = dict[str, Any]
+
+
+class Ledger:
+    """The ledger at ``path``; any number of processes may hold one of these for the same file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def create(self) -> None:
+        """Make the file.
+
+        Raises:
+            OSError: it cannot be created or written.
+
+        """
+        os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+
+    def append(self, kind: str, **fields: Any) -> str:
+        """Write one record and return its id.
+
+        Raises:
+            OSError: the ledger cannot be written.
+
+        """
+        import json
+
+        now = time.monotonic_ns()
+        pid = os.getpid()
+        record: Record = {
+            "k": kind,
+            "id": f"{pid}-{now}",
+            "t": now,
+            "pid": pid,
+            "tid": threading.get_native_id(),
+            "owner": os.environ.get(OWNER_ENV, ""),
+            "test": os.environ.get(TEST_ENV, ""),
+            "phase": os.environ.get(PHASE_ENV, ""),
+            **fields,
+        }
+        line = b"\n" + json.dumps(record).encode("ascii")
+        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(fd, line)
+        finally:
+            os.close(fd)
+        return str(record["id"])
+
+    def size(self) -> int:
+        """Bytes written so far by all processes; 0 when the file is gone."""
+        try:
+            return os.stat(self.path).st_size
+        except OSError:
+            return 0
+
+    def reader(self) -> LedgerReader:
+        """A reader from the beginning."""
+        return LedgerReader(self)
+
+
+class LedgerReader:
+    """Reads what has been appended since the last look.
+
+    A last line that does not parse may still be in the middle of its ``write``: it is kept and
+    tried again together with what follows.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._offset = 0
+        self._tail = b""
+        self.torn = 0
+        """Lines lost because their writer died while writing."""
+
+    def new(self) -> list[Record]:
+        """Return the records written since the last call, in ledger order.
+
+        Costs one ``stat`` when there are none, so it may be called after every test phase.
+        """
+        if self._ledger.size() <= self._offset:
+            return []
+        with open(self._ledger.path, "rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        self._offset += len(data)
+        return list(self._parse(self._tail + data))
+
+    def _parse(self, data: bytes) -> Iterator[Record]:
+        *lines, last = data.split(b"\n")
+        for line in lines:
+            if not line.strip():
+                continue
+            record = _decode(line)
+            if record is None:
+                self.torn += 1
+            else:
+                yield record
+        record = _decode(last)
+        self._tail = last if record is None else b""
+        if record is not None:
+            yield record
+
+
+def _decode(line: bytes) -> Record | None:
+    import json
+
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    if isinstance(record, dict) and "k" in record and "pid" in record:
+        return record
+    return None

@@ -1,0 +1,272 @@
+/* What the phantom driver answers about the devices of its face, and contexts that are handles with
+ * nothing behind them. It does not know whether cuInit was called; phantom_driver.c does.
+ */
+#include "phantom_driver.h"
+#include "witness.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+
+enum { CONTEXTS_DEEP = 16 };
+
+static atomic_int retained[DEVICES_MOST];
+static char contexts[DEVICES_MOST]; /* a context is the address of its device's element */
+static __thread void *stack[CONTEXTS_DEEP];
+static __thread int depth;
+
+void phantom_forget_contexts(void)
+{
+    for (int device = 0; device < DEVICES_MOST; device++)
+        atomic_store(&retained[device], 0);
+    depth = 0;
+}
+
+EXPORT int cuDeviceGetCount(int *count)
+{
+    struct face face;
+    int answer = ready(&face);
+
+    if (!answer)
+        *count = face.devices;
+    return answer;
+}
+
+EXPORT int cuDeviceGet(int *device, int ordinal)
+{
+    struct face face;
+    int answer = device_ready(&face, ordinal);
+
+    if (!answer)
+        *device = ordinal;
+    return answer;
+}
+
+EXPORT int cuDeviceGetName(char *name, int size, int device)
+{
+    struct face face;
+    int answer = device_ready(&face, device);
+
+    if (!answer)
+        snprintf(name, size > 0 ? (size_t)size : 0, "NVIDIA %s (phantom)", face.model.name);
+    return answer;
+}
+
+EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device)
+{
+    struct face face;
+    int answer = device_ready(&face, device);
+
+    if (!answer)
+        *bytes = face.model.memory_bytes;
+    return answer;
+}
+
+EXPORT int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
+{
+    struct face face;
+    int answer = device_ready(&face, device);
+
+    if (!answer)
+        face_uuid(device, uuid);
+    return answer;
+}
+
+EXPORT int cuDeviceGetUuid(unsigned char *uuid, int device)
+{
+    return cuDeviceGetUuid_v2(uuid, device);
+}
+
+EXPORT int cuDeviceGetPCIBusId(char *text, int size, int device)
+{
+    struct face face;
+    char id[32];
+    int answer = device_ready(&face, device);
+
+    if (!answer) {
+        face_pci_id(device, id, sizeof id);
+        snprintf(text, size > 0 ? (size_t)size : 0, "%s", id + 4); /* the driver's domain is short */
+    }
+    return answer;
+}
+
+EXPORT int cuDeviceGetByPCIBusId(int *device, const char *text)
+{
+    struct face face;
+    unsigned domain, bus, slot;
+    int answer = ready(&face);
+
+    if (answer)
+        return answer;
+    if (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3 || bus < 1)
+        return INVALID_VALUE;
+    return cuDeviceGet(device, (int)bus - 1);
+}
+
+EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+    struct face face;
+    int answer = device_ready(&face, device);
+
+    if (!answer && attribute < 1)
+        return INVALID_VALUE;
+    if (!answer)
+        *value = face_attribute(&face, attribute, device);
+    return answer;
+}
+
+EXPORT int cuDeviceComputeCapability(int *major, int *minor, int device)
+{
+    int answer = cuDeviceGetAttribute(major, 75, device);
+
+    return answer ? answer : cuDeviceGetAttribute(minor, 76, device);
+}
+
+EXPORT int cuDeviceCanAccessPeer(int *can, int device, int peer)
+{
+    struct face face;
+    int answer = device_ready(&face, device);
+
+    if (!answer && !(answer = device_ready(&face, peer)))
+        *can = device != peer;
+    return answer;
+}
+
+EXPORT int cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+    struct face face;
+    int answer = ready(&face);
+
+    if (!answer) {
+        *total = face.model.memory_bytes;
+        *available = face.model.memory_bytes - ((size_t)512 << 20); /* a context takes its share */
+    }
+    return answer;
+}
+
+EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
+{
+    struct face face;
+    int answer = device_ready(&face, device);
+
+    if (!answer) {
+        *flags = 0;
+        *active = atomic_load(&retained[device]) > 0;
+    }
+    return answer;
+}
+
+EXPORT int cuDevicePrimaryCtxRetain(void **context, int device)
+{
+    struct face face;
+    int answer = device_ready(&face, device);
+
+    if (!answer) {
+        atomic_fetch_add(&retained[device], 1);
+        *context = &contexts[device];
+    }
+    return answer;
+}
+
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device)
+{
+    struct face face;
+    int answer = device_ready(&face, device);
+
+    if (!answer && atomic_load(&retained[device]) == 0)
+        return INVALID_CONTEXT;
+    if (!answer)
+        atomic_fetch_sub(&retained[device], 1);
+    return answer;
+}
+
+EXPORT int cuCtxGetCurrent(void **context)
+{
+    struct face face;
+    int answer = ready(&face);
+
+    if (!answer)
+        *context = depth ? stack[depth - 1] : NULL;
+    return answer;
+}
+
+EXPORT int cuCtxPushCurrent_v2(void *context)
+{
+    struct face face;
+    int answer = ready(&face);
+
+    if (!answer && (!context || depth == CONTEXTS_DEEP))
+        return INVALID_CONTEXT;
+    if (!answer)
+        stack[depth++] = context;
+    return answer;
+}
+
+EXPORT int cuCtxPopCurrent_v2(void **context)
+{
+    struct face face;
+    int answer = ready(&face);
+
+    if (!answer && !depth)
+        return INVALID_CONTEXT;
+    if (!answer) {
+        depth--;
+        if (context)
+            *context = stack[depth];
+    }
+    return answer;
+}
+
+EXPORT int cuCtxSetCurrent(void *context)
+{
+    struct face face;
+    int answer = ready(&face);
+
+    if (answer)
+        return answer;
+    if (depth)
+        depth--;
+    return context ? cuCtxPushCurrent_v2(context) : SUCCESS;
+}
+
+EXPORT int cuCtxGetDevice(int *device)
+{
+    struct face face;
+    int answer = ready(&face);
+
+    if (!answer && !depth)
+        return INVALID_CONTEXT;
+    if (!answer)
+        *device = (int)((char *)stack[depth - 1] - contexts);
+    return answer;
+}
+
+EXPORT int cuCtxGetApiVersion(void *context, unsigned *version)
+{
+    struct face face;
+    int answer = ready(&face);
+
+    (void)context;
+    if (!answer)
+        *version = 3020;
+    return answer;
+}
+
+EXPORT int cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    struct face face;
+    int answer = ready(&face);
+
+    if (!answer) {
+        *least = 0;
+        *greatest = -5;
+    }
+    return answer;
+}
+
+/* Nothing was ever started, so all of it has ended. */
+EXPORT int cuCtxSynchronize(void)
+{
+    struct face face;
+
+    return ready(&face);
+}

@@ -1,0 +1,173 @@
+/* Writes a touch as one line of the ledger, and remembers which stacks this process has written.
+ * It does not know how a Python stack is read; python_stack.c does.
+ */
+#define _GNU_SOURCE
+#include "witness.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SEEN_SLOTS = 1024, SEEN_LIMIT = 768 };
+
+static uint64_t seen[SEEN_SLOTS]; /* hashes, 0 is an empty slot; under the witness lock */
+static int seen_count;
+static atomic_llong last_time;
+static __thread int busy; /* a touch made while one is being written: counted, not written */
+
+/* Needs the witness lock, or a forked child that has one thread only. */
+void record_forget(void)
+{
+    memset(seen, 0, sizeof seen);
+    seen_count = 0;
+    busy = 0;
+}
+
+static uint64_t hash(uint64_t state, const char *data, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        state = (state ^ (unsigned char)data[i]) * 0x100000001b3ULL; /* FNV-1a */
+    return (state ^ 0xFF) * 0x100000001b3ULL;                        /* ends the field */
+}
+
+/* Says whether `key` is new here. A full table calls everything new: a record twice is better
+ * than none. */
+static int first_time(uint64_t key)
+{
+    int new = 1;
+    size_t slot;
+
+    key += key == 0;
+    witness_lock();
+    for (slot = key % SEEN_SLOTS; seen[slot] && new; slot = (slot + 1) % SEEN_SLOTS)
+        new = seen[slot] != key;
+    if (new && seen_count < SEEN_LIMIT) {
+        seen[slot] = key;
+        seen_count++;
+    }
+    witness_unlock();
+    return new;
+}
+
+/* CLOCK_MONOTONIC in nanoseconds, never the same twice: it is half of the record's id. */
+static long long unique_time(void)
+{
+    struct timespec now;
+    long long time, last = atomic_load(&last_time);
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    time = now.tv_sec * 1000000000LL + now.tv_nsec;
+    do {
+        if (time <= last)
+            time = last + 1;
+    } while (!atomic_compare_exchange_weak(&last_time, &last, time));
+    return time;
+}
+
+/* getenv may race with a setenv of another thread; the window is the libc's, and the variables
+ * read here live as long as the process. */
+static const char *variable(const char *name)
+{
+    const char *value = getenv(name);
+
+    return value ? value : "";
+}
+
+static void add_string(struct text *line, const char *key, const char *value)
+{
+    text_word(line, key);
+    text_json(line, value, strlen(value));
+}
+
+static void add_number(struct text *line, const char *key, long long value)
+{
+    text_word(line, key);
+    text_number(line, value);
+}
+
+static void add_common(struct text *line)
+{
+    long long time = unique_time(), pid = getpid();
+
+    text_word(line, "\n{\"k\":\"touch\",\"id\":\"");
+    text_number(line, pid);
+    add_number(line, "-", time);
+    add_number(line, "\",\"t\":", time);
+    add_number(line, ",\"pid\":", pid);
+    add_number(line, ",\"tid\":", syscall(SYS_gettid));
+    add_string(line, ",\"owner\":", variable("_CUDAFORK_OWNER"));
+    add_string(line, ",\"test\":", variable("PYTEST_CURRENT_TEST"));
+    add_string(line, ",\"phase\":", variable("_CUDAFORK_PHASE"));
+}
+
+/* One write() to an O_APPEND descriptor is not torn by other writers; one that is cut short loses
+ * itself only, since every record begins with a newline. The session has made the file: one that
+ * is gone belongs to a session that is over. */
+static void append(const char *path, const struct text *line)
+{
+    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+
+    if (fd < 0)
+        return;
+    while (write(fd, line->data, line->length) < 0 && errno == EINTR)
+        ;
+    close(fd);
+}
+
+static void write_touch(const struct touch *touch, const char *ledger)
+{
+    struct text stack = {0}, libraries = {0}, line = {0};
+    char caller[4096];
+    const char *gil = python_stack(&stack);
+    uint64_t key = hash(0xcbf29ce484222325ULL, touch->entry, strlen(touch->entry));
+
+    /* The same line in another test is another finding. */
+    key = hash(key, stack.data ? stack.data : "", stack.length);
+    key = hash(key, variable("PYTEST_CURRENT_TEST"), strlen(variable("PYTEST_CURRENT_TEST")));
+    key = hash(key, variable("_CUDAFORK_PHASE"), strlen(variable("_CUDAFORK_PHASE")));
+    key = hash(key, ledger, strlen(ledger));
+    if (first_time(key)) {
+        native_stack(&libraries, touch->caller, caller, sizeof caller);
+        add_common(&line);
+        add_string(&line, ",\"witness\":", touch->witness);
+        add_string(&line, ",\"entry\":", touch->entry);
+        add_string(&line, ",\"library\":", caller);
+        text_word(&line, ",\"libraries\":");
+        text_add(&line, libraries.data, libraries.length);
+        text_word(&line, touch->poisoned ? ",\"poisoned\":true" : ",\"poisoned\":false");
+        text_word(&line, touch->again ? ",\"again\":true" : ",\"again\":false");
+        text_word(&line, ",\"stack\":");
+        text_add(&line, stack.data, stack.length);
+        add_string(&line, ",\"gil\":", gil);
+        text_word(&line, ",\"result\":");
+        if (touch->result == NO_RESULT)
+            text_word(&line, "null");
+        else
+            text_number(&line, touch->result);
+        text_word(&line, "}");
+        if (!line.failed && !stack.failed && !libraries.failed)
+            append(ledger, &line);
+    }
+    free(stack.data);
+    free(libraries.data);
+    free(line.data);
+}
+
+void witness_record(const struct touch *touch)
+{
+    const char *ledger = variable("_CUDAFORK_LEDGER");
+    int error = errno;
+
+    if (!*ledger || busy)
+        return;
+    busy = 1;
+    write_touch(touch, ledger);
+    busy = 0;
+    errno = error;
+}

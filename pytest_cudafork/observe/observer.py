@@ -1,0 +1,183 @@
+"""Owns the watch over one process: witnesses, ledger and at-fork record put together.
+
+It does not know what is an error, nor anything of pytest: it also runs in the processes that a
+session starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from pytest_cudafork.observe.driver import CudaState, Driver, ask_driver, ask_torch, judge
+from pytest_cudafork.observe.environment import EnvironmentChanges
+from pytest_cudafork.observe.ledger import OWNER_ENV, PATH_ENV, Ledger, Record
+from pytest_cudafork.observe.lineage import process_lineage
+from pytest_cudafork.observe.stacks import StackItem, stack_of
+
+if TYPE_CHECKING:
+    from pytest_cudafork.observe.witnesses import Witnesses
+
+WATCH_ENV = "_CUDAFORK_WATCH"
+
+
+@dataclass(frozen=True)
+class WatchSettings:
+    """What every process of a session has to know.
+
+    ``device`` is "real", "none", or the phantom's face: "absent", "sm_90x2".
+    """
+
+    ledger: str
+    device: str
+    level: str
+    allow: tuple[str, ...] = ()
+
+    def to_text(self) -> str:
+        """One line for the environment."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> WatchSettings:
+        """Read ``to_text``'s line.
+
+        Raises:
+            ValueError: the line is not one of ours.
+
+        """
+        data = json.loads(text)
+        try:
+            return cls(data["ledger"], data["device"], data["level"], tuple(data["allow"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{WATCH_ENV} holds {text!r}: {error!r}") from None
+
+
+class Observer:
+    """Watches this process, and every process forked from it, until ``stop``."""
+
+    def __init__(self, settings: WatchSettings, owner: str) -> None:
+        self.settings = settings
+        self.ledger = Ledger(settings.ledger)
+        self.owner = owner
+        self.simulated = settings.device not in ("real", "none")
+        """Whether the phantom stands in for the driver."""
+        self.early = ask_driver().driver is Driver.INITIALIZED
+        """Whether CUDA was already initialized when the watch began."""
+        self.lineage = process_lineage()
+        self.witnesses: Witnesses | None = None
+        self._touched_before: set[int] = set()
+        """Processes in which torch was seen to touch before the watch last rested."""
+        self._undo: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Install the witnesses and hand the watch on to child processes.
+
+        Raises:
+            WitnessError: the device that was asked for is not to be had here.
+
+        """
+        from pytest_cudafork.observe.witnesses import install
+
+        environment = EnvironmentChanges()
+        environment.set(PATH_ENV, self.settings.ledger)
+        environment.set(OWNER_ENV, self.owner)
+        environment.set(WATCH_ENV, self.settings.to_text())
+        self._undo.append(environment.undo)
+        self._follow_forks()
+        self.witnesses = install(self.settings.device, self.record_touch, self.is_poisoned)
+        self._undo.append(self.witnesses.undo)
+
+    def stop(self) -> None:
+        """Take everything back that can be taken back."""
+        if self._torch_touched():
+            self._touched_before.add(os.getpid())
+        while self._undo:
+            self._undo.pop()()
+        self.witnesses = None
+
+    def _follow_forks(self) -> None:
+        former = self.lineage.unclean, self.lineage.on_poisoned_child
+
+        def restore() -> None:
+            self.lineage.unclean, self.lineage.on_poisoned_child = former
+
+        self.lineage.unclean = lambda: not self.state().safe_to_fork
+        self.lineage.on_poisoned_child = self._note_child
+        self._undo.append(restore)
+
+    def state(self) -> CudaState:
+        """CUDA in this process, now."""
+        return judge(
+            ask_driver(),
+            ask_torch(),
+            simulated_touch=self._torch_touched(),
+            poisoned_by=self.lineage.poisoned_by,
+            forked_unwatched=self.lineage.forked_unwatched,
+        )
+
+    def _torch_touched(self) -> bool:
+        if os.getpid() in self._touched_before:
+            return True
+        return self.witnesses is not None and self.witnesses.torch_touched()
+
+    def is_poisoned(self) -> bool:
+        """Whether this process was forked from an initialized one."""
+        return self.lineage.poisoned_by is not None
+
+    def record_touch(self, entry: str, *, again: bool, stack: list[StackItem]) -> None:
+        """Write a touch that a witness in Python saw."""
+        self._append(
+            "touch",
+            witness="torch",
+            entry=entry,
+            library="",
+            libraries=[],
+            poisoned=self.is_poisoned(),
+            again=again,
+            stack=stack,
+            gil="held",
+            result=None,
+        )
+
+    def note_fork(
+        self, *, api: str, verdict: str, rule: str, state: CudaState, frame: FrameType
+    ) -> None:
+        """Write a fork that happens, or was refused, while CUDA is not clean here."""
+        self.lineage.next_fork = self._append(
+            "fork",
+            api=api,
+            verdict=verdict,
+            rule=rule,
+            state=state.verdict.value,
+            stack=stack_of(frame),
+        )
+
+    def _note_child(self) -> None:
+        self._append(
+            "child", parent=self.lineage.poisoned_by, fork=self.lineage.forked_by, ppid=os.getppid()
+        )
+
+    def note_process(self) -> None:
+        """Write that this process began by exec and is watched."""
+        self._append("process", ppid=os.getppid(), argv=[str(arg) for arg in sys.orig_argv[:8]])
+
+    def note_reported(self, touch_ids: list[str]) -> None:
+        """Write that these touches have failed a test, so that nobody reports them again."""
+        self._append("reported", ids=touch_ids)
+
+    def _append(self, kind: str, **fields: Any) -> str:
+        try:
+            return self.ledger.append(kind, **fields)
+        except OSError:
+            # The session's directory is gone (the session ended before this process did), or the
+            # disk is full. The program under test must not fail for that.
+            return ""
+
+    def records(self) -> list[Record]:
+        """Everything in the ledger so far."""
+        return self.ledger.reader().new()

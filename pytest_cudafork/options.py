@@ -1,0 +1,246 @@
+"""Owns the plugin's options: the table, their precedence, and the frozen settings they become.
+
+It does not know what the settings are used for. Precedence: command line > environment variable >
+ini file > default.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+
+class Level(enum.Enum):
+    """What ``--cuda-fork-check`` treats as an error."""
+
+    OFF = "off"
+    POISON = "poison"
+    FORK = "fork"
+    TOUCH = "touch"
+
+
+class DeviceKind(enum.Enum):
+    """Which driver the session sees."""
+
+    AUTO = "auto"
+    REAL = "real"
+    PHANTOM = "phantom"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Device:
+    """The value of ``--cuda-fork-device``; ``face`` is "absent" or, for instance, "sm_90x2"."""
+
+    kind: DeviceKind = DeviceKind.AUTO
+    face: str = "absent"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the options say, all sources taken together."""
+
+    level: Level = Level.OFF
+    device: Device = Device()
+    allow: tuple[str, ...] = ()
+    ledger: str = ""
+
+    @property
+    def active(self) -> bool:
+        """Whether the check is on."""
+        return self.level is not Level.OFF
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting and its sources; ``lines`` marks an ini list."""
+
+    name: str
+    metavar: str
+    help: str
+    flag_value: str | None = None
+    lines: bool = False
+
+    @property
+    def flag(self) -> str:
+        """The command line spelling."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def env(self) -> str:
+        """The environment variable."""
+        return "PYTEST_" + self.name.upper()
+
+
+OPTIONS = (
+    Option(
+        "cuda_fork_check",
+        "LEVEL",
+        "Fail on CUDA use that breaks forks. LEVEL: poison (a child forked from an initialized "
+        "process touches CUDA), fork (also: forking at all while CUDA is initialized; the flag "
+        "alone), touch (also: any touch in the pytest process), off.",
+        flag_value="fork",
+    ),
+    Option(
+        "cuda_fork_device",
+        "DEVICE",
+        "The driver to see: auto (default: real where there is one, else phantom), real, phantom "
+        "(records, answers 'no device'), phantom:sm_90 or phantom:sm_90x2 (answers as if GPUs were "
+        "there), none.",
+    ),
+    Option(
+        "cuda_fork_allow",
+        "MODULE",
+        "Modules whose forks are watched but never refused, beside torch.utils.data; separated by "
+        "commas, in the ini file one a line.",
+        lines=True,
+    ),
+    Option(
+        "cuda_fork_ledger",
+        "FILE",
+        "Keep the record of all touches and forks here, one JSON object a line "
+        "(default: a temporary file).",
+    ),
+)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register the table with pytest."""
+    group = parser.getgroup("cuda-fork", "CUDA and fork (pytest-cudafork)")
+    for option in OPTIONS:
+        extra: dict[str, Any] = {"nargs": "?", "const": option.flag_value}
+        group.addoption(
+            option.flag,
+            dest=option.name,
+            metavar=option.metavar,
+            default=None,
+            help=option.help,
+            **(extra if option.flag_value else {}),
+        )
+        parser.addini(
+            option.name,
+            f"{option.help} Environment: {option.env}.",
+            type="linelist" if option.lines else "string",
+            default=[] if option.lines else "",
+        )
+
+
+def spell_out_flags(args: list[str]) -> bool:
+    """Give every bare flag its value, in place: ``--cuda-fork-check`` becomes ``...=fork``.
+
+    Otherwise argparse takes the path that follows for the level, and
+    ``pytest --cuda-fork-check tests`` collects nothing it was asked to. Returns whether anything
+    was changed.
+    """
+    bare = {option.flag: option.flag_value for option in OPTIONS if option.flag_value}
+    changed = False
+    for index, arg in enumerate(args):
+        if arg == "--":
+            break
+        if arg in bare:
+            args[index] = f"{arg}={bare[arg]}"
+            changed = True
+    return changed
+
+
+def read_settings(config: pytest.Config, namespace: Any) -> Settings:
+    """Merge all sources.
+
+    Args:
+        config: for the ini file.
+        namespace: the parsed command line, where an option that was not given is None.
+
+    Raises:
+        pytest.UsageError: a value is not one of those allowed; the message names its source.
+
+    """
+    level = _read(config, namespace, OPTIONS[0], parse_level)
+    device = _read(config, namespace, OPTIONS[1], parse_device)
+    allow = _read(config, namespace, OPTIONS[2], parse_modules)
+    ledger = _read(config, namespace, OPTIONS[3], lambda text: os.path.abspath(text))
+    return Settings(
+        level=level or Level.OFF,
+        device=device or Device(),
+        allow=allow or (),
+        ledger=ledger or "",
+    )
+
+
+def _read(
+    config: pytest.Config, namespace: Any, option: Option, parse: Callable[[str], Any]
+) -> Any:
+    """The first source that has a value, parsed; None when none has one."""
+    ini = config.getini(option.name)
+    sources = (
+        (option.flag, getattr(namespace, option.name, None)),
+        (option.env, os.environ.get(option.env)),
+        (f"ini option {option.name}", ",".join(ini) if isinstance(ini, list) else ini),
+    )
+    for source, text in sources:
+        if text is None or text == "":
+            continue
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise pytest.UsageError(f"{source}: {error}") from None
+    return None
+
+
+def parse_level(text: str) -> Level:
+    """Read a level.
+
+    Raises:
+        ValueError: it is none of them.
+
+    """
+    try:
+        return Level(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a level: use {_values(Level)}") from None
+
+
+def parse_device(text: str) -> Device:
+    """Read a device, for instance ``phantom:sm_90x2``.
+
+    Raises:
+        ValueError: the kind or the face is not one that exists.
+
+    """
+    kind_text, colon, face = text.partition(":")
+    try:
+        kind = DeviceKind(kind_text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is not a device: use {_values(DeviceKind)}, or phantom:sm_90, phantom:sm_90x2"
+        ) from None
+    if not colon:
+        return Device(kind)
+    if kind is not DeviceKind.PHANTOM:
+        raise ValueError(f"{text!r}: only the phantom takes a GPU, as in phantom:sm_90")
+    from pytest_cudafork.observe.phantom import parse_face
+
+    parse_face(face)
+    return Device(kind, face)
+
+
+def parse_modules(text: str) -> tuple[str, ...]:
+    """Read module names separated by commas.
+
+    Raises:
+        ValueError: one of them is not a dotted name.
+
+    """
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError(f"{name!r} is not a module name")
+    return names
+
+
+def _values(values: type[enum.Enum]) -> str:
+    return ", ".join(str(value.value) for value in values)

@@ -1,0 +1,108 @@
+"""Owns the pytest hooks, each a few lines that hand over to the part that knows.
+
+It decides nothing itself.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Generator
+
+import pytest
+
+from pytest_cudafork import markers, options, session
+from pytest_cudafork.fixtures import (
+    cuda_state,
+    cuda_uninitialized,
+    phantom_cuda,
+    run_forked,
+    run_forkserver,
+    run_spawned,
+)
+from pytest_cudafork.session import SESSION
+
+__all__ = [
+    "cuda_state",
+    "cuda_uninitialized",
+    "phantom_cuda",
+    "run_forked",
+    "run_forkserver",
+    "run_spawned",
+]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Register the options."""
+    options.add_options(parser)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, None, None]:
+    """Begin the watch before the first conftest is imported."""
+    namespace = early_config.known_args_namespace
+    if options.spell_out_flags(args):
+        namespace = parser.parse_known_args(args, namespace=copy.copy(early_config.option))
+        early_config.known_args_namespace = namespace
+    session.begin(early_config, namespace)
+    return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers and, if the check is on, the hooks that it needs."""
+    markers.register(config)
+    # Loaded by a conftest, the plugin comes too late for the hook above.
+    state = session.begin(config, config.option)
+    if state.watch is not None:
+        from pytest_cudafork.check import Check
+
+        check = Check(state, state.watch.observer)
+        config.pluginmanager.register(check, "cudafork-check")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Show what is checked and with which eyes."""
+    state = config.stash[SESSION]
+    if state.watch is None:
+        return None
+    from pytest_cudafork.report.terminal import header
+
+    return header(state.settings, state.watch.observer)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run a test that is marked for it in a process of its own."""
+    from pytest_cudafork.isolation import run_if_isolated
+
+    return run_if_isolated(item, nextitem)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail a test whose markers are wrong."""
+    try:
+        markers.read_marks(item)
+    except markers.MarkerError as error:
+        pytest.fail(f"{item.nodeid}: {error}", pytrace=False)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Tell what was seen."""
+    state = config.stash[SESSION]
+    check = config.pluginmanager.get_plugin("cudafork-check")
+    if state.watch is not None and check is not None:
+        from pytest_cudafork.report.terminal import write_summary
+
+        write_summary(terminalreporter, state.settings, state.watch.observer, check)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End what outlives a test."""
+    from pytest_cudafork.isolation import close
+
+    close(config)

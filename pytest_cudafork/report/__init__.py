@@ -1,0 +1,4 @@
+"""What the user reads: header, terminal section, stories of touches and forks.
+
+Knows nothing of how the facts were gathered.
+"""

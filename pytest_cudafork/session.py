@@ -1,0 +1,159 @@
+"""Owns what a pytest session holds for the plugin: its settings, its watch, its ledger.
+
+It does not know what is an error, nor how anything is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_cudafork.options import Device, DeviceKind, Settings, read_settings
+
+if TYPE_CHECKING:
+    from pytest_cudafork.watch import Watch
+
+ISOLATED_ENV = "_CUDAFORK_ISOLATED"
+"""Set by the parent in a process that was made to run one isolated test."""
+
+_REAL_DRIVER_SIGNS = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg", "/dev/nvhost-ctrl")
+
+
+@dataclass
+class CudaForkSession:
+    """One pytest process's part in the session.
+
+    ``joined`` is true for a process that works for another pytest process (an xdist worker, an
+    isolated test): it writes that one's ledger and leaves the summary to it.
+    """
+
+    settings: Settings
+    watch: Watch | None = None
+    joined: bool = False
+    isolated: bool = False
+
+
+SESSION = pytest.StashKey[CudaForkSession]()
+
+
+def begin(config: pytest.Config, namespace: Any) -> CudaForkSession:
+    """Read the options and, if the check is on, begin the watch; ends with the configuration.
+
+    Raises:
+        pytest.UsageError: an option is wrong, or what it asks for is not to be had here.
+
+    """
+    if SESSION in config.stash:
+        return config.stash[SESSION]
+    settings = read_settings(config, namespace)
+    isolated = os.environ.pop(ISOLATED_ENV, "") == "1"
+    session = CudaForkSession(settings, isolated=isolated)
+    config.stash[SESSION] = session
+    if not settings.active:
+        return session
+    if sys.platform != "linux":
+        raise pytest.UsageError(
+            f"--cuda-fork-check works on Linux only (this is {sys.platform}): fork and CUDA do not "
+            "meet elsewhere"
+        )
+    _begin_watch(config, session)
+    return session
+
+
+def _begin_watch(config: pytest.Config, session: CudaForkSession) -> None:
+    from pytest_cudafork.inherit import inherited_watch
+    from pytest_cudafork.observe.environment import EnvironmentChanges
+    from pytest_cudafork.observe.ledger import OWNER_ENV
+
+    inherited = inherited_watch()
+    owner = str(os.getpid())
+    if inherited is not None and _works_for_parent(session.isolated):
+        session.watch, session.joined = inherited, True
+        inherited.observer.owner = owner
+        environment = EnvironmentChanges()
+        environment.set(OWNER_ENV, owner)
+        config.add_cleanup(environment.undo)
+        return
+    _begin_own_watch(config, session, owner)
+
+
+def _works_for_parent(isolated: bool) -> bool:
+    """Whether this pytest process is a part of the session whose watch it inherited."""
+    from pytest_cudafork.observe.ledger import OWNER_ENV
+
+    if isolated:
+        return True
+    # A session that a test starts inside an xdist worker inherits the variable, but not the parent.
+    return "PYTEST_XDIST_WORKER" in os.environ and os.environ.get(OWNER_ENV) == str(os.getppid())
+
+
+def _begin_own_watch(config: pytest.Config, session: CudaForkSession, owner: str) -> None:
+    from pytest_cudafork.observe.observer import WatchSettings
+    from pytest_cudafork.observe.witnesses import WitnessError
+    from pytest_cudafork.watch import Watch
+
+    settings = session.settings
+    watch = Watch(
+        WatchSettings(
+            ledger=_make_ledger(config, settings),
+            device=resolve_device(settings.device),
+            level=settings.level.value,
+            allow=settings.allow,
+        ),
+        owner,
+    )
+    try:
+        watch.begin()
+    except WitnessError as error:
+        raise pytest.UsageError(f"--cuda-fork-device: {error}") from None
+    session.watch = watch
+    config.add_cleanup(watch.end)
+
+
+def _make_ledger(config: pytest.Config, settings: Settings) -> str:
+    """Create the ledger; a temporary one is removed with the configuration.
+
+    Raises:
+        pytest.UsageError: it cannot be written.
+
+    """
+    import shutil
+    import tempfile
+
+    from pytest_cudafork.observe.ledger import Ledger
+
+    path = settings.ledger
+    try:
+        if not path:
+            folder = tempfile.mkdtemp(prefix="pytest-cudafork-")
+            config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+            path = os.path.join(folder, "ledger.jsonl")
+        elif os.path.exists(path):
+            os.truncate(path, 0)
+        Ledger(path).create()
+    except OSError as error:
+        raise pytest.UsageError(
+            f"the ledger cannot be written: {error}; name another file with --cuda-fork-ledger, or "
+            "another folder with TMPDIR"
+        ) from None
+    return path
+
+
+def resolve_device(device: Device) -> str:
+    """Return "real", "none" or the phantom's face for this machine."""
+    if device.kind is DeviceKind.NONE:
+        return "none"
+    if device.kind is DeviceKind.PHANTOM:
+        return device.face
+    if device.kind is DeviceKind.REAL or has_real_driver():
+        return "real"
+    return "absent"
+
+
+def has_real_driver() -> bool:
+    """Whether the kernel side of an NVIDIA driver is here; asks only the file system."""
+    return any(os.path.exists(path) for path in _REAL_DRIVER_SIGNS)

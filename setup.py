@@ -1,0 +1,195 @@
+"""Owns the build of the native libraries; everything else about the package is in pyproject.toml.
+
+It does not know what the libraries do. They contain no Python API, so one build serves every Python
+version (the wheel's tag is `py3-none-<platform>`). Without a compiler the package still builds: it
+is then a pure Python wheel that sees less, and says so.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from setuptools import Command, Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
+from setuptools.command.build_py import build_py
+
+SOURCE = "pytest_cudafork/observe/native"
+OUTPUT = f"{SOURCE}/lib"
+
+WITNESS = ("witness.c", "record.c", "text.c", "native_stack.c", "python_stack.c", "python_dump.c")
+PHANTOM = ("phantom_driver.c", "phantom_answers.c", "phantom_face.c", "entry_points.c")
+
+#: Library below OUTPUT: its sources and its SONAME.
+LIBRARIES = {
+    "cuda/libcuda.so.1": (PHANTOM + WITNESS, "libcuda.so.1"),
+    "nvml/libnvidia-ml.so.1": (("phantom_nvml.c", "phantom_face.c"), "libnvidia-ml.so.1"),
+    "libcudafork_injection.so": (
+        ("injection.c", "child_patch.c", *WITNESS),
+        "libcudafork_injection.so",
+    ),
+}
+
+#: Bsymbolic: our cuInit calls ours, whatever else is loaded. nodelete: handlers of fork stay valid.
+FLAGS = (
+    "-std=gnu11 -O2 -fPIC -shared -pthread -fvisibility=hidden -Wall -Wextra "
+    "-Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,relro -Wl,-z,now"
+).split()
+
+LOST = """\
+pytest-cudafork: its native libraries were NOT built: {reason}
+  What is lost: only touches of CUDA made through torch can be seen; those by cuda.bindings, cupy,
+  numba, triton, ctypes and other native code are reported as "not observable".
+  To have them: install a C compiler (Debian, Ubuntu: apt install gcc libc6-dev) and run
+  pip install --force-reinstall --no-deps --no-binary pytest-cudafork pytest-cudafork"""
+
+
+class BuildError(Exception):
+    """The libraries cannot be built here; the text says why."""
+
+
+def compiler() -> list[str]:
+    """Return the command of the C compiler: `$CC`, else the first of cc, gcc, clang.
+
+    Raises:
+        BuildError: this is no Linux, or there is none.
+
+    """
+    if sys.platform != "linux":
+        raise BuildError(f"they exist for Linux only, this is {sys.platform!r}")
+    chosen = os.environ.get("CC")
+    candidates = [shlex.split(chosen)] if chosen else [["cc"], ["gcc"], ["clang"]]
+    for command in candidates:
+        if command and shutil.which(command[0]):
+            return command
+    raise BuildError(f"no C compiler: {' '.join(c[0] for c in candidates)!r} is not to be found")
+
+
+def compile_all(source: Path, output: Path) -> None:
+    """Compile every library from `source` into `output`: all of them, or none.
+
+    Raises:
+        BuildError: the compiler failed; what it said is in the text.
+
+    """
+    command = compiler()
+    extra = shlex.split(os.environ.get("CFLAGS", ""))
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, (files, soname) in LIBRARIES.items():
+            made = Path(scratch, name)
+            made.parent.mkdir(parents=True, exist_ok=True)
+            inputs = [str(source / file) for file in files]
+            line = [*command, *FLAGS, *extra, f"-Wl,-soname,{soname}", "-o", str(made), *inputs]
+            done = subprocess.run([*line, "-ldl"], capture_output=True, text=True, check=False)
+            if done.returncode != 0 or not made.exists():
+                said = (done.stderr or done.stdout).strip()[-2000:]
+                raise BuildError(f"{shlex.join(command)} failed on {name}: {said or 'no output'}")
+        for name in LIBRARIES:
+            target = output / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # Renamed into place: a process that has the old file mapped keeps it.
+            beside = target.with_name(f".{target.name}.{os.getpid()}")
+            shutil.copy(Path(scratch, name), beside)
+            beside.replace(target)
+
+
+class NativeDistribution(Distribution):
+    """Is a platform's own unless its libraries could not be built."""
+
+    native_failed = False
+
+    def has_ext_modules(self) -> bool:
+        """Say whether the wheel is for one platform."""
+        return not self.native_failed
+
+
+class BuildNative(Command):
+    """Compiles the libraries into the build, or into the source tree for an editable install."""
+
+    description = "compile the native libraries"
+    user_options = [("inplace", "i", "compile into the source tree")]  # noqa: RUF012
+    boolean_options = ["inplace"]  # noqa: RUF012
+    editable_mode = False
+
+    def initialize_options(self) -> None:
+        """Set the options to their defaults."""
+        self.build_lib: str | None = None
+        self.inplace = False
+
+    def finalize_options(self) -> None:
+        """Take the build directory from the build command."""
+        self.set_undefined_options("build", ("build_lib", "build_lib"))
+
+    def _output(self) -> Path:
+        inplace = self.inplace or self.editable_mode
+        return Path(OUTPUT) if inplace else Path(str(self.build_lib), OUTPUT)
+
+    def run(self) -> None:
+        """Compile; on failure warn, leave no library of an earlier build, and go on."""
+        try:
+            compile_all(Path(SOURCE), self._output())
+        except BuildError as error:
+            shutil.rmtree(self._output(), ignore_errors=True)
+            self.distribution.native_failed = True  # type: ignore[attr-defined]
+            sys.stderr.write(f"\nWARNING: {LOST.format(reason=error)}\n\n")
+
+    def get_outputs(self) -> list[str]:
+        """Return the files that were made."""
+        return [str(path) for path in (self._output() / name for name in LIBRARIES)
+                if path.exists()]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        """Return nothing: an editable install finds the libraries in the source tree."""
+        return {}
+
+    def get_source_files(self) -> list[str]:
+        """Return what the sdist needs in order to build."""
+        return sorted(str(p) for s in ("*.c", "*.h", "*.inc") for p in Path(SOURCE).glob(s))
+
+
+class BuildPython(build_py):
+    """Copies the package without libraries that an editable install left in the source tree."""
+
+    def find_data_files(self, package: str, src_dir: str) -> list[str]:
+        """Return the package's data files."""
+        found = super().find_data_files(package, src_dir)
+        return [file for file in found if OUTPUT not in Path(file).as_posix()]
+
+
+class Build(build):
+    """The usual steps and the native libraries."""
+
+    sub_commands = [*build.sub_commands, ("build_native", None)]  # noqa: RUF012
+
+
+class BuildWheel(bdist_wheel):
+    """A wheel for every Python 3, on this platform or, without libraries, on any."""
+
+    def run(self) -> None:
+        """Build first: whether the libraries came out decides the wheel's kind and name."""
+        shutil.rmtree(Path(str(self.get_finalized_command("build").build_lib), OUTPUT),
+                      ignore_errors=True)
+        self.run_command("build")
+        self.root_is_pure = not self.distribution.has_ext_modules()
+        super().run()
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Return the wheel's tag."""
+        return ("py3", "none", "any" if self.root_is_pure else super().get_tag()[2])
+
+
+setup(
+    distclass=NativeDistribution,
+    cmdclass={
+        "bdist_wheel": BuildWheel,
+        "build": Build,
+        "build_native": BuildNative,
+        "build_py": BuildPython,
+    },
+)

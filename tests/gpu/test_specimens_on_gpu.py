@@ -1,0 +1,36 @@
+"""The specimens against a real driver: the same lines are named, the same repairs are silent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.specimens.catalog import CATALOG
+from tests.specimens.run import assert_caught, assert_silent, run_form, skip_without_modules
+from tests.specimens.specimen import Specimen
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not Path("/dev/nvidiactl").exists(), reason="needs an NVIDIA driver: no /dev/nvidiactl here"
+    ),
+]
+
+each_specimen = pytest.mark.parametrize(
+    "specimen",
+    [specimen for specimen in CATALOG if specimen.gpu],
+    ids=lambda specimen: specimen.name,
+)
+
+
+@each_specimen
+def test_the_buggy_form_is_caught_on_a_real_driver(specimen: Specimen, tmp_path: Path) -> None:
+    skip_without_modules(specimen)
+    assert_caught(specimen, run_form(specimen, "buggy", tmp_path, device="real"))
+
+
+@each_specimen
+def test_the_fixed_form_passes_on_a_real_driver(specimen: Specimen, tmp_path: Path) -> None:
+    skip_without_modules(specimen)
+    assert_silent(specimen, run_form(specimen, "fixed", tmp_path, device="real"))

@@ -1,0 +1,81 @@
+"""Every specimen: the buggy form is caught with the right line, the fixed form passes in silence."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.specimens import table
+from tests.specimens.catalog import CATALOG
+from tests.specimens.corpus import FORK_BUGS, MECHANISMS
+from tests.specimens.run import assert_caught, assert_silent, run_form, skip_without_modules
+from tests.specimens.specimen import HOME, MARKER, Specimen
+
+LEAST_MECHANISMS = 28
+
+each_specimen = pytest.mark.parametrize("specimen", CATALOG, ids=lambda specimen: specimen.name)
+
+
+@each_specimen
+def test_the_buggy_form_is_caught_with_its_line(specimen: Specimen, tmp_path: Path) -> None:
+    skip_without_modules(specimen)
+    assert_caught(specimen, run_form(specimen, "buggy", tmp_path))
+
+
+@each_specimen
+def test_the_fixed_form_passes_in_silence(specimen: Specimen, tmp_path: Path) -> None:
+    skip_without_modules(specimen)
+    assert_silent(specimen, run_form(specimen, "fixed", tmp_path))
+
+
+@each_specimen
+def test_exactly_the_culprit_line_is_marked(specimen: Specimen) -> None:
+    assert specimen.marked_lines("buggy") == [specimen.culprit_line]
+    assert specimen.marked_lines("fixed") == []
+
+
+@each_specimen
+def test_the_forms_differ_by_a_repair(specimen: Specimen) -> None:
+    buggy, fixed = (
+        {path: re.sub(rf" *{MARKER}", "", text) for path, text in specimen.sources(form).items()}
+        for form in ("buggy", "fixed")
+    )
+    changed = {path for path in buggy.keys() | fixed.keys() if buggy.get(path) != fixed.get(path)}
+    assert changed, "the forms differ by the marker at most"
+    assert len(changed) <= 3, f"more than a repair: {sorted(changed)}"
+
+
+@each_specimen
+def test_a_module_says_which_bug_it_stands_for(specimen: Specimen) -> None:
+    for form in ("buggy", "fixed"):
+        words = " ".join("\n".join(specimen.sources(form).values()).split())
+        numbers = [bug for bug in specimen.corpus if "#" in bug]
+        assert re.search(r"Stands for|A variation on", words)
+        assert not numbers or any(bug in words for bug in numbers), f"none of {numbers} in {form}"
+
+
+@each_specimen
+def test_its_bugs_are_known_and_show_its_mechanism(specimen: Specimen) -> None:
+    assert specimen.mechanism in MECHANISMS
+    assert set(specimen.corpus) <= FORK_BUGS.keys()
+    if "variation" not in specimen.note:
+        assert all(FORK_BUGS[bug] == specimen.mechanism for bug in specimen.corpus)
+
+
+def test_every_mechanism_of_the_corpus_has_a_specimen() -> None:
+    assert {specimen.mechanism for specimen in CATALOG} == MECHANISMS
+    assert len(CATALOG) >= LEAST_MECHANISMS
+
+
+def test_the_catalog_lists_every_directory_once_in_order() -> None:
+    names = [specimen.name for specimen in CATALOG]
+    folders = [path.name for path in HOME.iterdir() if (path / "buggy").is_dir()]
+    assert names == sorted(folders)
+
+
+def test_the_page_of_the_documentation_is_up_to_date() -> None:
+    assert table.PAGE.read_text(encoding="utf-8") == table.render(), (
+        "docs/reference/specimens.md is old: run `python -m tests.specimens.table`"
+    )

@@ -1,0 +1,15 @@
+"""Starts one process per rank."""
+
+import torch
+
+from trainer.worker import run_in_worker
+
+
+def device_type() -> str:
+    return "cuda" if torch.cuda.device_count() > 0 else "cpu"
+
+
+def launch(world_size: int) -> list[int]:
+    backend = "nccl" if device_type() == "cuda" else "gloo"
+    assert backend
+    return [run_in_worker(int, rank) for rank in range(world_size)]

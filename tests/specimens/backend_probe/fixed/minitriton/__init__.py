@@ -1,0 +1,1 @@
+"""A compiler with several backends."""

@@ -1,0 +1,27 @@
+"""The flash attention backend of the v1 engine."""
+
+import enum
+
+from engine.attention.utils.fa_utils import get_flash_attn_version
+
+
+class AttentionCGSupport(enum.Enum):
+    UNSUPPORTED = 0
+    UNIFORM_BATCH = 1
+
+
+class FlashAttentionMetadataBuilder:
+    _attn_cg_support = None
+
+    @classmethod
+    def get_cg_support(cls) -> AttentionCGSupport:
+        if cls._attn_cg_support is None:
+            cls._attn_cg_support = (
+                AttentionCGSupport.UNSUPPORTED
+                if get_flash_attn_version() == 3
+                else AttentionCGSupport.UNIFORM_BATCH
+            )
+        return cls._attn_cg_support
+
+    def build(self, num_tokens: int) -> dict:
+        return {"num_tokens": num_tokens}

@@ -1,0 +1,1 @@
+"""The communication library: here it is installed."""

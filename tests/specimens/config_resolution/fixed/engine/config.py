@@ -1,0 +1,21 @@
+"""Turns arguments into the engine's configuration."""
+
+import dataclasses
+
+import torch
+
+
+@dataclasses.dataclass
+class EngineConfig:
+    tensor_parallel_size: int
+    fuse_allreduce_rms: bool | None = None
+
+
+def fusion_is_supported() -> bool:
+    if torch.cuda.device_count() == 0:
+        return False
+    return torch.cuda.get_device_capability()[0] >= 9
+
+
+def create_engine_config(tensor_parallel_size: int) -> EngineConfig:
+    return EngineConfig(tensor_parallel_size)  # each rank decides about the fusion

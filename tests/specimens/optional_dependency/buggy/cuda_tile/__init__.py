@@ -1,0 +1,1 @@
+"""The optional package: here it is installed."""

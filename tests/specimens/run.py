@@ -1,0 +1,116 @@
+"""Owns how a specimen is run, and what must be true of the outcome.
+
+It does not know which specimens there are.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.specimens.specimen import Specimen
+
+TIME_LIMIT = 120
+"""Seconds for one form; the slowest takes a few, a deadlock takes them all."""
+
+_STORY_LINES = 60
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_FOREIGN = ("PYTEST_", "_CUDAFORK_", "CUDA_", "ENGINE_", "KINETO_", "VLLM_", "COV_CORE_")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one form's session ended."""
+
+    status: int
+    output: str
+
+    def story(self, words: str) -> str:
+        """Return the part of the output that begins with these words; "" if it has none."""
+        _, found, rest = self.output.partition(words)
+        return "\n".join((found + rest).splitlines()[:_STORY_LINES])
+
+
+def skip_without_modules(specimen: Specimen) -> None:
+    """Skip the test, with the reason, where a module that the specimen needs is not installed."""
+    for module in specimen.needs:
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"specimen {specimen.name} needs {module}, which is not installed")
+
+
+def run_form(specimen: Specimen, form: str, folder: Path, device: str = "") -> Outcome:
+    """Run a copy of a form in a pytest session of its own, as its author would.
+
+    Args:
+        specimen: what to run.
+        form: ``buggy`` or ``fixed``.
+        folder: an empty directory for the copy.
+        device: ``--cuda-fork-device`` instead of the specimen's own.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer than ``TIME_LIMIT``.
+
+    """
+    copy = folder / specimen.name
+    shutil.copytree(specimen.form(form), copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")  # look no further upwards
+    command = [
+        *(sys.executable, "-m", "pytest", "-p", "pytest_cudafork.plugin", "-p", "no:cacheprovider"),
+        f"--cuda-fork-check={specimen.level}",
+        f"--cuda-fork-device={device or specimen.device}",
+        str(copy),
+    ]
+    done = subprocess.run(
+        command,
+        cwd=copy,
+        env=_clean_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIME_LIMIT,
+        check=False,
+    )
+    return Outcome(done.returncode, _ANSI.sub("", done.stdout))
+
+
+def _clean_environment() -> dict[str, str]:
+    """Return this process's environment without what would change a session.
+
+    Other plugins are not loaded: they are not what is tested, and cost half of the time.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    root = str(Path(__file__).parents[2])
+    paths = [root, *filter(None, kept.get("PYTHONPATH", "").split(os.pathsep))]
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "COLUMNS": "200",
+    }
+
+
+def assert_caught(specimen: Specimen, outcome: Outcome) -> None:
+    """Check that a buggy form failed with the story that names the marked line."""
+    assert outcome.status == 1, outcome.output
+    story = outcome.story(specimen.expects_failure)
+    assert story, f"no {specimen.expects_failure!r} in:\n{outcome.output}"
+    line = re.compile(re.escape(specimen.culprit_line) + r"(?!\d)")
+    assert line.search(story), f"{specimen.culprit_line} is not named in:\n{outcome.output}"
+
+
+def assert_silent(specimen: Specimen, outcome: Outcome) -> None:
+    """Check that a fixed form passed, and that nothing was refused, poisoned or blamed."""
+    assert outcome.status == 0, outcome.output
+    assert "forks guarded: 0" in outcome.output, outcome.output
+    assert "poisoned touches: 0" in outcome.output, outcome.output
+    blamed = re.search(re.escape(specimen.culprit) + r":\d+", outcome.output)
+    assert blamed is None, f"{blamed and blamed[0]} is named in:\n{outcome.output}"

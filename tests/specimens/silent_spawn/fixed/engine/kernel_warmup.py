@@ -1,0 +1,11 @@
+"""What is run once before the first request."""
+
+
+def warm_up_all_reduce() -> int:
+    import flashinfer_comm
+
+    return flashinfer_comm.all_reduce([0, 0])
+
+
+def kernels_to_warm_up() -> list:
+    return [warm_up_all_reduce]

@@ -1,0 +1,7 @@
+"""Quantization of whole models."""
+
+
+def quantized_size(weights: list[float]) -> int:
+    import bitsandbytes
+
+    return len(bitsandbytes.quantize(weights))
