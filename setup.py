@@ -5,6 +5,9 @@ version (the wheel's tag is `py3-none-<platform>`). Without a compiler the packa
 is then a pure Python wheel that sees less, and says so.
 """
 
+# Without types-setuptools the base classes below are Any; both ways are to pass.
+# mypy: disable-error-code="import-untyped,misc,attr-defined,no-any-return"
+
 from __future__ import annotations
 
 import os
@@ -38,9 +41,10 @@ LIBRARIES = {
 
 #: Bsymbolic: our cuInit calls ours, whatever else is loaded. nodelete: handlers of fork stay valid.
 FLAGS = (
-    "-std=gnu11 -O2 -fPIC -shared -pthread -fvisibility=hidden -Wall -Wextra "
-    "-Wl,-Bsymbolic -Wl,-z,nodelete -Wl,-z,relro -Wl,-z,now"
-).split()
+    *("-std=gnu11", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden"),
+    *("-Wall", "-Wextra"),
+    *("-Wl,-Bsymbolic", "-Wl,-z,nodelete", "-Wl,-z,relro", "-Wl,-z,now"),
+)
 
 LOST = """\
 pytest-cudafork: its native libraries were NOT built: {reason}
@@ -99,6 +103,13 @@ def compile_all(source: Path, output: Path) -> None:
             beside.replace(target)
 
 
+def remove_files(folder: Path) -> None:
+    """Remove every file below `folder`; its folders stay, setuptools may have listed them."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.unlink()
+
+
 class NativeDistribution(Distribution):
     """Is a platform's own unless its libraries could not be built."""
 
@@ -135,14 +146,15 @@ class BuildNative(Command):
         try:
             compile_all(Path(SOURCE), self._output())
         except BuildError as error:
-            shutil.rmtree(self._output(), ignore_errors=True)
-            self.distribution.native_failed = True  # type: ignore[attr-defined]
+            remove_files(self._output())
+            self.distribution.native_failed = True
             sys.stderr.write(f"\nWARNING: {LOST.format(reason=error)}\n\n")
 
     def get_outputs(self) -> list[str]:
         """Return the files that were made."""
-        return [str(path) for path in (self._output() / name for name in LIBRARIES)
-                if path.exists()]
+        return [
+            str(path) for path in (self._output() / name for name in LIBRARIES) if path.exists()
+        ]
 
     def get_output_mapping(self) -> dict[str, str]:
         """Return nothing: an editable install finds the libraries in the source tree."""
@@ -173,8 +185,7 @@ class BuildWheel(bdist_wheel):
 
     def run(self) -> None:
         """Build first: whether the libraries came out decides the wheel's kind and name."""
-        shutil.rmtree(Path(str(self.get_finalized_command("build").build_lib), OUTPUT),
-                      ignore_errors=True)
+        remove_files(Path(str(self.get_finalized_command("build").build_lib), OUTPUT))
         self.run_command("build")
         self.root_is_pure = not self.distribution.has_ext_modules()
         super().run()

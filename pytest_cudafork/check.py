@@ -11,7 +11,7 @@ from collections.abc import Generator
 
 import pytest
 
-from pytest_cudafork.errors import CudaTouchError
+from pytest_cudafork.errors import CudaForkError, CudaTouchError
 from pytest_cudafork.findings import Finding, find, reported_ids
 from pytest_cudafork.guard import FORK_OK_ENV
 from pytest_cudafork.markers import MarkerError, Marks, read_marks
@@ -71,18 +71,27 @@ class Check:
     # -- tests -----------------------------------------------------------------------------------
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(
-        self, item: pytest.Item
-    ) -> Generator[None, object, object]:
-        """Let the test fork if its marker says so."""
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Let the test fork if its marker says so; report a fork around the test that may not be.
+
+        A plugin that forks around every test (pytest-forked) does so outside any phase, where an
+        exception would end the session.
+        """
         reason = _marks(item).fork_ok
-        if reason is None:
-            return (yield)
-        os.environ[FORK_OK_ENV] = reason
+        if reason is not None:
+            os.environ[FORK_OK_ENV] = reason
         try:
             return (yield)
+        except CudaForkError as error:
+            report = pytest.TestReport(
+                item.nodeid, item.location, dict(item.keywords), "failed", str(error), "setup"
+            )
+            item.ihook.pytest_runtest_logreport(report=report)
+            item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+            return True
         finally:
-            os.environ.pop(FORK_OK_ENV, None)
+            if reason is not None:
+                os.environ.pop(FORK_OK_ENV, None)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
@@ -137,7 +146,7 @@ class Check:
     def pytest_runtest_makereport(
         self, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Show our errors as their story alone: the stack of the hook that raises them says nothing."""
+        """Show our errors as their story alone: the stack of our hooks says nothing."""
         report = yield
         info = call.excinfo
         if info is not None and getattr(info.value, "whole_story", False):
@@ -168,9 +177,9 @@ class Check:
         """Fail the session for errors that no test could be failed for."""
         if self._joined:
             return
-        if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            if self.unreported(self._observer.records()):
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        good = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        if good and self.unreported(self._observer.records()):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def unreported(self, records: list[Record]) -> list[Finding]:
         """The errors, of all processes of the session, that have failed no test or collection."""

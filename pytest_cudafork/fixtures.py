@@ -52,7 +52,7 @@ def run_spawned(request: pytest.FixtureRequest) -> RunInChild:
 
 @pytest.fixture
 def run_forkserver(request: pytest.FixtureRequest) -> RunInChild:
-    """Call a function in a child forked from a clean server process; otherwise as ``run_forked``."""
+    """Call a function in a child of a clean server process; otherwise as ``run_forked``."""
     return _runner(request, "forkserver")
 
 

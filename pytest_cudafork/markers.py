@@ -96,6 +96,15 @@ def read_marks(item: pytest.Item) -> Marks:
     )
 
 
+def complaint(item: pytest.Item) -> str:
+    """Return what is wrong with the markers of a test, "" when nothing is."""
+    try:
+        read_marks(item)
+    except MarkerError as error:
+        return str(error)
+    return ""
+
+
 def _keywords(marker: Marker, mark: pytest.Mark) -> dict[str, Any]:
     """Check a mark against its table entry."""
     if mark.args:

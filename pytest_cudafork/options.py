@@ -122,12 +122,11 @@ def add_options(parser: pytest.Parser) -> None:
             help=option.help,
             **(extra if option.flag_value else {}),
         )
-        parser.addini(
-            option.name,
-            f"{option.help} Environment: {option.env}.",
-            type="linelist" if option.lines else "string",
-            default=[] if option.lines else "",
-        )
+        text = f"{option.help} Environment: {option.env}."
+        if option.lines:
+            parser.addini(option.name, text, type="linelist", default=[])
+        else:
+            parser.addini(option.name, text, type="string", default="")
 
 
 def spell_out_flags(args: list[str]) -> bool:
@@ -216,7 +215,8 @@ def parse_device(text: str) -> Device:
         kind = DeviceKind(kind_text)
     except ValueError:
         raise ValueError(
-            f"{text!r} is not a device: use {_values(DeviceKind)}, or phantom:sm_90, phantom:sm_90x2"
+            f"{text!r} is not a device: use {_values(DeviceKind)}, or phantom:sm_90 or "
+            "phantom:sm_90x2"
         ) from None
     if not colon:
         return Device(kind)

@@ -19,6 +19,7 @@ from pytest_cudafork.fixtures import (
     run_forkserver,
     run_spawned,
 )
+from pytest_cudafork.isolation import IsolationHooks
 from pytest_cudafork.session import SESSION
 
 __all__ = [
@@ -51,8 +52,9 @@ def pytest_load_initial_conftests(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers and, if the check is on, the hooks that it needs."""
+    """Register the markers, isolation and, if the check is on, the hooks that it needs."""
     markers.register(config)
+    config.pluginmanager.register(IsolationHooks(), "cudafork-isolation")
     # Loaded by a conftest, the plugin comes too late for the hook above.
     state = session.begin(config, config.option)
     if state.watch is not None:
@@ -62,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(check, "cudafork-check")
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
+def pytest_report_header(config: pytest.Config) -> list[str] | None:
     """Show what is checked and with which eyes."""
     state = config.stash[SESSION]
     if state.watch is None:
@@ -73,20 +75,11 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test that is marked for it in a process of its own."""
-    from pytest_cudafork.isolation import run_if_isolated
-
-    return run_if_isolated(item, nextitem)
-
-
-@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fail a test whose markers are wrong."""
-    try:
-        markers.read_marks(item)
-    except markers.MarkerError as error:
-        pytest.fail(f"{item.nodeid}: {error}", pytrace=False)
+    complaint = markers.complaint(item)
+    if complaint:
+        pytest.fail(f"{item.nodeid}: {complaint}", pytrace=False)
 
 
 def pytest_terminal_summary(
@@ -99,10 +92,3 @@ def pytest_terminal_summary(
         from pytest_cudafork.report.terminal import write_summary
 
         write_summary(terminalreporter, state.settings, state.watch.observer, check)
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """End what outlives a test."""
-    from pytest_cudafork.isolation import close
-
-    close(config)

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 ISOLATED_ENV = "_CUDAFORK_ISOLATED"
 """Set by the parent in a process that was made to run one isolated test."""
 
-_REAL_DRIVER_SIGNS = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg", "/dev/nvhost-ctrl")
+_REAL_DRIVER_SIGNS = (
+    "/dev/nvidiactl",
+    "/proc/driver/nvidia/version",
+    "/dev/dxg",  # WSL
+    "/dev/nvhost-ctrl",  # Jetson
+)
 
 
 @dataclass
@@ -99,8 +104,8 @@ def _begin_own_watch(config: pytest.Config, session: CudaForkSession, owner: str
     settings = session.settings
     watch = Watch(
         WatchSettings(
-            ledger=_make_ledger(config, settings),
             device=resolve_device(settings.device),
+            ledger=_make_ledger(config, settings),
             level=settings.level.value,
             allow=settings.allow,
         ),
@@ -144,7 +149,17 @@ def _make_ledger(config: pytest.Config, settings: Settings) -> str:
 
 
 def resolve_device(device: Device) -> str:
-    """Return "real", "none" or the phantom's face for this machine."""
+    """Return "real", "none" or the phantom's face for this machine.
+
+    Raises:
+        pytest.UsageError: the real driver was asked for, and there is none.
+
+    """
+    if device.kind is DeviceKind.REAL and not has_real_driver():
+        raise pytest.UsageError(
+            "--cuda-fork-device=real: this machine has no NVIDIA driver (none of "
+            f"{', '.join(_REAL_DRIVER_SIGNS)} exists); use auto or phantom"
+        )
     if device.kind is DeviceKind.NONE:
         return "none"
     if device.kind is DeviceKind.PHANTOM:

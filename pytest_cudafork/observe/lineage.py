@@ -1,4 +1,4 @@
-"""Owns this process's at-fork record: was it forked from an initialized process, and by which fork?
+"""Owns this process's at-fork record: whether its parent was initialized, and which fork it was.
 
 It does not know whether a fork is allowed.
 """

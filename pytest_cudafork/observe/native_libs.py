@@ -74,7 +74,9 @@ def load(path: Path, mode: int) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(path), mode=mode)
     except OSError as error:
-        raise NativeUnavailable(f"{str(path)!r} cannot be loaded: {error}. {_HOW_TO_BUILD}") from None
+        raise NativeUnavailable(
+            f"{str(path)!r} cannot be loaded: {error}. {_HOW_TO_BUILD}"
+        ) from None
 
 
 def mapped(name: str) -> ctypes.CDLL | None:

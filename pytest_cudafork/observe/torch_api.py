@@ -63,10 +63,11 @@ class TorchWitness:
         """Whether this witness saw a touch in this very process."""
         return bool(self._seen) and self._pid == os.getpid()
 
-    def install(self) -> UndoStack:
+    def install(self) -> Callable[[], None]:
         """Be in force as soon as torch's modules have been executed; imports none of them.
 
-        Returns the undo. Trouble with a torch that lacks what is expected becomes a warning.
+        Returns the undo, which takes away whatever face is shown by then. Trouble with a torch
+        that lacks what is expected becomes a warning.
         """
         undo = self._undo = UndoStack()
         if self.face in ("real", "absent"):
@@ -76,7 +77,11 @@ class TorchWitness:
             # Not earlier: at the end of its own import torch looks for kernels that only a build
             # with CUDA has, and must find the build it is.
             undo.add(after_import("torch", lambda module: self._present(undo)))
-        return undo
+        return self.uninstall
+
+    def uninstall(self) -> None:
+        """Take everything back that is in force; may be called again."""
+        self._undo()
 
     def become(self, face: str) -> Callable[[], None]:
         """Show another face from now on; returns what brings the present one back.
@@ -92,7 +97,7 @@ class TorchWitness:
         previous = self.face
 
         def show(face: str) -> None:
-            self._undo()
+            self.uninstall()
             self.face = face
             self.install()
 

@@ -6,6 +6,7 @@ It does not know how a touch was seen, nor how it is shown.
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +20,14 @@ CO_OPTIMIZED = 0x1
 # Packages that stand between the code that asks about a GPU and the driver. A touch is never
 # blamed on them unless nothing else is on the stack.
 CUDA_LIBRARIES = frozenset(
-    "cuda cupy cupy_backends jax jax_cuda13_plugin jax_plugins jaxlib numba numba_cuda pycuda pynvml"
-    " torch triton".split()
+    {
+        *("cuda", "cupy", "cupy_backends", "pycuda", "pynvml"),
+        *("jax", "jax_cuda13_plugin", "jax_plugins", "jaxlib"),
+        *("numba", "numba_cuda", "torch", "triton"),
+    }
 )
 # The machinery that runs other people's code: never the line a user can change.
-MACHINERY = frozenset("_pytest pluggy pytest pytest_cudafork execnet xdist py".split())
+MACHINERY = frozenset({"_pytest", "execnet", "pluggy", "py", "pytest", "pytest_cudafork", "xdist"})
 
 _STDLIB = re.compile(r"[/\\]lib(?:64)?[/\\]python3\.\d+t?[/\\](?!site-packages|dist-packages)")
 _SITE = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
@@ -125,7 +129,7 @@ class Touch:
             again=bool(record.get("again", False)),
             test=str(record.get("test", "")),
             phase=str(record.get("phase", "")),
-            frames=frames_from(record.get("stack", ())),
+            frames=_without_ours(frames_from(record.get("stack", ()))),
         )
 
     @functools.cached_property
@@ -151,7 +155,7 @@ class Touch:
 
 
 def frames_from(stack: Sequence[Sequence[Any]]) -> tuple[Frame, ...]:
-    """Frames from the ledger's ``[filename, line, name, flags]`` lists; malformed ones are left out."""
+    """Read the ledger's ``[filename, line, name, flags]`` lists; malformed ones are left out."""
     frames = []
     for item in stack:
         if len(item) >= 3:
@@ -198,9 +202,29 @@ def culprit_of(frames: Sequence[Frame]) -> Frame | None:
     return frames[0] if frames else None
 
 
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
 def _is_own(frame: Frame) -> bool:
     """Whether a frame is the plugin's own, in a checkout too."""
-    return "/pytest_cudafork/" in frame.filename.replace("\\", "/")
+    return frame.package == "pytest_cudafork" or frame.filename.startswith(_HERE)
+
+
+def _without_ours(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Leave out what a hook of ours put between the caller and the driver.
+
+    That is our own frames, and the frame with which a hook stands in for its caller (see
+    ``torch_patch``): the caller's place once more, under another name.
+    """
+    visible: list[Frame] = []
+    for frame in frames:
+        if _is_own(frame) and not frame.is_import_machinery:
+            continue
+        same = visible and (visible[-1].filename, visible[-1].lineno)
+        if same == (frame.filename, frame.lineno) and visible[-1].name == "_call":
+            visible.pop()
+        visible.append(frame)
+    return tuple(visible)
 
 
 def import_chain_of(frames: Sequence[Frame]) -> tuple[Frame, ...]:

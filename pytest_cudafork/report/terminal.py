@@ -92,8 +92,10 @@ def header(settings: Settings, observer: Observer) -> list[str]:
 def limits_of(observer: Observer) -> tuple[str, ...]:
     """What this session cannot see, in words."""
     early = (
-        ("CUDA was already initialized when the watch began; by whom is not known (load the plugin "
-         "earlier: -p pytest_cudafork.plugin)",)
+        (
+            "CUDA was already initialized when the watch began; by whom is not known (load the "
+            "plugin earlier: -p pytest_cudafork.plugin)",
+        )
         if observer.early
         else ()
     )

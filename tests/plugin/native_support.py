@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -21,9 +23,7 @@ from pytest_cudafork.observe import native_libs
 ROOT = Path(native_libs.__file__).parents[2]
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
-needs_libraries = pytest.mark.skipif(
-    not native_libs.available(), reason=native_libs.why_not()
-)
+needs_libraries = pytest.mark.skipif(not native_libs.available(), reason=native_libs.why_not())
 
 PRELUDE = """\
 import ctypes, json, os, sys, threading
@@ -57,7 +57,7 @@ class Scripts:
         self.file = folder / "script.py"
 
     def environment(self, **extra: str) -> dict[str, str]:
-        """The environment of a script: ours without traces of a session that runs this test."""
+        """Return a script's environment: ours without traces of a session that runs this test."""
         kept = {k: v for k, v in os.environ.items() if "CUDAFORK" not in k}
         for name in ("CUDA_INJECTION64_PATH", "LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH"):
             kept.pop(name, None)
@@ -71,17 +71,23 @@ class Scripts:
 
     def execute(self, command: list[str], **env: str) -> Outcome:
         """Run a command in the scripts' environment."""
-        done = subprocess.run(
+        process = subprocess.Popen(
             command,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
-            check=False,
             cwd=self.folder,
             env=self.environment(**env),
+            start_new_session=True,  # so that a hang is ended with all its children
         )
+        try:
+            out, err = process.communicate(timeout=60)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise
         touches = self.touches() if self.ledger.exists() else []
-        return Outcome(done.returncode, done.stdout, done.stderr, touches)
+        return Outcome(process.returncode, out, err, touches)
 
     def touches(self) -> list[dict[str, Any]]:
         """Every whole record of the ledger."""
@@ -89,7 +95,7 @@ class Scripts:
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
     def line_of(self, text: str) -> int:
-        """The number of the script's line that holds `text`."""
+        """Return the number of the script's line that holds `text`."""
         lines = self.file.read_text(encoding="utf-8").splitlines()
         found = [number for number, line in enumerate(lines, 1) if text in line]
         assert len(found) == 1, (text, found)
@@ -98,8 +104,6 @@ class Scripts:
 
 def compile_c(source: str, output: Path, *flags: str) -> None:
     """Compile C text, or skip the test where there is no compiler."""
-    import shutil
-
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler here")
@@ -109,10 +113,8 @@ def compile_c(source: str, output: Path, *flags: str) -> None:
 
 
 def interpreter(version: str) -> str:
-    """The path of that Python; skips the test where there is none."""
-    import shutil
-
-    if version == "%d.%d" % sys.version_info[:2]:
+    """Return the path of that Python; skip the test where there is none."""
+    if version == ".".join(map(str, sys.version_info[:2])):
         return sys.executable
     found = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
     path = str(found[-1]) if found else shutil.which(f"python{version}")

@@ -89,7 +89,8 @@ def test_a_library_with_the_drivers_name_that_is_none_is_not_observable(tmp_path
 
 @pytest.mark.parametrize("code", [34, 999])
 def test_an_answer_that_means_nothing_is_not_observable(tmp_path: Path, code: int) -> None:
-    out = run(ASK, str(build(tmp_path, f"int cuDeviceGetCount(int *n) {{ *n = 0; return {code}; }}")))
+    source = f"int cuDeviceGetCount(int *n) {{ *n = 0; return {code}; }}"
+    out = run(ASK, str(build(tmp_path, source)))
     assert out == f"unknown\ncuDeviceGetCount answered {code}"
 
 
@@ -191,9 +192,7 @@ def test_the_judgment_never_calls_clean_what_anything_says_is_not(
     poisoned = poisoned_by is not None or bool(bad_fork) or driver is Driver.POISONED
     assert state.poisoned == poisoned
     if not poisoned:
-        assert state.initialized == (
-            driver is Driver.INITIALIZED or bool(initialized) or simulated
-        )
+        assert state.initialized == (driver is Driver.INITIALIZED or bool(initialized) or simulated)
     if state.verdict is Verdict.CLEAN:
         assert driver in (Driver.NOT_LOADED, Driver.NOT_INITIALIZED)
         assert not (unwatched and driver is Driver.NOT_INITIALIZED)

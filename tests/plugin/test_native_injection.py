@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import pytest
@@ -60,20 +61,21 @@ def test_a_thread_without_the_gil_and_one_with_it_never_wait_for_each_other(
     """One thread is in cuInit without the GIL; another holds the GIL and waits for its lock."""
     done = scripts.run(
         """
-        import shutil
-        os.environ["FAKE_DRIVER_PAUSE_US"] = "3000"
+        import time
+        os.environ["FAKE_DRIVER_PAUSE_US"] = "15000"
         witness = injection.install()
 
         def round(number):
             released, held = ctypes.CDLL(sys.argv[1]), ctypes.PyDLL(sys.argv[1])
-            barrier = threading.Barrier(2)
+            started = threading.Event()
             def first():
-                barrier.wait()
-                released.cuInit(0)
+                started.set()
+                released.cuInit(0)  # has the lock and comes to want the stack
             thread = threading.Thread(target=first)
             thread.start()
-            barrier.wait()
-            held.cuInit(0)
+            started.wait()
+            time.sleep(0.005)
+            held.cuInit(0)  # has the GIL and comes to want the lock
             thread.join()
 
         for number in range(50):
@@ -88,8 +90,9 @@ def test_a_thread_without_the_gil_and_one_with_it_never_wait_for_each_other(
     )
     assert done.status == 0, done.err
     assert len(done.touches) == 50
-    assert {t["gil"] for t in done.touches} <= {"held", "dumped"}
-    assert {t["stack"][0][2] for t in done.touches} <= {"first", "round"}
+    met = [t for t in done.touches if t["gil"] == "dumped"]
+    assert len(met) > 10, "the threads met as they were to"
+    assert {t["stack"][0][2] for t in met} == {"first"}
 
 
 CHILD = """
@@ -137,8 +140,11 @@ def test_the_child_is_left_as_it_is_when_patching_is_switched_off(
 def test_a_cuinit_too_short_to_hold_a_jump_is_left_alone(scripts: Scripts, tmp_path: Path) -> None:
     short = tmp_path / "libcuda.so.1"
     body = FAKE.replace("int cuInit(unsigned flags)", "int real_cuInit(unsigned flags)")
-    tail = '__asm__(".globl cuInit\\n.type cuInit,@function\\ncuInit: jmp real_cuInit\\n.size cuInit,.-cuInit\\n");'
-    if __import__("platform").machine() != "x86_64":
+    tail = (
+        '__asm__(".globl cuInit\\n.type cuInit,@function\\n"'
+        ' "cuInit: jmp real_cuInit\\n.size cuInit,.-cuInit\\n");'
+    )
+    if platform.machine() != "x86_64":
         pytest.skip("the trampoline of this test is for x86-64")
     compile_c(body + tail, short, "-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1")
     done = scripts.run(CHILD, str(short))
@@ -209,9 +215,7 @@ def test_our_own_path_found_in_the_environment_is_not_a_profilers(scripts: Scrip
     assert done.status == 0, done.err
 
 
-def test_missing_libraries_are_explained(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_libraries_are_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(native_libs, "INJECTION", tmp_path / "no.so")
     assert not native_libs.available()
     with pytest.raises(native_libs.NativeUnavailable, match=r"was not built.*C compiler"):

@@ -80,9 +80,7 @@ def test_names_are_qualified_where_python_has_them(scripts: Scripts) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("kind", ["PyDLL", "CDLL"])
-def test_paths_with_any_character_come_through(
-    scripts: Scripts, version: str, kind: str
-) -> None:
+def test_paths_with_any_character_come_through(scripts: Scripts, version: str, kind: str) -> None:
     folder = scripts.folder / 'quote" back\\slash, line 3 in é 漢 🎉'
     folder.mkdir()
     raw = os.fsencode(folder) + b"/not-utf8-\xff.py"
@@ -178,9 +176,7 @@ def test_many_threads_at_once_each_have_their_own_stack(scripts: Scripts, versio
         python=interpreter(version),
     )
     assert done.status == 0, done.err
-    assert sorted(t["stack"][0][2] for t in done.touches) == sorted(
-        f"touch_{i}" for i in range(16)
-    )
+    assert sorted(t["stack"][0][2] for t in done.touches) == sorted(f"touch_{i}" for i in range(16))
     assert len({t["id"] for t in done.touches}) == 16
     assert sum(not t["again"] for t in done.touches) == 1
 
@@ -247,9 +243,7 @@ def test_taken_back_arming_leaves_a_touch_alive(scripts: Scripts, version: str) 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_thread_that_blocks_all_signals_still_has_a_stack(
-    scripts: Scripts, version: str
-) -> None:
+def test_a_thread_that_blocks_all_signals_still_has_a_stack(scripts: Scripts, version: str) -> None:
     done = scripts.run(
         """
         import signal

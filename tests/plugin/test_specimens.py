@@ -1,4 +1,4 @@
-"""Every specimen: the buggy form is caught with the right line, the fixed form passes in silence."""
+"""Every specimen: the buggy form is caught with its line, the fixed form passes in silence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.specimens import table
 from tests.specimens.catalog import CATALOG
 from tests.specimens.corpus import FORK_BUGS, MECHANISMS
-from tests.specimens.run import assert_caught, assert_silent, run_form, skip_without_modules
+from tests.specimens.run import assert_caught, assert_silent, run_form, skip_where_impossible
 from tests.specimens.specimen import HOME, MARKER, Specimen
 
 LEAST_MECHANISMS = 28
@@ -20,13 +20,13 @@ each_specimen = pytest.mark.parametrize("specimen", CATALOG, ids=lambda specimen
 
 @each_specimen
 def test_the_buggy_form_is_caught_with_its_line(specimen: Specimen, tmp_path: Path) -> None:
-    skip_without_modules(specimen)
+    skip_where_impossible(specimen)
     assert_caught(specimen, run_form(specimen, "buggy", tmp_path))
 
 
 @each_specimen
 def test_the_fixed_form_passes_in_silence(specimen: Specimen, tmp_path: Path) -> None:
-    skip_without_modules(specimen)
+    skip_where_impossible(specimen)
     assert_silent(specimen, run_form(specimen, "fixed", tmp_path))
 
 

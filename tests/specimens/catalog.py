@@ -26,7 +26,8 @@ CATALOG: tuple[Specimen, ...] = (
     Specimen(
         "class_annotation", "import-time-call", ("sgl-project/sglang#40201",),
         "fork", "srt/transfer.py",
-        "The annotation of a field is evaluated in the class body.",
+        "The annotation of a field is evaluated in the class body (Python below 3.14).",
+        python_below=(3, 14),
     ),
     Specimen(
         "class_body", "class-body", (_VLLM_SPEC_DECODE,),
@@ -229,7 +230,7 @@ CATALOG: tuple[Specimen, ...] = (
         "silent_spawn", "import-time-call", ("vllm-project/vllm#54869",),
         "touch", "flashinfer_comm/__init__.py",
         "The guard turns fork into spawn, and the test fails for another reason.",
-        device=_GPU,
+        device=_GPU, status=2,
     ),
     Specimen(
         "skip_condition", "test-collection-import", ("pytorch/pytorch#99536",),

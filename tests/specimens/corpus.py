@@ -35,9 +35,7 @@ _BY_MECHANISM = {
         "NVIDIA/TransformerEngine#872",
         "Dao-AILab/quack#85",
     ),
-    "default-argument": (
-        "openai/CLIP#196",
-    ),
+    "default-argument": ("openai/CLIP#196",),
     "device-probe-in-parent": (
         "vllm-project/vllm#5473",
         "pytorch/pytorch#190708",
@@ -59,12 +57,8 @@ _BY_MECHANISM = {
         "ofiwg/libfabric#6272",
         "NVIDIA/cutlass#3083",
     ),
-    "global-tensor-or-constant": (
-        "flashinfer-ai/flashinfer#3293",
-    ),
-    "guard-false-positive": (
-        "Lightning-AI/pytorch-lightning#21389",
-    ),
+    "global-tensor-or-constant": ("flashinfer-ai/flashinfer#3293",),
+    "guard-false-positive": ("Lightning-AI/pytorch-lightning#21389",),
     "guard-gap": (
         "vllm-project/vllm#50638",
         "pytorch/pytorch#17357",
@@ -102,9 +96,7 @@ _BY_MECHANISM = {
         "rusty1s/pytorch_scatter#209",
         "SYSTRAN/faster-whisper#983",
     ),
-    "over-wide-import": (
-        "vllm-project/vllm#14910",
-    ),
+    "over-wide-import": ("vllm-project/vllm#14910",),
     "test-collection-import": (
         "vllm-project/vllm#44258",
         "vllm-project/vllm#47446",
@@ -120,9 +112,7 @@ _BY_MECHANISM = {
         "EleutherAI/gpt-neox#1132",
         "meta-pytorch/monarch#1528",
     ),
-    "triton-driver-probe": (
-        "vllm-project/vllm#46996",
-    ),
+    "triton-driver-probe": ("vllm-project/vllm#46996",),
 }
 
 FORK_BUGS: dict[str, str] = {

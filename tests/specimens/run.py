@@ -39,8 +39,11 @@ class Outcome:
         return "\n".join((found + rest).splitlines()[:_STORY_LINES])
 
 
-def skip_without_modules(specimen: Specimen) -> None:
-    """Skip the test, with the reason, where a module that the specimen needs is not installed."""
+def skip_where_impossible(specimen: Specimen) -> None:
+    """Skip the test, with the reason, where the specimen lacks a module or Python has moved on."""
+    if sys.version_info >= specimen.python_below:
+        version = ".".join(map(str, specimen.python_below))
+        pytest.skip(f"specimen {specimen.name} is about Python below {version}")
     for module in specimen.needs:
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"specimen {specimen.name} needs {module}, which is not installed")
@@ -100,7 +103,7 @@ def _clean_environment() -> dict[str, str]:
 
 def assert_caught(specimen: Specimen, outcome: Outcome) -> None:
     """Check that a buggy form failed with the story that names the marked line."""
-    assert outcome.status == 1, outcome.output
+    assert outcome.status == specimen.status, outcome.output
     story = outcome.story(specimen.expects_failure)
     assert story, f"no {specimen.expects_failure!r} in:\n{outcome.output}"
     line = re.compile(re.escape(specimen.culprit_line) + r"(?!\d)")

@@ -35,6 +35,8 @@ class Specimen:
         needs: modules that must be importable.
         seed: whether it is one of the bugs that the plugin was written for.
         gpu: whether the same package shows the same on a real GPU.
+        status: the exit status of the buggy form; 2 where its collection fails.
+        python_below: the Python version in which the mechanism is gone.
 
     """
 
@@ -48,6 +50,8 @@ class Specimen:
     needs: tuple[str, ...] = ()
     seed: bool = False
     gpu: bool = True
+    status: int = 1
+    python_below: tuple[int, int] = (4, 0)
     marker: str = MARKER
 
     @property

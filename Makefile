@@ -1,0 +1,76 @@
+# make demo, make test, make lint, make wheel-check, make bench, make clean.
+#
+# The first one that is called makes an environment in $(VENV); later ones use it again, until
+# pyproject.toml, setup.py, the C sources or the constraints change.
+#
+#   make test TESTARGS="tests/plugin -k fork -x"
+#   make test PYTHON=python3.12 VENV=.venv-3.12
+
+PYTHON ?= python3
+VENV ?= .venv
+TESTARGS ?=
+# Most tests wait for processes that they start, so two workers pay off on two cores.
+WORKERS ?= 2
+
+PY := "$(VENV)/bin/python"
+STAMP := $(VENV)/installed
+NATIVE := $(wildcard pytest_cudafork/observe/native/*.c) \
+          $(wildcard pytest_cudafork/observe/native/*.h) \
+          $(wildcard pytest_cudafork/observe/native/*.inc)
+PIP := $(PY) -m pip --quiet --disable-pip-version-check --no-input
+LINTED := pytest_cudafork tests tools benchmarks demo conftest.py setup.py
+
+MAKEFLAGS += --no-print-directory
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint wheel-check bench changelog clean
+
+# Another project's settings must not reach this one's environment or tests.
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTEST_ADDOPTS PYTEST_PLUGINS
+export PIP_ROOT_USER_ACTION := ignore
+
+help:
+	@echo "make demo         the plugin at work, no GPU needed"
+	@echo "make test         the test suite; TESTARGS=... goes to pytest"
+	@echo "make lint         ruff and mypy"
+	@echo "make wheel-check  build the wheel and try it in an empty environment"
+	@echo "make bench        what importing and running the plugin costs"
+	@echo "make changelog    CHANGELOG.md from the fragments; VERSION=1.2.3"
+	@echo "make clean        remove the environment and everything that was built"
+
+demo: $(STAMP)
+	@$(PY) demo/run.py
+
+test: $(STAMP)
+	@$(PY) -m pytest -n $(WORKERS) $(TESTARGS)
+
+lint: $(STAMP)
+	@$(PY) -m ruff check --quiet $(wildcard $(LINTED))
+	@$(PY) -m ruff format --check --quiet $(wildcard $(LINTED))
+	@$(PY) -m mypy --no-error-summary
+	@echo "lint: ruff and mypy found nothing"
+
+wheel-check: $(STAMP)
+	@$(PY) tools/check_wheel.py
+
+bench: $(STAMP)
+	@$(PY) benchmarks/bench_import.py
+	@$(PY) benchmarks/bench_overhead.py
+
+changelog: $(STAMP)
+	@$(PY) tools/build_changelog.py "$(VERSION)"
+
+clean:
+	@rm -rf "$(VENV)" build dist *.egg-info pytest_cudafork/observe/native/lib
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find pytest_cudafork tests tools benchmarks demo -name __pycache__ -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml setup.py constraints/dev.txt tools/check_python.py $(NATIVE)
+	@command -v "$(PYTHON)" >/dev/null || { \
+	  echo "no $(PYTHON) here: name a Python 3.10 or later, as in make PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" tools/check_python.py
+	@echo "setting up $(VENV) with $$("$(PYTHON)" --version) (minutes the first time)"
+	@"$(PYTHON)" -m venv "$(VENV)"
+	@$(PIP) install -c constraints/dev.txt -e ".[test,lint]"
+	@touch "$(STAMP)"

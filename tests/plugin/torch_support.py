@@ -1,0 +1,91 @@
+"""Owns the running of scripts under a torch witness, in a process of their own.
+
+It does not know what the tests look for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+PRELUDE = '''
+import json, os, sys, warnings
+from pytest_cudafork.observe.torch_api import TorchWitness
+
+log, out, poison = [], [], []
+
+
+def record(entry, *, again, stack):
+    log.append({"entry": entry, "again": again, "stack": [list(item) for item in stack],
+                "poisoned": bool(poison)})
+
+
+def attempt(expression):
+    """What an expression gives: value or error, warnings with their place, touches."""
+    before = len(log)
+    # A file of its own each, because a touch is recorded once for each stack.
+    filename = f"user of {expression}"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            answer = repr(eval(compile(expression, filename, "eval")))
+        except Exception as error:
+            answer = f"{type(error).__name__}: {error}"
+    said = [[w.category.__name__, str(w.message), w.filename, w.lineno] for w in caught]
+    return {"answer": answer, "warnings": said, "touches": log[before:]}
+
+
+def in_child(work):
+    """Run work() in a forked child and give its JSON-able answer."""
+    r, w = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.write(w, json.dumps(work()).encode())
+        os._exit(0)
+    os.close(w)
+    with open(r, "rb") as pipe:
+        data = pipe.read()
+    os.waitpid(pid, 0)
+    return json.loads(data)
+
+
+witness = TorchWitness(FACE, record, poisoned=lambda: bool(poison))
+'''
+
+
+def run(script: str, cwd: Path, face: str = "absent", **environment: str) -> Any:
+    """Run *script* after the prelude, in *cwd*; returns what it left in ``out``.
+
+    Raises:
+        AssertionError: the script failed; its stderr is the message.
+
+    """
+    path = cwd / "script.py"
+    path.write_text(
+        f"FACE = {face!r}\n{PRELUDE}\n{textwrap.dedent(script)}\n"
+        "sys.stdout.flush(); print('ANSWER', json.dumps(out))\n"
+    )
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("CUDA_VISIBLE_DEVICES", "PYTORCH_NVML_BASED_CUDA_CHECK")
+    }
+    env["PYTHONPATH"] = os.pathsep.join([str(cwd), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env["TRITON_CACHE_DIR"] = str(cwd / "triton")
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=cwd,
+        env=env | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"the script failed:\n{done.stderr[-4000:]}\n{done.stdout[-500:]}"
+    answer = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
+    return json.loads(answer[-1].removeprefix("ANSWER "))

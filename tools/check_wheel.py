@@ -1,0 +1,166 @@
+"""Owns the check of what users install: sdist, the wheel made from it, and a session that uses it.
+
+It does not know what the plugin does beyond two sessions: one that has to pass and one in which a
+fork has to be refused, with the line that is to blame.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+PACKAGE = "pytest_cudafork"
+CONSTRAINTS = PROJECT / "constraints" / "dev.txt"
+NATIVE = ("cuda/libcuda.so.1", "nvml/libnvidia-ml.so.1", "libcudafork_injection.so")
+SKIPPED = (".git", ".*cache", ".hypothesis", ".tox", ".venv*", "*.egg-info", "__pycache__")
+
+CLEAN_TEST = """\
+def test_nothing_is_touched(cuda_state):
+    assert cuda_state().safe_to_fork
+"""
+FORKING_TEST = """\
+import ctypes
+import os
+
+ctypes.CDLL("libcuda.so.1").cuInit(0)
+
+
+def test_fork():
+    if os.fork() == 0:
+        os._exit(0)
+"""
+
+
+class WheelError(Exception):
+    """The wheel is not what it should be; the text says in what way."""
+
+
+def run(*command: str | Path, cwd: Path, ok: tuple[int, ...] = (0,)) -> str:
+    """Run a command outside the checkout's environment and return what it printed.
+
+    Raises:
+        WheelError: it ended with another status than those in ``ok``.
+
+    """
+    mine = ("PYTHON", "PYTEST_", "_CUDAFORK_", "VIRTUAL_ENV")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(mine)}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode not in ok:
+        line = " ".join(str(part) for part in command)
+        raise WheelError(f"{line}\nended with status {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def environment(folder: Path, *packages: str | Path) -> Path:
+    """Make an environment that holds these packages and nothing else; return its Python."""
+    venv.create(folder, with_pip=True, symlinks=True)
+    python = folder / "bin" / "python"
+    pip = ("-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", "install")
+    run(python, *pip, "-c", CONSTRAINTS, *packages, cwd=folder)
+    return python
+
+
+def build(scratch: Path) -> Path:
+    """Build the sdist from a copy of the checkout, and the wheel from the sdist alone.
+
+    Raises:
+        WheelError: either of them cannot be built.
+
+    """
+    checkout = scratch / "checkout"
+    left_out = (*SKIPPED, "build", "dist", "lib")
+    shutil.copytree(PROJECT, checkout, ignore=shutil.ignore_patterns(*left_out), symlinks=True)
+    python = environment(scratch / "builder", "build")
+    run(python, "-m", "build", "--outdir", scratch / "dist", checkout, cwd=scratch)
+    return next((scratch / "dist").glob("*.whl"))
+
+
+def check_contents(wheel: Path) -> None:
+    """Check the names in the wheel.
+
+    Raises:
+        WheelError: something is missing, or something is in it that users do not want.
+
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    top = {name.split("/")[0] for name in names}
+    foreign = {name for name in top if name != PACKAGE and not name.endswith(".dist-info")}
+    if foreign:
+        raise WheelError(f"{wheel.name} holds {sorted(foreign)} beside {PACKAGE!r}")
+    expected = {f"{PACKAGE}/observe/native/lib/{library}" for library in NATIVE}
+    expected |= {f"{PACKAGE}/py.typed", f"{PACKAGE}/_startup/sitecustomize.py"}
+    modules = (path.relative_to(PROJECT) for path in (PROJECT / PACKAGE).rglob("*.py"))
+    expected |= {module.as_posix() for module in modules}
+    if missing := expected - names:
+        raise WheelError(f"{wheel.name} lacks {sorted(missing)}")
+    if not any(name.endswith("LICENSE") for name in names):
+        raise WheelError(f"{wheel.name} lacks the licence")
+    if wheel.name.endswith("-none-any.whl"):
+        raise WheelError(f"{wheel.name} holds native libraries and must be for one platform")
+
+
+def check_sessions(python: Path, scratch: Path) -> None:
+    """Run the two sessions, each from the tests' directory and from another one.
+
+    Raises:
+        WheelError: a session did not come out as it should.
+
+    """
+    tests = scratch / "tests"
+    tests.mkdir()
+    (tests / "test_clean.py").write_text(CLEAN_TEST, encoding="utf-8")
+    (tests / "test_forking.py").write_text(FORKING_TEST, encoding="utf-8")
+    pytest = (python, "-m", "pytest", "-p", "no:cacheprovider", "--cuda-fork-check")
+    for cwd, prefix in ((tests, ""), (scratch, "tests/")):
+        passed = run(*pytest, f"{prefix}test_clean.py", cwd=cwd)
+        expect(passed, "1 passed", "cuda-fork: level fork", "touches: 0")
+        refused = run(*pytest, f"{prefix}test_forking.py", cwd=cwd, ok=(1,))
+        expect(refused, "1 failed", "fork refused", f"{prefix}test_forking.py:4", "cuInit")
+
+
+def expect(output: str, *texts: str) -> None:
+    """Check that a session printed these texts.
+
+    Raises:
+        WheelError: one of them is missing.
+
+    """
+    for text in texts:
+        if text not in output:
+            raise WheelError(f"{text!r} is missing in this output:\n{output}")
+
+
+def main() -> int:
+    """Check everything; the exit status is 1 when something is wrong."""
+    with tempfile.TemporaryDirectory(prefix="check-wheel-") as folder:
+        scratch = Path(folder)
+        try:
+            wheel = build(scratch)
+            check_contents(wheel)
+            check_sessions(environment(scratch / "empty", wheel), scratch)
+        except WheelError as error:
+            sys.stderr.write(f"wheel-check: {error}\n")
+            return 1
+        sys.stdout.write(f"wheel-check: {wheel.name} is complete and works\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
