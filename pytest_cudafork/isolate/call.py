@@ -133,7 +133,8 @@ def _failure_of(
     ending: supervise.Ending, last: wire.Message | None, what: str, timeout: float | None
 ) -> ChildError | None:
     """Return the error for an end that gave no valid result, or None."""
-    stacks = f"\n\nStacks of the child:\n{ending.stacks}" if ending.stacks else ""
+    stacks = crash.shorten(ending.stacks)
+    stacks = f"\n\nStacks of the child:\n{stacks}" if stacks else ""
     if ending.timed_out:
         stacks = stacks or "\n\nThe child gave no stacks: it did not react to SIGABRT."
         return ChildTimeout(
@@ -201,6 +202,8 @@ def _load_exception(message: wire.Message, name: str) -> BaseException:
     """Return the child's exception, or one that tells about it if it cannot be rebuilt."""
     why = message["why"]
     try:
+        if message["outcome"]:
+            return _load_outcome(message)
         if message["pickled"] is not None:
             error = pickle.loads(message["pickled"])
             if isinstance(error, BaseException):
@@ -216,6 +219,19 @@ def _load_exception(message: wire.Message, name: str) -> BaseException:
     return ChildError(
         f"{name} raised {message['type']}, which cannot be sent back ({why}): {message['repr']}"
     )
+
+
+def _load_outcome(message: wire.Message) -> BaseException:
+    """Return the skip, xfail, fail or exit of pytest that the child raised."""
+    import pytest
+
+    functions = (pytest.skip, pytest.fail, pytest.xfail, pytest.exit)
+    kinds: dict[str, Any] = {one.Exception.__name__: one.Exception for one in functions}
+    kind = kinds[message["outcome"]]
+    args, attributes = pickle.loads(message["parts"])
+    error: BaseException = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 def _show_warnings(packed: list[dict[str, Any]]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import sys
 import traceback
 import warnings
 from collections.abc import Callable
@@ -104,8 +105,12 @@ def pack_exception(error: BaseException) -> dict[str, Any]:
         "traceback": _traceback_text(error),
         "pickled": None,
         "parts": None,
+        "outcome": _outcome_name(error),
         "why": "",
     }
+    if message["outcome"]:
+        message["parts"] = cloudpickle.dumps((error.args, dict(error.__dict__)))
+        return message
     try:
         pickled = cloudpickle.dumps(error)
         if type(pickle.loads(pickled)) is type(error):
@@ -116,6 +121,16 @@ def pack_exception(error: BaseException) -> dict[str, Any]:
     with contextlib.suppress(Exception):  # then the text has to do; "why" says the reason
         message["parts"] = cloudpickle.dumps((type(error), error.args, dict(error.__dict__)))
     return message
+
+
+def _outcome_name(error: BaseException) -> str:
+    """Return the class name of a skip, xfail, fail or exit of pytest, else "".
+
+    These classes say that they live in ``builtins``, where no pickle finds them.
+    """
+    outcomes = sys.modules.get("_pytest.outcomes")
+    name = type(error).__name__
+    return name if outcomes and getattr(outcomes, name, None) is type(error) else ""
 
 
 def pack_warning(caught: warnings.WarningMessage) -> dict[str, Any]:

@@ -66,12 +66,6 @@ class Reporter:
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
         self._channel.send("report", data=wire.plain(data))
 
-    @pytest.hookimpl
-    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
-        """Send a warning of the test; those of collection the parent has seen itself."""
-        if when == "runtest":
-            self._channel.send("warning", **child_call.pack_warning(warning_message))
-
     def send_caught(self) -> None:
         """Send the warnings recorded so far in a forked child."""
         while self.caught:
@@ -239,6 +233,14 @@ class OnlyOne(Reporter):
             # "given" keeps the end of this session from removing the directory
             factory._basetemp = factory._given_basetemp = Path(self._request["basetemp"])
         child.arm_stacks(self._stacks_fd)  # pytest has armed them for its own stderr
+
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
+        """Send a warning of the test; those of collection the parent has seen itself.
+
+        Not for a forked child: pytest tells every new plugin all the warnings there ever were.
+        """
+        if when == "runtest":
+            self._channel.send("warning", **child_call.pack_warning(warning_message))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Keep what went wrong in collection, for the message if the test is not found."""

@@ -16,6 +16,15 @@ _HINTS = {
     "SIGSYS": "a seccomp filter refused a system call",
 }
 _SHELL_SIGNAL_BASE = 128
+_MACHINERY = (
+    "in pytest_pyfunc_call",
+    "in pytest_fixture_setup",
+    "in pytest_runtest_setup",
+    "in pytest_runtest_call",
+    "in pytest_runtest_teardown",
+    "/pytest_cudafork/isolate/",
+)
+"""Frames from which on, outwards, a stack shows pytest and this package only."""
 
 
 def signal_name(exitcode: int) -> str:
@@ -53,3 +62,19 @@ def describe(exitcode: int | None) -> str:
         if by_shell.startswith("SIG"):
             words += f" (a shell's way to say {by_shell})"
     return words
+
+
+def shorten(stacks: str) -> str:
+    """Return faulthandler's stacks without the frames that led from the start into the test."""
+    kept: list[str] = []
+    dropped = 0
+    for line in [*stacks.splitlines(), ""]:
+        is_frame = line.startswith("  File ")
+        if is_frame and (dropped or any(mark in line for mark in _MACHINERY)):
+            dropped += 1
+            continue
+        if dropped:
+            kept.append(f"  ... {dropped} frames of pytest and its start")
+            dropped = 0
+        kept.append(line)
+    return "\n".join(kept).rstrip("\n")

@@ -32,32 +32,35 @@ def next_phase(reports: list[pytest.TestReport]) -> Phase:
 
 def error_of(ending: Ending, phase: Phase, timeout: float | None) -> ChildError | None:
     """Return the error for how the child ended, or None if it ended as it should."""
-    stacks = f"\n\nStacks of the child:\n{ending.stacks}" if ending.stacks else ""
+    stacks = crash.shorten(ending.stacks)
+    stacks = f"\n\nStacks of the process:\n{stacks}" if stacks else ""
+    ended = crash.describe(ending.exitcode)
     if ending.malformed:
         return ChildError(
-            f"the process of this test sent something that is no message: {ending.malformed}. It "
-            f"{crash.describe(ending.exitcode)}; did the test write to a descriptor it did not "
-            "open?"
+            f"not a message, in {phase}: the process of this test sent something else "
+            f"({ending.malformed}) and {ended}. Did the test write to a descriptor it did not open?"
         )
     if ending.timed_out or ending.lingered:
         stacks = stacks or "\n\nIt gave no stacks: it did not react to SIGABRT."
         limit = (
-            f"did not end within the time limit of {timeout:g} s"
+            f"time limit of {timeout:g} s exceeded in {phase}"
             if ending.timed_out and timeout is not None
-            else "did not end after the test was over"
+            else "still running after the test was over"
         )
         return ChildTimeout(
-            f"the process of this test {limit} and was killed, in {phase}.{stacks}",
-            timeout,
-            ending.stacks,
+            f"{limit}: the process of this test was killed.{stacks}", timeout, ending.stacks
         )
     if ending.finished and ending.exitcode == 0:
         return None
+    name = crash.signal_name(ending.exitcode)
+    what = name or f"exit status {ending.exitcode}"
+    if not name and not ending.finished:
+        ended += " before the test was over"
     when = "after the test was over" if ending.finished else f"in {phase}"
     return ChildCrashed(
-        f"the process of this test {crash.describe(ending.exitcode)} {when}{stacks}",
+        f"{what} {when}: the process of this test {ended}.{stacks}",
         ending.exitcode,
-        crash.signal_name(ending.exitcode),
+        name,
         ending.stacks,
     )
 

@@ -162,7 +162,11 @@ def test_import_of_torch_touches_nothing_and_the_culprit_of_a_class_body_is_its_
     frames = frames_from(touch["stack"])
     culprit = culprit_of(frames)
     assert culprit is not None
-    assert (Path(culprit.filename).name, culprit.lineno, culprit.name) == ("probing.py", 5, "Builder")
+    assert (Path(culprit.filename).name, culprit.lineno, culprit.name) == (
+        "probing.py",
+        5,
+        "Builder",
+    )
     assert first_import_body(frames) is not None
 
 

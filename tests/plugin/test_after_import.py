@@ -1,0 +1,195 @@
+"""A callback right after a module's execution, unnoticed by everybody else."""
+
+from __future__ import annotations
+
+import copyreg
+import importlib
+import importlib.util
+import inspect
+import pickle
+import pkgutil
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pytest_cudafork import errors
+from pytest_cudafork.observe.after_import import after_import
+
+NAME = "cudafork_watched"
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package with a submodule, importable and not imported."""
+    folder = tmp_path / NAME
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "part.py").write_text("def answer():\n    return 42\n\n\ndone = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    before = list(sys.meta_path)
+    yield folder
+    for name in [name for name in sys.modules if name.startswith(NAME)]:
+        del sys.modules[name]
+    assert sys.meta_path == before, "a finder was left behind"
+
+
+def test_the_callback_runs_once_right_after_the_execution(package: Path) -> None:
+    seen: list[tuple[str, bool]] = []
+    undo = after_import(f"{NAME}.part", lambda m: seen.append((m.__name__, hasattr(m, "done"))))
+    assert NAME not in sys.modules
+    importlib.import_module(NAME)
+    assert seen == []
+    part = importlib.import_module(f"{NAME}.part")
+    assert seen == [(f"{NAME}.part", True)]
+    importlib.reload(part)
+    assert len(seen) == 1
+    undo()
+
+
+def test_it_runs_before_the_importer_goes_on(package: Path) -> None:
+    (package / "user.py").write_text("from . import part\nmark = part.mark\n")
+    undo = after_import(f"{NAME}.part", lambda module: setattr(module, "mark", "set"))
+    assert importlib.import_module(f"{NAME}.user").mark == "set"
+    undo()
+
+
+def test_a_module_that_is_there_is_handed_over_at_once() -> None:
+    before = list(sys.meta_path)
+    seen: list[ModuleType] = []
+    after_import("json", seen.append)()
+    assert seen == [sys.modules["json"]]
+    assert sys.meta_path == before
+
+
+def test_module_loader_and_spec_are_what_they_are_without_it(package: Path) -> None:
+    undo = after_import(f"{NAME}.part", lambda module: None)
+    spec = importlib.util.find_spec(f"{NAME}.part")
+    assert spec is not None
+    assert type(spec.loader) is SourceFileLoader
+    part = importlib.import_module(f"{NAME}.part")
+    loader = part.__loader__
+    assert type(loader) is SourceFileLoader
+    assert part.__spec__ is not None
+    assert part.__spec__.loader is loader
+    assert set(vars(loader)) == {"name", "path"}
+    assert inspect.getsource(part.answer).startswith("def answer")
+    assert pickle.loads(pickle.dumps(part.answer)) is part.answer
+    assert copyreg.__name__ == "copyreg"
+    assert [m.name for m in pkgutil.iter_modules(sys.modules[NAME].__path__)] == ["part"]
+    assert pkgutil.get_data(NAME, "part.py") == (package / "part.py").read_bytes()
+    assert importlib.reload(part) is part
+    undo()
+
+
+def test_undone_before_the_import_it_never_runs_and_the_finder_is_gone(package: Path) -> None:
+    before = list(sys.meta_path)
+    seen: list[ModuleType] = []
+    kept = after_import(NAME, lambda module: None)
+    undo = after_import(f"{NAME}.part", seen.append)
+    undo()
+    undo()
+    kept()
+    assert sys.meta_path == before
+    importlib.import_module(f"{NAME}.part")
+    assert seen == []
+
+
+def test_an_error_in_the_callback_is_a_warning_and_the_others_still_run(package: Path) -> None:
+    seen: list[ModuleType] = []
+
+    def fail(module: ModuleType) -> None:
+        raise KeyError("no such name")
+
+    first, second = after_import(NAME, fail), after_import(NAME, seen.append)
+    with pytest.warns(errors.CudaForkWarning, match="no such name"):
+        module = importlib.import_module(NAME)
+    assert seen == [module]
+    first()
+    second()
+
+
+def test_where_warnings_are_errors_the_import_still_succeeds(
+    package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    undo = after_import(NAME, lambda module: {}["missing"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert importlib.import_module(NAME).__name__ == NAME
+    assert "KeyError: 'missing'" in capsys.readouterr().err
+    undo()
+
+
+def test_a_module_that_fails_runs_no_callback_and_its_next_import_does(package: Path) -> None:
+    seen: list[ModuleType] = []
+    undo = after_import(f"{NAME}.flaky", seen.append)
+    (package / "flaky.py").write_text("raise OSError('not yet')\n")
+    with pytest.raises(OSError, match="not yet"):
+        importlib.import_module(f"{NAME}.flaky")
+    assert seen == []
+    (package / "flaky.py").write_text("ready = True  # longer than before\n")
+    importlib.invalidate_caches()
+    assert seen == [importlib.import_module(f"{NAME}.flaky")]
+    undo()
+
+
+def test_a_module_that_does_not_exist_is_still_missing(package: Path) -> None:
+    undo = after_import(f"{NAME}.nowhere", lambda module: None)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module(f"{NAME}.nowhere")
+    undo()
+
+
+def test_a_module_in_execution_in_another_thread_is_waited_for(package: Path) -> None:
+    (package / "slow.py").write_text(
+        "import threading\nentered = threading.Event()\nleave = threading.Event()\n"
+        "from . import gate\ngate.entered.set()\ngate.leave.wait(10)\ndone = True\n"
+    )
+    (package / "gate.py").write_text(
+        "import threading\nentered = threading.Event()\nleave = threading.Event()\n"
+    )
+    gate = importlib.import_module(f"{NAME}.gate")
+    importer = threading.Thread(target=importlib.import_module, args=(f"{NAME}.slow",))
+    importer.start()
+    assert gate.entered.wait(10)
+    seen: list[bool] = []
+    watcher = threading.Thread(
+        target=after_import, args=(f"{NAME}.slow", lambda m: seen.append(hasattr(m, "done")))
+    )
+    watcher.start()
+    watcher.join(0.05)
+    assert seen == []
+    gate.leave.set()
+    importer.join(10)
+    watcher.join(10)
+    assert seen == [True]
+
+
+def test_many_threads_watching_and_importing_lose_no_callback(package: Path) -> None:
+    seen: list[int] = []
+    start = threading.Barrier(9)
+
+    def watch(number: int) -> None:
+        start.wait()
+        undos.append(after_import(f"{NAME}.part", lambda module: seen.append(number)))
+
+    def load() -> None:
+        start.wait()
+        importlib.import_module(f"{NAME}.part")
+
+    undos: list[object] = []
+    threads = [threading.Thread(target=watch, args=(n,)) for n in range(8)]
+    threads.append(threading.Thread(target=load))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(seen) == list(range(8))
+    for undo in undos:
+        assert callable(undo)
+        undo()
