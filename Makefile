@@ -17,8 +17,9 @@ STAMP := $(VENV)/installed
 NATIVE := $(wildcard pytest_cudafork/observe/native/*.c) \
           $(wildcard pytest_cudafork/observe/native/*.h) \
           $(wildcard pytest_cudafork/observe/native/*.inc)
-PIP := $(PY) -m pip --quiet --disable-pip-version-check --no-input
-LINTED := pytest_cudafork tests tools benchmarks demo conftest.py setup.py
+# Errors only: pip warns about the settings of the machine, too.
+PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check --no-input
+LINTED := pytest_cudafork tests tools benchmarks demo docs conftest.py setup.py
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh

@@ -17,7 +17,6 @@ from pytest_cudafork.guard import FORK_OK_ENV
 from pytest_cudafork.markers import MarkerError, Marks, read_marks
 from pytest_cudafork.observe.ledger import PHASE_ENV, LedgerReader, Record
 from pytest_cudafork.observe.observer import Observer
-from pytest_cudafork.observe.stories import History
 from pytest_cudafork.options import Level
 from pytest_cudafork.session import CudaForkSession
 
@@ -163,6 +162,8 @@ class Check:
 
     def _tell(self, findings: list[Finding]) -> str:
         """Tell the worst and count the rest; from here on they are reported."""
+        from pytest_cudafork.observe.stories import History
+
         self._observer.note_reported([found.id for found in findings])
         history = History(self._records)
         story = _worst(findings).story(history, simulated=self._observer.simulated)

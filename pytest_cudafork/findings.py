@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 from pytest_cudafork.observe.ledger import Record
-from pytest_cudafork.observe.stories import History, fork_story, poison_story, touch_story
-from pytest_cudafork.observe.touch import Touch, frames_from
 from pytest_cudafork.options import Level
+
+if TYPE_CHECKING:
+    from pytest_cudafork.observe.stories import History
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,10 @@ class Finding:
 
     def story(self, history: History, *, simulated: bool) -> str:
         """Tell it in full."""
+        # Late: most sessions have nothing to tell.
+        from pytest_cudafork.observe.stories import fork_story, poison_story, touch_story
+        from pytest_cudafork.observe.touch import Touch, frames_from
+
         if self.error is CudaForkError:
             return fork_story(
                 history,

@@ -35,12 +35,12 @@ class IsolationHooks:
 
 def run_if_isolated(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Run the item in a process of its own if its markers ask for it; None leaves it to pytest."""
-    if not _is_marked(item):
-        return None
     try:
         marks = read_marks(item)
     except MarkerError:
         return None  # the test fails for it in its set-up
+    if not (marks.spawn_only or marks.isolated):
+        return None
     from pytest_cudafork.isolate.parent import isolate
     from pytest_cudafork.isolate.policy import IsolationConfig, choose
 
@@ -52,11 +52,6 @@ def run_if_isolated(item: pytest.Item, nextitem: pytest.Item | None) -> bool | N
     )
     method = choose(marks, rules, _process_state(item.config))
     return None if method is None else isolate(item, nextitem, method)
-
-
-def _is_marked(item: pytest.Item) -> bool:
-    """Whether a marker asks for isolation; cheap, because it is asked for every test."""
-    return any(mark.name in ("spawn_only", "cuda_isolated") for mark in item.iter_markers())
 
 
 def _process_state(config: pytest.Config) -> ProcessState:

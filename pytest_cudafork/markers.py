@@ -68,31 +68,41 @@ def register(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{marker.signature}: {marker.doc}.")
 
 
+_NAMES = frozenset(marker.name for marker in MARKERS)
+_UNMARKED = Marks()
+
+
 def read_marks(item: pytest.Item) -> Marks:
-    """Read the closest marker of each name.
+    """Read the closest marker of each name; asked several times for every test, so made cheap.
 
     Raises:
         MarkerError: a marker has an argument it does not take, or a value it does not accept.
 
     """
-    spawn_only = item.get_closest_marker("spawn_only")
-    isolated = item.get_closest_marker("cuda_isolated")
-    fork_ok = item.get_closest_marker("cuda_fork_ok")
-    if spawn_only is not None:
-        _keywords(MARKERS[0], spawn_only)
-    values = _keywords(MARKERS[1], isolated) if isolated is not None else {}
-    reason = _keywords(MARKERS[2], fork_ok).get("reason") if fork_ok is not None else None
-    if fork_ok is not None and reason is None:
+    closest: dict[str, pytest.Mark] = {}
+    for mark in item.iter_markers():
+        if mark.name in _NAMES:
+            closest.setdefault(mark.name, mark)
+    if not closest:
+        return _UNMARKED
+    values = {
+        marker.name: _keywords(marker, closest[marker.name])
+        for marker in MARKERS
+        if marker.name in closest
+    }
+    isolated = values.get("cuda_isolated", {})
+    fork_ok = values.get("cuda_fork_ok")
+    if fork_ok is not None and "reason" not in fork_ok:
         raise MarkerError(
             "@pytest.mark.cuda_fork_ok needs a reason: write cuda_fork_ok(reason='why the children "
             "never touch CUDA')"
         )
     return Marks(
-        spawn_only=spawn_only is not None,
-        isolated=isolated is not None,
-        method=values.get("method", "auto"),
-        timeout=values.get("timeout"),
-        fork_ok=reason,
+        spawn_only="spawn_only" in values,
+        isolated="cuda_isolated" in values,
+        method=isolated.get("method", "auto"),
+        timeout=isolated.get("timeout"),
+        fork_ok=fork_ok["reason"] if fork_ok is not None else None,
     )
 
 

@@ -69,7 +69,7 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
     state = config.stash[SESSION]
     if state.watch is None:
         return None
-    from pytest_cudafork.report.terminal import header
+    from pytest_cudafork.report.header import header
 
     return header(state.settings, state.watch.observer)
 

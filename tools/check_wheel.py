@@ -22,7 +22,20 @@ NATIVE = ("cuda/libcuda.so.1", "nvml/libnvidia-ml.so.1", "libcudafork_injection.
 SKIPPED = (".git", ".*cache", ".hypothesis", ".tox", ".venv*", "*.egg-info", "__pycache__")
 
 CLEAN_TEST = """\
+import pytest
+
+
 def test_nothing_is_touched(cuda_state):
+    assert cuda_state().safe_to_fork
+
+
+@pytest.mark.spawn_only
+def test_in_a_fresh_interpreter(cuda_state):
+    assert cuda_state().safe_to_fork
+
+
+@pytest.mark.cuda_isolated(method="forkserver")
+def test_in_a_child_of_the_server(cuda_state):
     assert cuda_state().safe_to_fork
 """
 FORKING_TEST = """\
@@ -127,10 +140,13 @@ def check_sessions(python: Path, scratch: Path) -> None:
     tests.mkdir()
     (tests / "test_clean.py").write_text(CLEAN_TEST, encoding="utf-8")
     (tests / "test_forking.py").write_text(FORKING_TEST, encoding="utf-8")
-    pytest = (python, "-m", "pytest", "-p", "no:cacheprovider", "--cuda-fork-check")
+    # Every warning is an error: pytest warns about plugins that are imported too early, and it can
+    # tell only where they are installed from a wheel.
+    pytest: tuple[str | Path, ...] = (python, "-W", "error", "-m", "pytest", "-W", "error")
+    pytest = (*pytest, "-p", "no:cacheprovider", "--cuda-fork-check")
     for cwd, prefix in ((tests, ""), (scratch, "tests/")):
         passed = run(*pytest, f"{prefix}test_clean.py", cwd=cwd)
-        expect(passed, "1 passed", "cuda-fork: level fork", "touches: 0")
+        expect(passed, "3 passed", "cuda-fork: level fork", "touches: 0")
         refused = run(*pytest, f"{prefix}test_forking.py", cwd=cwd, ok=(1,))
         expect(refused, "1 failed", "fork refused", f"{prefix}test_forking.py:4", "cuInit")
 

@@ -16,7 +16,10 @@ from typing import Any, NoReturn
 from pytest_cudafork.isolate import wire
 
 ISOLATED_ENV = "_CUDAFORK_ISOLATED"
-"""Set to "1" in a process that runs one isolated test: the plugin there isolates nothing again."""
+"""Set to "1" for the session of a child: the plugin reads it there, and isolates nothing again.
+
+A forked child needs no sign: it runs its test and is never asked how.
+"""
 
 EXIT_LOST = 70
 """Exit status of a child that could not deliver what it had to say."""

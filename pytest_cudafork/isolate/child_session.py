@@ -95,7 +95,6 @@ def run_forked(item: pytest.Item, channel: child.Channel, stacks_fd: int) -> NoR
     try:
         child.forget_parent_exit_work()
         child.prepare(stacks_fd)
-        os.environ[child.ISOLATED_ENV] = "1"
         _disown_fixtures(item)
         reporter = Reporter(item.config, channel)
         _only_to(reporter, item)
@@ -122,6 +121,8 @@ def _disown_fixtures(item: pytest.Item) -> None:
     Those of the nodes run at the end of a scope. Those of the fixtures themselves would run when
     this test asks a parametrized fixture of a wider scope for its next parameter.
     """
+    from _pytest.fixtures import FixtureDef  # public from pytest 8 on
+
     session: Any = item.session
     definitions: list[Any] = []
     for finalizers, _ in session._setupstate.stack.values():
@@ -134,7 +135,7 @@ def _disown_fixtures(item: pytest.Item) -> None:
     for known in info.name2fixturedefs.values() if info is not None else ():
         definitions += known
     for definition in definitions:
-        if isinstance(definition, pytest.FixtureDef):
+        if isinstance(definition, FixtureDef):
             definition._finalizers.clear()
 
 
@@ -161,6 +162,7 @@ def run_session(channel: child.Channel, request: dict[str, Any], stacks_fd: int)
     """Make a session as the parent's, run the one test, and return the exit status."""
     os.environ[child.ISOLATED_ENV] = "1"
     cwd = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
+    only = None
     try:
         os.chdir(request["invocation_dir"])
         config = _make_config(request)
@@ -169,7 +171,10 @@ def run_session(channel: child.Channel, request: dict[str, Any], stacks_fd: int)
         config.hook.pytest_cmdline_main(config=config)
     except BaseException as error:
         channel.leave_if_not_mine()
-        channel.send("internal", text=_text(error))
+        if only is not None and isinstance(error, pytest.UsageError):
+            only.send_missing()  # pytest says "not found" so; why, the collection has told
+        else:
+            channel.send("internal", text=_text(error))
         return 0
     _send_done(channel, only.session)
     child.arm_stacks(stacks_fd)  # pytest has disarmed them at the end of its session
@@ -265,11 +270,15 @@ class OnlyOne(Reporter):
         os.close(self._cwd)
         item = self._item
         if item is None:
-            self._channel.send("missing", found=self._found, errors=self._errors)
+            self.send_missing()
             return True
         hook = item.config.hook
         self.run(item, lambda: hook.pytest_runtest_protocol(item=item, nextitem=None))
         return True
+
+    def send_missing(self) -> None:
+        """Tell the parent that the test is not here, and what is."""
+        self._channel.send("missing", found=self._found, errors=self._errors)
 
     def pytest_internalerror(self, excrepr: object) -> None:
         """Tell the parent of an error in pytest or a plugin."""

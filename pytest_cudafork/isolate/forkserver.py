@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.child_errors import ChildError
-from pytest_cudafork.isolate import child, launch
+from pytest_cudafork.isolate import child, crash, launch
 
 _START_SECONDS = 60.0
 _ANSWER_SECONDS = 60.0
@@ -133,8 +133,12 @@ class ForkServer:
             hello = ours.recv(_LONGEST_REPLY)
         if hello != b"ready":
             log = os.pread(self._log_fd, 1 << 16, 0).decode("utf-8", "replace")
+            process = self._process
             self._close()
-            raise ChildError(f"the fork server did not start. It wrote:\n{log or '(nothing)'}")
+            raise ChildError(
+                f"the fork server did not start: it {crash.describe(process.returncode)}. It "
+                f"wrote: {log or '(nothing)'}"
+            )
         ours.settimeout(_ANSWER_SECONDS)
 
     def _close(self) -> None:

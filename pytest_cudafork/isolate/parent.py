@@ -97,7 +97,7 @@ def _run(item: pytest.Item, replay: Replay, method: str, timeout: float | None) 
         if method == "fork":
             replay.empty_shared_capture()
     phase = failure.next_phase(replay.reports)
-    trouble = failure.error_of(ending, phase, timeout) or replay.trouble
+    trouble = replay.trouble or failure.error_of(ending, phase, timeout)
     if trouble is not None:
         replay.add_output()
         replay.fail(phase, trouble, ending.seconds)
@@ -227,15 +227,21 @@ class Replay:
 
     def _load_report(self, data: Any) -> pytest.TestReport:
         config = self._item.config
+        kwargs = data.get("_subtest.context", {}).get("kwargs", {})
         report = config.hook.pytest_report_from_serializable(config=config, data=data)
         if not isinstance(report, pytest.TestReport):
             raise TypeError(f"no report of a test: {type(report).__name__}")
         report.nodeid = self._item.nodeid  # it may differ outside the root directory
+        if kwargs and hasattr(report, "context"):
+            # pytest 9 takes the repr of these once more on the way back: i='1' for i=1
+            object.__setattr__(report.context, "kwargs", kwargs)
         return report
 
     def _log(self, report: pytest.TestReport) -> None:
-        if type(report) is pytest.TestReport:  # a subtest's report ends no phase
+        if type(report) is pytest.TestReport:
             self.reports.append(report)
+        else:  # a subtest's report ends no phase
+            _count_failed_subtest(self._item.config, report)
         self._item.ihook.pytest_runtest_logreport(report=report)
 
     def fail(self, phase: failure.Phase, error: ChildError, seconds: float = 0.0) -> None:
@@ -274,6 +280,21 @@ class Replay:
         """Close the descriptors that came with messages."""
         while self._capture_fds:
             os.close(self._capture_fds.pop())
+
+
+def _count_failed_subtest(config: pytest.Config, report: pytest.TestReport) -> None:
+    """Count a failed subtest where pytest counts those of this process.
+
+    From that number it decides, when a report is shown, that a test with failed subtests failed.
+    """
+    import sys
+
+    subtests: Any = sys.modules.get("_pytest.subtests")  # pytest >= 9
+    if subtests is None or not report.failed or not isinstance(report, subtests.SubtestReport):
+        return
+    counts: Any = config.stash.get(subtests.failed_subtests_key, None)
+    if counts is not None:
+        counts[getattr(report, "id", report.nodeid)] += 1
 
 
 def _missing(message: wire.Message) -> str:

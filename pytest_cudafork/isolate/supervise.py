@@ -5,6 +5,7 @@ Runs in the parent; it does not know what the messages mean or what the child wa
 
 from __future__ import annotations
 
+import array
 import contextlib
 import os
 import select
@@ -134,7 +135,7 @@ class Supervisor:
         """Read once and handle the messages; False when there is nothing more to read."""
         fds: list[int] = []
         try:
-            data, fds, _, _ = socket.recv_fds(self._running.sock, _READ_BYTES, _MOST_FDS, flags)
+            data, fds = _receive_fds(self._running.sock, flags)
         except BlockingIOError:
             return False
         except ConnectionError:
@@ -143,8 +144,7 @@ class Supervisor:
             self._hung_up = True
             return False
         try:
-            messages = self._decoder.feed(data)
-            for message in messages:
+            for message in self._decoder.feed(data):
                 taken, fds = fds, []
                 self._finished = self._on_message(message, taken) or self._finished
         except wire.WireError as error:
@@ -207,6 +207,17 @@ class Supervisor:
                 select.select([self._running.pidfd], [], [], 1.0)
             else:
                 time.sleep(_LOOK_SECONDS)
+
+
+def _receive_fds(sock: socket.socket, flags: int) -> tuple[bytes, list[int]]:
+    """Read bytes and the descriptors that came with them; ``socket.recv_fds`` drops the flags."""
+    fds = array.array("i")
+    space = socket.CMSG_SPACE(_MOST_FDS * fds.itemsize)
+    data, ancillary, _, _ = sock.recvmsg(_READ_BYTES, space, flags | socket.MSG_CMSG_CLOEXEC)
+    for level, kind, body in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(body[: len(body) - len(body) % fds.itemsize])
+    return data, list(fds)
 
 
 def descendants(pid: int) -> list[int]:

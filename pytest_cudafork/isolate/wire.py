@@ -10,7 +10,7 @@ import io
 import math
 import pickle
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _MAGIC = b"\xc0FRK"
@@ -92,15 +92,14 @@ class Decoder:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[Message]:
-        """Add bytes and return the messages that they complete.
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Add bytes and give the messages that they complete, those before garbage too.
 
         Raises:
             WireError: The stream holds something that is no frame.
 
         """
         self._buffer += data
-        messages = []
         while len(self._buffer) >= _HEADER.size:
             magic, size = _HEADER.unpack_from(self._buffer)
             if magic != _MAGIC or size > MAX_FRAME_BYTES:
@@ -108,13 +107,13 @@ class Decoder:
                 raise WireError(f"expected a frame, found the bytes {head!r}")
             if len(self._buffer) < _HEADER.size + size:
                 break
-            body = bytes(memoryview(self._buffer)[_HEADER.size : _HEADER.size + size])
+            with memoryview(self._buffer) as view:
+                body = bytes(view[_HEADER.size : _HEADER.size + size])
             del self._buffer[: _HEADER.size + size]
             message = loads(body)
             if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
                 raise WireError(f"expected a message with a kind, found {message!r:.200}")
-            messages.append(message)
-        return messages
+            yield message
 
     @property
     def pending(self) -> int:

@@ -5,7 +5,6 @@ It does not know what the callback does, and it never imports the module itself.
 
 from __future__ import annotations
 
-import importlib
 import importlib.abc
 import sys
 import threading
@@ -28,19 +27,31 @@ def after_import(name: str, callback: Callback) -> Callable[[], None]:
     as it has come). An error in the callback becomes a `CudaForkWarning` and never reaches
     the import. Returns an undo, which is idempotent; raises nothing.
     """
-    module = sys.modules.get(name)
-    if module is None:
+    finder: _AfterImportFinder | None = None
+    if name not in sys.modules:
         finder = _finder()
         finder.watch(name, callback)
-        module = sys.modules.get(name)
-        if module is None or not finder.forget(name, callback):
-            return lambda: _forget(finder, name, callback)
-        # It was imported between the look and the watch: the finder may have missed it.
-    if getattr(getattr(module, "__spec__", None), "_initializing", False):
-        # Waits for the thread that executes it; within that thread it returns at once.
-        module = importlib.import_module(name)
-    _run(callback, module)
-    return lambda: None
+    # Another thread's import may have looked for finders before ours was there.
+    _wait_for_import(name)
+    module = sys.modules.get(name)
+    if finder is None:
+        if module is not None:
+            _run(callback, module)
+        return lambda: None
+    if module is not None and finder.forget(name, callback):
+        _run(callback, module)
+    return lambda: _forget(finder, name, callback)
+
+
+def _wait_for_import(name: str) -> None:
+    """Wait until no other thread is importing *name*; at once within the import itself.
+
+    This is what the import statement itself does on finding a module in ``sys.modules``; it has no
+    public name. Without it (another interpreter) the wait is left out.
+    """
+    wait = getattr(sys.modules.get("_frozen_importlib"), "_lock_unlock_module", None)
+    if wait is not None:
+        wait(name)
 
 
 class _AfterImportFinder(importlib.abc.MetaPathFinder):

@@ -131,6 +131,13 @@ class Observer:
 
     def record_touch(self, entry: str, *, again: bool, stack: list[StackItem]) -> None:
         """Write a touch that a witness in Python saw."""
+        from pytest_cudafork.observe.native_libs import CLEAN, INITIALIZED
+
+        native = self.witnesses.native if self.witnesses is not None else None
+        if self.simulated and native is not None and native.state() == CLEAN:
+            # What torch was asked would have initialized a real driver: let the phantom know, so
+            # that it poisons the children of this process as the real one would.
+            native.reset(INITIALIZED)
         self._append(
             "touch",
             witness="torch",

@@ -110,9 +110,11 @@ def _classify(node: ast.stmt, lineno: int) -> tuple[Statement, str]:
         if any(_covers(d, lineno) for d in node.decorator_list):
             return Statement.DECORATOR, node.name
         if not isinstance(node, ast.ClassDef):
-            arguments = node.args
-            if any(_covers(d, lineno) for d in [*arguments.defaults, *arguments.kw_defaults]):
+            defaults = [*node.args.defaults, *node.args.kw_defaults]
+            if any(_covers(d, lineno) and not isinstance(d, ast.Constant) for d in defaults):
                 return Statement.DEFAULT, node.name
+        if node.decorator_list and lineno == node.lineno:
+            return Statement.DECORATOR, node.name  # Python 3.10 gives the call that line
         return Statement.OTHER, node.name
     if isinstance(node, ast.Import | ast.ImportFrom):
         return Statement.IMPORT, getattr(node, "module", None) or node.names[0].name

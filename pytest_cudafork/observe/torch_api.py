@@ -8,13 +8,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from types import BuiltinFunctionType, FrameType, ModuleType
+from types import FrameType, ModuleType
 from typing import Any, Protocol
 
 from pytest_cudafork.observe.after_import import after_import
 from pytest_cudafork.observe.stacks import StackItem
 from pytest_cudafork.observe.torch_patch import UndoStack, calling_stack, hook
-from pytest_cudafork.observe.torch_rows import ABSENT, ABSENT_CPU, CUDA_BUILD, Row, Seen
+from pytest_cudafork.observe.torch_rows import (
+    ABSENT,
+    ABSENT_CPU,
+    CUDA_BUILD,
+    MODULES,
+    Row,
+    Seen,
+    is_cuda_build,
+)
 
 __all__ = ["NativeWitness", "Record", "TorchWitness"]
 
@@ -71,7 +79,7 @@ class TorchWitness:
         """
         undo = self._undo = UndoStack()
         if self.face in ("real", "absent"):
-            for name in ("torch.cuda", "torch.accelerator", "torch.random", "torch._tensor"):
+            for name in MODULES:
                 undo.add(after_import(name, lambda module: self._arm(module, undo)))
         else:
             # Not earlier: at the end of its own import torch looks for kernels that only a build
@@ -130,9 +138,7 @@ class TorchWitness:
 
     def _arm(self, module: ModuleType, undo: UndoStack) -> None:
         """Put the hooks of one executed module in force."""
-        core = sys.modules["torch._C"]
-        cuda_build = isinstance(getattr(core, "_cuda_getDeviceCount", None), BuiltinFunctionType)
-        for row in self._rows(cuda_build):
+        for row in self._rows(is_cuda_build(sys.modules["torch._C"])):
             if row.after == module.__name__:
                 self._hook(row, module, undo)
 

@@ -32,6 +32,16 @@ def after_init(answer: Answer) -> Answer:
     return call
 
 
+def probing(name: str, answer: Answer) -> Answer:
+    """Initialize the driver through ``torch._C.<name>``, and not torch; then answer."""
+
+    def call(sim: Simulation, *args: Any, **kwargs: Any) -> Any:
+        sim.probe(f"torch._C.{name}")
+        return answer(sim, *args, **kwargs)
+
+    return call
+
+
 def _exchange(sim: Simulation, device: int) -> int:
     """Select *device*, giving back the previous; a negative one asks nothing."""
     if device < 0:
@@ -102,7 +112,7 @@ FUNCTIONS: dict[str, Answer] = {
     "_cuda_exchangeDevice": _exchange,
     "_cuda_maybeExchangeDevice": _exchange,
     "_cuda_canDeviceAccessPeer": after_init(lambda sim, device, peer: device != peer),
-    "_cuda_hasPrimaryContext": lambda sim, device: sim.initialized,
+    "_cuda_hasPrimaryContext": probing("_cuda_hasPrimaryContext", lambda sim, _: sim.initialized),
     "_cuda_getArchFlags": lambda sim: sim.arch_flags,
     "_cuda_getCompiledVersion": harmless(12080),
     "_cuda_synchronize": _nothing,
@@ -136,7 +146,7 @@ FUNCTIONS: dict[str, Answer] = {
     "_cuda_resetPeakMemoryStats": harmless(None),
     "_cuda_resetPeakHostMemoryStats": harmless(None),
     "_cuda_attach_out_of_memory_observer": _nothing,
-    "_cuda_isHistoryEnabled": harmless(False),
+    "_cuda_isHistoryEnabled": probing("_cuda_isHistoryEnabled", harmless(False)),
     "_cuda_record_memory_history": _nothing,
     "_cuda_record_memory_history_legacy": _nothing,
     # Settings of libraries: kept by the process, unknown to the driver.
@@ -177,7 +187,7 @@ FUNCTIONS: dict[str, Answer] = {
 
 ACCELERATOR: dict[str, Answer] = {
     "_accelerator_getAccelerator": lambda sim: sim.torch.device("cuda"),
-    "_get_accelerator": lambda sim, *args: sim.accelerator(),
+    "_get_accelerator": probing("_get_accelerator", lambda sim, *_: sim.torch.device("cuda")),
     "_accelerator_getDeviceIndex": after_init(lambda sim: sim.device),
     "_accelerator_setDeviceIndex": lambda sim, device: _select(sim, device),
     "_accelerator_exchangeDevice": _exchange,

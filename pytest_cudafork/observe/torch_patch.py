@@ -65,8 +65,9 @@ def hook(undo: UndoStack, owner: Any, name: str, around: Around) -> None:
         AttributeError: there is no such attribute.
 
     """
-    target = inspect.getattr_static(owner, name)
-    target = getattr(target, "__func__", target)  # staticmethod, as __new__ is
+    # Statically, to see __new__ as it stands in the class; a module may answer in __getattr__ only.
+    target = inspect.getattr_static(owner, name, None) or getattr(owner, name)
+    target = getattr(target, "__func__", target)  # of a staticmethod, as __new__ is
     if isinstance(target, FunctionType):
         _exchange_code(undo, target, around)
     else:

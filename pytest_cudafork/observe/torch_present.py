@@ -10,15 +10,15 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from types import BuiltinFunctionType, FrameType
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytest_cudafork.observe import torch_names
 from pytest_cudafork.observe.torch_devices import DeviceProperties, properties_of, uuid_of
 from pytest_cudafork.observe.torch_patch import UndoStack, hook
 from pytest_cudafork.observe.torch_refusals import refusal, refused_type, stand_in_modules
-from pytest_cudafork.observe.torch_rows import initialized, pins
-from pytest_cudafork.observe.torch_streams import dress_dummies
+from pytest_cudafork.observe.torch_rows import initialized, is_cuda_build, pins
+from pytest_cudafork.observe.torch_streams import dress_dummies, stand_in_classes
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.torch_api import TorchWitness
@@ -126,10 +126,10 @@ class Simulation:
             if not self._flag_pid:
                 self._flag_pid = os.getpid()
 
-    def accelerator(self) -> Any:
-        """Give the device of the accelerator, having looked whether there is one."""
-        self.probe("torch._C._get_accelerator")
-        return self.torch.device("cuda")
+    def capturing(self) -> bool:
+        """Whether the current stream captures: never; the runtime asks the driver for it."""
+        self.probe("torch._C._cuda_isCurrentStreamCapturing")
+        return False
 
     def init(self) -> None:
         """Initialize as ``torch._C._cuda_init``.
@@ -168,6 +168,11 @@ class Simulation:
         if device >= 0:
             self.device = device
 
+    def index_of(self, device: Any) -> int:
+        """Give the index that *device* names, the current one for None."""
+        index = self.cuda._utils._get_device_index(device, optional=True)
+        return self.device if index is None or index < 0 else int(index)
+
     def stream(self, device: int) -> tuple[int, int, int]:
         """Give the current stream of *device* as torch packs it: id, device, device type."""
         device = self.device if device < 0 else device
@@ -190,9 +195,7 @@ class Simulation:
         The state of torch.cuda (initialized, cached count, generators, calls queued for the
         initialization) starts fresh and comes back with the undo.
         """
-        cpu_build = not isinstance(
-            getattr(self.core, "_cuda_getDeviceCount", None), BuiltinFunctionType
-        )
+        cpu_build = not is_cuda_build(self.core)
         self._clear_caches()
         undo.add(self._clear_caches)
         if cpu_build:
@@ -203,6 +206,8 @@ class Simulation:
                 undo.set(self.core, name, value)
             undo.set(self.core, "_CudaDeviceProperties", DeviceProperties)
             undo.set(self.core, "_has_cuda", True)
+        else:
+            stand_in_classes(self, undo)
         for name, answer in torch_names.functions().items():
             undo.set(self.core, name, self._function(name, answer))
         for name, value in stand_in_modules(self).items():
@@ -233,7 +238,7 @@ class Simulation:
         for name, value in state.items():
             undo.set(cuda, name, value)
         graphs: Any = sys.modules["torch.cuda.graphs"]
-        undo.set(graphs, "_cuda_isCurrentStreamCapturing", lambda: False)
+        undo.set(graphs, "_cuda_isCurrentStreamCapturing", self.capturing)
         undo.set(graphs, "_graph_pool_handle", lambda: (0, next(self.next_stream)))
         hook(undo, cuda, "_lazy_init", self._lazy_init)
 

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import BuiltinFunctionType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pytest_cudafork.observe.torch_patch import Around
@@ -69,6 +69,12 @@ class Seen:
     ) -> None:
         if self._tally() == self._before:
             self._tell()
+
+
+def is_cuda_build(core: Any) -> bool:
+    """Whether ``torch._C`` was built with CUDA, hooked or not."""
+    count = getattr(core, "_cuda_getDeviceCount", None)
+    return isinstance(getattr(count, "__wrapped__", count), BuiltinFunctionType)
 
 
 def nvml_answers() -> bool:
@@ -160,6 +166,21 @@ def pins(
     return proceed(*args, **kwargs)
 
 
+def pins_poisoned(
+    witness: TorchWitness,
+    entry: str,
+    proceed: Callable[..., Any],
+    args: Args,
+    kwargs: dict[str, Any],
+    caller: FrameType | None,
+) -> Any:
+    """Record pinning in a poisoned process, where cudart fails without asking the driver."""
+    if not witness.poisoned():
+        return proceed(*args, **kwargs)
+    with witness.unseen(entry, caller):
+        return proceed(*args, **kwargs)
+
+
 def nvml_or_none(
     witness: TorchWitness,
     entry: str,
@@ -189,6 +210,15 @@ def _selects(args: Args) -> bool:
     return bool(args) and isinstance(args[0], int) and args[0] >= 0
 
 
+MODULES = (
+    "torch.cuda",
+    "torch.accelerator",
+    "torch.random",
+    "torch._tensor",
+    "torch.backends.cudnn",
+)
+"""The modules after whose execution there are rows to hook."""
+
 always = touches_if(lambda args: True)
 selecting = touches_if(_selects)
 unless_nvml = touches_if(lambda args: not nvml_answers())
@@ -201,6 +231,10 @@ ABSENT_CPU = (
     Row("torch.cuda", "torch.cuda", "_exchange_device", selecting),
     Row("torch.cuda", "torch.cuda", "_maybe_exchange_device", selecting),
     Row("torch.cuda", "torch.cuda", "Stream.__new__", always),
+    # The runtime asks the driver whether the current stream captures.
+    Row("torch.cuda", "torch.cuda.graphs", "is_current_stream_capturing", always),
+    Row("torch.cuda", "torch.cuda.graphs", "CUDAGraph.__new__", always),
+    Row("torch.cuda", "torch.cuda.memory", "MemPool.__new__", always),
     # torch.get_device_module() asks it, and keeps the answer as it would on a CUDA build.
     Row("torch.cuda", "torch._C", "_get_accelerator", always),
     Row("torch.accelerator", "torch.accelerator", "is_available", unless_nvml),
@@ -212,6 +246,8 @@ ABSENT_CPU = (
     Row("torch.accelerator", "torch._C", "_accelerator_getMemoryInfo", always),
     Row("torch.accelerator", "torch._C", "_accelerator_getDeviceCapability", always),
     Row("torch._tensor", "torch._tensor", "Tensor.pin_memory", pins),
+    # It compares its kernels with the devices: is_available() and their capabilities.
+    Row("torch.backends.cudnn", "torch.backends.cudnn", "version", always),
 )
 """Calls which would initialize the driver on a CUDA build; on a CPU build they reach none."""
 
@@ -225,5 +261,6 @@ CUDA_BUILD = (
     Row("torch.cuda", "torch._C", "_cuda_getDeviceCount", unless_recorded),
     Row("torch.cuda", "torch._C", "_cuda_init", unless_recorded),
     Row("torch.cuda", "torch.cuda", "_lazy_init", unless_recorded),
+    Row("torch._tensor", "torch._tensor", "Tensor.pin_memory", pins_poisoned),
 )
 """Calls that may end before the driver: cudart keeps its answer, torch refuses a bad fork."""

@@ -2,19 +2,21 @@
 
 It does not know who asks. A CPU build of torch derives ``torch.cuda.Stream`` and ``Event`` from
 dummy classes which refuse to be instantiated; these get a body that can be constructed and asked.
+Those of a CUDA build are made in C and ask the driver: other classes stand in for them.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from pytest_cudafork.observe.torch_patch import UndoStack
-from pytest_cudafork.observe.torch_refusals import refused_call
+from pytest_cudafork.observe.torch_refusals import refused_call, refused_type
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.torch_present import Simulation
 
-__all__ = ["dress_dummies"]
+__all__ = ["dress_dummies", "stand_in_classes"]
 
 
 def dress_dummies(sim: Simulation, undo: UndoStack) -> None:
@@ -30,6 +32,31 @@ def dress_dummies(sim: Simulation, undo: UndoStack) -> None:
                 undo.set(dummy, attribute, value)
 
 
+def stand_in_classes(sim: Simulation, undo: UndoStack) -> None:
+    """Put other classes in the place of torch's own, until *undo*.
+
+    Code that took ``torch.cuda.Stream`` by name before keeps the real one.
+    """
+    event = type("Event", (), {"__module__": "torch.cuda.streams", **_event_body(sim)})
+    methods = {
+        "wait_event": lambda self, event: event.wait(self),
+        "wait_stream": lambda self, stream: None,
+        "record_event": lambda self, other=None: event() if other is None else other,
+        "__repr__": lambda self: f"<torch.cuda.Stream {self.device} {self.cuda_stream:#x}>",
+    }
+    body = {"__module__": "torch.cuda.streams", **_stream_body(sim), **methods}
+    stream = type("Stream", (), body)
+    places = {
+        "Stream": (stream, "torch.cuda.streams"),
+        "ExternalStream": (stream, "torch.cuda.streams"),
+        "Event": (event, "torch.cuda.streams"),
+        "CUDAGraph": (refused_type(sim, "CUDAGraph"), "torch.cuda.graphs"),
+    }
+    for name, (made, module) in places.items():
+        undo.set(sim.cuda, name, made)
+        undo.set(sys.modules[module], name, made)
+
+
 def _accepting(self: Any, *args: Any, **kwargs: Any) -> None:
     """Do nothing: ``__new__`` did it."""
 
@@ -39,6 +66,7 @@ def _stream_body(sim: Simulation) -> dict[str, Any]:
 
     def new(
         cls: type,
+        device: Any = None,
         priority: int = 0,
         stream_id: int = 0,
         device_index: int | None = None,
@@ -50,7 +78,7 @@ def _stream_body(sim: Simulation) -> dict[str, Any]:
         self: Any = object.__new__(cls)
         existing = device_index is not None
         self.stream_id = stream_id if existing else stream_ptr or next(sim.next_stream)
-        self.device_index = device_index if existing else sim.device
+        self.device_index = device_index if existing else sim.index_of(device)
         self.device_type = device_type
         self.cuda_stream = self.stream_id
         self.priority = priority
@@ -90,7 +118,7 @@ def _event_body(sim: Simulation) -> dict[str, Any]:
         self.cuda_event = 0
         return self
 
-    def record(self: Any, stream: Any) -> None:
+    def record(self: Any, stream: Any = None) -> None:
         sim.ensure()
 
     return {

@@ -1,17 +1,17 @@
-"""Owns what the terminal shows of a checked session: the header line and the last section.
+"""Owns the terminal's last section: what was seen, and the errors that no test tells.
 
 It does not know how the facts were gathered.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_cudafork.observe.render import headline, indent, touch_lines
-from pytest_cudafork.observe.stories import History
-from pytest_cudafork.observe.touch import Touch
+from pytest_cudafork.observe.ledger import Record
 from pytest_cudafork.options import Settings
+from pytest_cudafork.report.header import limits_of
 
 if TYPE_CHECKING:
     import pytest
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pytest_cudafork.check import Check
     from pytest_cudafork.findings import Finding
     from pytest_cudafork.observe.observer import Observer
+    from pytest_cudafork.observe.stories import History
+    from pytest_cudafork.observe.touch import Touch
 
 TITLE = "CUDA and fork"
 _MOST_PLACES = 10
@@ -37,22 +39,24 @@ class Counts:
     poisoned: int
 
     @classmethod
-    def of(cls, history: History) -> Counts:
+    def of(cls, records: Iterable[Record]) -> Counts:
         """Count a ledger."""
-        forks = [str(r.get("verdict")) for r in history.records if r["k"] == "fork"]
-        phases = [_phase(touch) for touch in history.touches]
+        records = list(records)
+        forks = [str(r.get("verdict")) for r in records if r["k"] == "fork"]
+        touches = [r for r in records if r["k"] == "touch"]
+        phases = [_phase(str(r.get("test", "")), str(r.get("phase", ""))) for r in touches]
         return cls(
-            touches=len(history.touches),
+            touches=len(touches),
             at_start=phases.count("start"),
             at_collection=phases.count("collection"),
             in_tests=phases.count("test"),
             guarded=forks.count("guarded"),
             allowed=forks.count("allowed") + forks.count("watched"),
-            poisoned=sum(touch.poisoned for touch in history.touches),
+            poisoned=sum(bool(r.get("poisoned")) for r in touches),
         )
 
     def line(self) -> str:
-        """The numbers as one line."""
+        """Return the numbers as one line."""
         where = (
             f" ({self.at_start} at start-up, {self.at_collection} at import or collection, "
             f"{self.in_tests} in tests)"
@@ -65,67 +69,10 @@ class Counts:
         )
 
 
-def _phase(touch: Touch) -> str:
-    if touch.test:
+def _phase(test: str, phase: str) -> str:
+    if test:
         return "test"
-    return "collection" if touch.phase.startswith("collect") else "start"
-
-
-def header(settings: Settings, observer: Observer) -> list[str]:
-    """What is checked and with which eyes, in one line, and a line for each thing not seen."""
-    device = observer.settings.device
-    words = {"real": "real", "none": "none", "absent": "phantom (no GPU)"}
-    device_words = words.get(device, f"phantom ({device})")
-    witnesses = observer.witnesses
-    parts = [
-        f"level {settings.level.value}",
-        f"device {device_words}",
-        f"witness {witnesses.words if witnesses else 'none'}",
-        f"start method {_start_method()}",
-        f"torch {_torch_version()}",
-        f"driver {_driver_version()}",
-    ]
-    limits = [f"cuda-fork: not observable: {limit}" for limit in limits_of(observer)]
-    return ["cuda-fork: " + ", ".join(parts), *limits]
-
-
-def limits_of(observer: Observer) -> tuple[str, ...]:
-    """What this session cannot see, in words."""
-    early = (
-        (
-            "CUDA was already initialized when the watch began; by whom is not known (load the "
-            "plugin earlier: -p pytest_cudafork.plugin)",
-        )
-        if observer.early
-        else ()
-    )
-    return early + (observer.witnesses.limits if observer.witnesses else ())
-
-
-def _start_method() -> str:
-    import multiprocessing
-
-    return multiprocessing.get_start_method(allow_none=True) or (
-        f"{multiprocessing.get_all_start_methods()[0]} (default)"
-    )
-
-
-def _torch_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return "none"
-
-
-def _driver_version() -> str:
-    try:
-        with open("/proc/driver/nvidia/version", encoding="ascii", errors="replace") as file:
-            words = file.readline().split()
-    except OSError:
-        return "none"
-    return next((word for word in words if word[:1].isdigit() and "." in word), "unknown")
+    return "collection" if phase.startswith("collect") else "start"
 
 
 def write_summary(
@@ -133,41 +80,55 @@ def write_summary(
 ) -> None:
     """Write the last section."""
     records = observer.records()
-    history = History(records)
-    counts = Counts.of(history)
+    counts = Counts.of(records)
     unreported = check.unreported(records)
     bad = bool(counts.guarded or counts.poisoned or unreported)
     terminal.section(TITLE, red=bad, green=not bad, bold=bad)
-    for line in summary_lines(history, advice=not bad):
-        terminal.write_line(line)
-    for found in unreported:
-        terminal.write_line(f"ERROR: {_when(found)}, too late to fail a test:", red=True)
-        story = found.story(history, simulated=observer.simulated)
-        for line in indent([story], "  "):
-            terminal.write_line(line)
     limits = limits_of(observer)
+    if counts.touches or unreported:
+        _write_stories(terminal, observer, records, unreported, advice=not bad)
+    elif not limits:
+        terminal.write_line("no touch of CUDA was seen")
     for limit in limits:
         terminal.write_line(f"not observable: {limit}", yellow=True)
-    if not history.touches and not limits:
-        terminal.write_line("no touch of CUDA was seen")
     terminal.write_line(counts.line(), red=bad, green=not bad, bold=True)
     if settings.ledger:
         terminal.write_line(f"ledger: {settings.ledger}")
 
 
-def _when(found: Finding) -> str:
-    return found.nodeid or str(found.record.get("phase") or "outside any test")
+def _write_stories(
+    terminal: pytest.TerminalReporter,
+    observer: Observer,
+    records: list[Record],
+    unreported: list[Finding],
+    *,
+    advice: bool,
+) -> None:
+    # Late: most sessions have nothing to tell.
+    from pytest_cudafork.observe.render import indent
+    from pytest_cudafork.observe.stories import History
+
+    history = History(records)
+    for line in summary_lines(history, advice=advice):
+        terminal.write_line(line)
+    for found in unreported:
+        where = found.nodeid or str(found.record.get("phase") or "outside any test")
+        terminal.write_line(f"ERROR: {where}, too late to fail a test:", red=True)
+        for line in indent([found.story(history, simulated=observer.simulated)], "  "):
+            terminal.write_line(line)
 
 
 def summary_lines(history: History, *, advice: bool = True) -> list[str]:
-    """The touches at start-up, import and collection: one for each line, the first in full.
+    """Tell the touches at start-up, import and collection: one for each line, the first in full.
 
     ``advice`` is left out where a failure has given it.
     """
+    from pytest_cudafork.observe.render import headline, indent, touch_lines
+
     lines: list[str] = []
     places: dict[str, list[Touch]] = {}
     for touch in history.touches:
-        if _phase(touch) != "test" and not touch.poisoned:
+        if not touch.test and not touch.poisoned:
             places.setdefault(touch.where, []).append(touch)
     shown = list(places.values())[:_MOST_PLACES]
     for number, touches in enumerate(shown):
@@ -181,6 +142,3 @@ def summary_lines(history: History, *, advice: bool = True) -> list[str]:
     if len(places) > len(shown):
         lines.append(f"... and at {len(places) - len(shown)} more places")
     return lines
-
-
-__all__ = ["Counts", "header", "limits_of", "summary_lines", "write_summary"]

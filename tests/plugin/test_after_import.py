@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copyreg
 import importlib
 import importlib.util
 import inspect
@@ -80,7 +79,6 @@ def test_module_loader_and_spec_are_what_they_are_without_it(package: Path) -> N
     assert set(vars(loader)) == {"name", "path"}
     assert inspect.getsource(part.answer).startswith("def answer")
     assert pickle.loads(pickle.dumps(part.answer)) is part.answer
-    assert copyreg.__name__ == "copyreg"
     assert [m.name for m in pkgutil.iter_modules(sys.modules[NAME].__path__)] == ["part"]
     assert pkgutil.get_data(NAME, "part.py") == (package / "part.py").read_bytes()
     assert importlib.reload(part) is part
@@ -117,7 +115,7 @@ def test_an_error_in_the_callback_is_a_warning_and_the_others_still_run(package:
 def test_where_warnings_are_errors_the_import_still_succeeds(
     package: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    undo = after_import(NAME, lambda module: {}["missing"])
+    undo = after_import(NAME, lambda module: vars(module)["missing"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert importlib.import_module(NAME).__name__ == NAME

@@ -121,3 +121,17 @@ def test_the_present_face_goes_over_the_names_of_the_build_and_comes_off_again(
     """
     out = on_a_build(script, tmp_path, face="absent", sees=False)
     assert out == [True, 2, "13.0", "(9, 0)", 100, 100, True, {}]
+
+
+def test_rows_for_builds_without_cuda_stay_out_and_pinning_counts_only_when_poisoned(
+    tmp_path: Path,
+) -> None:
+    script = """
+    witness.install()
+    for expression in ("torch.accelerator.current_device_index()", "torch.ones(1).pin_memory()"):
+        out.append([touch["entry"] for touch in attempt(expression)["touches"]])
+    poison.append(True)
+    out.append([t["entry"] for t in attempt("torch.zeros(1).pin_memory()")["touches"]])
+    """
+    out = on_a_build(script, tmp_path, face="absent", sees=False)
+    assert out == [[], [], ["torch.Tensor.pin_memory"]]

@@ -116,6 +116,7 @@ def test_the_stack_starts_at_the_caller_and_has_no_frame_of_ours() -> None:
     outer()
     undo()
     names = [(line, name.rpartition(".")[2]) for _, line, name, _ in seen[0]]
+    names = [item for item in names if item[1] != "around"]  # the hook of outer, in this file
     first_line = outer.__code__.co_firstlineno
     assert names[:2] == [(first_line + 1, "outer"), (here, sys._getframe().f_code.co_name)]
     assert seen[0][0][0] == __file__
@@ -168,8 +169,8 @@ def test_a_function_in_c_warns_at_the_line_that_called_it() -> None:
     owner = SimpleNamespace(warn=warnings.warn)
     undo = UndoStack()
     hook(undo, owner, "warn", passing(seen))
+    line = sys._getframe().f_lineno + 2
     with pytest.warns(UserWarning, match="mind") as caught:
-        line = sys._getframe().f_lineno + 1
         owner.warn("mind")
     undo()
     assert (caught[0].filename, caught[0].lineno, len(seen)) == (__file__, line, 1)

@@ -24,7 +24,6 @@ BEFORE_INIT = {
     "torch.cuda.nccl.version()": "(2, 27, 3)",
     "torch.cuda.get_arch_list()": "['sm_80', 'sm_90']",
     "torch.cuda.memory_allocated()": "0",
-    "torch.cuda.is_current_stream_capturing()": "False",
     "torch.cuda.Event() is None": "False",
     "torch.backends.cuda.is_built()": "True",
     "torch.version.cuda": "'12.8'",
@@ -35,6 +34,10 @@ BEFORE_INIT = {
 DRIVER_ONLY = {
     "torch.cuda.is_available()": ("True", "torch._C._cuda_getDeviceCount"),
     "torch.accelerator.is_available()": ("True", "torch._C._cuda_getDeviceCount"),
+    "torch.cuda.is_current_stream_capturing()": (
+        "False",
+        "torch._C._cuda_isCurrentStreamCapturing",
+    ),
     "torch.get_device_module().__name__": ("'torch.cuda'", "torch._C._get_accelerator"),
 }
 AFTER_INIT = {

@@ -106,8 +106,9 @@ def assert_caught(specimen: Specimen, outcome: Outcome) -> None:
     assert outcome.status == specimen.status, outcome.output
     story = outcome.story(specimen.expects_failure)
     assert story, f"no {specimen.expects_failure!r} in:\n{outcome.output}"
-    line = re.compile(re.escape(specimen.culprit_line) + r"(?!\d)")
-    assert line.search(story), f"{specimen.culprit_line} is not named in:\n{outcome.output}"
+    named = "|".join(re.escape(line) for line in specimen.named_lines)
+    found = re.search(rf"({named})(?!\d)", story)
+    assert found, f"{specimen.culprit_line} is not named in:\n{outcome.output}"
 
 
 def assert_silent(specimen: Specimen, outcome: Outcome) -> None:

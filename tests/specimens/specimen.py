@@ -5,6 +5,7 @@ It does not know how a specimen is run.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,3 +96,15 @@ class Specimen:
                 f"{self.marker!r}: mark exactly one"
             )
         return lines[0]
+
+    @property
+    def named_lines(self) -> tuple[str, ...]:
+        """Return the lines that a report may name: the culprit line, as this Python numbers it.
+
+        Python 3.10 gives the call of a decorator the line of the ``def`` below it.
+        """
+        path, _, number = self.culprit_line.rpartition(":")
+        text = self.sources("buggy")[path].splitlines()[int(number) - 1]
+        if sys.version_info < (3, 11) and text.startswith("@"):
+            return self.culprit_line, f"{path}:{int(number) + 1}"
+        return (self.culprit_line,)

@@ -1,0 +1,70 @@
+"""Owns the price of installing the plugin: the time that importing it adds to `import pytest`.
+
+It does not know what a session costs. pytest-xdist's plugin is the peer, measured in the same run.
+Each figure comes from a fresh interpreter, which measures its second import alone; the plugins take
+turns, so that what else the machine does hits them alike.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+
+from results_file import parser, publish, table
+
+PLUGINS = {"pytest-cudafork": "pytest_cudafork.plugin", "pytest-xdist": "xdist.plugin"}
+PEER = "pytest-xdist"
+
+MEASURE = """
+import sys, time
+import pytest
+modules = len(sys.modules)
+start = time.perf_counter()
+import {module}
+print(time.perf_counter() - start, len(sys.modules) - modules)
+"""
+
+
+def measure(module: str) -> tuple[float, int]:
+    """Return the seconds and the number of modules that one import adds."""
+    command = [sys.executable, "-c", MEASURE.format(module=module)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    seconds, modules = done.stdout.split()
+    return float(seconds), int(modules)
+
+
+def main() -> None:
+    """Measure, print, and keep the results if that is asked for."""
+    options = parser("Time of importing the plugin over `import pytest`.", rounds=40).parse_args()
+    times: dict[str, list[float]] = {name: [] for name in PLUGINS}
+    modules: dict[str, int] = {}
+    for number in range(options.rounds + 1):
+        for name, module in PLUGINS.items():
+            seconds, modules[name] = measure(module)
+            if number:  # the first round writes the bytecode files
+                times[name].append(seconds * 1000)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    rows = [
+        [
+            name,
+            f"{medians[name]:.2f}",
+            f"{min(times[name]):.2f}",
+            f"{medians[name] / medians[PEER]:.2f}",
+            str(modules[name]),
+        ]
+        for name in PLUGINS
+    ]
+    header = ["import after pytest", "median ms", "min ms", f"to {PEER}", "modules"]
+    data = {
+        "rounds": options.rounds,
+        "median_ms": {name: round(value, 3) for name, value in medians.items()},
+        "ratio_to_xdist": round(medians["pytest-cudafork"] / medians[PEER], 3),
+        "modules": modules,
+    }
+    title = "Time of importing the plugin"
+    publish("import", title, table(header, rows), data, save=options.save)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""The examples of the documentation are files; they run, and come out as the pages say."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.repo.sources import DOCS, PROJECT
+from tests.repo.test_docs import PAGES
+
+EXAMPLES = DOCS / "examples"
+CHECK = "--cuda-fork-check"
+
+# How each example comes out with the check; without it all of them pass.
+OUTCOMES: dict[str, dict[str, int]] = {
+    "test_allowed.py": {"passed": 1},
+    "test_children.py": {"passed": 4},
+    "test_first.py": {"failed": 1},
+    "test_first_fixed.py": {"passed": 1},
+    "test_isolated.py": {"passed": 4},
+    "test_phantom.py": {"passed": 4},
+    "test_state.py": {"passed": 1},
+}
+
+# Not importorskip: pytester forgets the modules that a test imports, and torch does not survive a
+# second import.
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="the examples use torch"
+)
+
+_FILE = re.compile(r"<!-- file: (\S+) -->\n```python\n(.*?)```", re.S)
+_OUTPUT = re.compile(r"<!-- output of: ([^\n]+) -->\n```\n(.*?)```", re.S)
+
+
+def blocks(pattern: re.Pattern[str]) -> list[tuple[Path, str, str]]:
+    """Return page, argument and text of each marked block."""
+    return [
+        (page, match[1], match[2])
+        for page in PAGES
+        for match in pattern.finditer(page.read_text(encoding="utf-8"))
+    ]
+
+
+def run(pytester: pytest.Pytester, name: str, *args: str) -> pytest.RunResult:
+    """Run one example in a session of its own, away from the project's configuration."""
+    shutil.copy(EXAMPLES / name, pytester.path)
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", *args, name)
+
+
+def test_every_block_of_python_in_the_docs_is_a_file() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        plain = text.count("```python\n")
+        marked = len(_FILE.findall(text))
+        assert plain == marked, f"{page} has {plain - marked} examples that no test runs"
+
+
+def test_every_block_is_its_file() -> None:
+    assert blocks(_FILE)
+    for page, name, text in blocks(_FILE):
+        assert text == (DOCS / name).read_text(encoding="utf-8"), f"{page}: {name} differs"
+
+
+def test_every_example_is_shown_and_has_an_outcome() -> None:
+    files = {path.name for path in EXAMPLES.glob("*.py")}
+    assert files == {Path(name).name for _, name, _ in blocks(_FILE)}
+    assert files == set(OUTCOMES)
+
+
+@needs_torch
+@pytest.mark.parametrize("name", sorted(OUTCOMES))
+def test_an_example_comes_out_as_the_docs_say(pytester: pytest.Pytester, name: str) -> None:
+    run(pytester, name, CHECK).assert_outcomes(**OUTCOMES[name])
+
+
+@needs_torch
+def test_without_the_plugin_the_first_example_passes(pytester: pytest.Pytester) -> None:
+    run(pytester, "test_first.py").assert_outcomes(passed=1)
+
+
+@needs_torch
+def test_output_in_the_docs_is_real(pytester: pytest.Pytester) -> None:
+    assert blocks(_OUTPUT)
+    for page, command, text in blocks(_OUTPUT):
+        name, *args = shlex.split(command)
+        result = run(pytester, Path(name).name, *args)
+        real = [line.rstrip() for line in result.outlines]
+        missing = [line for line in text.splitlines() if line.strip() and line.rstrip() not in real]
+        assert not missing, f"{page.relative_to(PROJECT)}: {missing} is not in\n{result.stdout}"

@@ -1,0 +1,78 @@
+"""Importing the plugin brings in few modules and none that are heavy, at any time of a session.
+
+How long it takes is measured by benchmarks/bench_import.py: a time is no test.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+MOST_NEW_MODULES = 20
+HEAVY = ("torch", "numpy", "triton", "cupy", "numba", "jax")
+# Part of Python, but each costs a session that never uses it more than the whole plugin does.
+LATE = ("ast", "ctypes", "multiprocessing", "cloudpickle")
+
+IMPORT = """
+import json, sys
+import pytest
+before = set(sys.modules)
+import pytest_cudafork.plugin
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+LISTENER = """
+import json, sys
+import pytest
+
+HEAVY = {heavy!r}
+
+def note(when):
+    with open({path!r}, "a") as file:
+        file.write(json.dumps([when, sorted(set(HEAVY) & set(sys.modules))]) + "\\n")
+
+note("conftest")
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish():
+    note("sessionfinish")
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure():
+    note("unconfigure")
+"""
+
+
+def imported_by_plugin() -> list[str]:
+    """Return the modules that importing the plugin adds to those of pytest."""
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return [str(name) for name in json.loads(done.stdout)]
+
+
+def test_importing_the_plugin_adds_few_modules() -> None:
+    new = imported_by_plugin()
+    assert "pytest_cudafork.plugin" in new
+    assert len(new) <= MOST_NEW_MODULES, f"{len(new)} modules: {new}"
+
+
+def test_importing_the_plugin_imports_nothing_heavy() -> None:
+    new = set(imported_by_plugin())
+    assert not new & {*HEAVY, *LATE}
+
+
+@pytest.mark.parametrize("args", [(), ("--cuda-fork-check",), ("--cuda-fork-check=touch",)])
+def test_no_session_imports_anything_heavy_by_itself(
+    pytester: pytest.Pytester, args: tuple[str, ...]
+) -> None:
+    notes = pytester.path / "notes.jsonl"
+    pytester.makeconftest(LISTENER.format(heavy=HEAVY, path=str(notes)))
+    pytester.makepyfile("def test_nothing(): pass")
+    result = pytester.runpytest_subprocess(*args)
+    result.assert_outcomes(passed=1)
+    told = [json.loads(line) for line in notes.read_text(encoding="utf-8").splitlines()]
+    assert told == [["conftest", []], ["sessionfinish", []], ["unconfigure", []]]

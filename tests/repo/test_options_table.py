@@ -1,0 +1,38 @@
+"""The options are those listed here: a new one needs an edit here and a row in the docs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pytest_cudafork.options import OPTIONS, Option
+from tests.repo.sources import DOCS
+
+NAMES = {
+    "cuda_fork_allow",
+    "cuda_fork_check",
+    "cuda_fork_device",
+    "cuda_fork_ledger",
+}
+PAGE = DOCS / "reference" / "options.md"
+
+
+def test_the_options_are_pinned() -> None:
+    assert {option.name for option in OPTIONS} == NAMES
+
+
+def test_every_option_has_a_name_of_its_own_kind() -> None:
+    for option in OPTIONS:
+        assert re.fullmatch(r"cuda_fork_[a-z_]+", option.name)
+        assert re.fullmatch(r"--cuda-fork-[a-z-]+", option.flag)
+        assert re.fullmatch(r"PYTEST_CUDA_FORK_[A-Z_]+", option.env)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda o: o.name)
+def test_the_reference_has_a_row_with_all_three_spellings(option: Option) -> None:
+    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:1] == "|"]
+    spellings = (f"`{option.flag}", f"`{option.env}`", f"`{option.name}`")
+    assert any(all(text in row for text in spellings) for row in rows), (
+        f"{PAGE} has no row with {', '.join(spellings)}"
+    )
