@@ -73,7 +73,7 @@ class Page:
         if result.differs:
             self._terminal.line(f"    NOT AS EXPECTED: {result.difference}", red=True, bold=True)
             for line in result.seen.output.rstrip().splitlines()[-_TAIL:]:
-                self._terminal.line(f"    | {line}")
+                self._terminal.line(f"    | {line}".rstrip())
         self._terminal.flush()
 
     def _row(self, result: Result) -> None:

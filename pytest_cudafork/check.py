@@ -14,7 +14,7 @@ import pytest
 from pytest_cudafork.errors import CudaForkError, CudaTouchError
 from pytest_cudafork.findings import Finding, find, reported_ids
 from pytest_cudafork.guard import FORK_OK_ENV
-from pytest_cudafork.markers import MarkerError, Marks, read_marks
+from pytest_cudafork.markers import marks_of
 from pytest_cudafork.observe.ledger import PHASE_ENV, LedgerReader, Record
 from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.options import Level
@@ -76,7 +76,7 @@ class Check:
         A plugin that forks around every test (pytest-forked) does so outside any phase, where an
         exception would end the session.
         """
-        reason = _marks(item).fork_ok
+        reason = marks_of(item).fork_ok
         if reason is not None:
             os.environ[FORK_OK_ENV] = reason
         try:
@@ -96,61 +96,65 @@ class Check:
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
         """Check after the set-up."""
         __tracebackhide__ = True
-        yield from self._phase(item, "setup")
+        try:
+            yield
+        except BaseException as error:
+            self._after_failure(item, "setup", error)
+            raise
+        self._after(item)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
         """Check after the test body."""
         __tracebackhide__ = True
-        yield from self._phase(item, "call")
+        try:
+            yield
+        except BaseException as error:
+            self._after_failure(item, "call", error)
+            raise
+        self._after(item)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
         """Check after the teardown."""
         __tracebackhide__ = True
-        yield from self._phase(item, "teardown")
+        try:
+            yield
+        except BaseException as error:
+            self._after_failure(item, "teardown", error)
+            raise
+        self._after(item)
 
-    def _phase(self, item: pytest.Item, when: str) -> Generator[None, None, None]:
-        """Run one phase, then fail it for the touches it made.
+    def _after(self, item: pytest.Item) -> None:
+        """Fail a phase that has passed for the errors it made.
 
         Raises:
             PoisonedTouchError: a child that was forked while CUDA was initialized touched it.
+            CudaForkError: a fork was refused in a process below this one.
             CudaTouchError: level ``touch`` allows no touch here.
 
         """
         __tracebackhide__ = True
-        try:
-            yield
-        except BaseException as error:
+        if self._reader.behind():
             found = self._findings_of(item)
-            if found and isinstance(error, pytest.skip.Exception | pytest.xfail.Exception):
-                raise self._error(found) from error
             if found:
-                item.add_report_section(when, SECTION, self._tell(found))
-            raise
+                raise self._error(found)
+
+    def _after_failure(self, item: pytest.Item, when: str, error: BaseException) -> None:
+        """Add the errors to a phase that has failed by itself; a skip they turn into a failure."""
+        __tracebackhide__ = True
         found = self._findings_of(item)
+        if found and isinstance(error, pytest.skip.Exception | pytest.xfail.Exception):
+            raise self._error(found) from error
         if found:
-            raise self._error(found)
+            item.add_report_section(when, SECTION, self._tell(found))
 
     def _findings_of(self, item: pytest.Item) -> list[Finding]:
         """The new errors that belong to this test; those of other tests wait for the end."""
         return [found for found in self._new_findings() if found.nodeid in ("", item.nodeid)]
 
-    def _error(self, findings: list[Finding]) -> Exception:
-        error = _worst(findings).error(self._tell(findings))
-        error.whole_story = True
-        return error
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Show our errors as their story alone: the stack of our hooks says nothing."""
-        report = yield
-        info = call.excinfo
-        if info is not None and getattr(info.value, "whole_story", False):
-            report.longrepr = info.getrepr(style="value")
-        return report
+    def _error(self, findings: list[Finding]) -> BaseException:
+        return told_error(_worst(findings).error, self._tell(findings))
 
     # -- what both use ---------------------------------------------------------------------------
 
@@ -192,13 +196,18 @@ class Check:
         return [f for f in found if f.id not in reported]
 
 
+def told_error(kind: type[RuntimeError], story: str) -> BaseException:
+    """Make an error that pytest shows by its message alone.
+
+    The message is the whole story, and the stack is that of our own hooks. pytest leaves the stack
+    out for ``pytest.fail(pytrace=False)``, so the error is of that class too.
+    """
+    both = type(kind.__name__, (kind, pytest.fail.Exception), {"__module__": kind.__module__})
+    error: BaseException = both(story)
+    error.msg, error.pytrace = story, False  # type: ignore[attr-defined]
+    return error
+
+
 def _worst(findings: list[Finding]) -> Finding:
     """What to tell first: a child that fails outweighs a touch that may yet do no harm."""
     return next((f for f in findings if f.error is not CudaTouchError), findings[0])
-
-
-def _marks(item: pytest.Item) -> Marks:
-    try:
-        return read_marks(item)
-    except MarkerError:
-        return Marks()  # the test fails for it in its set-up

@@ -24,14 +24,7 @@ __all__ = [
 ]
 
 
-class _Found(RuntimeError):
-    """Base of the three errors of the check."""
-
-    whole_story = False
-    """True where the message says all, and the traceback would show the plugin's own hooks."""
-
-
-class CudaForkError(_Found):
+class CudaForkError(RuntimeError):
     """A fork was refused because CUDA is initialized in this process.
 
     Raised before the fork, so the process is as it was. Recoverable: start the child with
@@ -39,7 +32,7 @@ class CudaForkError(_Found):
     """
 
 
-class CudaTouchError(_Found):
+class CudaTouchError(RuntimeError):
     """Something touched CUDA where level ``touch`` allows no touch.
 
     Unrecoverable for the process (the driver cannot be uninitialized), so later tests in the same
@@ -47,7 +40,7 @@ class CudaTouchError(_Found):
     """
 
 
-class PoisonedTouchError(_Found):
+class PoisonedTouchError(RuntimeError):
     """A child that was forked from an initialized process touched CUDA.
 
     On a GPU that child fails with "Cannot re-initialize CUDA in forked subprocess" or

@@ -6,8 +6,7 @@ It does not know when they are looked at, nor how they are reported.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 from pytest_cudafork.observe.ledger import Record
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from pytest_cudafork.observe.stories import History
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One record that is an error."""
 
     record: Record

@@ -15,9 +15,8 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.observe.driver import CudaState, Verdict
@@ -101,8 +100,7 @@ class ForkGuard:
             raise CudaForkError(_story(observer, api, state, frame))
 
 
-@dataclass(frozen=True)
-class Rules:
+class Rules(NamedTuple):
     """What is refused: nothing (``refuse`` is False), or forks outside the modules in ``allow``."""
 
     observer: Watched

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cudafork.markers import MarkerError, read_marks
+from pytest_cudafork.markers import marks_of
 from pytest_cudafork.session import SESSION
 
 if TYPE_CHECKING:
@@ -35,10 +35,7 @@ class IsolationHooks:
 
 def run_if_isolated(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Run the item in a process of its own if its markers ask for it; None leaves it to pytest."""
-    try:
-        marks = read_marks(item)
-    except MarkerError:
-        return None  # the test fails for it in its set-up
+    marks = marks_of(item)
     if not (marks.spawn_only or marks.isolated):
         return None
     from pytest_cudafork.isolate.parent import isolate

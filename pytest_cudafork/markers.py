@@ -6,8 +6,7 @@ It does not know what a marker brings about.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -18,8 +17,7 @@ class MarkerError(ValueError):
     """A marker was given arguments that it does not take; Recoverable by correcting the marker."""
 
 
-@dataclass(frozen=True)
-class Marker:
+class Marker(NamedTuple):
     """One marker: the keywords it takes, with the words for what each accepts."""
 
     name: str
@@ -51,8 +49,7 @@ MARKERS = (
 )
 
 
-@dataclass(frozen=True)
-class Marks:
+class Marks(NamedTuple):
     """What the markers of one test ask for."""
 
     spawn_only: bool = False
@@ -60,6 +57,8 @@ class Marks:
     method: str = "auto"
     timeout: float | None = None
     fork_ok: str | None = None
+    complaint: str = ""
+    """What is wrong with the markers; the test fails for it in its set-up."""
 
 
 def register(config: pytest.Config) -> None:
@@ -72,8 +71,23 @@ _NAMES = frozenset(marker.name for marker in MARKERS)
 _UNMARKED = Marks()
 
 
+_MARKS = pytest.StashKey[Marks]()
+
+
+def marks_of(item: pytest.Item) -> Marks:
+    """Return what the markers of a test ask for; read once, because every test is asked often."""
+    marks = item.stash.get(_MARKS, None)
+    if marks is None:
+        try:
+            marks = read_marks(item)
+        except MarkerError as error:
+            marks = Marks(complaint=str(error))
+        item.stash[_MARKS] = marks
+    return marks
+
+
 def read_marks(item: pytest.Item) -> Marks:
-    """Read the closest marker of each name; asked several times for every test, so made cheap.
+    """Read the closest marker of each name.
 
     Raises:
         MarkerError: a marker has an argument it does not take, or a value it does not accept.
@@ -104,15 +118,6 @@ def read_marks(item: pytest.Item) -> Marks:
         timeout=isolated.get("timeout"),
         fork_ok=fork_ok["reason"] if fork_ok is not None else None,
     )
-
-
-def complaint(item: pytest.Item) -> str:
-    """Return what is wrong with the markers of a test, "" when nothing is."""
-    try:
-        read_marks(item)
-    except MarkerError as error:
-        return str(error)
-    return ""
 
 
 def _keywords(marker: Marker, mark: pytest.Mark) -> dict[str, Any]:

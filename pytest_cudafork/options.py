@@ -9,8 +9,7 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -33,16 +32,14 @@ class DeviceKind(enum.Enum):
     NONE = "none"
 
 
-@dataclass(frozen=True)
-class Device:
+class Device(NamedTuple):
     """The value of ``--cuda-fork-device``; ``face`` is "absent" or, for instance, "sm_90x2"."""
 
     kind: DeviceKind = DeviceKind.AUTO
     face: str = "absent"
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """What the options say, all sources taken together."""
 
     level: Level = Level.OFF
@@ -56,8 +53,7 @@ class Settings:
         return self.level is not Level.OFF
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """One setting and its sources; ``lines`` marks an ini list."""
 
     name: str
@@ -161,7 +157,7 @@ def read_settings(config: pytest.Config, namespace: Any) -> Settings:
     level = _read(config, namespace, OPTIONS[0], parse_level)
     device = _read(config, namespace, OPTIONS[1], parse_device)
     allow = _read(config, namespace, OPTIONS[2], parse_modules)
-    ledger = _read(config, namespace, OPTIONS[3], lambda text: os.path.abspath(text))
+    ledger = _read(config, namespace, OPTIONS[3], parse_file)
     return Settings(
         level=level or Level.OFF,
         device=device or Device(),
@@ -181,7 +177,8 @@ def _read(
         (f"ini option {option.name}", ",".join(ini) if isinstance(ini, list) else ini),
     )
     for source, text in sources:
-        if text is None or text == "":
+        # Empty is as good as unset, except where somebody typed it.
+        if text is None or (text == "" and source != option.flag):
             continue
         try:
             return parse(text)
@@ -240,6 +237,11 @@ def parse_modules(text: str) -> tuple[str, ...]:
         if not all(part.isidentifier() for part in name.split(".")):
             raise ValueError(f"{name!r} is not a module name")
     return names
+
+
+def parse_file(text: str) -> str:
+    """Make a file's path absolute; "" stays, and means a temporary file."""
+    return os.path.abspath(text) if text else ""
 
 
 def _values(values: type[enum.Enum]) -> str:

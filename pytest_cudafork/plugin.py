@@ -77,7 +77,7 @@ def pytest_report_header(config: pytest.Config) -> list[str] | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fail a test whose markers are wrong."""
-    complaint = markers.complaint(item)
+    complaint = markers.marks_of(item).complaint
     if complaint:
         pytest.fail(f"{item.nodeid}: {complaint}", pytrace=False)
 

@@ -47,6 +47,9 @@ _QUIET_OPTIONS: Mapping[str, Any] = {
 }
 """Options of pytest and known plugins which must differ in the child; those absent stay absent."""
 
+_NO_REWRITE_WARNING = (
+    "ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning"
+)
 _CACHE_WRITERS = ("lfplugin", "nfplugin", "stepwiseplugin")
 
 
@@ -194,6 +197,9 @@ def _make_config(request: dict[str, Any]) -> pytest.Config:
     args = [part for name in plugins for part in ("-p", name)]
     args += ["-p", "no:terminal", *request["args"]]
     options.update((name, value) for name, value in _QUIET_OPTIONS.items() if name in options)
+    # this package was imported before pytest could rewrite its asserts, of which it needs none;
+    # with -W error the warning of that would end the session
+    options["pythonwarnings"] = [*(options.get("pythonwarnings") or []), _NO_REWRITE_WARNING]
     config = pytest.Config.fromdictargs(options, args)
     config.args = [request["target"]]
     if request["workerinput"] is not None:

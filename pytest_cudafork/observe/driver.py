@@ -9,6 +9,7 @@ import enum
 import os
 import sys
 from dataclasses import dataclass
+from typing import NamedTuple
 
 LIBCUDA = "libcuda.so.1"
 _CUDA_SUCCESS = 0
@@ -36,8 +37,7 @@ class Driver(enum.Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True)
-class DriverAnswer:
+class DriverAnswer(NamedTuple):
     """The driver's answer and, where it is ``UNKNOWN``, the reason in words."""
 
     driver: Driver
@@ -106,8 +106,7 @@ def ask_driver() -> DriverAnswer:
     return DriverAnswer(Driver.UNKNOWN, f"cuDeviceGetCount answered {code}")
 
 
-@dataclass(frozen=True)
-class TorchFlags:
+class TorchFlags(NamedTuple):
     """What torch itself says; None while torch is not imported."""
 
     initialized: bool | None

@@ -94,12 +94,13 @@ class LedgerReader:
         self.torn = 0
         """Lines lost because their writer died while writing."""
 
-    def new(self) -> list[Record]:
-        """Return the records written since the last call, in ledger order.
+    def behind(self) -> bool:
+        """Whether anything was written since the last look; costs one ``stat``."""
+        return self._ledger.size() > self._offset
 
-        Costs one ``stat`` when there are none, so it may be called after every test phase.
-        """
-        if self._ledger.size() <= self._offset:
+    def new(self) -> list[Record]:
+        """Return the records written since the last call, in ledger order."""
+        if not self.behind():
             return []
         with open(self._ledger.path, "rb") as file:
             file.seek(self._offset)

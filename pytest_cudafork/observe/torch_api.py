@@ -9,22 +9,26 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_cudafork.observe.after_import import after_import
 from pytest_cudafork.observe.stacks import StackItem
-from pytest_cudafork.observe.torch_patch import UndoStack, calling_stack, hook
-from pytest_cudafork.observe.torch_rows import (
-    ABSENT,
-    ABSENT_CPU,
-    CUDA_BUILD,
-    MODULES,
-    Row,
-    Seen,
-    is_cuda_build,
-)
+from pytest_cudafork.observe.undo import UndoStack
+
+if TYPE_CHECKING:
+    from pytest_cudafork.observe.torch_rows import Row, Seen
 
 __all__ = ["NativeWitness", "Record", "TorchWitness"]
+
+# What works on torch is imported when torch is: most sessions that are watched never import it.
+MODULES = (
+    "torch.cuda",
+    "torch.accelerator",
+    "torch.random",
+    "torch._tensor",
+    "torch.backends.cudnn",
+)
+"""The modules after whose execution there are rows to hook."""
 
 
 class Record(Protocol):
@@ -117,6 +121,8 @@ class TorchWitness:
         pid = os.getpid()
         if pid != self._pid:
             self._pid, self._seen = pid, set()
+        from pytest_cudafork.observe.torch_patch import calling_stack
+
         stack = calling_stack(caller)
         key = hash((entry, *stack))
         self._count += 1
@@ -128,6 +134,8 @@ class TorchWitness:
 
     def unseen(self, entry: str, caller: FrameType | None) -> Seen:
         """Watch a call, to record it at its end unless something below recorded it."""
+        from pytest_cudafork.observe.torch_rows import Seen
+
         return Seen(self._tally, lambda: self.touch(entry, caller))
 
     def _tally(self) -> tuple[int, int]:
@@ -138,6 +146,8 @@ class TorchWitness:
 
     def _arm(self, module: ModuleType, undo: UndoStack) -> None:
         """Put the hooks of one executed module in force."""
+        from pytest_cudafork.observe.torch_rows import is_cuda_build
+
         for row in self._rows(is_cuda_build(sys.modules["torch._C"])):
             if row.after == module.__name__:
                 self._hook(row, module, undo)
@@ -150,6 +160,8 @@ class TorchWitness:
 
     def _rows(self, cuda_build: bool) -> Iterator[Row]:
         """Give the rows for this face and this build."""
+        from pytest_cudafork.observe.torch_rows import ABSENT, ABSENT_CPU, CUDA_BUILD
+
         if cuda_build:
             yield from CUDA_BUILD
         elif self.face == "absent":
@@ -159,6 +171,8 @@ class TorchWitness:
 
     def _hook(self, row: Row, module: ModuleType, undo: UndoStack) -> None:
         """Put the hook of one row in, if this torch has what it names."""
+        from pytest_cudafork.observe.torch_patch import hook
+
         owner: Any = sys.modules[row.owner]
         *path, name = row.name.split(".")
         for part in path:

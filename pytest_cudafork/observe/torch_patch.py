@@ -14,44 +14,15 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from pytest_cudafork.observe.stacks import MOST_FRAMES, StackItem
+from pytest_cudafork.observe.undo import UndoStack
 
-__all__ = ["Around", "UndoStack", "calling_stack", "hook"]
+__all__ = ["Around", "calling_stack", "hook"]
 
 Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], "FrameType | None"], Any]
 """``around(proceed, args, kwargs, caller)``: what runs in place of a hooked function."""
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _MARK = "pytest-cudafork: the hook goes here"
-
-
-class UndoStack:
-    """What to call to get back to how things were, last change first."""
-
-    def __init__(self) -> None:
-        self._undo: list[Callable[[], object]] = []
-
-    def add(self, undo: Callable[[], object]) -> None:
-        """Remember *undo*."""
-        self._undo.append(undo)
-
-    def set(self, owner: Any, name: str, value: object) -> None:
-        """Set an attribute of a module or class, to be given back or deleted again."""
-        missing = object()
-        previous = vars(owner).get(name, missing)
-        setattr(owner, name, value)
-
-        def restore() -> None:
-            if previous is not missing:
-                setattr(owner, name, previous)
-            elif name in vars(owner):
-                delattr(owner, name)
-
-        self._undo.append(restore)
-
-    def __call__(self) -> None:
-        """Undo everything that is not undone yet; raises what the first failing step raises."""
-        while self._undo:
-            self._undo.pop()()
 
 
 def hook(undo: UndoStack, owner: Any, name: str, around: Around) -> None:

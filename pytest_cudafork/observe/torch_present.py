@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cudafork.observe import torch_names
 from pytest_cudafork.observe.torch_devices import DeviceProperties, properties_of, uuid_of
-from pytest_cudafork.observe.torch_patch import UndoStack, hook
+from pytest_cudafork.observe.torch_patch import hook
 from pytest_cudafork.observe.torch_refusals import refusal, refused_type, stand_in_modules
 from pytest_cudafork.observe.torch_rows import initialized, is_cuda_build, pins
 from pytest_cudafork.observe.torch_streams import dress_dummies, stand_in_classes
+from pytest_cudafork.observe.undo import UndoStack
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.torch_api import TorchWitness

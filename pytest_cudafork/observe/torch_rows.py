@@ -210,15 +210,6 @@ def _selects(args: Args) -> bool:
     return bool(args) and isinstance(args[0], int) and args[0] >= 0
 
 
-MODULES = (
-    "torch.cuda",
-    "torch.accelerator",
-    "torch.random",
-    "torch._tensor",
-    "torch.backends.cudnn",
-)
-"""The modules after whose execution there are rows to hook."""
-
 always = touches_if(lambda args: True)
 selecting = touches_if(_selects)
 unless_nvml = touches_if(lambda args: not nvml_answers())

@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pytest_cudafork.observe.torch_patch import UndoStack
 from pytest_cudafork.observe.torch_refusals import refused_call, refused_type
+from pytest_cudafork.observe.undo import UndoStack
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.torch_present import Simulation

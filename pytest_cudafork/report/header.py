@@ -60,7 +60,7 @@ def _torch_version() -> str:
 
 def _driver_version() -> str:
     try:
-        with open("/proc/driver/nvidia/version", encoding="ascii", errors="replace") as file:
+        with open("/proc/driver/nvidia/version", encoding="utf-8", errors="replace") as file:
             words = file.readline().split()
     except OSError:
         return "none"

@@ -6,8 +6,7 @@ It does not know how the facts were gathered.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_cudafork.observe.ledger import Record
 from pytest_cudafork.options import Settings
@@ -26,8 +25,7 @@ TITLE = "CUDA and fork"
 _MOST_PLACES = 10
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """The numbers of the last section."""
 
     touches: int
