@@ -97,11 +97,18 @@ def _works_for_parent(isolated: bool) -> bool:
 
 
 def _begin_own_watch(config: pytest.Config, session: CudaForkSession, owner: str) -> None:
+    from pytest_cudafork.observe.environment import EnvironmentChanges
+    from pytest_cudafork.observe.ledger import PHASE_ENV, TEST_ENV
     from pytest_cudafork.observe.observer import WatchSettings
     from pytest_cudafork.observe.witnesses import WitnessError
     from pytest_cudafork.watch import Watch
 
     settings = session.settings
+    # A session that a test of another session starts is not yet in any test of its own.
+    environment = EnvironmentChanges()
+    environment.unset(TEST_ENV)
+    environment.set(PHASE_ENV, "start")
+    config.add_cleanup(environment.undo)
     watch = Watch(
         WatchSettings(
             device=resolve_device(settings.device),

@@ -60,7 +60,7 @@ class History:
 
 
 def _stand_in(simulated: bool) -> str:
-    return " (no GPU here: the phantom driver stands in)" if simulated else ""
+    return " No GPU here: the phantom driver stands in for one." if simulated else ""
 
 
 def fork_story(
@@ -86,7 +86,7 @@ def fork_story(
     first = history.initializer(pid)
     lines = [
         "fork refused: this process has initialized CUDA, so a child forked from it can never use "
-        f'CUDA ("Cannot re-initialize CUDA in forked subprocess"){_stand_in(simulated)}.',
+        f'CUDA ("Cannot re-initialize CUDA in forked subprocess").{_stand_in(simulated)}',
         "",
         "CUDA was initialized by",
     ]
@@ -113,7 +113,7 @@ def poison_story(history: History, touch: Touch, *, simulated: bool = False) -> 
     """Tell how a forked child came to touch CUDA: who initialized, who forked, who touched."""
     lines = [
         f"process {touch.pid} was forked from an initialized process and touched CUDA: on a GPU "
-        f'this is "Cannot re-initialize CUDA in forked subprocess"{_stand_in(simulated)}.',
+        f'this is "Cannot re-initialize CUDA in forked subprocess".{_stand_in(simulated)}',
         "",
         "CUDA was initialized in the parent by",
     ]

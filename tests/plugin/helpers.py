@@ -16,7 +16,8 @@ import pytest
 TIME_LIMIT = 60
 """Seconds for one session; the slowest takes a few, a deadlock takes them all."""
 
-MODULE = """
+_TOUCH = 'ctypes.CDLL("libcuda.so.1").cuInit(0)'
+_MODULE = """
 import ctypes
 import multiprocessing
 import os
@@ -27,8 +28,8 @@ import threading
 import pytest
 
 
-def touch():
-    ctypes.CDLL("libcuda.so.1").cuInit(0)
+def touch ():
+    touch()
 
 
 def child(work=lambda: None):
@@ -43,9 +44,17 @@ def child(work=lambda: None):
 
 
 """
-"""Begins the modules that sessions run: ``touch`` is the cheapest touch, ``child`` a fork."""
 
 _TEST_LINE = re.compile(r"^(\S+?::\S+) (PASSED|FAILED|SKIPPED|XFAIL|XPASS|ERROR)", re.MULTILINE)
+
+
+def module(body: str) -> str:
+    """Return the text of a module that a session runs.
+
+    In the body ``touch()`` stands for the cheapest touch, made on that very line; ``touch`` is the
+    same as a function; ``child(work)`` forks, does the work in the child, and waits for it.
+    """
+    return re.sub(r"\btouch\(\)", _TOUCH, _MODULE + body)
 
 
 def run_session(
@@ -102,7 +111,9 @@ def counts(result: pytest.RunResult) -> dict[str, int]:
     text = result.stdout.str()
     lines = [line for line in text.splitlines() if line.startswith("touches: ")]
     assert len(lines) == 1, f"not one line of counts in:\n{text}"
-    return {name.strip(): int(n) for name, n in re.findall(r"([a-z][a-z ]+): (\d+)", lines[0])}
+    found = re.findall(r"([a-z][a-z ]+): (\d+)", lines[0])
+    found += [(name, n) for n, name in re.findall(r"(\d+) ((?:at|in) [^,)]+)", lines[0])]
+    return {name: int(n) for name, n in found}
 
 
 def line_of(path: Path, text: str) -> int:
