@@ -1,6 +1,9 @@
 """pytest-cudafork: find the line that initializes CUDA before a fork.
 
 Owns the public names. Nothing heavy is imported before a name is used.
+
+In a process that a watched session starts, the package is imported before pytest, which then warns
+that it cannot rewrite the asserts of its plugins. There are none: PYTEST_DONT_REWRITE.
 """
 
 from __future__ import annotations
