@@ -33,6 +33,7 @@ class Check:
         self._observer = observer
         self._reader: LedgerReader = observer.ledger.reader()
         self._records: list[Record] = []
+        self._tests: frozenset[str] = frozenset()
         self._set_phase("start")
 
     # -- collection ------------------------------------------------------------------------------
@@ -59,8 +60,9 @@ class Check:
         return report
 
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_finish(self) -> None:
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
         """From here on, touches belong to tests."""
+        self._tests = frozenset(item.nodeid for item in session.items)
         self._set_phase("")
 
     @staticmethod
@@ -134,7 +136,7 @@ class Check:
             CudaTouchError: level ``touch`` allows no touch here.
 
         """
-        __tracebackhide__ = True
+        # Not hidden: it is never shown, and pytest remarks on a traceback that is all hidden.
         if self._reader.behind():
             found = self._findings_of(item)
             if found:
@@ -142,7 +144,6 @@ class Check:
 
     def _after_failure(self, item: pytest.Item, when: str, error: BaseException) -> None:
         """Add the errors to a phase that has failed by itself; a skip they turn into a failure."""
-        __tracebackhide__ = True
         found = self._findings_of(item)
         if found and isinstance(error, pytest.skip.Exception | pytest.xfail.Exception):
             raise self._error(found) from error
@@ -150,8 +151,12 @@ class Check:
             item.add_report_section(when, SECTION, self._tell(found))
 
     def _findings_of(self, item: pytest.Item) -> list[Finding]:
-        """The new errors that belong to this test; those of other tests wait for the end."""
-        return [found for found in self._new_findings() if found.nodeid in ("", item.nodeid)]
+        """The new errors that belong to this test; those of other tests wait for the end.
+
+        A test that is none of ours ran in a session that this test has started.
+        """
+        found = self._new_findings()
+        return [f for f in found if f.nodeid == item.nodeid or f.nodeid not in self._tests]
 
     def _error(self, findings: list[Finding]) -> BaseException:
         return told_error(_worst(findings).error, self._tell(findings))
@@ -180,6 +185,7 @@ class Check:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail the session for errors that no test could be failed for."""
+        self._reader.close()
         if self._joined:
             return
         good = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from pytest_cudafork.guard import DEFAULT_ALLOW, Rules, process_guard
+from pytest_cudafork.guard import DEFAULT_ALLOW, Rules
+from pytest_cudafork.guard import install as install_guard
 from pytest_cudafork.observe.environment import EnvironmentChanges
 from pytest_cudafork.observe.observer import WATCH_ENV, Observer, WatchSettings
 
@@ -67,7 +68,7 @@ class Watch:
             refuse=settings.level in _REFUSING_LEVELS,
             allow=(*DEFAULT_ALLOW, *settings.allow),
         )
-        self._undo_guard = process_guard().watch(rules)
+        self._undo_guard = install_guard(rules)
 
     def _rest(self) -> None:
         if self._undo_guard is not None:

@@ -152,7 +152,7 @@ class Observer:
         )
 
     def note_fork(
-        self, *, api: str, verdict: str, rule: str, state: CudaState, frame: FrameType
+        self, *, api: str, verdict: str, rule: str, state: CudaState, frame: FrameType | None
     ) -> None:
         """Write a fork that happens, or was refused, while CUDA is not clean here."""
         self.lineage.next_fork = self._append(
@@ -187,4 +187,8 @@ class Observer:
 
     def records(self) -> list[Record]:
         """Everything in the ledger so far."""
-        return self.ledger.reader().new()
+        reader = self.ledger.reader()
+        try:
+            return reader.new()
+        finally:
+            reader.close()

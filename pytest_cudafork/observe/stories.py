@@ -56,7 +56,7 @@ class History:
         """The stack of the recorded fork that made ``pid``; () if it was not recorded."""
         child = self._children.get(pid)
         fork = self._forks.get(str(child.get("fork"))) if child else None
-        return frames_from(fork["stack"]) if fork else ()
+        return frames_from(fork.get("stack", ())) if fork else ()
 
 
 def _stand_in(simulated: bool) -> str:

@@ -121,7 +121,7 @@ class TorchWitness:
         pid = os.getpid()
         if pid != self._pid:
             self._pid, self._seen = pid, set()
-        from pytest_cudafork.observe.torch_patch import calling_stack
+        from pytest_cudafork.observe.hooking import calling_stack
 
         stack = calling_stack(caller)
         key = hash((entry, *stack))
@@ -171,7 +171,7 @@ class TorchWitness:
 
     def _hook(self, row: Row, module: ModuleType, undo: UndoStack) -> None:
         """Put the hook of one row in, if this torch has what it names."""
-        from pytest_cudafork.observe.torch_patch import hook
+        from pytest_cudafork.observe.hooking import hook
 
         owner: Any = sys.modules[row.owner]
         *path, name = row.name.split(".")

@@ -14,8 +14,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytest_cudafork.observe import torch_names
+from pytest_cudafork.observe.hooking import hook
 from pytest_cudafork.observe.torch_devices import DeviceProperties, properties_of, uuid_of
-from pytest_cudafork.observe.torch_patch import hook
 from pytest_cudafork.observe.torch_refusals import refusal, refused_type, stand_in_modules
 from pytest_cudafork.observe.torch_rows import initialized, is_cuda_build, pins
 from pytest_cudafork.observe.torch_streams import dress_dummies, stand_in_classes

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pytest_cudafork.observe.torch_patch import Around
+from pytest_cudafork.observe.hooking import Around
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.torch_api import TorchWitness

@@ -214,7 +214,7 @@ def _without_ours(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """Leave out what a hook of ours put between the caller and the driver.
 
     That is our own frames, and the frame with which a hook stands in for its caller (see
-    ``torch_patch``): the caller's place once more, under another name.
+    ``hooking``): the caller's place once more, under another name.
     """
     visible: list[Frame] = []
     for frame in frames:

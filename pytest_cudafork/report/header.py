@@ -37,7 +37,7 @@ def limits_of(observer: Observer) -> tuple[str, ...]:
         return limits
     return (
         "CUDA was already initialized when the watch began; by whom is not known (load the plugin "
-        "earlier: -p pytest_cudafork.plugin)",
+        "earlier: -p cudafork)",
         *limits,
     )
 

@@ -94,7 +94,8 @@ def test_a_level_fails_what_it_is_about_and_nothing_else(
         if outcome == "FAILED":
             assert culprit in failure(result, test), test
     story = failure(result, "test_may_fork_and_child_touches")
-    assert "PoisonedTouchError" in story
+    assert "was forked from an initialized process and touched CUDA" in story
+    result.stdout.fnmatch_lines(["FAILED *::test_may_fork_and_child_touches - *PoisonedTouchErr*"])
     assert f"{path.name}:{line_of(path, 'pid = os.fork()')}" in story
     assert ("CudaForkError" in failure(result, "test_child_touches")) == (level != "poison")
     numbers = counts(result)

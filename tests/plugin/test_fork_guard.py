@@ -17,6 +17,7 @@ from tests.plugin.helpers import check, counts, failure, line_of, module, outcom
 WAYS = """
 from os import fork as forked_by_another_name
 import concurrent.futures
+import multiprocessing.resource_tracker
 import pty
 
 import pytest_cudafork
@@ -31,7 +32,9 @@ def children():
 def no_child_is_made():
     before = children()
     yield
-    assert children() == before
+    # Less multiprocessing's own resource tracker, which is started by exec.
+    tracker = str(multiprocessing.resource_tracker._resource_tracker._pid)
+    assert set(children()) - {tracker} == set(before) - {tracker}
 
 def test_clean_process():
     child()
@@ -169,7 +172,7 @@ def test_not_allowed():
         "test_allowed_and_poisoned": "FAILED",
         "test_not_allowed": "FAILED",
     }
-    assert "PoisonedTouchError" in failure(result, "test_allowed_and_poisoned")
+    assert "was forked from an init" in failure(result, "test_allowed_and_poisoned")
     assert "CudaForkError" in failure(result, "test_not_allowed")
     assert set(outcomes(check(pytester, "fork", "-k", "allowed")).values()) == {"PASSED"}
 

@@ -90,7 +90,8 @@ def pytest_runtest_logreport(report):
     SEEN.append([report.nodeid, report.when, report.outcome, getattr(report, "wasxfail", None),
         [[n, len(t)] for n, t in report.sections], [str(p) for p in report.user_properties],
         str(getattr(report, "context", "")), report.duration >= 0, list(report.location),
-        report.longreprtext if report.skipped and not hasattr(report, "wasxfail") else bool(report.longreprtext)])
+        report.longreprtext if report.skipped and not hasattr(report, "wasxfail")
+        else bool(report.longreprtext)])
 def pytest_warning_recorded(warning_message, when, nodeid):
     SEEN.append(["warning", warning_message.category.__name__, str(warning_message.message),
         warning_message.filename, warning_message.lineno, when, nodeid])

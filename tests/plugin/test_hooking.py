@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.observe.torch_patch import UndoStack, calling_stack, hook
+from pytest_cudafork.observe.hooking import UndoStack, calling_stack, hook
 
 NAMES = ("alpha", "beta", "gamma", "delta", "self", "args", "kwargs")
 KINDS = (

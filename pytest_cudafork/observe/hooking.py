@@ -148,6 +148,7 @@ def _wrapper(target: Callable[..., Any], around: Around) -> Callable[..., Any]:
 
     @functools.wraps(target, updated=())
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
         caller = sys._getframe(1)
 
         def proceed(*args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,88 @@
+"""The rules: which records are errors at which level, and whose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
+from pytest_cudafork.findings import Finding, find, reported_ids
+from pytest_cudafork.options import Level
+
+PYTEST, CHILD = 10, 11
+
+
+def touch(pid: int = PYTEST, *, poisoned: bool = False, **fields: object) -> dict[str, Any]:
+    return {"k": "touch", "id": "t", "pid": pid, "owner": "10", "poisoned": poisoned, **fields}
+
+
+def fork(pid: int = PYTEST, verdict: str = "guarded") -> dict[str, Any]:
+    return {"k": "fork", "id": "f", "pid": pid, "owner": "10", "verdict": verdict}
+
+
+LEVELS = (Level.POISON, Level.FORK, Level.TOUCH)
+NOWHERE = {level: None for level in LEVELS}
+EVERYWHERE_POISONED = {level: PoisonedTouchError for level in LEVELS}
+TABLE = {
+    "touch in the pytest process": (touch(), {**NOWHERE, Level.TOUCH: CudaTouchError}),
+    "touch in a child": (touch(CHILD), NOWHERE),
+    "poisoned touch in a child": (touch(CHILD, poisoned=True), EVERYWHERE_POISONED),
+    "poisoned touch in a forked pytest process": (touch(poisoned=True), EVERYWHERE_POISONED),
+    "refused fork in the pytest process": (fork(), NOWHERE),
+    "refused fork in a child": (fork(CHILD), {level: CudaForkError for level in LEVELS}),
+    "allowed fork in a child": (fork(CHILD, "allowed"), NOWHERE),
+    "watched fork in a child": (fork(CHILD, "watched"), NOWHERE),
+    "fork of unknown state": (fork(CHILD, "unknown"), NOWHERE),
+    "start of a child": ({"k": "child", "id": "c", "pid": CHILD, "owner": "10"}, NOWHERE),
+    "start of a process": ({"k": "process", "id": "p", "pid": CHILD, "owner": "10"}, NOWHERE),
+}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", TABLE)
+def test_a_record_is_an_error_at_its_levels_and_no_other(name: str, level: Level) -> None:
+    record, errors = TABLE[name]
+    expected = errors[level]
+    assert [found.error for found in find([record], level)] == ([expected] if expected else [])
+
+
+def test_an_isolated_process_may_touch_and_not_poison() -> None:
+    records = [touch(), touch(CHILD, poisoned=True)]
+    found = find(records, Level.TOUCH, isolated=True)
+    assert [one.error for one in found] == [PoisonedTouchError]
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([record for record, _ in TABLE.values()])))
+def test_a_stricter_level_finds_all_that_a_looser_one_finds(records: list[dict[str, Any]]) -> None:
+    found = [[(f.record, f.error) for f in find(records, level)] for level in LEVELS]
+    assert all(one in found[1] for one in found[0])
+    assert all(one in found[2] for one in found[1])
+    assert [f.record for f in find(records, Level.TOUCH)] == [
+        record for record in records if find([record], Level.TOUCH)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("test", "nodeid"),
+    [
+        ("", ""),
+        ("test_a.py::test_b (call)", "test_a.py::test_b"),
+        ("test_a.py::test_b[x (y)] (setup)", "test_a.py::test_b[x (y)]"),
+    ],
+)
+def test_a_finding_knows_its_test(test: str, nodeid: str) -> None:
+    assert Finding(touch(test=test), CudaTouchError).nodeid == nodeid
+
+
+def test_what_was_reported_is_collected_from_all_processes() -> None:
+    records = [
+        touch(),
+        {"k": "reported", "pid": PYTEST, "ids": ["a", "b"]},
+        {"k": "reported", "pid": CHILD, "ids": ["c"]},
+        {"k": "reported", "pid": CHILD},
+    ]
+    assert reported_ids(records) == {"a", "b", "c"}

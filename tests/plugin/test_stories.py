@@ -1,0 +1,181 @@
+"""The stories: who initialized, who forked, who touched, out of any ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_cudafork.observe.stories import History, fork_story, poison_story, touch_story
+from pytest_cudafork.observe.touch import Frame, Touch, frames_from
+
+PARENT, CHILD, GRANDCHILD = 100, 200, 300
+OPTIMIZED = 1
+
+
+def touch(pid: int, t: int, line: int, *, poisoned: bool = False, **fields: Any) -> dict[str, Any]:
+    stack = [["/src/engine.py", line, "probe", OPTIMIZED]]
+    ids = {"id": f"{pid}-{t}", "t": t, "pid": pid, "owner": str(PARENT)}
+    return {"k": "touch", **ids, "entry": "cuInit", "poisoned": poisoned, "stack": stack, **fields}
+
+
+def fork(pid: int, t: int, line: int) -> dict[str, Any]:
+    stack = [["/src/launch.py", line, "start", OPTIMIZED]]
+    return {"k": "fork", "id": f"{pid}-{t}", "t": t, "pid": pid, "verdict": "watched", "stack": stack}
+
+
+def child(pid: int, parent: int, fork_id: str) -> dict[str, Any]:
+    return {"k": "child", "id": f"{pid}-0", "pid": pid, "parent": parent, "fork": fork_id}
+
+
+FAMILY = [
+    touch(PARENT, 1, 11),
+    touch(PARENT, 2, 12),
+    fork(PARENT, 3, 21),
+    child(CHILD, PARENT, "100-3"),
+    fork(CHILD, 4, 22),
+    child(GRANDCHILD, CHILD, "200-4"),
+    touch(GRANDCHILD, 5, 13, poisoned=True),
+]
+
+
+def test_ancestors_are_followed_through_the_forks() -> None:
+    history = History(FAMILY)
+    assert history.ancestors(GRANDCHILD) == [GRANDCHILD, CHILD, PARENT]
+    assert history.ancestors(PARENT) == [PARENT]
+    assert history.ancestors(999) == [999]
+
+
+def test_ancestors_end_in_a_ledger_whose_pids_were_used_twice() -> None:
+    loop = [child(CHILD, GRANDCHILD, ""), child(GRANDCHILD, CHILD, "")]
+    assert History(loop).ancestors(CHILD) == [CHILD, GRANDCHILD]
+
+
+def test_the_initializer_is_the_first_touch_of_the_process_or_its_nearest_ancestor() -> None:
+    history = History(FAMILY)
+    for pid in (PARENT, CHILD, GRANDCHILD):
+        initializer = history.initializer(pid)
+        assert initializer is not None
+        assert initializer.id == "100-1"
+    assert history.initializer(999) is None
+
+
+def test_the_fork_of_a_process_is_the_one_that_made_it() -> None:
+    history = History(FAMILY)
+    assert history.fork_of(GRANDCHILD)[0].lineno == 22
+    assert history.fork_of(CHILD)[0].lineno == 21
+    assert history.fork_of(PARENT) == ()
+
+
+def test_the_story_of_a_poisoned_grandchild_has_its_three_parts_in_order() -> None:
+    history = History(FAMILY)
+    story = poison_story(history, history.touches[-1])
+    parts = [
+        "process 300 was forked from an initialized process and touched CUDA",
+        "CUDA was initialized in the parent by",
+        "/src/engine.py:11: in probe",
+        "the child was forked by",
+        "/src/launch.py:22 in start",
+        "the child touched CUDA at",
+        "/src/engine.py:13: in probe",
+    ]
+    places = [story.find(part) for part in parts]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_what_was_not_seen_is_said_to_be_not_seen() -> None:
+    lonely = History([touch(CHILD, 5, 13, poisoned=True)])
+    story = poison_story(lonely, lonely.touches[0])
+    assert "something that was not seen" in story
+    assert "a fork that was not seen" in story
+    story = fork_story(History([]), PARENT, "os.fork", (), why="the driver says so")
+    assert "something that was not seen (the driver says so)" in story
+    assert "unknown code" in story
+
+
+def test_a_fork_in_native_code_is_told_with_the_last_touch_before_it() -> None:
+    history = History([touch(PARENT, 1, 11), touch(CHILD, 5, 13, poisoned=True)])
+    poisoner = history.poisoner(history.touches[1])
+    assert poisoner is not None
+    assert poisoner.id == "100-1"
+
+
+def test_the_story_of_a_refused_fork_counts_the_later_touches() -> None:
+    frames = frames_from([["/src/launch.py", 21, "start", OPTIMIZED]])
+    story = fork_story(History(FAMILY), PARENT, "os.fork", frames, why="")
+    assert "/src/engine.py:11: in probe" in story
+    assert "os.fork was called by\n    /src/launch.py:21 in start" in story
+    assert "touched again since" in story
+    assert "/src/engine.py:12: in probe" in story
+    assert "@pytest.mark.cuda_fork_ok(reason='...')" in story
+    many = [touch(PARENT, t, t) for t in range(1, 100)]
+    assert len(fork_story(History(many), PARENT, "os.fork", frames, why="").splitlines()) < 40
+
+
+def test_only_a_simulated_driver_is_called_a_stand_in() -> None:
+    history = History(FAMILY)
+    for simulated in (True, False):
+        stories = (
+            poison_story(history, history.touches[-1], simulated=simulated),
+            fork_story(history, PARENT, "os.fork", (), why="", simulated=simulated),
+        )
+        for story in stories:
+            assert ("phantom driver stands in" in story) == simulated
+
+
+def test_the_story_of_a_touch_shows_source_and_advice(tmp_path: Path) -> None:
+    source = tmp_path / "engine.py"
+    source.write_text("import x\nCOUNT = x.count()\n")
+    frames = (
+        Frame(str(source), 2, "<module>", 0),
+        Frame("<frozen importlib._bootstrap>", 1, "_call_with_frames_removed", OPTIMIZED),
+        Frame("/src/test_a.py", 3, "<module>", 0),
+    )
+    record = touch(PARENT, 1, 1, phase="collect test_a.py")
+    record["stack"] = [[f.filename, f.lineno, f.name, f.flags] for f in frames]
+    story = touch_story(Touch.from_record(record))
+    assert f"{source}:2: module constant COUNT, evaluated at import" in story
+    assert "> COUNT = x.count()" in story
+    assert "while test_a.py was collected" in story
+    assert "what to do:" in story
+
+
+_values = st.none() | st.integers() | st.text(max_size=5)
+_stacks = st.lists(
+    st.tuples(st.text(max_size=9), st.integers(0, 99), st.text(max_size=5), st.integers(-1, 3)),
+    max_size=4,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "k": st.sampled_from(["touch", "fork", "child", "process"]),
+                "id": st.sampled_from("abc"),
+                "pid": st.integers(1, 4),
+            },
+            optional={
+                "t": st.integers(0, 9),
+                "poisoned": st.booleans(),
+                "parent": st.integers(0, 4),
+                "fork": st.sampled_from("abc"),
+                "stack": _stacks,
+                "test": st.text(max_size=5),
+                "phase": st.text(max_size=5),
+                "entry": _values,
+            },
+        ),
+        max_size=8,
+    )
+)
+def test_no_ledger_is_too_odd_to_be_told(records: list[dict[str, Any]]) -> None:
+    history = History(records)
+    for one in history.touches:
+        assert poison_story(history, one)
+        assert touch_story(one)
+        assert fork_story(history, one.pid, "os.fork", one.frames, why="why")
