@@ -21,6 +21,7 @@ from pytest_cudafork.options import Level
 from pytest_cudafork.session import CudaForkSession
 
 SECTION = "CUDA and fork"
+_MOST_OTHERS = 8
 
 
 class Check:
@@ -176,8 +177,14 @@ class Check:
         self._observer.note_reported([found.id for found in findings])
         history = History(self._records)
         story = _worst(findings).story(history, simulated=self._observer.simulated)
-        if len(findings) > 1:
-            story += f"\n\n(and {len(findings) - 1} more; --cuda-fork-ledger=FILE keeps them all)"
+        others = _other_places(findings)
+        if others:
+            shown = [f"    {place}" for place in others[:_MOST_OTHERS]]
+            left = len(others) - len(shown)
+            shown += (
+                [f"    ... and {left} more (--cuda-fork-ledger=FILE keeps all)"] if left else []
+            )
+            story += "\n\n" + "\n".join(["also:", *shown])
         return story
 
     # -- the end ---------------------------------------------------------------------------------
@@ -200,6 +207,14 @@ class Check:
             # A touch in a test of an isolated process is none, and only that process knows.
             found = [f for f in found if f.error is not CudaTouchError or not f.nodeid]
         return [f for f in found if f.id not in reported]
+
+
+def _other_places(findings: list[Finding]) -> list[str]:
+    """One line for each place besides that of the worst finding, in order."""
+    first = _worst(findings)
+    places = dict.fromkeys(found.place for found in findings)
+    places.pop(first.place)
+    return list(places)
 
 
 def told_error(kind: type[RuntimeError], story: str) -> BaseException:

@@ -32,6 +32,19 @@ class Finding(NamedTuple):
         """The test in which it happened; "" outside tests."""
         return str(self.record.get("test", "")).rpartition(" (")[0]
 
+    @property
+    def place(self) -> str:
+        """Where it happened, in one line."""
+        from pytest_cudafork.observe.render import fork_line, headline
+        from pytest_cudafork.observe.touch import Touch, frames_from
+
+        if self.error is CudaForkError:
+            return (
+                "fork refused at "
+                + fork_line(frames_from(self.record.get("stack", ()))).split("\n")[0]
+            )
+        return headline(Touch.from_record(self.record))
+
     def story(self, history: History, *, simulated: bool) -> str:
         """Tell it in full."""
         # Late: most sessions have nothing to tell.

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+DEFAULT_TIMEOUT = 600.0
+"""Seconds after which an isolated test is ended, so that a hang never stops the session."""
+
 METHODS = ("auto", "fork", "forkserver", "spawn")
 
 
@@ -35,10 +38,13 @@ MARKERS = (
     ),
     Marker(
         "cuda_isolated",
-        "cuda_isolated(method='auto', timeout=None)",
+        f"cuda_isolated(method='auto', timeout={DEFAULT_TIMEOUT:.0f})",
         "run the test in a process of its own: method is auto, fork, forkserver or spawn; timeout "
-        "in seconds",
-        {"method": f"one of {', '.join(METHODS)}", "timeout": "a number of seconds above 0"},
+        "in seconds, None for no limit",
+        {
+            "method": f"one of {', '.join(METHODS)}",
+            "timeout": "a number of seconds above 0, or None for no limit",
+        },
     ),
     Marker(
         "cuda_fork_ok",
@@ -55,7 +61,7 @@ class Marks(NamedTuple):
     spawn_only: bool = False
     isolated: bool = False
     method: str = "auto"
-    timeout: float | None = None
+    timeout: float | None = DEFAULT_TIMEOUT
     fork_ok: str | None = None
     complaint: str = ""
     """What is wrong with the markers; the test fails for it in its set-up."""
@@ -115,7 +121,7 @@ def read_marks(item: pytest.Item) -> Marks:
         spawn_only="spawn_only" in values,
         isolated="cuda_isolated" in values,
         method=isolated.get("method", "auto"),
-        timeout=isolated.get("timeout"),
+        timeout=isolated.get("timeout", DEFAULT_TIMEOUT),
         fork_ok=fork_ok["reason"] if fork_ok is not None else None,
     )
 

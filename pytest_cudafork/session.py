@@ -122,6 +122,7 @@ def _begin_own_watch(config: pytest.Config, session: CudaForkSession, owner: str
         watch.begin()
     except WitnessError as error:
         raise pytest.UsageError(f"--cuda-fork-device: {error}") from None
+    watch.observer.note_watch()
     session.watch = watch
     config.add_cleanup(watch.end)
 

@@ -58,24 +58,37 @@ def advise(touch: Touch) -> list[str]:
 
 def _import_time_advice(touch: Touch, culprit: Frame) -> list[str]:
     advice = []
-    if culprit.package:
-        importer = _nearest_own(touch.import_chain)
-        if importer is not None:
-            where = f"{os.path.basename(importer.filename)}:{importer.lineno}"
-            advice.append(
-                f"importing {culprit.package} touches CUDA: move the import at {where} into the "
-                "function that needs it, so that it runs in the child"
-            )
-    else:
+    importer = _nearest_own(touch.import_chain)
+    if not culprit.package:
         advice.append(_own_line_advice(culprit))
+    elif importer is not None:
+        where = f"{os.path.basename(importer.filename)}:{importer.lineno}"
+        what = _imported_at(importer) or culprit.package
+        if importer.is_body:
+            move = "move it into the function that needs it, and call that in the child"
+        else:
+            move = f"let {importer.name} run in the child, after the fork"
+        advice.append(f"the import of {what} at {where} touches CUDA: {move}")
     for frame in reversed(touch.import_chain[:-1]):
-        if os.path.basename(frame.filename) == "__init__.py" and frame.is_body:
+        if _reexports(frame):
             advice.append(
                 f"{_short(frame.filename)}:{frame.lineno} re-exports a module that initializes the "
                 "driver: leave that import out and import the leaf module where it is used"
             )
             break
     return advice
+
+
+def _imported_at(importer: Frame) -> str:
+    """The module that an import statement names; "" where the line is no import statement."""
+    statement, name = statement_of(importer.filename, importer.lineno)
+    return name if statement is Statement.IMPORT else ""
+
+
+def _reexports(frame: Frame) -> bool:
+    """Whether the importer is an ``__init__`` of the user's own: nobody edits an installed one."""
+    own = not frame.package and frame.is_body
+    return own and os.path.basename(frame.filename) == "__init__.py"
 
 
 def _own_line_advice(culprit: Frame) -> str:

@@ -72,6 +72,9 @@ class Observer:
         self.witnesses: Witnesses | None = None
         self._touched_before: set[int] = set()
         """Processes in which torch was seen to touch before the watch last rested."""
+        self.faults: list[str] = []
+        """Why something that was seen in this process is not in the ledger, in words."""
+        self._counted_before = 0
         self._undo: list[Callable[[], None]] = []
 
     def start(self) -> None:
@@ -91,6 +94,8 @@ class Observer:
         self._follow_forks()
         self.witnesses = install(self.settings.device, self.record_touch, self.is_poisoned)
         self._undo.append(self.witnesses.undo)
+        if self.witnesses.native is not None:
+            self._counted_before = self.witnesses.native.touch_count()
 
     def stop(self) -> None:
         """Take everything back that can be taken back."""
@@ -126,11 +131,21 @@ class Observer:
         return self.witnesses is not None and self.witnesses.torch_touched()
 
     def is_poisoned(self) -> bool:
-        """Whether this process was forked from an initialized one."""
-        return self.lineage.poisoned_by is not None
+        """Whether this process was forked from an initialized one, by Python or by native code."""
+        return self.lineage.poisoned_by is not None or ask_driver().driver is Driver.POISONED
 
     def record_touch(self, entry: str, *, again: bool, stack: list[StackItem]) -> None:
-        """Write a touch that a witness in Python saw."""
+        """Write a touch that a witness in Python saw.
+
+        Called from inside the user's call, which may catch any exception and take it for "no GPU":
+        so a fault of ours is kept for the report instead of being raised.
+        """
+        try:
+            self._record_touch(entry, again=again, stack=stack)
+        except Exception as error:
+            self._fault(f"{entry}: {error!r}")
+
+    def _record_touch(self, entry: str, *, again: bool, stack: list[StackItem]) -> None:
         from pytest_cudafork.observe.native_libs import CLEAN, INITIALIZED
 
         native = self.witnesses.native if self.witnesses is not None else None
@@ -180,10 +195,34 @@ class Observer:
     def _append(self, kind: str, **fields: Any) -> str:
         try:
             return self.ledger.append(kind, **fields)
-        except OSError:
+        except OSError as error:
             # The session's directory is gone (the session ended before this process did), or the
             # disk is full. The program under test must not fail for that.
+            self._fault(str(error))
             return ""
+
+    def _fault(self, text: str) -> None:
+        self.faults.append(f"something was seen and could not be recorded: {text}")
+
+    def unrecorded(self, records: list[Record]) -> tuple[str, ...]:
+        """Return what this process knows to be missing from the ledger, in words."""
+        faults = list(dict.fromkeys(self.faults))
+        native = self.witnesses.native if self.witnesses is not None else None
+        if native is not None and native.touch_count() > self._counted_before:
+            here = os.getpid()
+            if not any(record["k"] == "touch" and record["pid"] == here for record in records):
+                faults.append("the driver was initialized in this process, and no record tells how")
+        return tuple(faults)
+
+    def note_watch(self) -> None:
+        """Write who watches with which eyes: an empty ledger may be a blind one."""
+        self._append(
+            "watch",
+            level=self.settings.level,
+            device=self.settings.device,
+            witness=self.witnesses.words if self.witnesses else "none",
+            limits=list(self.witnesses.limits) if self.witnesses else [],
+        )
 
     def records(self) -> list[Record]:
         """Everything in the ledger so far."""

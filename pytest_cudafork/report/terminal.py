@@ -82,7 +82,7 @@ def write_summary(
     unreported = check.unreported(records)
     bad = bool(counts.guarded or counts.poisoned or unreported)
     terminal.section(TITLE, red=bad, green=not bad, bold=bad)
-    limits = limits_of(observer)
+    limits = (*limits_of(observer), *observer.unrecorded(records))
     if counts.touches or unreported:
         _write_stories(terminal, observer, records, unreported, advice=not bad)
     elif not limits:

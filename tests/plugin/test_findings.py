@@ -24,15 +24,15 @@ def fork(pid: int = PYTEST, verdict: str = "guarded") -> dict[str, Any]:
 
 
 LEVELS = (Level.POISON, Level.FORK, Level.TOUCH)
-NOWHERE = {level: None for level in LEVELS}
-EVERYWHERE_POISONED = {level: PoisonedTouchError for level in LEVELS}
+NOWHERE = dict.fromkeys(LEVELS)
+EVERYWHERE_POISONED = dict.fromkeys(LEVELS, PoisonedTouchError)
 TABLE = {
     "touch in the pytest process": (touch(), {**NOWHERE, Level.TOUCH: CudaTouchError}),
     "touch in a child": (touch(CHILD), NOWHERE),
     "poisoned touch in a child": (touch(CHILD, poisoned=True), EVERYWHERE_POISONED),
     "poisoned touch in a forked pytest process": (touch(poisoned=True), EVERYWHERE_POISONED),
     "refused fork in the pytest process": (fork(), NOWHERE),
-    "refused fork in a child": (fork(CHILD), {level: CudaForkError for level in LEVELS}),
+    "refused fork in a child": (fork(CHILD), dict.fromkeys(LEVELS, CudaForkError)),
     "allowed fork in a child": (fork(CHILD, "allowed"), NOWHERE),
     "watched fork in a child": (fork(CHILD, "watched"), NOWHERE),
     "fork of unknown state": (fork(CHILD, "unknown"), NOWHERE),

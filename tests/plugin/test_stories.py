@@ -23,7 +23,14 @@ def touch(pid: int, t: int, line: int, *, poisoned: bool = False, **fields: Any)
 
 def fork(pid: int, t: int, line: int) -> dict[str, Any]:
     stack = [["/src/launch.py", line, "start", OPTIMIZED]]
-    return {"k": "fork", "id": f"{pid}-{t}", "t": t, "pid": pid, "verdict": "watched", "stack": stack}
+    return {
+        "k": "fork",
+        "id": f"{pid}-{t}",
+        "t": t,
+        "pid": pid,
+        "verdict": "watched",
+        "stack": stack,
+    }
 
 
 def child(pid: int, parent: int, fork_id: str) -> dict[str, Any]:
