@@ -3,8 +3,9 @@
 It does not know how CUDA is seen, nor how tests report a refusal.
 
 It stands in for ``os.fork`` and ``os.forkpty``, in ``os`` and in every module that has imported
-them by name. That covers ``multiprocessing`` with fork, ``pty`` and ``DataLoader`` workers, which
-all end there. ``subprocess`` is left alone: it goes on to ``exec``, which makes a clean process.
+them, under whatever name. That covers ``multiprocessing`` with fork, ``pty`` and ``DataLoader``
+workers, which all end there. ``subprocess`` is left alone: it goes on to ``exec``, which makes a
+clean process.
 
 An audit hook would see the same forks, but it runs for every audited attribute access, which made a
 suite of small tests 4 % slower, and it could not be taken back.
@@ -64,15 +65,14 @@ class Watched(Protocol):
 def install(rules: Rules) -> UndoStack:
     """Guard this process, and by inheritance all its descendants; calling the result ends it."""
     undo = UndoStack()
-    for name in _APIS:
-        original = getattr(os, name, None)
-        if original is None:
-            continue
+    originals = {name: getattr(os, name) for name in _APIS if hasattr(os, name)}
+    for name in originals:
         hook(undo, os, name, _around(f"os.{name}", rules))
-        guarded = getattr(os, name)
-        for module in list(sys.modules.values()):
-            if getattr(module, "__dict__", {}).get(name) is original:
-                undo.set(module, name, guarded)
+    guarded = {id(original): getattr(os, name) for name, original in originals.items()}
+    for module in list(sys.modules.values()):
+        for alias, value in list(getattr(module, "__dict__", {}).items()):
+            if id(value) in guarded:
+                undo.set(module, alias, guarded[id(value)])
     return undo
 
 

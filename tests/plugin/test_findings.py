@@ -24,9 +24,10 @@ def fork(pid: int = PYTEST, verdict: str = "guarded") -> dict[str, Any]:
 
 
 LEVELS = (Level.POISON, Level.FORK, Level.TOUCH)
-NOWHERE = dict.fromkeys(LEVELS)
-EVERYWHERE_POISONED = dict.fromkeys(LEVELS, PoisonedTouchError)
-TABLE = {
+Errors = dict[Level, type[Exception] | None]
+NOWHERE: Errors = dict.fromkeys(LEVELS)
+EVERYWHERE_POISONED: Errors = dict.fromkeys(LEVELS, PoisonedTouchError)
+TABLE: dict[str, tuple[dict[str, Any], Errors]] = {
     "touch in the pytest process": (touch(), {**NOWHERE, Level.TOUCH: CudaTouchError}),
     "touch in a child": (touch(CHILD), NOWHERE),
     "poisoned touch in a child": (touch(CHILD, poisoned=True), EVERYWHERE_POISONED),

@@ -1,4 +1,4 @@
-"""The fixtures: ``cuda_state``, ``cuda_uninitialized``, ``phantom_cuda``, and the runners' wiring."""
+"""The fixtures: ``cuda_state``, ``cuda_uninitialized``, ``phantom_cuda``, the runners' wiring."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from typing import cast
 import pytest
 
 from pytest_cudafork.errors import CudaForkError
-from pytest_cudafork.guard import ForkGuard, ForkVerdict, Rules, Watched, allowed_module
+from pytest_cudafork.guard import ForkVerdict, Rules, Watched, allowed_module, install
 from pytest_cudafork.observe.driver import CudaState, Driver, Verdict
-from tests.plugin.helpers import check, counts, failure, line_of, module, outcomes
+from tests.plugin.helpers import check, counts, failure, line_of, module, outcomes, run_session
 
 WAYS = """
 from os import fork as forked_by_another_name
@@ -137,6 +137,36 @@ def test_only_the_forking_line_is_shown_above_the_story(pytester: pytest.Pyteste
     story = failure(check(pytester, "fork"), "test_a")
     assert ">       os.fork()\n" in story.replace(" \n", "\n")
     assert "guard.py" not in story
+
+
+def test_a_name_that_was_imported_before_the_watch_began_is_guarded_too(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(pytester.path)
+    pytester.makepyfile(early="from os import fork, forkpty\nfrom os import fork as split\n")
+    pytester.makepyfile(
+        module(
+            """
+import early
+
+def test_initialize():
+    touch()
+
+@pytest.mark.parametrize("name", ["fork", "forkpty", "split"])
+def test_early(name):
+    if getattr(early, name)() in (0, (0, -1)):
+        os._exit(0)
+"""
+        )
+    )
+    plugin = ("-p", "early", "-p", "pytest_cudafork.plugin")
+    result = run_session(pytester, "-v", "--cuda-fork-check", plugin=plugin)
+    assert outcomes(result) == {
+        "test_initialize": "PASSED",
+        "test_early[fork]": "FAILED",
+        "test_early[forkpty]": "FAILED",
+        "test_early[split]": "FAILED",
+    }
 
 
 def test_modules_on_the_list_may_fork_and_their_children_are_watched(
@@ -278,23 +308,25 @@ def test_a_prefix_allows_a_package_and_not_its_namesakes() -> None:
     assert allowed_module(None, ("data",)) == ""
 
 
-def test_a_guard_refuses_while_it_watches_and_only_then() -> None:
-    guard = ForkGuard()
-    made = rules(Verdict.INITIALIZED)
-    undo = guard.watch(made)
+def test_a_guard_refuses_while_it_is_installed_and_only_then() -> None:
+    original = os.fork
+    outer = rules(Verdict.INITIALIZED)
+    undo = install(outer)
     try:
         with pytest.raises(CudaForkError, match="something that was not seen \\(because\\)"):
             os.fork()
-        # The inner watch rules, and gives back to the outer one.
-        undo_inner = guard.watch(rules(Verdict.CLEAN))
-        _fork_and_wait()
+        # Clean for the inner one, and still refused by the outer one.
+        undo_inner = install(rules(Verdict.CLEAN))
+        with pytest.raises(CudaForkError):
+            os.fork()
         undo_inner()
         with pytest.raises(CudaForkError):
             os.fork()
     finally:
         undo()
+    assert os.fork is original
     _fork_and_wait()
-    assert len(cast(Stub, made.observer).forks) == 2
+    assert len(cast(Stub, outer.observer).forks) == 3
 
 
 def _fork_and_wait() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +26,7 @@ from tests.plugin.helpers import assert_no_crash, records, run_session
 
 LOW, MIDDLE, HIGH = 0, 1, 2
 # Three values of each option, and the settings that they become.
-VALUES = {
+VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "cuda_fork_check": (
         ("poison", {"level": Level.POISON}),
         ("fork", {"level": Level.FORK}),

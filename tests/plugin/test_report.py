@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -170,12 +171,12 @@ def test_a_session_without_tests_keeps_its_exit_status(pytester: pytest.Pytester
     assert_no_crash(result)
 
 
-def _touch(test: str = "", phase: str = "", poisoned: bool = False) -> dict[str, object]:
+def _touch(test: str = "", phase: str = "", poisoned: bool = False) -> dict[str, Any]:
     return {"k": "touch", "test": test, "phase": phase, "poisoned": poisoned}
 
 
 def test_counts_sort_touches_by_phase_and_forks_by_verdict() -> None:
-    records = [
+    records: list[dict[str, Any]] = [
         _touch(phase="start"),
         _touch(phase="collect a.py"),
         _touch(phase="collect b.py"),

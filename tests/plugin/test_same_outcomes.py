@@ -145,7 +145,7 @@ def test_outcomes_and_messages_are_the_same_with_and_without_the_check(
     if suite == "torch" and importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
     pytester.makepyfile(module(SUITE if suite == "driver" else TORCH))
-    results = []
+    results: list[list[tuple[str, list[tuple[str, str | None, str]]]]] = []
     for options in ((), ("--cuda-fork-check",), ("--cuda-fork-check=poison",)):
         xml = Path(f"results-{len(results)}.xml")
         run_session(pytester, *options, f"--junitxml={xml}", "-o", "junit_logging=all")
