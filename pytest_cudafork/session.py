@@ -92,8 +92,21 @@ def _works_for_parent(isolated: bool) -> bool:
 
     if isolated:
         return True
-    # A session that a test starts inside an xdist worker inherits the variable, but not the parent.
-    return "PYTEST_XDIST_WORKER" in os.environ and os.environ.get(OWNER_ENV) == str(os.getppid())
+    # A session that a test starts is none, though it may be a child of a worker or of the session.
+    return _is_xdist_worker() and os.environ.get(OWNER_ENV) == str(os.getppid())
+
+
+def _is_xdist_worker() -> bool:
+    """Whether this process is run by execnet, the only sign so early of being a worker of xdist.
+
+    The variable PYTEST_XDIST_WORKER says nothing: a worker's children inherit it.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        if frame.f_globals.get("__name__") == "__channelexec__":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _begin_own_watch(config: pytest.Config, session: CudaForkSession, owner: str) -> None:

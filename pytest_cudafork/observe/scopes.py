@@ -33,7 +33,10 @@ class Statement(enum.Enum):
 
 def source_line(filename: str, lineno: int) -> str:
     """Return the line's text without indentation, or "" when the file cannot be read."""
-    return linecache.getline(filename, lineno).strip()
+    try:
+        return linecache.getline(filename, lineno).strip()
+    except ValueError:  # code may call its file anything, also what cannot be the name of one
+        return ""
 
 
 @functools.lru_cache(maxsize=64)
@@ -48,7 +51,7 @@ def tree_of(filename: str) -> ast.Module | None:
     """Return the syntax tree of a source file; None when it is not readable Python."""
     try:
         mtime = os.stat(filename).st_mtime
-    except OSError:
+    except (OSError, ValueError):
         return None
     linecache.checkcache(filename)
     return _tree(filename, mtime)

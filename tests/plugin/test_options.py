@@ -264,7 +264,7 @@ def test_no_folder_for_temporary_files_is_a_usage_error(pytester: pytest.Pyteste
     script = (
         "import sys, tempfile, pytest\n"
         "tempfile.tempdir = '/proc/nowhere'\n"
-        "sys.exit(pytest.main(['-p', 'pytest_cudafork.plugin', '--cuda-fork-check', '-s']))\n"
+        "sys.exit(pytest.main(['-p', 'cudafork', '--cuda-fork-check', '-s']))\n"
     )
     result = pytester.run(sys.executable, pytester.makepyfile(start=script))
     assert result.ret == pytest.ExitCode.USAGE_ERROR
