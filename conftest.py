@@ -6,6 +6,7 @@ It does not know any test.
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
@@ -22,6 +23,9 @@ def pytest_configure(config: pytest.Config) -> None:
     hidden = {name: os.environ[name] for name in os.environ if name.startswith(_DEVELOPERS_OWN)}
     for name in hidden:
         del os.environ[name]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Started in the background by a shell. The sessions that tests interrupt would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.add_cleanup(lambda: os.environ.update(hidden))
 
 

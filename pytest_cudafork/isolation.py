@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cudafork.markers import marks_of
+from pytest_cudafork.markers import DEFAULT_TIMEOUT, marks_of
 from pytest_cudafork.session import SESSION
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def run_if_isolated(item: pytest.Item, nextitem: pytest.Item | None) -> bool | N
     session = item.config.stash[SESSION]
     option = item.config.option
     rules = IsolationConfig(
+        timeout=DEFAULT_TIMEOUT,
         debugger=bool(option.usepdb or option.trace),
         inside=session.isolated,
     )

@@ -40,11 +40,8 @@ MARKERS = (
         "cuda_isolated",
         f"cuda_isolated(method='auto', timeout={DEFAULT_TIMEOUT:.0f})",
         "run the test in a process of its own: method is auto, fork, forkserver or spawn; timeout "
-        "in seconds, None for no limit",
-        {
-            "method": f"one of {', '.join(METHODS)}",
-            "timeout": "a number of seconds above 0, or None for no limit",
-        },
+        "in seconds",
+        {"method": f"one of {', '.join(METHODS)}", "timeout": "a number of seconds above 0"},
     ),
     Marker(
         "cuda_fork_ok",
@@ -61,7 +58,7 @@ class Marks(NamedTuple):
     spawn_only: bool = False
     isolated: bool = False
     method: str = "auto"
-    timeout: float | None = DEFAULT_TIMEOUT
+    timeout: float | None = None
     fork_ok: str | None = None
     complaint: str = ""
     """What is wrong with the markers; the test fails for it in its set-up."""
@@ -121,7 +118,7 @@ def read_marks(item: pytest.Item) -> Marks:
         spawn_only="spawn_only" in values,
         isolated="cuda_isolated" in values,
         method=isolated.get("method", "auto"),
-        timeout=isolated.get("timeout", DEFAULT_TIMEOUT),
+        timeout=isolated.get("timeout"),
         fork_ok=fork_ok["reason"] if fork_ok is not None else None,
     )
 
@@ -149,7 +146,5 @@ def _accepts(key: str, value: object) -> bool:
     if key == "method":
         return value in METHODS
     if key == "timeout":
-        if value is None:
-            return True
         return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
     return isinstance(value, str) and bool(value.strip())

@@ -194,7 +194,8 @@ class Observer:
 
     def _append(self, kind: str, **fields: Any) -> str:
         try:
-            return self.ledger.append(kind, **fields)
+            # The owner is not left to the environment: a test may have cleared that for a while.
+            return self.ledger.append(kind, owner=self.owner, **fields)
         except OSError as error:
             # The session's directory is gone (the session ended before this process did), or the
             # disk is full. The program under test must not fail for that.

@@ -22,13 +22,21 @@ def short_path(filename: str, base: str | None = None) -> str:
     """Shorten a path as far as it stays clear: relative to ``base``, or from site-packages on."""
     if filename.startswith("<"):
         return filename
-    base = base or os.getcwd()
     site = _SITE.sub("", filename)
     if site != filename:
         return site
-    if filename.startswith(base.rstrip(os.sep) + os.sep):
-        return os.path.relpath(filename, base)
+    base = base or _working_directory()
+    if base and filename.startswith(base.rstrip(os.sep) + os.sep):
+        return filename[len(base.rstrip(os.sep)) + 1 :]
     return _STDLIB.sub(r"\1", filename)
+
+
+def _working_directory() -> str:
+    """The current directory; "" where it has been removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def location(frame: Frame) -> str:
