@@ -71,17 +71,12 @@ def begin(config: pytest.Config, namespace: Any) -> CudaForkSession:
 
 def _begin_watch(config: pytest.Config, session: CudaForkSession) -> None:
     from pytest_cudafork.inherit import inherited_watch
-    from pytest_cudafork.observe.environment import EnvironmentChanges
-    from pytest_cudafork.observe.ledger import OWNER_ENV
 
     inherited = inherited_watch()
     owner = str(os.getpid())
     if inherited is not None and _works_for_parent(session.isolated):
         session.watch, session.joined = inherited, True
-        inherited.observer.owner = owner
-        environment = EnvironmentChanges()
-        environment.set(OWNER_ENV, owner)
-        config.add_cleanup(environment.undo)
+        config.add_cleanup(inherited.observer.work_for(owner))
         return
     _begin_own_watch(config, session, owner)
 

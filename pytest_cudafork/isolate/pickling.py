@@ -110,7 +110,9 @@ def _goes_by_value(module: Any) -> bool:
         return False
     file = getattr(module, "__file__", None)
     if not isinstance(file, str):
-        return module.__spec__ is None  # made by hand, not built in and no namespace package
+        # Made by hand; not built in, no namespace package, and not an imitation of a module that
+        # loads its parts on access (py's are, and they refuse this attribute).
+        return getattr(module, "__spec__", module) is None
     if file.startswith(_installed_prefixes()):
         return False
     base = os.path.basename(file)

@@ -152,6 +152,7 @@ def _wrapper(target: Callable[..., Any], around: Around) -> Callable[..., Any]:
         caller = sys._getframe(1)
 
         def proceed(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
             return _call_as(caller, target, args, kwargs)
 
         return around(proceed, args, kwargs, caller)

@@ -104,6 +104,8 @@ class NativeWitness:
         library.cudafork_state.restype = ctypes.c_int
         library.cudafork_touch_count.restype = ctypes.c_long
         library.cudafork_arm.argtypes = [ctypes.c_int, ctypes.c_int]
+        library.cudafork_remember.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+        library.cudafork_remember.restype = None
         self.is_phantom = hasattr(library, "cudafork_set_face")
         if self.is_phantom:
             library.cudafork_set_face.argtypes = [ctypes.c_char_p]
@@ -117,6 +119,10 @@ class NativeWitness:
     def touch_count(self) -> int:
         """Return the touches of this process since it was forked or executed."""
         return int(self.library.cudafork_touch_count())
+
+    def remember(self, ledger: str, owner: str) -> None:
+        """Say where touches go while the environment does not: a test may have cleared it."""
+        self.library.cudafork_remember(os.fsencode(ledger), owner.encode())
 
     @property
     def face(self) -> str:

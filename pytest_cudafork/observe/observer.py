@@ -94,8 +94,20 @@ class Observer:
         self._follow_forks()
         self.witnesses = install(self.settings.device, self.record_touch, self.is_poisoned)
         self._undo.append(self.witnesses.undo)
-        if self.witnesses.native is not None:
-            self._counted_before = self.witnesses.native.touch_count()
+        native = self.witnesses.native
+        if native is not None:
+            self._counted_before = native.touch_count()
+            native.remember(self.settings.ledger, self.owner)
+            self._undo.append(lambda: native.remember("", ""))
+
+    def work_for(self, owner: str) -> Callable[[], None]:
+        """Write for this pytest process from now on; the callable that is returned undoes it."""
+        self.owner = owner
+        if self.witnesses is not None and self.witnesses.native is not None:
+            self.witnesses.native.remember(self.settings.ledger, owner)
+        environment = EnvironmentChanges()
+        environment.set(OWNER_ENV, owner)
+        return environment.undo
 
     def stop(self) -> None:
         """Take everything back that can be taken back."""

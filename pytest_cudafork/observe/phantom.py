@@ -98,8 +98,10 @@ def install(face: str) -> PhantomWitness:
     environment.prepend_path("LD_LIBRARY_PATH", str(native_libs.PHANTOM_DRIVER.parent))
     # Triton looks for the file itself, and asks ldconfig before LD_LIBRARY_PATH.
     environment.set("TRITON_LIBCUDA_PATH", str(native_libs.PHANTOM_DRIVER.parent))
-    native.set_face(None)  # the library reads the environment at each question
-    return PhantomWitness(face, native, [environment.undo, native.arm()])
+    native.set_face(face)  # not left to the environment, which a test may clear for a while
+    return PhantomWitness(
+        face, native, [environment.undo, lambda: native.set_face(None), native.arm()]
+    )
 
 
 def _driver() -> CDLL:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from pytest_cudafork.observe.advice import advise, what_the_line_is
 from pytest_cudafork.observe.scopes import source_line
-from pytest_cudafork.observe.touch import Frame, Touch
+from pytest_cudafork.observe.touch import MACHINERY, Frame, Touch
 
 _SITE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 _STDLIB = re.compile(r".*[/\\]lib(?:64)?[/\\](python3\.\d+t?[/\\])(?!site-packages|dist-packages)")
@@ -76,6 +76,7 @@ def touch_lines(touch: Touch, *, advice: bool = True) -> list[str]:
             lines.append(f"    > {source}")
     lines.append(f"  {_entry(touch)} in {when_of(touch)}")
     lines.extend(_calls(touch))
+    lines.extend(_callers(touch))
     lines.extend(_imports(touch.import_chain))
     if advice:
         lines.append("  what to do:")
@@ -103,6 +104,20 @@ def _calls(touch: Touch) -> list[str]:
         half = _MOST_CALLS // 2
         told[half:-half] = [f"    ... {len(told) - 2 * half} more calls ..."]
     return ["  which called:", *told]
+
+
+def _callers(touch: Touch) -> list[str]:
+    """Who called a culprit that is a plain call, nearest first, up to the test machinery."""
+    culprit = touch.culprit
+    if touch.at_import or culprit is None or culprit not in touch.frames:
+        return []
+    told: list[str] = []
+    for frame in touch.frames[touch.frames.index(culprit) + 1 :]:
+        if frame.package in MACHINERY:
+            break
+        if frame.package != "<stdlib>" and not frame.is_import_machinery:
+            told.append(f"    {location(frame)} in {frame.name}")
+    return ["  called from:", *told[:_MOST_CALLS]] if told else []
 
 
 def _imports(chain: Sequence[Frame]) -> list[str]:

@@ -47,6 +47,7 @@ class Row:
             kwargs: dict[str, Any],
             caller: FrameType | None,
         ) -> Any:
+            __tracebackhide__ = True
             return self.behavior(witness, self.entry, proceed, args, kwargs, caller)
 
         return around

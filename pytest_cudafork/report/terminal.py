@@ -89,7 +89,9 @@ def write_summary(
         terminal.write_line("no touch of CUDA was seen")
     for limit in limits:
         terminal.write_line(f"not observable: {limit}", yellow=True)
-    terminal.write_line(counts.line(), red=bad, green=not bad, bold=True)
+    # Not green where something could not be seen: that is not the same as clean.
+    good = not bad and not limits
+    terminal.write_line(counts.line(), red=bad, green=good, yellow=not bad and not good, bold=True)
     if settings.ledger:
         terminal.write_line(f"ledger: {settings.ledger}")
 

@@ -5,6 +5,7 @@ It does not know what any test looks for.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from collections.abc import Mapping
@@ -15,6 +16,12 @@ import pytest
 
 TIME_LIMIT = 60
 """Seconds for one session; the slowest takes a few, a deadlock takes them all."""
+
+# Not importorskip: the fixture pytester forgets what its test imported, and torch cannot be
+# imported a second time.
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+)
 
 _TOUCH = 'ctypes.CDLL("libcuda.so.1").cuInit(0)'
 _MODULE = """
@@ -79,7 +86,8 @@ def run_session(
 def check(
     pytester: pytest.Pytester, level: str, *args: str | Path, env: Mapping[str, str] | None = None
 ) -> pytest.RunResult:
-    """Run a session with the check at this level."""
+    """Run a session with the check at this level, under the phantom on every machine."""
+    env = {"PYTEST_CUDA_FORK_DEVICE": "phantom", **(env or {})}
     return run_session(pytester, f"--cuda-fork-check={level}", "-v", *args, env=env)
 
 

@@ -12,7 +12,16 @@ import pytest
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.guard import ForkVerdict, Rules, Watched, allowed_module, install
 from pytest_cudafork.observe.driver import CudaState, Driver, Verdict
-from tests.plugin.helpers import check, counts, failure, line_of, module, outcomes, run_session
+from tests.plugin.helpers import (
+    check,
+    counts,
+    failure,
+    line_of,
+    module,
+    needs_torch,
+    outcomes,
+    run_session,
+)
 
 WAYS = """
 from os import fork as forked_by_another_name
@@ -207,8 +216,8 @@ def test_not_allowed():
     assert set(outcomes(check(pytester, "fork", "-k", "allowed")).values()) == {"PASSED"}
 
 
+@needs_torch
 def test_workers_of_a_data_loader_may_fork_and_are_watched(pytester: pytest.Pytester) -> None:
-    pytest.importorskip("torch")
     pytester.makepyfile(
         module(
             """

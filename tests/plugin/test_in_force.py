@@ -15,6 +15,7 @@ from tests.plugin.helpers import (
     failure,
     line_of,
     module,
+    needs_torch,
     outcomes,
     run_session,
 )
@@ -137,8 +138,8 @@ def test_without_native_libraries_the_check_says_what_it_cannot_see(
     result.stderr.fnmatch_lines(["ERROR: --cuda-fork-device: phantom:sm_90: *was not built*"])
 
 
+@needs_torch
 def test_without_native_libraries_torch_is_still_watched(pytester: pytest.Pytester) -> None:
-    pytest.importorskip("torch")
     env = {"PYTHONPATH": _without_native_libraries(pytester.mkdir("elsewhere"))}
     path = pytester.makepyfile(
         module("import torch\nHAS = torch.cuda.is_available()  # culprit\ndef test_a(): child()\n")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.observe.touch import culprit_of, first_import_body, frames_from
-from tests.plugin.torch_support import run
+from tests.plugin.torch_support import require_cpu_build_of_torch, run
 
-pytest.importorskip("torch")
+require_cpu_build_of_torch()
 
 # Measured on an H200, or seen to call cuInit in a CUDA build of torch over the phantom driver; with
 # the entry that the witness names on a CPU build.

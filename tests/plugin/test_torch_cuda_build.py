@@ -7,13 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
+from tests.plugin.torch_support import require_cpu_build_of_torch, run
 
-from tests.plugin.torch_support import run
-
-torch = pytest.importorskip("torch")
-if hasattr(torch._C, "_cuda_getDeviceCount"):
-    pytest.skip("the stand-ins are for a build of torch without CUDA", allow_module_level=True)
+require_cpu_build_of_torch()
 
 # ``list.pop`` is a function in C that answers what we like and counts how often it was asked.
 BUILD = """

@@ -13,9 +13,9 @@ from pytest_cudafork.observe import torch_names
 from pytest_cudafork.observe.torch_devices import properties_of
 from pytest_cudafork.observe.torch_present import parse_face
 from pytest_cudafork.observe.touch import culprit_of, frames_from
-from tests.plugin.torch_support import run
+from tests.plugin.torch_support import require_cpu_build_of_torch, run
 
-pytest.importorskip("torch")
+require_cpu_build_of_torch()
 
 BEFORE_INIT = {
     "torch.cuda.device_count()": "2",

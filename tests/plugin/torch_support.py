@@ -5,6 +5,7 @@ It does not know what the tests look for.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -12,6 +13,24 @@ import sys
 import textwrap
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+
+def require_cpu_build_of_torch() -> None:
+    """Skip a module that states what a build of torch without CUDA does.
+
+    What a build with CUDA does is held by the specimens and by the tests on a GPU. torch is not
+    imported for the answer: that takes seconds, and pytester forgets it and breaks it.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        pytest.skip("torch is not installed", allow_module_level=True)
+    version: dict[str, Any] = {}
+    exec(Path(spec.origin).with_name("version.py").read_text(encoding="utf-8"), version)
+    if version["cuda"] is not None:
+        pytest.skip(f"torch {version['__version__']} has CUDA", allow_module_level=True)
+
 
 PRELUDE = '''
 import json, os, sys, warnings

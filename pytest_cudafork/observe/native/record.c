@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -79,6 +80,22 @@ static const char *variable(const char *name)
     return value ? value : "";
 }
 
+/* What cudafork_remember kept: a test may have cleared the environment for a while. */
+static char kept_ledger[4096], kept_owner[64];
+
+void record_remember(const char *ledger, const char *owner)
+{
+    snprintf(kept_ledger, sizeof kept_ledger, "%s", ledger);
+    snprintf(kept_owner, sizeof kept_owner, "%s", owner);
+}
+
+static const char *variable_or(const char *name, const char *kept)
+{
+    const char *value = variable(name);
+
+    return *value ? value : kept;
+}
+
 static void add_string(struct text *line, const char *key, const char *value)
 {
     text_word(line, key);
@@ -101,7 +118,7 @@ static void add_common(struct text *line)
     add_number(line, "\",\"t\":", time);
     add_number(line, ",\"pid\":", pid);
     add_number(line, ",\"tid\":", syscall(SYS_gettid));
-    add_string(line, ",\"owner\":", variable("_CUDAFORK_OWNER"));
+    add_string(line, ",\"owner\":", variable_or("_CUDAFORK_OWNER", kept_owner));
     add_string(line, ",\"test\":", variable("PYTEST_CURRENT_TEST"));
     add_string(line, ",\"phase\":", variable("_CUDAFORK_PHASE"));
 }
@@ -161,7 +178,7 @@ static void write_touch(const struct touch *touch, const char *ledger)
 
 void witness_record(const struct touch *touch)
 {
-    const char *ledger = variable("_CUDAFORK_LEDGER");
+    const char *ledger = variable_or("_CUDAFORK_LEDGER", kept_ledger);
     int error = errno;
 
     if (!*ledger || busy)

@@ -72,6 +72,11 @@ void witness_reset(int to)
     witness_unlock();
 }
 
+EXPORT void cudafork_remember(const char *ledger, const char *owner)
+{
+    record_remember(ledger, owner);
+}
+
 EXPORT int cudafork_state(void) { return witness_state(); }
 
 EXPORT long cudafork_touch_count(void)

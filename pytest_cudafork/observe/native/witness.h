@@ -27,6 +27,10 @@ void witness_count(struct touch *touch);
 /* Writes the touch to the ledger, once per distinct stack. Never waits for the GIL. */
 void witness_record(const struct touch *touch);
 
+/* Where touches go, and for whom, while the environment does not say; "" for nowhere. A path that
+ * is too long is cut, so its touches go nowhere. */
+void record_remember(const char *ledger, const char *owner);
+
 int witness_state(void);
 void witness_reset(int state);
 
