@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -53,7 +52,7 @@ class PhantomCuda:
     def _settings(self, face: str) -> WatchSettings:
         if self._outer is None:
             return WatchSettings(ledger=os.devnull, device=face, level="poison")
-        return replace(self._outer.observer.settings, device=face)
+        return self._outer.observer.settings._replace(device=face)
 
     def hide(self) -> None:
         """Put everything back to how it was before the test."""

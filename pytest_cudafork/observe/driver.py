@@ -8,7 +8,6 @@ from __future__ import annotations
 import enum
 import os
 import sys
-from dataclasses import dataclass
 from typing import NamedTuple
 
 LIBCUDA = "libcuda.so.1"
@@ -44,8 +43,7 @@ class DriverAnswer(NamedTuple):
     detail: str = ""
 
 
-@dataclass(frozen=True)
-class CudaState:
+class CudaState(NamedTuple):
     """CUDA in one process at one moment.
 
     ``torch_initialized`` and ``torch_in_bad_fork`` are torch's own flags, shown beside the driver's

@@ -10,9 +10,8 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cudafork.observe.driver import CudaState, Driver, ask_driver, ask_torch, judge
 from pytest_cudafork.observe.environment import EnvironmentChanges
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
 WATCH_ENV = "_CUDAFORK_WATCH"
 
 
-@dataclass(frozen=True)
-class WatchSettings:
+class WatchSettings(NamedTuple):
     """What every process of a session has to know.
 
     ``device`` is "real", "none", or the phantom's face: "absent", "sm_90x2".
@@ -40,7 +38,7 @@ class WatchSettings:
 
     def to_text(self) -> str:
         """One line for the environment."""
-        return json.dumps(asdict(self))
+        return json.dumps(self._asdict())
 
     @classmethod
     def from_text(cls, text: str) -> WatchSettings:

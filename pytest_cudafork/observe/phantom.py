@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_cudafork.observe import native_libs
 from pytest_cudafork.observe.environment import EnvironmentChanges
@@ -22,7 +21,7 @@ FACE_ENV = "_CUDAFORK_FACE"
 ABSENT = "absent"
 MOST_DEVICES = 16
 
-_FACE = re.compile(r"sm_([1-9][0-9]{1,2})(?:x([1-9][0-9]?))?")
+_FACE = r"sm_([1-9][0-9]{1,2})(?:x([1-9][0-9]?))?"
 _LIBCUDA = "libcuda.so.1"
 _LIBNVML = "libnvidia-ml.so.1"
 
@@ -34,8 +33,7 @@ class PhantomError(RuntimeError):
     """
 
 
-@dataclass(frozen=True)
-class Face:
+class Face(NamedTuple):
     """What the phantom pretends: `capability` is None where there is no GPU (``absent``)."""
 
     capability: tuple[int, int] | None
@@ -51,7 +49,7 @@ def parse_face(text: str) -> Face:
     """
     if text == ABSENT:
         return Face(None, 0)
-    match = _FACE.fullmatch(text)
+    match = re.fullmatch(_FACE, text)
     devices = int(match[2] or 1) if match else 0
     if match is None or devices > MOST_DEVICES:
         raise ValueError(
@@ -62,13 +60,13 @@ def parse_face(text: str) -> Face:
     return Face(divmod(int(match[1]), 10), devices)
 
 
-@dataclass
 class PhantomWitness:
     """The phantom driver, installed in this process."""
 
-    face: str
-    native: NativeWitness
-    _undo: list[Callable[[], None]] = field(default_factory=list)
+    def __init__(self, face: str, native: NativeWitness, undo: list[Callable[[], None]]) -> None:
+        self.face = face
+        self.native = native
+        self._undo = undo
 
     def undo(self) -> None:
         """Take back the environment and the signal. The library itself stays mapped."""

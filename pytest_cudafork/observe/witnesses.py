@@ -6,7 +6,6 @@ It does not know how a witness works, nor who reads what it writes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,17 +17,23 @@ class WitnessError(RuntimeError):
     """The device that was asked for is not to be had here; Recoverable by asking for another."""
 
 
-@dataclass
 class Witnesses:
     """The witnesses in force in this process; ``limits`` says in words what they cannot see."""
 
-    words: str
-    limits: tuple[str, ...] = ()
-    native: NativeWitness | None = None
-    torch: TorchWitness | None = None
-    simulated: bool = False
-    """Whether torch's own word counts: with a real driver, initialized is what the driver says."""
-    _undo: list[Callable[[], object]] = field(default_factory=list)
+    def __init__(
+        self,
+        words: str,
+        limits: tuple[str, ...] = (),
+        native: NativeWitness | None = None,
+        undo: Callable[[], object] | None = None,
+    ) -> None:
+        self.words = words
+        self.limits = limits
+        self.native = native
+        self.torch: TorchWitness | None = None
+        self.simulated = False
+        """Whether torch's own word counts: with a real driver, initialized is what that says."""
+        self._undo: list[Callable[[], object]] = [] if undo is None else [undo]
 
     def torch_touched(self) -> bool:
         """Whether torch was asked something for which a CUDA build would have initialized."""
@@ -69,8 +74,8 @@ def _real() -> Witnesses:
     witness = injection.install()
     if witness.native is None:
         limit = f"the line of a touch by anything but torch: {witness.reason}"
-        return Witnesses("torch API", (limit,), _undo=[witness.undo])
-    return Witnesses("injection + torch API", native=witness.native, _undo=[witness.undo])
+        return Witnesses("torch API", (limit,), undo=witness.undo)
+    return Witnesses("injection + torch API", native=witness.native, undo=witness.undo)
 
 
 def _phantom(face: str) -> Witnesses:
@@ -82,7 +87,7 @@ def _phantom(face: str) -> Witnesses:
         if face != phantom.ABSENT:
             raise WitnessError(f"phantom:{face}: {error}") from None
         return Witnesses("torch API", (f"touches by anything but torch: {error}",))
-    return Witnesses("phantom driver + torch API", native=witness.native, _undo=[witness.undo])
+    return Witnesses("phantom driver + torch API", native=witness.native, undo=witness.undo)
 
 
 def _no_native(what: str) -> str:
