@@ -65,14 +65,17 @@ class Watched(Protocol):
 def install(rules: Rules) -> UndoStack:
     """Guard this process, and by inheritance all its descendants; calling the result ends it."""
     undo = UndoStack()
-    originals = {name: getattr(os, name) for name in _APIS if hasattr(os, name)}
-    for name in originals:
+    for name in _APIS:
+        original = getattr(os, name, None)
+        if original is None:
+            continue
         hook(undo, os, name, _around(f"os.{name}", rules))
-    guarded = {id(original): getattr(os, name) for name, original in originals.items()}
-    for module in list(sys.modules.values()):
-        for alias, value in list(getattr(module, "__dict__", {}).items()):
-            if id(value) in guarded:
-                undo.set(module, alias, guarded[id(value)])
+        guarded = getattr(os, name)
+        for module in list(sys.modules.values()):
+            namespace = getattr(module, "__dict__", {})
+            # Compared by identity: equality runs code of whatever the modules hold.
+            for alias in [key for key, value in list(namespace.items()) if value is original]:
+                undo.set(module, alias, guarded)
     return undo
 
 
