@@ -86,7 +86,13 @@ class Check:
             return (yield)
         except CudaForkError as error:
             report = pytest.TestReport(
-                item.nodeid, item.location, dict(item.keywords), "failed", str(error), "setup"
+                item.nodeid,
+                item.location,
+                # As pytest does: the values need not survive the way from a worker of xdist.
+                dict.fromkeys(item.keywords, 1),
+                "failed",
+                str(error),
+                "setup",
             )
             item.ihook.pytest_runtest_logreport(report=report)
             item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

@@ -14,10 +14,11 @@ suite of small tests 4 % slower, and it could not be taken back.
 from __future__ import annotations
 
 import enum
+import functools
 import os
 import sys
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple, Protocol
 
 from pytest_cudafork.errors import CudaForkError
@@ -34,6 +35,7 @@ DEFAULT_ALLOW = ("torch.utils.data",)
 """Modules whose forks are watched and not refused, also while CUDA is initialized."""
 
 _APIS = ("fork", "forkpty")
+_NAMESPACE: Any = vars(ModuleType)["__dict__"]
 
 
 class ForkVerdict(enum.Enum):
@@ -71,12 +73,22 @@ def install(rules: Rules) -> UndoStack:
             continue
         hook(undo, os, name, _around(f"os.{name}", rules))
         guarded = getattr(os, name)
-        for module in list(sys.modules.values()):
-            namespace = getattr(module, "__dict__", {})
-            # Compared by identity: equality runs code of whatever the modules hold.
-            for alias in [key for key, value in list(namespace.items()) if value is original]:
-                undo.set(module, alias, guarded)
+        _rename(original, guarded)
+        # Taken back in all modules, those too that were imported in the meantime.
+        undo.add(functools.partial(_rename, guarded, original))
     return undo
+
+
+def _rename(old: object, new: object) -> None:
+    """Put ``new`` in the place of ``old`` in every module that has it, under whatever name."""
+    for module in list(sys.modules.values()):
+        if not issubclass(type(module), ModuleType):
+            continue
+        # Past the module's own class: that of a lazy module loads it on any access.
+        namespace = _NAMESPACE.__get__(module)
+        # Compared by identity: equality runs code of whatever the modules hold.
+        for alias in [key for key, value in list(namespace.items()) if value is old]:
+            namespace[alias] = new
 
 
 def _around(api: str, rules: Rules) -> Around:
@@ -152,7 +164,8 @@ def allowed_module(frame: FrameType | None, allow: tuple[str, ...]) -> str:
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         for prefix in allow:
-            if name == prefix or name.startswith(f"{prefix}."):
+            # Code run by exec may call its module anything.
+            if name == prefix or str(name).startswith(f"{prefix}."):
                 return prefix
         frame = frame.f_back
     return ""

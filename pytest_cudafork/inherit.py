@@ -5,6 +5,7 @@ It runs in that process, before any of the user's code, and imports nothing of p
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -22,11 +23,13 @@ def inherited_watch() -> Watch | None:
 
 def begin_inherited() -> None:
     """Begin the inherited watch; a failure is told on stderr and the process goes on unwatched."""
-    watch = inherited_watch()
-    if watch is None:
-        return
     try:
+        watch = inherited_watch()
+        if watch is None:
+            return
         watch.begin()
         watch.observer.note_process()
     except Exception as error:
-        sys.stderr.write(f"pytest-cudafork: process {os.getpid()} is not watched: {error}\n")
+        # The process may have been started without a stderr, or with a broken one.
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            sys.stderr.write(f"pytest-cudafork: process {os.getpid()} is not watched: {error}\n")

@@ -45,7 +45,8 @@ def run_if_isolated(item: pytest.Item, nextitem: pytest.Item | None) -> bool | N
     option = item.config.option
     rules = IsolationConfig(
         timeout=DEFAULT_TIMEOUT,
-        debugger=bool(option.usepdb or option.trace),
+        # there are no such options with -p no:debugging
+        debugger=bool(getattr(option, "usepdb", False) or getattr(option, "trace", False)),
         inside=session.isolated,
     )
     method = choose(marks, rules, _process_state(item.config))

@@ -145,11 +145,13 @@ def _make_ledger(config: pytest.Config, settings: Settings) -> str:
     import shutil
     import tempfile
 
-    from pytest_cudafork.observe.ledger import Ledger
+    from pytest_cudafork.observe.ledger import PATH_ENV, Ledger
 
     path = settings.ledger
     try:
-        if not path:
+        # A session that a test starts may inherit the name of the file in which the session of
+        # that test is writing; emptying that would lose what it has seen.
+        if not path or _same_file(path, os.environ.get(PATH_ENV, "")):
             folder = tempfile.mkdtemp(prefix="pytest-cudafork-")
             config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
             path = os.path.join(folder, "ledger.jsonl")
@@ -162,6 +164,13 @@ def _make_ledger(config: pytest.Config, settings: Settings) -> str:
             "another folder with TMPDIR"
         ) from None
     return path
+
+
+def _same_file(path: str, other: str) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except OSError:
+        return False
 
 
 def resolve_device(device: Device) -> str:

@@ -30,7 +30,7 @@ def _watch() -> None:
     sys.path.append(root)  # the process may run in an environment of its own
     try:
         from pytest_cudafork.inherit import begin_inherited
-    except ImportError:
+    except Exception:  # not only ImportError: the code may be too new for that Python
         return  # another Python, in which the plugin cannot run
     finally:
         sys.path.remove(root)

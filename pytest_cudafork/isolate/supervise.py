@@ -25,6 +25,8 @@ EXIT_SECONDS = 10.0
 """How long a child may take to end after its last message."""
 _LOOK_SECONDS = 0.02
 """How often to look at a child without a pidfd."""
+_LONGEST_WAIT_SECONDS = 3600.0
+"""What one wait may take: poll counts milliseconds in a C int, and a limit may be infinite."""
 
 OnMessage = Callable[[wire.Message, "list[int]"], bool]
 """Takes a message and the descriptors that came with it, to close; True: it is the last."""
@@ -116,6 +118,8 @@ class Supervisor:
             poller.register(running.pidfd, select.POLLIN)
         elif seconds is None or seconds > _LOOK_SECONDS:
             seconds = _LOOK_SECONDS
+        if seconds is not None:
+            seconds = min(seconds, _LONGEST_WAIT_SECONDS)
         # rounded up, or the last millisecond would be spent in a busy loop
         ready = dict(poller.poll(None if seconds is None else int(seconds * 1000) + 1))
         if running.sock.fileno() in ready:

@@ -163,9 +163,14 @@ def _run(callback: Callback, module: ModuleType) -> None:
         callback(module)
     except Exception:
         _warn(
-            f"pytest-cudafork could not set up its witness for {module.__name__!r}, so CUDA"
+            f"pytest-cudafork could not set up its witness for {_name_of(module)!r}, so CUDA"
             f" touches through it are not recorded:\n{traceback.format_exc()}"
         )
+
+
+def _name_of(module: ModuleType) -> object:
+    """Name the module; a test may have put anything in its place."""
+    return getattr(module, "__name__", module)
 
 
 def _warn(message: str) -> None:

@@ -116,9 +116,12 @@ def ask_torch() -> TorchFlags:
     cuda = sys.modules.get("torch.cuda")
     # A module that is still being imported has no flags yet.
     bad_fork = getattr(cuda, "_is_in_bad_fork", None)
-    if cuda is None or bad_fork is None or not hasattr(cuda, "_initialized"):
+    initialized = getattr(cuda, "_initialized", None)
+    # Nor has what a test puts in torch's place: a Mock's attributes are Mocks, and true.
+    if not isinstance(initialized, bool) or not callable(bad_fork):
         return TorchFlags(None, None)
-    return TorchFlags(bool(cuda._initialized), bool(bad_fork()))
+    in_bad_fork = bad_fork()
+    return TorchFlags(initialized, in_bad_fork if isinstance(in_bad_fork, bool) else None)
 
 
 def judge(

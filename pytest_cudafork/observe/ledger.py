@@ -85,14 +85,26 @@ class LedgerReader:
         self._offset = 0
         self._tail = b""
         self._fd = -1
+        self._file = (0, 0)
         self.torn = 0
         """Lines lost because their writer died while writing."""
 
     def close(self) -> None:
         """Give the file back; a later look opens it again."""
-        if self._fd >= 0:
+        if self._status() is not None:
             os.close(self._fd)
-            self._fd = -1
+        self._fd = -1
+
+    def _status(self) -> os.stat_result | None:
+        """The open file; None before it is opened, and where a test has closed it.
+
+        A test may close all files there are, and the number may be another file's by then.
+        """
+        try:
+            status = os.fstat(self._fd)
+        except OSError:
+            return None
+        return status if (status.st_dev, status.st_ino) == self._file else None
 
     def behind(self) -> bool:
         """Whether anything was written since the last look.
@@ -100,12 +112,16 @@ class LedgerReader:
         Asked after every phase of every test, so it costs one system call on an open file. The
         descriptor's own position is never used: a forked child shares it.
         """
-        if self._fd < 0:
+        status = self._status()
+        if status is None:
             try:
                 self._fd = os.open(self._ledger.path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError:
+                self._fd = -1
                 return False
-        return os.lseek(self._fd, 0, os.SEEK_END) > self._offset
+            status = os.fstat(self._fd)
+            self._file = (status.st_dev, status.st_ino)
+        return status.st_size > self._offset
 
     def new(self) -> list[Record]:
         """Return the records written since the last call, in ledger order."""

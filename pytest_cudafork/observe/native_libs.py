@@ -5,6 +5,7 @@ It does not know when which of them is to be loaded: `phantom.py` and `injection
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -160,6 +161,7 @@ class NativeWitness:
             return _nothing
         # faulthandler keeps the descriptor's number for good; it must outlive this call.
         fd = os.memfd_create("cudafork", os.MFD_CLOEXEC)
+        ours = os.fstat(fd).st_ino
         faulthandler.register(number, file=fd, all_threads=False, chain=False)
         if self.library.cudafork_arm(number, fd) != 0:  # armed too often already
             faulthandler.unregister(number)
@@ -169,7 +171,10 @@ class NativeWitness:
         def undo() -> None:
             self.library.cudafork_arm(0, -1)
             faulthandler.unregister(number)
-            os.close(fd)
+            # A test may have closed all files; the number may be that of another file by now.
+            with contextlib.suppress(OSError):
+                if os.fstat(fd).st_ino == ours:
+                    os.close(fd)
 
         return undo
 

@@ -12,6 +12,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_cudafork.observe.after_import import after_import
+from pytest_cudafork.observe.ledger import PHASE_ENV, TEST_ENV
 from pytest_cudafork.observe.stacks import StackItem
 from pytest_cudafork.observe.undo import UndoStack
 
@@ -117,14 +118,16 @@ class TorchWitness:
         return lambda: show(previous)
 
     def touch(self, entry: str, caller: FrameType | None) -> None:
-        """Record that *caller* initializes CUDA through *entry*; once for each stack."""
+        """Record that *caller* initializes CUDA through *entry*; once for each stack and test."""
         pid = os.getpid()
         if pid != self._pid:
             self._pid, self._seen = pid, set()
         from pytest_cudafork.observe.hooking import calling_stack
 
         stack = calling_stack(caller)
-        key = hash((entry, *stack))
+        # The same lines in another test are another finding (parameters, fixtures).
+        place = os.environ.get(TEST_ENV), os.environ.get(PHASE_ENV)
+        key = hash((entry, place, *stack))
         self._count += 1
         if key in self._seen:
             return

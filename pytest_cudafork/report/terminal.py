@@ -92,7 +92,7 @@ def write_summary(
     # Not green where something could not be seen: that is not the same as clean.
     good = not bad and not limits
     terminal.write_line(counts.line(), red=bad, green=good, yellow=not bad and not good, bold=True)
-    if settings.ledger:
+    if settings.ledger == observer.settings.ledger:
         terminal.write_line(f"ledger: {settings.ledger}")
 
 
