@@ -95,8 +95,13 @@ class ForkServer:
 
     def _ask(self, text: str, fds: list[int] | None = None) -> str:
         assert self._control is not None, "the server is started before it is asked"
-        socket.send_fds(self._control, [text.encode()], fds or [])
-        reply = self._control.recv(_LONGEST_REPLY)
+        try:
+            socket.send_fds(self._control, [text.encode()], fds or [])
+            reply = self._control.recv(_LONGEST_REPLY)
+        except BaseException:
+            # A late answer (an alarm came, the time was up) must not answer the next request.
+            self._close()
+            raise
         if not reply:
             raise EOFError("the fork server closed the connection")
         return reply.decode()

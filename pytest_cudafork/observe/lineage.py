@@ -36,11 +36,18 @@ class Lineage:
         self.on_poisoned_child: Callable[[], None] | None = None
         self._parent = os.getpid()
         self._parent_unclean = False
-        os.register_at_fork(before=self._before, after_in_child=self._in_child)
+        os.register_at_fork(
+            before=self._before,
+            after_in_parent=self._in_parent,
+            after_in_child=self._in_child,
+        )
 
     def _before(self) -> None:
         self._parent = os.getpid()
         self._parent_unclean = self.poisoned_by is not None or self.unclean()
+
+    def _in_parent(self) -> None:
+        self.next_fork = ""  # a later fork that bypasses the guard is another one
 
     def _in_child(self) -> None:
         self.forked_by, self.next_fork = self.next_fork, ""

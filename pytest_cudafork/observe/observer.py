@@ -180,7 +180,7 @@ class Observer:
         self, *, api: str, verdict: str, rule: str, state: CudaState, frame: FrameType | None
     ) -> None:
         """Write a fork that happens, or was refused, while CUDA is not clean here."""
-        self.lineage.next_fork = self._append(
+        fork = self._append(
             "fork",
             api=api,
             verdict=verdict,
@@ -188,6 +188,8 @@ class Observer:
             state=state.verdict.value,
             stack=stack_of(frame),
         )
+        # A refused fork has no child that could be told which fork made it.
+        self.lineage.next_fork = "" if verdict == "guarded" else fork
 
     def _note_child(self) -> None:
         self._append(

@@ -84,8 +84,10 @@ def fork_story(
 
     """
     first = history.initializer(pid)
+    own = first is None or first.pid == pid
+    how = "has initialized CUDA" if own else "was forked from one that had initialized CUDA"
     lines = [
-        "fork refused: this process has initialized CUDA, so a child forked from it can never use "
+        f"fork refused: this process {how}, so a child forked from it can never use "
         f'CUDA ("Cannot re-initialize CUDA in forked subprocess").{_stand_in(simulated)}',
         "",
         "CUDA was initialized by",
@@ -97,8 +99,10 @@ def fork_story(
     lines.extend(["", f"{api} was called by", *indent([fork_line(frames)])])
     later = [t for t in history.touches if t.pid == pid and first and t.time_ns > first.time_ns]
     if later:
-        lines.extend(["", f"touched again since, {len(later)} other places:"])
+        lines.extend(["", "touched again since:"])
         lines.extend(indent(headline(touch) for touch in later[:_MOST_LATER]))
+        if len(later) > _MOST_LATER:
+            lines.append(f"    ... and {len(later) - _MOST_LATER} more")
     lines.extend(
         [
             "",

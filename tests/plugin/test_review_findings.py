@@ -263,3 +263,34 @@ def test_a_child_whose_python_is_too_old_for_the_plugin_runs_all_the_same(
     result = run_session(pytester, "--cuda-fork-check")
     assert_no_crash(result)
     result.assert_outcomes(passed=2)
+
+
+def test_a_late_answer_of_the_fork_server_answers_no_other_request(tmp_path: Path) -> None:
+    told = run_python(
+        """
+import os, signal
+from pytest_cudafork.isolate.call import run_in_child
+from pytest_cudafork.isolate.forkserver import ForkServer
+
+server = ForkServer()
+
+def run():
+    return run_in_child("forkserver", int, timeout=20, server=server)
+
+def alarm(*args):
+    os.kill(server.pid, signal.SIGCONT)
+    raise TimeoutError("alarm")
+
+run()
+signal.signal(signal.SIGALRM, alarm)
+os.kill(server.pid, signal.SIGSTOP)
+signal.setitimer(signal.ITIMER_REAL, 0.3)
+try:
+    run()
+except TimeoutError:
+    print("interrupted", run(), run())
+server.close()
+""",
+        tmp_path,
+    )
+    assert told == "interrupted 0 0\n"
