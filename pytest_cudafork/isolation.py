@@ -1,60 +1,204 @@
-"""Owns the way from a test's markers to a process of its own, and from fixtures to children.
+"""Owns the way from a test's markers and the options to a process of its own.
 
 It does not know how a child is run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cudafork.markers import DEFAULT_TIMEOUT, marks_of
+from pytest_cudafork.markers import DEFAULT_TIMEOUT, Marks, marks_of
 from pytest_cudafork.session import SESSION
 
 if TYPE_CHECKING:
     from pytest_cudafork.fixtures import RunInChild
-    from pytest_cudafork.isolate.policy import ProcessState
+    from pytest_cudafork.isolate.policy import IsolationConfig, ProcessState
+
+_NEEDS_ZYGOTE = ("forkserver", "auto")
 
 
 class IsolationHooks:
-    """The hook that takes over isolated tests.
+    """The hooks that take over isolated tests.
 
     A plugin object of its own, registered when pytest is configured: later than every installed
     plugin, so it is asked before those that would fork the test (pytest-forked).
     """
 
+    def __init__(self, config: pytest.Config, isolate: str | None) -> None:
+        """Read what the session asks for; ``isolate`` is its method for every test, if any."""
+        self._config = config
+        self._pid = os.getpid()
+        session = config.stash[SESSION]
+        self._isolate = isolate
+        option = config.option
+        # there are no such options with -p no:debugging
+        self._debugger = bool(getattr(option, "usepdb", False) or getattr(option, "trace", False))
+        self._inside = session.isolated
+        # the controller of pytest-xdist runs no tests, and --collect-only runs none anywhere
+        self._runs_tests = not (
+            config.pluginmanager.has_plugin("dsession") or getattr(option, "collectonly", False)
+        )
+        self._isolates_all = self._isolate not in (None, "none") and not self._off
+        self._running = True
+        self._positions: dict[pytest.Item, int] = {}
+
+    @property
+    def _off(self) -> bool:
+        """Whether nothing is isolated in this process."""
+        # a forked child has these hooks too
+        return self._inside or self._debugger or self._pid != os.getpid()
+
+    # -- the fork server is started as early as it is known to be needed --------------------------
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self) -> None:
+        """Start the fork server if every test is to have a child of it."""
+        if self._isolate == "forkserver" and self._isolates_all and self._runs_tests:
+            self._start_zygote([str(arg) for arg in self._config.args])
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self,
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Start it when an import makes this process unsafe to fork."""
+        report = yield
+        if self._isolate == "auto" and self._isolates_all and self._runs_tests:
+            from pytest_cudafork.isolate.children import children_of
+
+            unsafe = not process_state(self._config).safe_to_fork
+            if unsafe and not children_of(self._config).has_zygote:
+                self._start_zygote([str(arg) for arg in self._config.args])
+        return report
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Start it if a marker asks for it: it collects the files with such tests only."""
+        if self._off or not self._runs_tests or self._isolate == "none":
+            return
+        from pytest_cudafork.isolate.policy import wanted_method
+
+        rules = self._rules()
+        wanted = {item: wanted_method(marks_of(item), rules) for item in session.items}
+        if not any(wanted.values()):
+            return
+        self._positions = {item: number for number, item in enumerate(session.items)}
+        needing = [item for item, method in wanted.items() if method in _NEEDS_ZYGOTE]
+        if not needing or (
+            "forkserver" not in wanted.values() and process_state(self._config).safe_to_fork
+        ):
+            return
+        from pytest_cudafork.isolate.children import children_of
+
+        if not children_of(self._config).has_zygote:
+            self._start_zygote(list(dict.fromkeys(str(item.path) for item in needing)))
+
+    def _start_zygote(self, targets: list[str]) -> None:
+        from pytest_cudafork.isolate.children import children_of
+
+        children_of(self._config).start_zygote(targets)
+
+    # -- tests -----------------------------------------------------------------------------------
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> bool | None:
-        """Run a test that is marked for it in a process of its own."""
-        return run_if_isolated(item, nextitem)
+        """Run the test in a process of its own if it is to have one; None leaves it to pytest."""
+        marks = marks_of(item)
+        asked = self._isolates_all or marks.spawn_only or marks.isolated
+        if not asked or self._off or marks.complaint:
+            return None
+        from pytest_cudafork.isolate import policy
+        from pytest_cudafork.isolate.children import children_of
+        from pytest_cudafork.isolate.parent import isolate
+
+        method = policy.choose(marks, self._rules(), process_state(self._config))
+        if method is None:
+            return None
+        children = children_of(self._config)
+        if method.name == "forkserver":
+            blame = children.blame(item)
+            if blame is not None:
+                method = policy.instead_of_zygote(method, blame.reason)
+        following = self._group_mate(item, nextitem, marks)
+        children.look_ahead(self._upcoming(item, nextitem) if following is None else ())
+        return isolate(item, nextitem, method, children, following)
+
+    def _group_mate(
+        self, item: pytest.Item, nextitem: pytest.Item | None, marks: Marks
+    ) -> pytest.Item | None:
+        """Return the next test if it shares the process with this one."""
+        if marks.scope != "module" or nextitem is None or marks_of(nextitem) != marks:
+            return None
+        return nextitem if nextitem.path == item.path else None
+
+    def _upcoming(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> list[pytest.Item]:
+        """Return the tests to come that will surely be spawned, as far as that is known."""
+        if hasattr(self._config, "workerinput"):  # the controller decides what comes
+            upcoming = [] if nextitem is None else [nextitem]
+        else:
+            first = self._positions.get(item, len(self._positions)) + 1
+            upcoming = item.session.items[first : first + _LOOK_AHEAD]
+        from pytest_cudafork.isolate.policy import wanted_method
+
+        rules = self._rules()
+        return [one for one in upcoming if wanted_method(marks_of(one), rules) == "spawn"]
+
+    def _rules(self) -> IsolationConfig:
+        from pytest_cudafork.isolate.policy import IsolationConfig
+
+        return IsolationConfig(
+            every_test=self._isolate,
+            timeout=DEFAULT_TIMEOUT,
+            debugger=self._debugger,
+            inside=self._inside,
+        )
+
+    # -- what the user sees ----------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_teststatus(
+        self, report: pytest.CollectReport | pytest.TestReport, config: pytest.Config
+    ) -> Generator[None, Any, Any]:
+        """Say with ``-v`` how a test was isolated; with ``-vv`` also why not more cheaply."""
+        status = yield
+        method = getattr(report, "isolation", None)
+        # not in the summary at the end, whose lines programs read
+        quiet = config.get_verbosity() < 1 or not self._running
+        if method is None or status is None or quiet or not status[2]:
+            return status
+        category, letter, word = status
+        why = getattr(report, "isolation_why", "") if config.get_verbosity() > 1 else ""
+        added = f" ({method}: {why})" if why else f" ({method})"
+        if isinstance(word, tuple):
+            return category, letter, (f"{word[0]}{added}", word[1])
+        return category, letter, f"{word}{added}"
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """End all children."""
+        from pytest_cudafork.isolate.children import CHILDREN
+
+        self._running = False
+        children = self._config.stash.get(CHILDREN, None)
+        if children is not None:
+            children.close()
 
 
-def run_if_isolated(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run the item in a process of its own if its markers ask for it; None leaves it to pytest."""
-    marks = marks_of(item)
-    if not (marks.spawn_only or marks.isolated):
-        return None
-    from pytest_cudafork.isolate.parent import isolate
-    from pytest_cudafork.isolate.policy import IsolationConfig, choose
-
-    session = item.config.stash[SESSION]
-    option = item.config.option
-    rules = IsolationConfig(
-        timeout=DEFAULT_TIMEOUT,
-        # there are no such options with -p no:debugging
-        debugger=bool(getattr(option, "usepdb", False) or getattr(option, "trace", False)),
-        inside=session.isolated,
-    )
-    method = choose(marks, rules, _process_state(item.config))
-    return None if method is None else isolate(item, nextitem, method)
+_LOOK_AHEAD = 64
+"""How many tests to look at for those whose interpreters can be started ahead."""
 
 
-def _process_state(config: pytest.Config) -> ProcessState:
-    from pytest_cudafork.isolate.policy import ProcessState, count_threads
+def process_state(config: pytest.Config) -> ProcessState:
+    """Return how safe this process is to fork, now."""
+    from pytest_cudafork.isolate.policy import ProcessState
+    from pytest_cudafork.isolate.template_memory import count_threads
     from pytest_cudafork.state import current_state
 
     watch = config.stash[SESSION].watch

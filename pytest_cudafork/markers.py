@@ -6,14 +6,20 @@ It does not know what a marker brings about.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+
+from pytest_cudafork.isolate import peer_words
+
+if TYPE_CHECKING:
+    from pytest_cudafork.gpus.wishes import GpuWish
 
 DEFAULT_TIMEOUT = 600.0
 """Seconds after which an isolated test is ended, so that a hang never stops the session."""
 
 METHODS = ("auto", "fork", "forkserver", "spawn")
+SCOPES = ("test", "module")
 
 
 class MarkerError(ValueError):
@@ -38,16 +44,31 @@ MARKERS = (
     ),
     Marker(
         "cuda_isolated",
-        f"cuda_isolated(method='auto', timeout={DEFAULT_TIMEOUT:.0f})",
+        f"cuda_isolated(method='auto', timeout={DEFAULT_TIMEOUT:.0f}, scope='test')",
         "run the test in a process of its own: method is auto, fork, forkserver or spawn; timeout "
-        "in seconds",
-        {"method": f"one of {', '.join(METHODS)}", "timeout": "a number of seconds above 0"},
+        "in seconds; scope='module' shares the process with the other such tests of the file",
+        {
+            "method": f"one of {', '.join(METHODS)}",
+            "timeout": "a number of seconds above 0",
+            "scope": f"one of {', '.join(SCOPES)}",
+        },
     ),
     Marker(
         "cuda_fork_ok",
         "cuda_fork_ok(reason=...)",
         "the test may fork while CUDA is initialized; its children are still watched",
         {"reason": "a text that is not empty"},
+    ),
+    Marker(
+        "gpus",
+        "gpus(n, share=False, wait=1800)",
+        "run the test in a process of its own that sees n GPUs, which no other test has meanwhile; "
+        "share=True lets others have them that allow it too; wait in seconds for them",
+        {
+            "n": "a whole number of GPUs above 0",
+            "share": "True or False",
+            "wait": "a number of seconds above 0",
+        },
     ),
 )
 
@@ -59,7 +80,9 @@ class Marks(NamedTuple):
     isolated: bool = False
     method: str = "auto"
     timeout: float | None = None
+    scope: str = "test"
     fork_ok: str | None = None
+    gpus: GpuWish | None = None
     complaint: str = ""
     """What is wrong with the markers; the test fails for it in its set-up."""
 
@@ -85,6 +108,9 @@ def marks_of(item: pytest.Item) -> Marks:
             marks = read_marks(item)
         except MarkerError as error:
             marks = Marks(complaint=str(error))
+        if peer_words.is_marked(item):
+            wrong = marks.complaint or peer_words.complaint(item)
+            marks = marks._replace(isolated=True, complaint=wrong)
         item.stash[_MARKS] = marks
     return marks
 
@@ -105,9 +131,18 @@ def read_marks(item: pytest.Item) -> Marks:
     values = {
         marker.name: _keywords(marker, closest[marker.name])
         for marker in MARKERS
-        if marker.name in closest
+        if marker.name in closest and marker.name != "gpus"
     }
+    gpus = _gpus(closest["gpus"]) if "gpus" in closest else None
     isolated = values.get("cuda_isolated", {})
+    if "spawn_only" in values and isolated.get("method", "spawn") not in ("auto", "spawn"):
+        order = list(closest)  # the closest first
+        if order.index("cuda_isolated") < order.index("spawn_only"):
+            raise MarkerError(
+                f"@pytest.mark.cuda_isolated(method={isolated['method']!r}) contradicts the "
+                "@pytest.mark.spawn_only of its class or module, which says that the test is never "
+                "forked: remove one of them"
+            )
     fork_ok = values.get("cuda_fork_ok")
     if fork_ok is not None and "reason" not in fork_ok:
         raise MarkerError(
@@ -116,11 +151,23 @@ def read_marks(item: pytest.Item) -> Marks:
         )
     return Marks(
         spawn_only="spawn_only" in values,
-        isolated="cuda_isolated" in values,
+        isolated="cuda_isolated" in values or gpus is not None,
         method=isolated.get("method", "auto"),
         timeout=isolated.get("timeout"),
+        scope=isolated.get("scope", "test"),
         fork_ok=fork_ok["reason"] if fork_ok is not None else None,
+        gpus=gpus,
     )
+
+
+def _gpus(mark: pytest.Mark) -> GpuWish:
+    """Read the one marker that takes a number."""
+    from pytest_cudafork.gpus.wishes import read_gpus_mark
+
+    try:
+        return read_gpus_mark(mark)
+    except ValueError as error:
+        raise MarkerError(str(error)) from None
 
 
 def _keywords(marker: Marker, mark: pytest.Mark) -> dict[str, Any]:
@@ -143,8 +190,8 @@ def _keywords(marker: Marker, mark: pytest.Mark) -> dict[str, Any]:
 
 
 def _accepts(key: str, value: object) -> bool:
-    if key == "method":
-        return value in METHODS
+    if key in ("method", "scope"):
+        return isinstance(value, str) and value in (METHODS if key == "method" else SCOPES)
     if key == "timeout":
         return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
     return isinstance(value, str) and bool(value.strip())

@@ -9,9 +9,12 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+
+if TYPE_CHECKING:
+    from pytest_cudafork.gpus.wishes import GpuChoice
 
 
 class Level(enum.Enum):
@@ -39,6 +42,10 @@ class Device(NamedTuple):
     face: str = "absent"
 
 
+ISOLATE = ("none", "fork", "forkserver", "spawn", "auto")
+"""What ``--cuda-fork-isolate`` takes."""
+
+
 class Settings(NamedTuple):
     """What the options say, all sources taken together."""
 
@@ -46,6 +53,10 @@ class Settings(NamedTuple):
     device: Device = Device()
     allow: tuple[str, ...] = ()
     ledger: str = ""
+    isolate: str | None = None
+    """A method for every test, "none" for no isolation at all, None: as the markers say."""
+    gpus: GpuChoice | None = None
+    """The GPUs that tests may use; None: all."""
 
     @property
     def active(self) -> bool:
@@ -101,6 +112,21 @@ OPTIONS = (
         "FILE",
         "Keep the record of all touches and forks here, one JSON object a line "
         "(default: a temporary file).",
+    ),
+    Option(
+        "cuda_fork_isolate",
+        "METHOD",
+        "Run every test in a process of its own. METHOD: fork (of the pytest process), forkserver "
+        "(of a clean process that has imported the tests), spawn (a fresh interpreter), auto (the "
+        "cheapest that is safe for the test), none (isolate nothing, whatever the markers say). A "
+        "marker on a test beats fork, forkserver, spawn and auto.",
+    ),
+    Option(
+        "cuda_fork_gpus",
+        "GPUS",
+        "The GPUs that tests marked gpus(n) may use: auto (default: all), a number of them as in "
+        "2, or a list of numbers or UUIDs as in 0,2 ('2,' is GPU 2 alone). CUDA_VISIBLE_DEVICES "
+        "limits them further.",
     ),
 )
 
@@ -158,11 +184,15 @@ def read_settings(config: pytest.Config, namespace: Any) -> Settings:
     device = _read(config, namespace, OPTIONS[1], parse_device)
     allow = _read(config, namespace, OPTIONS[2], parse_modules)
     ledger = _read(config, namespace, OPTIONS[3], parse_file)
+    isolate = _read(config, namespace, OPTIONS[4], parse_isolate)
+    gpus = _read(config, namespace, OPTIONS[5], parse_gpus)
     return Settings(
         level=level or Level.OFF,
         device=device or Device(),
         allow=allow or (),
         ledger=ledger or "",
+        isolate=isolate,
+        gpus=gpus,
     )
 
 
@@ -237,6 +267,30 @@ def parse_modules(text: str) -> tuple[str, ...]:
         if not all(part.isidentifier() for part in name.split(".")):
             raise ValueError(f"{name!r} is not a module name")
     return names
+
+
+def parse_isolate(text: str) -> str:
+    """Read a method of isolation.
+
+    Raises:
+        ValueError: it is none of them.
+
+    """
+    if text not in ISOLATE:
+        raise ValueError(f"{text!r} is not a method: use {', '.join(ISOLATE)}")
+    return text
+
+
+def parse_gpus(text: str) -> GpuChoice:
+    """Read which GPUs may be used.
+
+    Raises:
+        ValueError: it is no such text.
+
+    """
+    from pytest_cudafork.gpus import wishes
+
+    return wishes.parse_gpus(text)
 
 
 def parse_file(text: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 import pytest
 
-from pytest_cudafork import markers, options, session
+from pytest_cudafork import forked, markers, options, session
 from pytest_cudafork.fixtures import (
     cuda_state,
     cuda_uninitialized,
@@ -47,21 +47,33 @@ def pytest_load_initial_conftests(
         namespace = parser.parse_known_args(args, namespace=copy.copy(early_config.option))
         early_config.known_args_namespace = namespace
     session.begin(early_config, namespace)
-    return (yield)
+    result = yield
+    forked.offer_option(parser)  # all plugins are loaded by now, those of conftests too
+    return result
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, isolation and, if the check is on, the hooks that it needs."""
     markers.register(config)
-    config.pluginmanager.register(IsolationHooks(), "cudafork-isolation")
     # Loaded by a conftest, the plugin comes too late for the hook above.
     state = session.begin(config, config.option)
+    isolate = forked.begin(config, state.settings.isolate)
+    config.pluginmanager.register(IsolationHooks(config, isolate), "cudafork-isolation")
+    _register_gpus(config)
     if state.watch is not None:
         from pytest_cudafork.check import Check
 
         check = Check(state, state.watch.observer)
         config.pluginmanager.register(check, "cudafork-check")
+
+
+def _register_gpus(config: pytest.Config) -> None:
+    from pytest_cudafork.gpus.lease import GpuLeases, RefusedTests
+
+    leases = GpuLeases(config, config.stash[SESSION].settings.gpus)
+    config.pluginmanager.register(leases, "cudafork-gpus")
+    config.pluginmanager.register(RefusedTests(), "cudafork-gpus-refused")
 
 
 def pytest_report_header(config: pytest.Config) -> list[str] | None:

@@ -75,10 +75,11 @@ def run_in_child(
     if observer is not None:
         observer("started", running.pid)
     try:
-        ending = supervise.Supervisor(running, timeout, outcome.take).watch()
+        ending = supervise.Supervisor(running).watch(outcome.take, timeout)
     finally:
         if observer is not None:
             observer("ended", running.pid)
+    assert ending is not None, "a watch that waits for the end has one"
     _show_warnings(outcome.warnings)
     name = getattr(fn, "__qualname__", repr(fn))
     error = _failure_of(ending, outcome.last, f"{name} ({method})", timeout)
@@ -118,15 +119,15 @@ class _Outcome:
         self.warnings: list[dict[str, Any]] = []
         self.last: wire.Message | None = None
 
-    def take(self, message: wire.Message, fds: list[int]) -> bool:
+    def take(self, message: wire.Message, fds: list[int]) -> supervise.Said:
         """Take one message; every kind but the warnings is the last."""
         for fd in fds:  # a call sends none
             os.close(fd)
         if message["kind"] == "warnings":
             self.warnings += message["warnings"]
-            return False
+            return supervise.Said.MORE
         self.last = message
-        return True
+        return supervise.Said.LEAVING
 
 
 def _failure_of(

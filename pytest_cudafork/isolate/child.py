@@ -6,14 +6,16 @@ It imports nothing of the parent side, and does not know what the job is that it
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from typing import Any, NoReturn
 
-from pytest_cudafork.isolate import wire
+from pytest_cudafork.isolate import leftovers, wire
 
 ISOLATED_ENV = "_CUDAFORK_ISOLATED"
 """Set to "1" for the session of a child: the plugin reads it there, and isolates nothing again.
@@ -25,6 +27,8 @@ EXIT_LOST = 70
 """Exit status of a child that could not deliver what it had to say."""
 
 _PR_SET_PDEATHSIG = 1
+_TRACKER_SECONDS = 2.0
+_READ_BYTES = 1 << 16
 
 
 class Channel:
@@ -34,9 +38,13 @@ class Channel:
     code because an exception carried it out of the test, says nothing (see ``is_mine``).
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, cookie: bytes) -> None:
         self._sock = sock
+        self._cookie = cookie
         self._pid = os.getpid()
+        self._file = os.fstat(sock.fileno())[:2]
+        self._decoder = wire.Decoder(cookie)
+        self._inbox: list[wire.Message] = []
 
     @property
     def is_mine(self) -> bool:
@@ -51,12 +59,37 @@ class Channel:
 
         """
         if self.is_mine:
-            self._sock.sendall(wire.encode({"kind": kind, **data}))
+            self._check_descriptor()
+            self._sock.sendall(wire.encode({"kind": kind, **data}, self._cookie))
 
     def send_with_fds(self, kind: str, fds: list[int], **data: Any) -> None:
         """Send one short message together with copies of file descriptors."""
         if self.is_mine:
-            socket.send_fds(self._sock, [wire.encode({"kind": kind, **data})], fds)
+            self._check_descriptor()
+            frame = wire.encode({"kind": kind, **data}, self._cookie)
+            socket.send_fds(self._sock, [frame], fds)
+
+    def _check_descriptor(self) -> None:
+        """Refuse to write where a test has closed our descriptor and opened something else."""
+        if os.fstat(self._sock.fileno())[:2] != self._file:
+            raise OSError("the test has closed the descriptor that leads to the parent")
+
+    def receive(self) -> wire.Message | None:
+        """Wait for the next message of the parent; None when it is gone or has nothing more.
+
+        Raises:
+            WireError: What came is no message.
+
+        """
+        while not self._inbox:
+            try:
+                data = self._sock.recv(_READ_BYTES)
+            except ConnectionError:
+                data = b""
+            if not data:
+                return None
+            self._inbox.extend(self._decoder.feed(data))
+        return self._inbox.pop(0)
 
     def leave_if_not_mine(self) -> None:
         """End this process at once if it is a descendant that ran out of the test."""
@@ -90,14 +123,20 @@ def arm_stacks(stacks_fd: int) -> None:
         faulthandler.enable(file=stacks_fd, all_threads=True)
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when the thread that started it ends."""
+def die_with_parent(yes: bool = True) -> None:
+    """Ask the kernel to kill this process when the thread that started it ends, or not to."""
     if not sys.platform.startswith("linux"):
         return
+    with contextlib.suppress(OSError, AttributeError):  # a libc without prctl: not Linux's own
+        _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if yes else 0, 0, 0, 0)
+
+
+@functools.cache
+def _libc() -> Any:
+    """Open the C library once; a child inherits it opened."""
     import ctypes
 
-    with contextlib.suppress(OSError, AttributeError):  # a libc without prctl: not Linux's own
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    return ctypes.CDLL(None)
 
 
 def forget_parent_exit_work() -> None:
@@ -118,8 +157,11 @@ def forget_parent_exit_work() -> None:
         atexit.register(util._exit_function)
 
 
-def leave(status: int) -> NoReturn:
+def leave(status: int, channel: Channel | None = None) -> NoReturn:
     """End this process: what was registered for its end, its streams, and no more.
+
+    Where there is a channel, the parent is told when nothing is left that could fail, so that it
+    need not wait while the kernel takes the process apart.
 
     The interpreter is not taken apart: after a fork that is not ours to do, and the libraries of a
     GPU are known to crash there.
@@ -128,9 +170,33 @@ def leave(status: int) -> NoReturn:
 
     try:
         atexit._run_exitfuncs()
+        _end_resource_tracker()
+        flush_streams()
+        if channel is not None and status == 0:
+            with contextlib.suppress(OSError):  # the parent is gone, or the test closed it
+                channel.send("done")
     finally:
         flush_streams()
         os._exit(status)
+
+
+def _end_resource_tracker() -> None:
+    """Let ``multiprocessing`` remove shared memory that the test has forgotten, and wait for it.
+
+    Its tracker does so when the last process that knows it has gone; but then it would be killed as
+    what is left of the test. One that was there before this process was forked is not ours.
+    """
+    tracker: Any = sys.modules.get("multiprocessing.resource_tracker")
+    tracker = getattr(tracker, "_resource_tracker", None)
+    fd, pid = getattr(tracker, "_fd", None), getattr(tracker, "_pid", None)
+    if fd is None or pid is None:
+        return
+    with contextlib.suppress(OSError):  # the test has ended it; or it is not ours
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        os.close(fd)
+        until = time.monotonic() + _TRACKER_SECONDS
+        while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < until:
+            time.sleep(0.002)
 
 
 def flush_streams() -> None:
@@ -166,19 +232,24 @@ def run_request(channel_fd: int, request_fd: int, stacks_fd: int) -> NoReturn:
     """Do the job of a request in this process, which was made for it, and end."""
     for fd in (channel_fd, request_fd, stacks_fd):
         os.set_inheritable(fd, False)
-    channel = Channel(socket.socket(fileno=channel_fd))
+    channel: Channel | None = None
     status = EXIT_LOST
+    is_session = False
     try:
         prepare(stacks_fd)
         request = read_request(request_fd)
+        leftovers.wear(request["cookie"])
+        channel = Channel(socket.socket(fileno=channel_fd), request["cookie"])
+        is_session = request["job"] == "session"
         sys.path[:] = request["path"]
         sys.argv[:] = request["argv"]
         status = _run_job(channel, request, stacks_fd)
     except BaseException:
         traceback.print_exc()
     finally:
-        channel.leave_if_not_mine()
-        leave(status)
+        if channel is not None:
+            channel.leave_if_not_mine()
+        leave(status, channel if is_session else None)
 
 
 def _run_job(channel: Channel, request: dict[str, Any], stacks_fd: int) -> int:
@@ -189,3 +260,18 @@ def _run_job(channel: Channel, request: dict[str, Any], stacks_fd: int) -> int:
     from pytest_cudafork.isolate import child_session
 
     return child_session.run_session(channel, request, stacks_fd)
+
+
+def take_over(surroundings: dict[str, Any]) -> None:
+    """Make this process's environment, directory, umask and arguments those of the parent.
+
+    ``surroundings`` is what the parent's ``launch.surroundings`` returned.
+    """
+    environ = surroundings["environ"]
+    if dict(os.environb) != environ:
+        for key in os.environb.keys() - environ.keys():
+            del os.environb[key]
+        os.environb.update(environ)
+    os.chdir(surroundings["cwd"])
+    os.umask(surroundings["umask"])
+    sys.argv[:] = surroundings["argv"]

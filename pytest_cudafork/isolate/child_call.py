@@ -6,6 +6,7 @@ It imports nothing of the parent side; what the messages become there is for ``c
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import sys
@@ -51,6 +52,7 @@ def run_pickled(channel: child.Channel, request: dict[str, Any]) -> int:
     except BaseException as error:
         channel.send("not_loaded", text=_traceback_text(error))
         return 0
+    gc.enable()  # it was off while modules were imported
     warnings.resetwarnings()  # which also makes every module look at the filters again
     warnings.filters.extend(filters)  # type: ignore[attr-defined]
     return _run(channel, lambda: fn(*args, **kwargs))

@@ -5,43 +5,39 @@ It does not know how the child was run; it is told how it ended.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import signal
+from typing import Any
 
 import pytest
 
 from pytest_cudafork.child_errors import ChildCrashed, ChildError, ChildTimeout
-from pytest_cudafork.isolate import crash
+from pytest_cudafork.isolate import crash, peer_words
+from pytest_cudafork.isolate.child import EXIT_LOST
+from pytest_cudafork.isolate.received import Phase, missing_phase, next_phase
 from pytest_cudafork.isolate.supervise import Ending
 
-Phase = Literal["setup", "call", "teardown"]
-
-
-def next_phase(reports: list[pytest.TestReport]) -> Phase:
-    """Return the phase a test was in, from the phases it has reported.
-
-    After the last report it is still the teardown: the process belongs to the test.
-    """
-    done = {report.when: report for report in reports}
-    setup = done.get("setup")
-    if setup is None:
-        return "setup"
-    if setup.passed and "call" not in done:
-        return "call"
-    return "teardown"
+__all__ = ["Phase", "error_of", "missing_phase", "next_phase", "no_report", "report"]
 
 
 def error_of(ending: Ending, phase: Phase, timeout: float | None) -> ChildError | None:
-    """Return the error for how the child ended, or None if it ended as it should."""
-    stacks = crash.shorten(ending.stacks)
-    stacks = f"\n\nStacks of the process:\n{stacks}" if stacks else ""
+    """Return the error for how the child ended, or None if it ended as it should.
+
+    Args:
+        ending: How it ended.
+        phase: The phase that the test was in.
+        timeout: Its time limit in seconds.
+
+    """
+    stacks = _stacks(ending)
     ended = crash.describe(ending.exitcode)
     if ending.malformed:
+        # most often it was this side that killed it, which is no sign of anything
+        ended = "was killed for it" if ending.exitcode == -signal.SIGKILL else ended
         return ChildError(
             f"not a message, in {phase}: the process of this test sent something else "
             f"({ending.malformed}) and {ended}. Did the test write to a descriptor it did not open?"
         )
     if ending.timed_out or ending.lingered:
-        stacks = stacks or "\n\nIt gave no stacks: it did not react to SIGABRT."
         limit = (
             f"time limit of {timeout:g} s exceeded in {phase}"
             if ending.timed_out and timeout is not None
@@ -56,12 +52,36 @@ def error_of(ending: Ending, phase: Phase, timeout: float | None) -> ChildError 
     what = name or f"exit status {ending.exitcode}"
     if not name and not ending.finished:
         ended += " before the test was over"
+        if ending.exitcode == EXIT_LOST:
+            ended += "; it could not report: did the test close descriptors that it did not open?"
     when = "after the test was over" if ending.finished else f"in {phase}"
     return ChildCrashed(
         f"{what} {when}: the process of this test {ended}.{stacks}",
         ending.exitcode,
         name,
         ending.stacks,
+    )
+
+
+def _stacks(ending: Ending) -> str:
+    """Return what is known of where the process was, as paragraphs."""
+    parts = []
+    if ending.stacks:
+        parts.append(f"Stacks of the process:\n{crash.shorten(ending.stacks)}")
+    elif ending.state:
+        parts.append(f"It gave no stacks of Python code.\n{ending.state}")
+    if ending.native:
+        parts.append(f"Native stacks, by py-spy:\n{ending.native}")
+    if ending.stuck:
+        parts.append("It did not even die of SIGKILL: it hangs in the kernel, and is left to it.")
+    return "".join(f"\n\n{part}" for part in parts)
+
+
+def no_report(phase: Phase) -> ChildError:
+    """Return the error for a test that says that it is over without a report of this phase."""
+    return ChildError(
+        f"no report of {phase}: the process of this test says that the test is over. Does a "
+        "plugin or conftest.py keep reports from pytest_runtest_logreport?"
     )
 
 
@@ -77,13 +97,16 @@ def report(
 
     headline, _, _ = str(error).partition("\n")
     name = type(error).__name__
+    more = peer_words.crash_line(item, error)
     stop = time.time()
     made = pytest.TestReport(
         nodeid=item.nodeid,
         location=item.location,
         keywords=dict.fromkeys(item.keywords, 1),
         outcome="failed",
-        longrepr=_longrepr(item, f"{name}: {headline}", f"{name}: {error}"),
+        longrepr=_longrepr(
+            item, f"{name}: {headline}", f"{name}: {error}" + (f"\n\n{more}" if more else "")
+        ),
         when=phase,
         sections=sections,
         duration=seconds,
@@ -93,7 +116,7 @@ def report(
     reason = _expected(item, error)
     if reason is not None:
         made.outcome = "skipped"
-        made.wasxfail = reason
+        made.wasxfail = peer_words.expected(reason, more) if more else reason
     return made
 
 

@@ -1,6 +1,6 @@
-"""Owns the parent's handle of the fork server: starting, asking and closing it. Runs in the parent.
+"""Owns the parent's handle of the fork server for calls: start, ask, close. Runs in the parent.
 
-What the server does is in ``zygote.py``; what its children do is not known here.
+What the server does is in ``call_server.py``; what its children do is not known here.
 """
 
 from __future__ import annotations
@@ -47,8 +47,11 @@ class ForkServer:
         """
         self._forget_if_forked()
         child.flush_streams()
-        request = {**request, "umask": _umask(), "environ": dict(os.environb)}
-        with launch.ends() as pair, launch.request_file(request) as request_fd:
+        request = {**request, "umask": launch.umask(), "environ": dict(os.environb)}
+        with contextlib.ExitStack() as stack:
+            pair = stack.enter_context(launch.ends())
+            request["cookie"] = pair.cookie
+            request_fd = stack.enter_context(launch.request_file(request))
             cwd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 fds = [pair.theirs.fileno(), request_fd, pair.stacks_fd, cwd, 1, 2]
@@ -119,7 +122,7 @@ class ForkServer:
         self._owner = os.getpid()
         code = (
             f"import sys; sys.path[:] = {launch.path_texts()!a}; "
-            "from pytest_cudafork.isolate.zygote import main; main()"
+            "from pytest_cudafork.isolate.call_server import main; main()"
         )
         arguments = [str(theirs.fileno()), str(self._owner)]
         try:
@@ -174,13 +177,6 @@ class ForkServer:
         self._process, self._control, self._log_fd = None, None, -1
         self._owner = 0
         self._lock = threading.Lock()  # a thread that was not forked may hold the old one
-
-
-def _umask() -> int:
-    """Return the umask, which can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
 
 
 def server_of(config: pytest.Config) -> ForkServer:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from pytest_cudafork.isolate import child, wire
+from pytest_cudafork.isolate import child, leftovers, termination, wire
 
 
 @dataclass
@@ -22,6 +22,7 @@ class Running:
 
     ``reap`` waits for its end and returns the exit code (negative: signal); until then its number
     is not given to another process. ``pidfd`` is -1 where the kernel or Python has none.
+    ``ends_group`` says that whoever reaps it also ends its process group, and may do so unasked.
     """
 
     pid: int
@@ -29,6 +30,9 @@ class Running:
     sock: socket.socket
     stacks_fd: int
     reap: Callable[[], int]
+    cookie: bytes
+    """What the frames of both sides bear, and what the child and its descendants are known by."""
+    ends_group: bool = False
 
     def close(self) -> None:
         """Close this process's descriptors for the child."""
@@ -45,14 +49,16 @@ class Ends:
     ours: socket.socket
     theirs: socket.socket
     stacks_fd: int
+    cookie: bytes
 
     def running(self, pid: int, reap: Callable[[], int]) -> Running:
         """Keep our half; the child has its own by now."""
         self.theirs.close()
-        return Running(pid, _pidfd(pid), self.ours, self.stacks_fd, reap)
+        return Running(pid, pidfd(pid), self.ours, self.stacks_fd, reap, self.cookie)
 
 
-def _pidfd(pid: int) -> int:
+def pidfd(pid: int) -> int:
+    """Return a descriptor that becomes readable when the process ends, or -1."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):  # an old kernel, or a Python built on one
@@ -63,7 +69,8 @@ def _pidfd(pid: int) -> int:
 def ends() -> Iterator[Ends]:
     """Make the descriptors; close them again if the start fails."""
     ours, theirs = socket.socketpair()
-    pair = Ends(ours, theirs, os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC))
+    stacks_fd = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
+    pair = Ends(ours, theirs, stacks_fd, wire.new_cookie())
     try:
         yield pair
     except BaseException:
@@ -111,7 +118,9 @@ def start_fork(body: Callable[[child.Channel, int], NoReturn]) -> Running:
         if pid == 0:
             try:
                 pair.ours.close()
-                channel = child.Channel(pair.theirs)
+                termination.forget()
+                leftovers.wear(pair.cookie)
+                channel = child.Channel(pair.theirs, pair.cookie)
                 let_through()
                 body(channel, pair.stacks_fd)
             finally:
@@ -130,18 +139,19 @@ def _wait(pid: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def start_spawn(request: dict[str, Any]) -> Running:
+def start_spawn(request: dict[str, Any], env: dict[str, str] | None = None) -> Running:
     """Run a request in a fresh interpreter with this one's flags, ``sys.path`` and surroundings.
 
-    ``__main__`` is never imported again.
+    ``__main__`` is never imported again. ``env`` is added to the environment.
     """
     import subprocess
 
     child.flush_streams()
-    with ends() as pair, request_file(request) as request_fd:
+    with ends() as pair, request_file({**request, "cookie": pair.cookie}) as request_fd:
         fds = (pair.theirs.fileno(), request_fd, pair.stacks_fd)
         code = (
-            f"import sys; sys.path[:] = {path_texts()!a}; "
+            # no collection of garbage while modules are imported: it takes a third of the time
+            f"import gc, sys; gc.disable(); sys.path[:] = {path_texts()!a}; "
             "from pytest_cudafork.isolate.child import run_request; "
             f"run_request{fds}"
         )
@@ -149,6 +159,7 @@ def start_spawn(request: dict[str, Any]) -> Running:
             [sys.executable, *interpreter_flags(), "-c", code],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
+            env=None if env is None else {**os.environ, **env},
         )
         return pair.running(process.pid, process.wait)
 
@@ -170,6 +181,27 @@ def path_texts() -> list[str]:
 def base_request(job: str) -> dict[str, Any]:
     """Return the part of a request that every job needs."""
     return {"job": job, "path": path_texts(), "argv": [str(arg) for arg in sys.argv]}
+
+
+def surroundings() -> dict[str, Any]:
+    """Return what a test finds around itself in this process, for ``child.take_over``."""
+    try:
+        cwd = os.getcwd()
+    except OSError:  # it was removed; the kernel still knows it
+        cwd = f"/proc/{os.getpid()}/cwd"
+    return {
+        "environ": dict(os.environb),
+        "cwd": cwd,
+        "umask": umask(),
+        "argv": [str(arg) for arg in sys.argv],
+    }
+
+
+def umask() -> int:
+    """Return the umask, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 @contextlib.contextmanager

@@ -14,35 +14,35 @@ there.
 from __future__ import annotations
 
 import os
-import pickle
 from typing import Any
 
 import pytest
 
 from pytest_cudafork.child_errors import ChildError, ChildTimeout
-from pytest_cudafork.isolate import (
-    blackbox,
-    call,
-    child_session,
-    failure,
-    launch,
-    policy,
-    supervise,
-    wire,
-)
-from pytest_cudafork.isolate.forkserver import server_of
+from pytest_cudafork.isolate import call, failure, policy, received, termination, wire
+from pytest_cudafork.isolate.child_env import CHILD_ENV
+from pytest_cudafork.isolate.children import Children, Companion
+from pytest_cudafork.isolate.supervise import Said
+
+_AFTER_THE_TEST = ("done", "internal")
+"""What a child may say when its test is over: the end of its session may fail."""
 
 
-def run_isolated(
-    item: pytest.Item, nextitem: pytest.Item | None, *, method: str, timeout: float | None
+def isolate(
+    item: pytest.Item,
+    nextitem: pytest.Item | None,
+    method: policy.Method,
+    children: Children,
+    following: pytest.Item | None = None,
 ) -> bool:
     """Run a test's whole protocol in a child; for ``pytest_runtest_protocol``, so returns True.
 
     Args:
         item: The test.
         nextitem: The one that runs after it in this process.
-        method: "fork", "forkserver" or "spawn".
-        timeout: Its time limit in seconds, the start of the child included; None: no limit.
+        method: How; with a refusal, the test fails with it.
+        children: The session's.
+        following: The next test that shares the child, if there is one.
 
     Raises:
         pytest.exit.Exception: The test called ``pytest.exit``.
@@ -50,41 +50,36 @@ def run_isolated(
 
     """
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    replay = Replay(item)
-    try:
-        _run(item, replay, method, timeout)
-    finally:
-        replay.close()
+    replay = Replay(item, method)
+    if method.refusal:
+        replay.fail("setup", ChildError(method.refusal))
+    else:
+        with termination.told(item.nodeid):
+            _run(item, following, replay, method, children)
     _tear_down_here(item, nextitem)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     replay.raise_stop()
     return True
 
 
-def isolate(item: pytest.Item, nextitem: pytest.Item | None, method: policy.Method) -> bool:
-    """Run a test as ``policy.choose`` decided, or fail it with the reason of its refusal."""
-    if not method.refusal:
-        return run_isolated(item, nextitem, method=method.name, timeout=method.timeout)
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    refused = failure.report(item, "setup", ChildError(method.refusal), [])
-    item.ihook.pytest_runtest_logreport(report=refused)
-    _tear_down_here(item, nextitem)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
-
-
-def _run(item: pytest.Item, replay: Replay, method: str, timeout: float | None) -> None:
+def _run(
+    item: pytest.Item,
+    following: pytest.Item | None,
+    replay: Replay,
+    method: policy.Method,
+    children: Children,
+) -> None:
     """Run the child and replay it; a child that cannot be had is a failed set-up."""
     try:
-        running = _start(item, method)
+        companion = children.companion_for(item, following, method)
     except (ChildError, OSError, RuntimeError) as error:
         # RuntimeError: CudaForkError, the guard's refusal, and "can't start new thread"
-        text = f"no process could be started for this test by {method}: {error}"
+        text = f"no process could be started for this test by {method.name}: {error}"
         replay.fail("setup", ChildError(text))
         return
-    supervisor = supervise.Supervisor(running, timeout, replay.take)
+    replay.capture_fds = companion.capture_fds
     try:
-        ending = supervisor.watch()
+        _watch(companion, replay, method, whole=bool(item.stash.get(CHILD_ENV, {})))
     except pytest.fail.Exception as error:
         # pytest-timeout fails the test from a signal handler, wherever this process is
         replay.add_output()
@@ -94,93 +89,70 @@ def _run(item: pytest.Item, replay: Replay, method: str, timeout: float | None) 
         )
         return
     finally:
-        if method == "fork":
+        if companion.forked:
             replay.empty_shared_capture()
+        if not replay.goes_on:
+            companion.close()
+        else:
+            children.keep(companion, None if replay.last else following)
+
+
+def _watch(companion: Companion, replay: Replay, method: policy.Method, *, whole: bool) -> None:
+    """Take what the child says of one test; report how it ended if that was not as it should be.
+
+    ``whole`` waits until nothing is left of the process, so that what it held is free again.
+    """
+    ending = companion.supervisor.watch(replay.take, method.timeout, until_done=not whole)
+    replay.goes_on = ending is None
     phase = failure.next_phase(replay.reports)
-    trouble = replay.trouble or failure.error_of(ending, phase, timeout)
+    trouble = replay.trouble
+    if trouble is None and ending is not None:
+        trouble = failure.error_of(ending, phase, method.timeout)
+    if trouble is None and replay.missing is not None:
+        phase = replay.missing
+        trouble = failure.no_report(phase)
     if trouble is not None:
         replay.add_output()
-        replay.fail(phase, trouble, ending.seconds)
-
-
-def _start(item: pytest.Item, method: str) -> launch.Running:
-    config = item.config
-    basetemp = _basetemp(config)
-    if method == "fork":
-        return launch.start_fork(
-            lambda channel, stacks_fd: child_session.run_forked(item, channel, stacks_fd)
-        )
-    request = {**launch.base_request("session"), **_session_request(item, basetemp)}
-    if method == "spawn":
-        return launch.start_spawn(request)
-    return server_of(config).start_child(request)
-
-
-def _basetemp(config: pytest.Config) -> str:
-    """Make the session's temporary directory now: a child would make one of its own."""
-    factory = getattr(config, "_tmp_path_factory", None)
-    return "" if factory is None else str(factory.getbasetemp())
-
-
-def _session_request(item: pytest.Item, basetemp: str) -> dict[str, Any]:
-    """Return what a child needs to make a session as this one and find the test in it."""
-    config = item.config
-    options = dict(vars(config.option))
-    options.pop("file_or_dir", None)
-    options["rootdir"] = str(config.rootpath)
-    # without an ini file here the child must not find another one
-    options["inifilename"] = str(config.inipath or os.devnull)
-    options["basetemp"] = None
-    options["log_file_mode"] = "a"
-    if options.get("maxfail"):
-        options["maxfail"] = max(1, options["maxfail"] - item.session.testsfailed)
-    pickled = {}
-    for name, value in options.items():
-        try:
-            pickled[name] = pickle.dumps(value)
-        except Exception:  # an object some plugin keeps there; its default has to do
-            continue
-    return {
-        "options": pickled,
-        "args": [str(arg) for arg in config.args],
-        "invocation_dir": str(config.invocation_params.dir),
-        "identity": list(blackbox.identity(item)),
-        "target": _target(item),
-        "basetemp": basetemp,
-        "workerinput": wire.plain(getattr(config, "workerinput", None)),
-    }
-
-
-def _target(item: pytest.Item) -> str:
-    """Return what to collect for a test: its function where the name is plain, else its file."""
-    path, *names = blackbox.identity(item)
-    plain = all(part.isidentifier() for part in (name.partition("[")[0] for name in names))
-    if not plain or "[" in path or "::" in path or not isinstance(item, pytest.Function):
-        return path
-    return "::".join([path, *(name.partition("[")[0] for name in names)])
+        replay.fail(phase, trouble, 0.0 if ending is None else ending.seconds)
 
 
 class Replay:
     """Turns a child's messages into the hook calls that the test would have made here."""
 
-    def __init__(self, item: pytest.Item) -> None:
+    def __init__(self, item: pytest.Item, method: policy.Method) -> None:
         self._item = item
-        self._capture_fds: list[int] = []
+        self._method = method
+        self.capture_fds: list[int] = []
+        """The files that hold the child's captured output; they belong to who runs the child."""
         self._stop: BaseException | None = None
         self._output: list[tuple[str, str]] = []
         self.reports: list[pytest.TestReport] = []
         self.trouble: ChildError | None = None
+        self.goes_on = False
+        """Whether the child is in order, and done with this test."""
+        self._over = False
+        self.last = False
+        """Whether the child will run no other test."""
 
-    def take(self, message: wire.Message, fds: list[int]) -> bool:
-        """Handle one message; True for the last.
+    @property
+    def missing(self) -> failure.Phase | None:
+        """The phase of which a test that went its way has not told, or None."""
+        if self._stop is not None:
+            return None
+        calls = not self._item.config.getoption("setuponly", False)
+        return failure.missing_phase(self.reports, calls=calls)
+
+    def take(self, message: wire.Message, fds: list[int]) -> Said:
+        """Handle one message.
 
         Raises:
             WireError: It is not what a message of its kind should be.
 
         """
         kind = message["kind"]
-        self._capture_fds += fds
+        self.capture_fds += fds
         try:
+            self._check(message)
             if kind == "report":
                 report = self._load_report(message["data"])
             elif kind == "warning":
@@ -203,14 +175,23 @@ class Replay:
                     "location": None,
                 }
             )
-        return False
+        return Said.MORE
 
-    def _take_other(self, kind: str, message: wire.Message) -> bool:
+    def _check(self, message: wire.Message) -> None:
+        if self._over and message["kind"] not in _AFTER_THE_TEST:
+            raise ValueError("it came after the test was over")
+        received.check_message(message)
+
+    def _take_other(self, kind: str, message: wire.Message) -> Said:
         session = self._item.session
         if kind == "done":
+            return Said.DONE
+        if kind == "over":
             session.shouldstop = session.shouldstop or message["shouldstop"]
             session.shouldfail = session.shouldfail or message["shouldfail"]
-            return True
+            self.last = message["last"]
+            self._over = True
+            return Said.LEAVING if self.last else Said.DONE
         if kind == "stop":
             self._stop = pytest.exit.Exception(message["reason"], message["returncode"])
         elif kind == "interrupt":
@@ -223,7 +204,7 @@ class Replay:
             self.trouble = self.trouble or ChildError(_missing(message))
         elif kind != "capture":
             raise wire.WireError(f"there are no messages of kind {kind!r}")
-        return False
+        return Said.MORE
 
     def _load_report(self, data: Any) -> pytest.TestReport:
         config = self._item.config
@@ -231,6 +212,7 @@ class Replay:
         report = config.hook.pytest_report_from_serializable(config=config, data=data)
         if not isinstance(report, pytest.TestReport):
             raise TypeError(f"no report of a test: {type(report).__name__}")
+        received.check_report(report)
         report.nodeid = self._item.nodeid  # it may differ outside the root directory
         if kwargs and hasattr(report, "context"):
             # pytest 9 takes the repr of these once more on the way back: i='1' for i=1
@@ -238,6 +220,10 @@ class Replay:
         return report
 
     def _log(self, report: pytest.TestReport) -> None:
+        # attributes, because those travel on to the controller of pytest-xdist
+        vars(report)["isolation"] = self._method.name
+        if self._method.why:
+            vars(report)["isolation_why"] = self._method.why
         if type(report) is pytest.TestReport:
             self.reports.append(report)
         else:  # a subtest's report ends no phase
@@ -246,12 +232,14 @@ class Replay:
 
     def fail(self, phase: failure.Phase, error: ChildError, seconds: float = 0.0) -> None:
         """Report a failure that the child could not report."""
-        self._log(failure.report(self._item, phase, error, self._output, seconds))
+        # as pytest does: a report has the sections of the phases before
+        sections = [*(self.reports[-1].sections if self.reports else ()), *self._output]
+        self._log(failure.report(self._item, phase, error, sections, seconds))
 
     def add_output(self) -> None:
         """Add what the dead child had written, and nobody has read, to the failure's sections."""
         phase = failure.next_phase(self.reports)
-        for fd, name in zip(self._capture_fds, ("stdout", "stderr"), strict=False):
+        for fd, name in zip(self.capture_fds, ("stdout", "stderr"), strict=False):
             text = os.pread(fd, os.fstat(fd).st_size, 0).decode("utf-8", "replace")
             if text:
                 self._output.append((f"Captured {name} {phase}", text))
@@ -263,23 +251,12 @@ class Replay:
         """
         manager: Any = self._item.config.pluginmanager.get_plugin("capturemanager")
         if getattr(manager, "_global_capturing", None) is not None:
-            self._keep_output()
             manager.read_global_capture()
-
-    def _keep_output(self) -> None:
-        """Read the output before the files are emptied."""
-        self.add_output()
-        self.close()
 
     def raise_stop(self) -> None:
         """Stop this session if the test stopped the child's."""
         if self._stop is not None:
             raise self._stop
-
-    def close(self) -> None:
-        """Close the descriptors that came with messages."""
-        while self._capture_fds:
-            os.close(self._capture_fds.pop())
 
 
 def _count_failed_subtest(config: pytest.Config, report: pytest.TestReport) -> None:

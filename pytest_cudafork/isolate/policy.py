@@ -5,7 +5,7 @@ It does not read options, markers or the driver: their values are passed in.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 CLEAN = "clean"
@@ -30,14 +30,18 @@ class Wishes(Protocol):
     def timeout(self) -> float | None:
         """Its time limit in seconds."""
 
+    @property
+    def scope(self) -> str:
+        """Whom it shares the process with: "test" (nobody) or "module"."""
+
 
 @dataclass(frozen=True)
 class IsolationConfig:
     """What the session asks for.
 
-    ``every_test`` is a method that every test is to be isolated by, or None; ``timeout`` the time
-    limit (seconds) of tests that set none; ``debugger`` whether ``--pdb`` or ``--trace`` is on;
-    ``inside`` whether this process runs an isolated test already.
+    ``every_test`` is a method that every test is to be isolated by, "none" if no test may be, or
+    None; ``timeout`` the time limit (seconds) of tests that set none; ``debugger`` whether
+    ``--pdb`` or ``--trace`` is on; ``inside`` whether this process runs an isolated test already.
     """
 
     every_test: str | None = None
@@ -57,41 +61,67 @@ class ProcessState:
     cuda: str = CLEAN
     threads: int = 1
 
+    @property
+    def safe_to_fork(self) -> bool:
+        """Whether a fork finds neither CUDA nor a lock that a lost thread holds."""
+        return self.cuda == CLEAN and self.threads == 1
+
 
 @dataclass(frozen=True)
 class Method:
-    """How to isolate a test; with ``refusal``, why it must fail instead of being run."""
+    """How to isolate a test; with ``refusal``, why it must fail instead of being run.
+
+    ``why`` says what spoke against a cheaper method.
+    """
 
     name: str
     timeout: float | None = None
     refusal: str = ""
+    scope: str = "test"
+    why: str = ""
+
+
+def wanted_method(marks: Wishes, config: IsolationConfig) -> str | None:
+    """Return the method that is asked for, "auto" included; None means in this process.
+
+    The debugger needs the terminal, so under ``--pdb`` nothing is isolated, nor where the session
+    says "none". ``spawn_only`` beats everything else, and a marker beats the session; a marker that
+    leaves the method open takes the session's.
+    """
+    if config.inside or config.debugger or config.every_test == "none":
+        return None
+    if marks.spawn_only:
+        return "spawn"
+    if marks.isolated and (marks.method != "auto" or config.every_test is None):
+        return marks.method
+    return config.every_test
 
 
 def choose(marks: Wishes, config: IsolationConfig, state: ProcessState) -> Method | None:
     """Choose how to run one test; None means in this process, as ever.
 
-    The debugger needs the terminal, so under ``--pdb`` nothing is isolated. ``spawn_only`` beats
-    everything else, and a marker beats the session. A fork that was asked for is refused where the
-    child would be poisoned, with the reason; "auto" forks only a clean process without threads,
-    for a lock that another thread holds stays locked in the child.
+    A fork that was asked for is refused where the child would be poisoned, with the reason; "auto"
+    forks only a clean process without threads, for a lock that another thread holds stays locked
+    in the child.
     """
-    if config.inside or config.debugger:
+    wanted = wanted_method(marks, config)
+    if wanted is None:
         return None
     timeout = config.timeout if marks.timeout is None else marks.timeout
-    if marks.spawn_only:
-        return Method("spawn", timeout)
-    if marks.isolated and (marks.method != "auto" or config.every_test is None):
-        wanted = marks.method
-    elif config.every_test is not None:
-        wanted = config.every_test
-    else:
-        return None
+    method = Method(wanted, timeout, scope=marks.scope if marks.isolated else "test")
     if wanted == "auto":
-        safe = state.cuda == CLEAN and state.threads == 1
-        return Method("fork" if safe else "forkserver", timeout)
+        if state.safe_to_fork:
+            return replace(method, name="fork")
+        why = f"CUDA is {state.cuda}" if state.cuda != CLEAN else f"{state.threads} threads"
+        return replace(method, name="forkserver", why=f"not fork: {why} in the pytest process")
     if wanted == "fork" and state.cuda in ("initialized", "poisoned"):
-        return Method("fork", timeout, _refusal(state.cuda))
-    return Method(wanted, timeout)
+        return replace(method, refusal=_refusal(state.cuda))
+    return method
+
+
+def instead_of_zygote(method: Method, reason: str) -> Method:
+    """Return what to do with a test that the fork server cannot run: a fresh interpreter can."""
+    return replace(method, name="spawn", why=f"not forkserver: {reason}")
 
 
 def _refusal(cuda: str) -> str:
@@ -104,13 +134,3 @@ def _refusal(cuda: str) -> str:
         "in the child would fail. Nothing was forked. Remove the touch (the summary names it), or "
         "use cuda_isolated(method='forkserver') or spawn_only."
     )
-
-
-def count_threads() -> int:
-    """Return the number of operating system threads of this process; 1 where it cannot be told."""
-    import os
-
-    try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:
-        return 1

@@ -131,7 +131,7 @@ def test_a_keyboard_interrupt_here_ends_the_child() -> None:
 
 
 def test_a_kernel_without_pidfds_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_pidfd", lambda pid: -1)
+    monkeypatch.setattr(launch, "pidfd", lambda pid: -1)
     assert run_in_child("fork", int, ("3",), timeout=30) == 3
     with pytest.raises(ChildTimeout):
         run_in_child("fork", time.sleep, (60,), timeout=0.5)

@@ -31,11 +31,10 @@ def test_what_is_no_message_fails_the_test_and_no_other(
     result.stdout.fnmatch_lines_random(["ChildError: not a message, in call*", "PASSED *test_last"])
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_child_that_never_starts_is_an_error_with_what_it_wrote(
-    pytester: pytest.Pytester, method: str
+def test_a_child_that_never_starts_is_an_error_with_how_it_ended(
+    pytester: pytest.Pytester,
 ) -> None:
-    isolate_all(pytester, method)
+    isolate_all(pytester, "spawn", "\nimport os\nos.sched_getaffinity = lambda pid: {0}\n")
     pytester.makepyfile(
         """
         import sys
@@ -108,9 +107,11 @@ def test_a_refused_fork_is_an_error_with_its_reason(pytester: pytest.Pytester) -
         """
         import pytest
         from pytest_cudafork.isolate import parent, policy
+        from pytest_cudafork.isolate.children import children_of
         @pytest.hookimpl(tryfirst=True)
         def pytest_runtest_protocol(item, nextitem):
-            return parent.isolate(item, nextitem, policy.Method("fork", None, "it is poisoned"))
+            method = policy.Method("fork", None, "it is poisoned")
+            return parent.isolate(item, nextitem, method, children_of(item.config))
         """
     )
     pytester.makepyfile("def test_x(): pass")
@@ -148,7 +149,7 @@ def test_the_debugger_turns_isolation_off(pytester: pytest.Pytester) -> None:
     isolate_all(pytester, "spawn")
     pytester.makepyfile(
         "def test_x(pytestconfig):\n"
-        "    assert not pytestconfig.pluginmanager.hasplugin('cudafork-only-one')"
+        "    assert not pytestconfig.pluginmanager.hasplugin('cudafork-work')"
     )
     pytester.runpytest_subprocess("--pdb").assert_outcomes(passed=1)
     pytester.runpytest_subprocess().assert_outcomes(failed=1)

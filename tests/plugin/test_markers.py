@@ -100,7 +100,7 @@ def test_no_arguments_break_the_reading(name: str, keywords: dict[str, Any]) -> 
 
 
 def test_every_advertised_keyword_is_taken() -> None:
-    values = {"method": "spawn", "timeout": 1.5, "reason": "because"}
+    values = {"method": "spawn", "timeout": 1.5, "scope": "module", "reason": "because"}
     for marker in MARKERS:
         read(getattr(mark, marker.name).with_args(**{k: values[k] for k in marker.keywords}))
 

@@ -19,6 +19,7 @@ LAYERS = (
     ("guard", "isolate", "state"),
     ("watch", "inherit"),
     ("options", "markers", "findings", "session", "isolation", "phantom_fixture"),
+    ("gpus", "forked"),
     ("fixtures", "check", "report"),
     ("plugin",),
 )
@@ -36,11 +37,24 @@ WITHOUT_PYTEST = (
     "isolate.child",
     "isolate.child_call",
     "isolate.wire",
-    "isolate.zygote",
+    "isolate.call_server",
 )
 # They run in the child; everything else in ``isolate`` belongs to the parent.
-CHILD_SIDE = ("blackbox", "child", "child_call", "child_session", "wire", "zygote")
-SHARED_WITH_CHILD = ("isolate", "child_errors", "errors")
+CHILD_SIDE = (
+    "blackbox",
+    "call_server",
+    "child",
+    "child_call",
+    "child_config",
+    "child_items",
+    "child_session",
+    "coverage_data",
+    "randomness",
+    "template_memory",
+    "wire",
+    "zygote",
+)
+SHARED_WITH_CHILD = ("isolate", "child_errors", "errors", "state")
 HEAVY = ("torch", "numpy", "triton", "cupy", "numba", "jax", "pynvml", "cuda")
 
 ALL = [module for module in modules() if module.short]

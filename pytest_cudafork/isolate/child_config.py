@@ -1,0 +1,72 @@
+"""Owns the pytest configuration of a process that works for another: made from that one's options.
+
+Runs in the child, imports nothing of the parent side, and does not know which tests will run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+_QUIET_OPTIONS: Mapping[str, Any] = {
+    # one process, no debugger
+    "numprocesses": None,
+    "maxprocesses": None,
+    "dist": "no",
+    "distload": False,
+    "tx": [],
+    "px": [],
+    "looponfail": False,
+    "usepdb": False,
+    "trace": False,
+    # which tests run, and when to stop, is the parent's affair
+    "maxfail": 0,
+    "lf": False,
+    "failedfirst": False,
+    "newfirst": False,
+    "stepwise": False,
+    "stepwise_skip": False,
+    "cacheclear": False,
+    "collectonly": False,
+    # files that the parent writes
+    "xmlpath": None,
+    "report_log": None,
+    "htmlpath": None,
+    "json_report": False,
+    "pastebin": None,
+    "debug": None,
+}
+"""Options of pytest and known plugins which must differ in the child; those absent stay absent."""
+
+_NO_REWRITE_WARNING = (
+    "ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning"
+)
+
+
+def make_config(request: dict[str, Any]) -> pytest.Config:
+    """Return a configuration with the parent's options, root directory and ini file.
+
+    ``request`` is what the parent's ``session_request`` returned.
+    """
+    options: dict[str, Any] = {}
+    for name, pickled in request["options"].items():
+        with contextlib.suppress(Exception):  # a type of a conftest that is not loaded yet
+            options[name] = pickle.loads(pickled)
+    plugins = options.get("plugins") or []
+    options["plugins"] = []
+    args = [part for name in plugins for part in ("-p", name)]
+    args += ["-p", "no:terminal", *request["args"]]
+    options.update((name, value) for name, value in _QUIET_OPTIONS.items() if name in options)
+    # this package was imported before pytest could rewrite its asserts, of which it needs none;
+    # with -W error the warning of that would end the session
+    options["pythonwarnings"] = [*(options.get("pythonwarnings") or []), _NO_REWRITE_WARNING]
+    config = pytest.Config.fromdictargs(options, args)
+    config.args = list(request["targets"])
+    if request["workerinput"] is not None:
+        config.workerinput = request["workerinput"]  # type: ignore[attr-defined]
+        config.workeroutput = {}  # type: ignore[attr-defined]
+    return config

@@ -1,0 +1,274 @@
+"""Owns the children of a session: which process runs a test, and what becomes of it afterwards.
+
+Runs in the parent. It does not choose the method, and does not know what the children report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.child_errors import ChildError
+from pytest_cudafork.isolate import child_items, child_session, crash, launch, supervise, wire
+from pytest_cudafork.isolate.child_env import CHILD_ENV
+from pytest_cudafork.isolate.policy import Method
+from pytest_cudafork.isolate.session_request import (
+    make_basetemp,
+    session_request,
+    target_of,
+    work_order,
+)
+from pytest_cudafork.isolate.spares import Spares
+from pytest_cudafork.isolate.template_memory import Collapse, OpenMP, frozen
+from pytest_cudafork.isolate.zygote_handle import Blame, Zygote
+
+_MOST_RESTARTS = 4
+"""Zygotes started for one session because files had to be left out or the process was lost."""
+
+_MANY_FORKS = 20
+_STEPS_PER_TEST = 3
+GROUP_END_SECONDS = 60.0
+"""How long the teardown of a group may take that ends before its last test."""
+
+
+class Companion:
+    """A child that has work, or waits for more of the same group."""
+
+    def __init__(self, running: launch.Running, method: str) -> None:
+        self.supervisor = supervise.Supervisor(running)
+        self.method = method
+        self.forked = method == "fork"
+        self.capture_fds: list[int] = []
+        """The files that hold its captured output."""
+        self.waits_for: pytest.Item | None = None
+
+    def order(self, message: wire.Message) -> None:
+        """Tell it what to do; one that is dead is noticed by who watches it."""
+        with contextlib.suppress(OSError):
+            running = self.supervisor.running
+            running.sock.sendall(wire.encode(message, running.cookie))
+
+    def close(self) -> None:
+        """Close the files that it has shared."""
+        while self.capture_fds:
+            os.close(self.capture_fds.pop())
+
+
+class Children:
+    """The children of one pytest process."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._owner = os.getpid()
+        self._zygote: Zygote | None = None
+        self._zygotes = 0
+        self._left_out: dict[str, Blame] = {}
+        self._given_up: Blame | None = None
+        self._targets: list[str] = []
+        self._retired: list[supervise.Supervisor] = []
+        self._group: Companion | None = None
+        self._spares = Spares(config)
+        self._openmp = OpenMP()
+        self._reporter: child_items.Reporter | None = None
+        self._forks = 0
+        self._memory: Collapse | None = None
+
+    # -- the zygote ------------------------------------------------------------------------------
+
+    @property
+    def has_zygote(self) -> bool:
+        """Whether a zygote was started, or given up."""
+        return self._zygotes > 0
+
+    def start_zygote(self, targets: Sequence[str]) -> None:
+        """Start the zygote, which collects ``targets``; what goes wrong is told when it is used."""
+        self._targets = list(targets)
+        self._zygotes += 1
+        try:
+            request = session_request(self._config, self._targets, tuple(self._left_out))
+            self._zygote = Zygote(request)
+        except OSError as error:
+            self._given_up = Blame("", "start", f"the fork server could not be started: {error}")
+
+    def blame(self, item: pytest.Item) -> Blame | None:
+        """Return why a test cannot have a child of the zygote, or None if it can; waits for it."""
+        path = str(item.path)
+        while self._given_up is None and path not in self._left_out:
+            if self._zygote is None:
+                self.start_zygote(self._targets or [target_of(item).partition("::")[0]])
+                continue
+            blame = self._zygote.wait_ready()
+            if blame is None:
+                return None
+            self._close_zygote()
+            if not blame.path.endswith(".py") or self._zygotes > _MOST_RESTARTS:
+                self._given_up = blame
+            else:
+                self._left_out[blame.path] = blame
+        return self._left_out.get(path) or self._given_up
+
+    def _from_zygote(self) -> launch.Running:
+        """Return a child of the zygote, of a new one if the old is gone.
+
+        Raises:
+            ChildError: There is none to be had.
+
+        """
+        while self._zygote is not None:
+            try:
+                return self._zygote.take_child()
+            except EOFError:
+                self._close_zygote()
+            if self._zygotes > _MOST_RESTARTS:
+                break
+            self.start_zygote(self._targets)
+            if self._zygote is not None and self._zygote.wait_ready() is not None:
+                self._close_zygote()
+        raise ChildError(f"the fork server died {self._zygotes} times")
+
+    def _close_zygote(self) -> None:
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
+
+    # -- tests -----------------------------------------------------------------------------------
+
+    def companion_for(
+        self, item: pytest.Item, following: pytest.Item | None, method: Method
+    ) -> Companion:
+        """Return a child that has been told to run the test: that of its group, or a new one.
+
+        Raises:
+            ChildError: There is none to be had.
+            OSError, RuntimeError: It cannot be started; RuntimeError also from the fork guard.
+
+        """
+        self._settle(wait=False)
+        companion = self._group
+        if companion is not None:
+            self._group = None
+            if companion.waits_for is not item or companion.method != method.name:
+                self._end_group(companion)
+                companion = None
+        env = item.stash.get(CHILD_ENV, {})
+        if companion is None:
+            companion = Companion(self._start(item, following, method.name, env), method.name)
+        companion.order(work_order(item, following, forked=companion.forked, env=env))
+        if companion.forked:
+            self._make_forks_cheaper()
+        return companion
+
+    def _make_forks_cheaper(self) -> None:
+        """Use the time in which the child works; worth it only where many forks will follow."""
+        self._forks += 1
+        if self._forks == _MANY_FORKS:
+            self._memory = Collapse()
+        for _ in range(_STEPS_PER_TEST):
+            if self._memory is not None and not self._memory.done:
+                self._memory.step()
+
+    def _start(
+        self, item: pytest.Item, following: pytest.Item | None, method: str, env: dict[str, str]
+    ) -> launch.Running:
+        if method == "fork":
+            return self._fork(item, env)
+        if method == "spawn":
+            return self._spares.take(item, env) or self._spawn(item, following, env)
+        return self._from_zygote()
+
+    def _fork(self, item: pytest.Item, env: dict[str, str]) -> launch.Running:
+        """Fork this process, made ready for it."""
+        if self._reporter is None:
+            make_basetemp(self._config)
+            self._reporter = child_items.Reporter(self._config)
+            # in the child that would cost half a millisecond
+            self._config.pluginmanager.register(self._reporter)
+        reporter = self._reporter
+        self._openmp.pause()
+        with frozen():
+            return launch.start_fork(
+                lambda channel, stacks_fd: child_session.run_forked(
+                    item, env, reporter, channel, stacks_fd
+                )
+            )
+
+    def keep(self, companion: Companion, following: pytest.Item | None) -> None:
+        """Keep a child for the next test of its group, or let go of it.
+
+        The kernel may take a while to take it apart; nobody needs to wait for that.
+        """
+        if following is None:
+            companion.close()
+            self._retired.append(companion.supervisor)
+        else:
+            companion.waits_for = following
+            self._group = companion
+
+    def _end_group(self, companion: Companion) -> None:
+        """Let a child tear down what its group has set up, and end; the next test is another's."""
+        troubles: list[str] = []
+
+        def take(message: wire.Message, fds: list[int]) -> supervise.Said:
+            for fd in fds:
+                os.close(fd)
+            if message["kind"] == "internal":
+                troubles.append(str(message["text"]))
+            done = message["kind"] == "done"
+            return supervise.Said.DONE if done else supervise.Said.MORE
+
+        companion.order({"kind": "end"})
+        ending = companion.supervisor.watch(take, GROUP_END_SECONDS, until_done=True)
+        companion.close()
+        if ending is None:
+            self._retired.append(companion.supervisor)
+        elif ending.timed_out:
+            troubles.append(f"it took longer than {GROUP_END_SECONDS:.0f} s\n{ending.stacks}")
+        else:
+            troubles.append(f"its process {crash.describe(ending.exitcode)}")
+        for text in troubles:
+            warnings.warn(
+                pytest.PytestWarning(f"teardown of a group of isolated tests: {text}"),
+                stacklevel=2,
+            )
+
+    def _spawn(
+        self, item: pytest.Item, following: pytest.Item | None, env: dict[str, str]
+    ) -> launch.Running:
+        target = target_of(item)
+        if following is not None:  # the whole file
+            target = target.partition("::")[0]
+        return launch.start_spawn(session_request(self._config, [target]), env)
+
+    def look_ahead(self, upcoming: Sequence[pytest.Item]) -> None:
+        """Start interpreters for tests that will be spawned soon."""
+        self._spares.prepare(upcoming)
+
+    def _settle(self, *, wait: bool) -> None:
+        self._retired = [one for one in self._retired if not one.settle(wait=wait)]
+
+    def close(self) -> None:
+        """End everything; a process that was forked from this one only forgets it."""
+        if self._owner == os.getpid():
+            group, self._group = self._group, None
+            if group is not None:
+                self._end_group(group)
+            self._settle(wait=True)
+            self._spares.close()
+        self._close_zygote()
+
+
+CHILDREN = pytest.StashKey[Children]()
+
+
+def children_of(config: pytest.Config) -> Children:
+    """Return the session's children; none is started by this, and all end at unconfigure."""
+    children: Any = config.stash.get(CHILDREN, None)
+    if children is None:
+        children = config.stash[CHILDREN] = Children(config)
+        config.add_cleanup(children.close)
+    return children  # type: ignore[no-any-return]

@@ -1,0 +1,55 @@
+"""Owns pytest-cov's part in a child that has a session of its own.
+
+Runs in the child, imports nothing of the parent side, and does not know how the child measures
+(``coverage_data.py``). There pytest-cov itself is off: it would erase the data of the session, and
+report. What a test can ask of it works all the same: the marker and the fixture ``no_cover``, the
+fixture ``cov``, and ``--cov-context``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.isolate import coverage_data
+
+
+class CovStandIn:
+    """The plugin ``_cov`` of a child."""
+
+    def __init__(self, controller: Any) -> None:
+        self.cov_controller = controller
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Measure nothing while a test runs that does not want it."""
+        fixtures = getattr(item, "fixturenames", ())
+        if item.get_closest_marker("no_cover") is None and "no_cover" not in fixtures:
+            return (yield)
+        self.cov_controller.pause()
+        try:
+            return (yield)
+        finally:
+            self.cov_controller.resume()
+
+
+def stand_in(config: pytest.Config) -> None:
+    """Register what stands in for pytest-cov, if that is loaded and something is measured."""
+    plugin: Any = sys.modules.get("pytest_cov.plugin")
+    measurement = coverage_data.current()
+    if plugin is None or measurement is None or not hasattr(config.option, "cov_source"):
+        return
+    import importlib
+
+    # not by name: pytest-cov is no dependency
+    engine: Any = importlib.import_module("pytest_cov.engine")
+    controller = engine.CovController(config.option, config, None)
+    controller.cov = measurement
+    controller.started = True
+    config.pluginmanager.register(CovStandIn(controller), "_cov")
+    if getattr(config.option, "cov_context", None) == "test":
+        contexts = plugin.TestContextPlugin(controller)
+        config.pluginmanager.register(contexts, "_cov_contexts")

@@ -1,0 +1,219 @@
+"""Owns how the coverage of code that ran in children arrives in the session's measurement.
+
+It does not know how a child is started, nor how what it returns travels. Used in every process;
+where coverage.py is not loaded it does nothing and imports nothing.
+
+A child measures with the parent's settings. What it measured stays in its memory, is sent to the
+parent as plain data, and is added there to the data of the running measurement. So it is in the
+result whoever measures (``coverage run``, pytest-cov, pytest-cov in a worker of pytest-xdist), no
+file is left behind by a child that dies, and nothing has to be combined afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+class Basket:
+    """Takes what coverage's collector flushes, in the place of its ``CoverageData``."""
+
+    def __init__(self) -> None:
+        self._context = ""
+        self.lines: dict[tuple[str, str], set[int]] = {}
+        self.arcs: dict[tuple[str, str], set[tuple[int, int]]] = {}
+        self.tracers: dict[str, str] = {}
+
+    def set_context(self, context: str | None) -> str | None:
+        """Name the context of what is added next; return the one before."""
+        before, self._context = self._context, context or ""
+        return before or None
+
+    def add_lines(self, lines: Mapping[str, Iterable[int]]) -> None:
+        """Add executed lines by file."""
+        for name, numbers in lines.items():
+            self.lines.setdefault((self._context, name), set()).update(numbers)
+
+    def add_arcs(self, arcs: Mapping[str, Iterable[tuple[int, int]]]) -> None:
+        """Add executed pairs of lines by file."""
+        for name, pairs in arcs.items():
+            self.arcs.setdefault((self._context, name), set()).update(pairs)
+
+    def add_file_tracers(self, tracers: Mapping[str, str]) -> None:
+        """Add the names of the plugins that measured files that are no Python."""
+        self.tracers.update(tracers)
+
+    def take(self) -> dict[str, Any] | None:
+        """Return all of it as plain data, and start anew; None if there is nothing."""
+        if not (self.lines or self.arcs):
+            return None
+        data = {
+            "lines": {key: sorted(numbers) for key, numbers in self.lines.items()},
+            "arcs": {key: sorted(pairs) for key, pairs in self.arcs.items()},
+            "tracers": dict(self.tracers),
+        }
+        self.lines.clear()
+        self.arcs.clear()
+        self.tracers.clear()
+        return data
+
+    def add(self, data: Mapping[str, Any]) -> None:
+        """Add what ``take`` returned in another process.
+
+        Raises:
+            LookupError: It is something else.
+            TypeError: Likewise.
+            ValueError: Likewise.
+
+        """
+        for field in ("lines", "arcs"):
+            for (context, name), found in data[field].items():
+                self.set_context(context)
+                (self.add_lines if field == "lines" else self.add_arcs)({name: found})
+        self.add_file_tracers(data["tracers"])
+
+
+def current() -> Any:
+    """Return the running measurement of this process (``coverage.Coverage``), or None."""
+    module = sys.modules.get("coverage")
+    of_class = getattr(module, "Coverage", None)
+    return None if of_class is None else of_class.current()
+
+
+def settings() -> dict[str, Any] | None:
+    """Return, in the parent, what a process that is not forked needs to measure as this one does.
+
+    Plain data for ``begin``; None where nothing is measured.
+    """
+    measurement = current()
+    if measurement is None:
+        return None
+    files = sys.modules["coverage.files"]
+    return {
+        "config": {
+            name: value for name, value in vars(measurement.config).items() if _is_plain(value)
+        },
+        "directory": files.relative_directory(),
+    }
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_plain(part) for pair in value.items() for part in pair)
+    if isinstance(value, list | tuple):
+        return all(_is_plain(part) for part in value)
+    return value is None or type(value) in (bool, int, float, str)
+
+
+class ChildCoverage:
+    """The measurement of one child, from its start to its end."""
+
+    def __init__(self, measurement: Any) -> None:
+        self._measurement = measurement
+        self._basket = Basket()
+        collector = measurement._collector
+        if getattr(collector, "data_lock", None) is not None:
+            import threading
+
+            # a thread of the parent may have held it when it forked
+            collector.data_lock = threading.Lock()
+        # what the parent has measured up to the fork it knows itself
+        collector._clear_data()
+        self._forked_data = getattr(collector, "covdata", None)
+        """Kept: its end would close a database that belongs to the parent."""
+        collector.use_data(self._basket, measurement.config.context)
+
+    def take(self) -> dict[str, Any] | None:
+        """Return what was measured since the last time, as plain data, or None."""
+        self._measurement._collector.flush_data()
+        data = self._basket.take()
+        if data is not None:
+            inside = getattr(self._measurement, "_inorout", None)
+            data["unmatched"] = [str(one) for one in getattr(inside, "source_pkgs_unmatched", ())]
+        return data
+
+
+def begin(wanted: Mapping[str, Any] | None = None) -> ChildCoverage | None:
+    """Begin to measure in a child, right after its start; None where nothing is measured.
+
+    Args:
+        wanted: What ``settings`` returned in the parent, for a process that was not forked from it.
+            A forked one goes on with the measurement that it inherited.
+
+    """
+    measurement = current()
+    if measurement is None and wanted is not None:
+        measurement = _start(wanted)
+    return None if measurement is None else ChildCoverage(measurement)
+
+
+def _start(wanted: Mapping[str, Any]) -> Any:
+    """Start a measurement that writes no file."""
+    import importlib
+
+    # not by name: coverage is no dependency, and has no stubs where it is not installed
+    measurement: Any = importlib.import_module("coverage").Coverage(
+        data_file=None, config_file=False, check_preimported=False, messages=False
+    )
+    vars(measurement.config).update(wanted["config"])
+    # "patch" would measure the same once more in this process's children and at its end
+    vars(measurement.config).update(patch=[], parallel=False, sigterm=False)
+    measurement._warn_no_data = measurement._warn_unimported_source = False
+    here = os.getcwd()
+    os.chdir(wanted["directory"])  # relative names mean what they mean in the parent
+    try:
+        measurement.start()
+    finally:
+        os.chdir(here)
+    return measurement
+
+
+class ParentCoverage:
+    """Gathers what the children of a session have measured."""
+
+    def __init__(self) -> None:
+        self._basket = Basket()
+        self._matched: set[str] | None = None
+
+    def add(self, data: Mapping[str, Any]) -> None:
+        """Add what a child sent (see ``ChildCoverage.take``).
+
+        Raises:
+            LookupError: It is something else.
+            TypeError: Likewise.
+            ValueError: Likewise.
+
+        """
+        self._basket.add(data)
+        unmatched = set(data.get("unmatched", ()))
+        self._matched = unmatched if self._matched is None else self._matched & unmatched
+
+    def finish(self) -> None:
+        """Add all of it to the running measurement; before that one is stopped."""
+        measurement = current()
+        data = self._basket.take()
+        if measurement is None or data is None:
+            return
+        inside = getattr(measurement, "_inorout", None)
+        left = getattr(inside, "source_pkgs_unmatched", None)
+        if left and self._matched is not None:
+            # else it would warn that a package was never imported, which the children have
+            left[:] = [name for name in left if name in self._matched]
+        # nor that nothing was measured, where the parent itself has measured nothing
+        warns, measurement._warn_no_data = measurement._warn_no_data, False
+        _add(measurement.get_data(), data)
+        measurement._warn_no_data = warns
+
+
+def _add(target: Any, data: Mapping[str, Any]) -> None:
+    """Add plain data to a ``CoverageData``, whose current context stays as it is."""
+    more = sys.modules["coverage"].CoverageData(no_disk=True)
+    for field, method in (("lines", more.add_lines), ("arcs", more.add_arcs)):
+        for (context, name), found in data[field].items():
+            more.set_context(context)
+            method({name: found})
+    more.add_file_tracers(data["tracers"])
+    target.update(more)
+    more.close(force=True)

@@ -1,0 +1,175 @@
+"""Owns finding and ending what a child leaves: processes, wherever they went, and shared memory.
+
+It does not know when a child has ended or why. Used in every process.
+
+Each child wears a mark which all its descendants inherit, whatever they do: the soft limit on CPU
+time without a pause of a real-time process (``RLIMIT_RTTIME``), set to a number so high (73,000
+years) that it limits nothing. A descendant that has left the process group, lost its parent, run
+another program, closed its descriptors and dropped its environment still has it. Marks are random,
+so a process that wears one belongs to this child for certain.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import time
+from collections.abc import Collection, Iterable, Mapping
+
+_MARK_BYTES = 7
+_BASE = 1 << 61
+_TIDY_SECONDS = 2.0
+"""How long a process that tidies up after others may take once they are gone."""
+_KILL_SECONDS = 5.0
+"""How long a killed process may take to end; one that hangs in a driver may never."""
+_LOOK_SECONDS = 0.004
+_TIDYING = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
+"""They remove the shared memory of processes that died; killed with those, they could not."""
+_SWEEP_SECONDS = 1.0
+_SHARED_MEMORY = "/dev/shm"
+
+
+def wear(cookie: bytes) -> bool:
+    """Let this process and all that descend from it from now on wear the mark of a cookie.
+
+    Where the limit is set low already (a real-time desktop) nothing is marked, and only descendants
+    that stay in the process group are found: then the answer is False.
+    """
+    import resource
+
+    try:
+        _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
+        resource.setrlimit(resource.RLIMIT_RTTIME, (_mark_of(cookie), hard))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def wears(pid: int, cookie: bytes) -> bool:
+    """Whether a process wears the mark of a cookie."""
+    import resource
+
+    try:
+        return resource.prlimit(pid, resource.RLIMIT_RTTIME)[0] == _mark_of(cookie)
+    except OSError:
+        return False
+
+
+def _mark_of(cookie: bytes) -> int:
+    return _BASE | int.from_bytes(cookie[:_MARK_BYTES], "big")
+
+
+def wearers(cookies: Iterable[bytes]) -> list[int]:
+    """Return the living processes that wear the mark of one of the cookies; this one never does."""
+    import resource
+
+    wanted = {_mark_of(cookie) for cookie in cookies}
+    mine = os.getpid()
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        pid = int(name)
+        try:
+            soft, _ = resource.prlimit(pid, resource.RLIMIT_RTTIME)
+        except OSError:  # gone, or another user's
+            continue
+        if soft in wanted and pid != mine and _lives(pid):
+            found.append(pid)
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that descend from a living one, as far as no link has died."""
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        current = waiting.pop()
+        try:
+            tasks = os.listdir(f"/proc/{current}/task")
+        except OSError:
+            continue
+        for task in tasks:
+            with contextlib.suppress(OSError, ValueError):
+                with open(f"/proc/{current}/task/{task}/children", encoding="ascii") as file:
+                    children = [int(word) for word in file.read().split()]
+                found += children
+                waiting += children
+    return found
+
+
+def end(children: Mapping[bytes, int]) -> list[int]:
+    """Kill every process that wears a mark, and remove the shared memory that bears their numbers.
+
+    Those that tidy up after others are given time to do it and go by themselves.
+
+    Args:
+        children: The process id of each child that has ended or is to end, by its cookie.
+
+    Returns:
+        The processes that did not end: they hang in the kernel.
+
+    """
+    start = time.monotonic()
+    seen = set(children.values())
+    while True:
+        found = wearers(children)
+        waited = time.monotonic() - start
+        if not found or waited > _KILL_SECONDS:
+            break
+        seen.update(found)
+        for pid in found:
+            if waited > _TIDY_SECONDS or not _tidies_up(pid):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(_LOOK_SECONDS)
+    _remove_shared_memory(seen)
+    return found
+
+
+class Sweeper:
+    """Ends what children leave that ended well, now and then: looking takes half a millisecond."""
+
+    def __init__(self) -> None:
+        self._ended: dict[bytes, int] = {}
+        self._next = 0.0
+
+    def add(self, cookie: bytes, pid: int) -> None:
+        """Take note of a child that has ended."""
+        self._ended[cookie] = pid
+
+    def sweep(self, *, now: bool = False) -> None:
+        """End what those children have left, if it is time, or ``now``."""
+        if self._ended and (now or time.monotonic() >= self._next):
+            end(self._ended)
+            self._ended.clear()
+            self._next = time.monotonic() + _SWEEP_SECONDS
+
+
+def _lives(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except (OSError, IndexError):
+        return False
+
+
+def _tidies_up(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            command = file.read()
+    except OSError:
+        return False
+    return any(name in command for name in _TIDYING)
+
+
+def _remove_shared_memory(pids: Collection[int]) -> None:
+    """Remove what torch named after these processes: torch_<pid>_<number>."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(_SHARED_MEMORY):
+            match = re.match(r"torch_(\d+)_", name)
+            if match and int(match[1]) in pids:
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(_SHARED_MEMORY, name))

@@ -1,0 +1,183 @@
+"""Owns what a test in a child writes to the terminal at once: it goes to the parent's terminal.
+
+Used in the child (``ChildTerminal``) and in the parent (``show``). It does not know how messages
+travel, nor what the terminal shows besides.
+
+``--setup-show``, live logs and plugins write while a test runs. The parent writes what they wrote
+between its own words, and knows where on the line it stands. With ``-s`` a test's own output goes
+to the terminal directly; then the child waits after each message until the parent has shown it, for
+the order would be lost otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Tell = Callable[..., None]
+"""Sends a message of a kind: ``tell(kind, **data)``."""
+
+_REPORTER = "terminalreporter"
+_DIRECT = ("no", "tee-sys")
+"""Values of ``--capture`` with which a test writes to the terminal itself."""
+
+
+class ForwardedFile(io.TextIOBase):
+    """The file behind a child's terminal."""
+
+    def __init__(self, write: Callable[[str], None], real: Any) -> None:
+        super().__init__()
+        self._write = write
+        self._real = real
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The real terminal's."""
+        return getattr(self._real, "encoding", None) or "utf-8"
+
+    def write(self, text: str) -> int:
+        """Tell the text."""
+        if text:
+            self._write(text)
+        return len(text)
+
+    def isatty(self) -> bool:
+        """Whether the real terminal is one."""
+        return bool(self._real is not None and self._real.isatty())
+
+
+class StandIn:
+    """A terminal reporter for plugins that look for one; pytest finds no hooks in it."""
+
+    def __init__(self, reporter: Any) -> None:
+        self.__dict__["_reporter"] = reporter
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the attribute of the reporter behind this; hooks have names of their own."""
+        return getattr(self.__dict__["_reporter"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set it there."""
+        setattr(self.__dict__["_reporter"], name, value)
+
+
+class ChildTerminal:
+    """The terminal of one child.
+
+    Args:
+        config: The configuration of the child's session.
+        tell: Sends a message; where there is nobody to tell, nothing.
+        wait: Waits until the parent has shown what was sent before.
+
+    """
+
+    def __init__(self, config: pytest.Config, tell: Tell, wait: Callable[[], None]) -> None:
+        self._tell = tell
+        self._wait = wait
+        self._reporter: Any = config.pluginmanager.get_plugin(_REPORTER)
+        self.direct = config.getoption("capture", "fd") in _DIRECT
+        """Whether tests write to the terminal themselves, so that the order has to be kept."""
+        writer = getattr(self._reporter, "_tw", None)
+        if writer is not None and hasattr(writer, "_file"):
+            writer._file = ForwardedFile(self._forward, writer._file)
+
+    def begin(self, position: Mapping[str, Any] | None) -> None:
+        """Take over where the parent's terminal stands (see ``position_of``) before a test."""
+        if self._reporter is not None and position is not None:
+            self._reporter.currentfspath = _unpack(position["at"])
+            self._reporter._tw._current_line = position["line"]
+
+    def settle(self) -> None:
+        """After a message: let the parent show it before this process writes on."""
+        if self.direct:
+            self._wait()
+
+    def flush(self) -> None:
+        """Before a message: bring out what was written directly."""
+        if self.direct:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):  # closed, replaced or broken by the test
+                    stream.flush()
+
+    def _forward(self, text: str) -> None:
+        self.flush()
+        self._tell("terminal", text=text, at=_pack(self._reporter.currentfspath))
+        self.settle()
+
+
+def stand_in(config: pytest.Config, real: Mapping[str, Any]) -> None:
+    """Give a session that shows nothing a terminal reporter, in ``pytest_configure``.
+
+    Args:
+        config: Its plugin ``terminal`` must not be there; the options of that must.
+        real: What ``terminal_of`` returned in the parent.
+
+    """
+    from _pytest.terminal import TerminalReporter
+
+    reporter = TerminalReporter(config, io.StringIO())
+    reporter._tw.hasmarkup = reporter.hasmarkup = bool(real["markup"])
+    reporter._tw.fullwidth = reporter._screen_width = int(real["width"])
+    config.pluginmanager.register(StandIn(reporter), _REPORTER)
+
+
+def terminal_of(config: pytest.Config) -> dict[str, Any] | None:
+    """Return what a child needs to know of this process's terminal; None if there is none."""
+    reporter: Any = config.pluginmanager.get_plugin(_REPORTER)
+    writer = getattr(reporter, "_tw", None)
+    if writer is None:
+        return None
+    return {"markup": bool(writer.hasmarkup), "width": int(writer.fullwidth)}
+
+
+def position_of(config: pytest.Config) -> dict[str, Any] | None:
+    """Return where on its line this process's terminal stands, as plain data."""
+    reporter: Any = config.pluginmanager.get_plugin(_REPORTER)
+    writer = getattr(reporter, "_tw", None)
+    if writer is None or not hasattr(writer, "_current_line"):
+        return None
+    return {"at": _pack(reporter.currentfspath), "line": str(writer._current_line)}
+
+
+def show(config: pytest.Config, message: Mapping[str, Any]) -> None:
+    """Write what a child wrote, in the parent.
+
+    Raises:
+        LookupError: It is no such message.
+        TypeError: Likewise.
+
+    """
+    reporter: Any = config.pluginmanager.get_plugin(_REPORTER)
+    text, place = message["text"], _unpack(message["at"])
+    if not isinstance(text, str):
+        raise TypeError(f"text is a {type(text).__name__}")
+    if reporter is not None:
+        reporter._tw.write(text, flush=True)
+        reporter.currentfspath = place
+
+
+def flush(config: pytest.Config) -> None:
+    """Bring out what the parent's terminal has been told so far."""
+    reporter: Any = config.pluginmanager.get_plugin(_REPORTER)
+    if reporter is not None:
+        reporter._tw.flush()
+
+
+def _pack(place: Any) -> Any:
+    """Return pytest's note of what the line began with, as plain data."""
+    return [str(place)] if isinstance(place, os.PathLike) else place
+
+
+def _unpack(place: Any) -> Any:
+    if isinstance(place, list):
+        return Path(*place)
+    if place is None or isinstance(place, str | int):
+        return place
+    raise TypeError(f"the place is a {type(place).__name__}")

@@ -1,0 +1,136 @@
+"""Owns what can be learned from outside about a process that hangs. Runs in the parent.
+
+It does not know why the process hangs or what is done about it. Native stacks come from py-spy
+where that is installed; the states of the threads come from the kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+
+PY_SPY_SECONDS = 10.0
+"""How long py-spy may take; reading the symbols of a large library takes seconds."""
+_MACHINERY = (
+    "pytest_pyfunc_call (",
+    "pytest_fixture_setup (",
+    "pytest_runtest_setup (",
+    "pytest_runtest_call (",
+    "pytest_runtest_teardown (",
+    "(pytest_cudafork/isolate/",
+)
+"""Frames from which on, outwards, a stack shows pytest and this package only."""
+_STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "in the kernel, not to be interrupted",
+    "T": "stopped",
+    "t": "stopped by a debugger",
+    "Z": "dead",
+    "X": "dead",
+    "I": "idle",
+}
+
+
+def py_spy() -> str | None:
+    """Return the path of py-spy: beside this interpreter, else on ``PATH``, else None."""
+    import shutil
+
+    beside = os.path.join(os.path.dirname(sys.executable or ""), "py-spy")
+    if os.access(beside, os.X_OK):
+        return beside
+    return shutil.which("py-spy")
+
+
+def native_stacks(pid: int, seconds: float = PY_SPY_SECONDS) -> str:
+    """Return the native and Python stacks of all threads, by py-spy, or "" without it.
+
+    The process is stopped while its stacks are read and goes on afterwards. What py-spy says when
+    it cannot do it (a container that forbids ptrace) is returned as one line.
+    """
+    program = py_spy()
+    if program is None:
+        return ""
+    command = [program, "dump", "--native", "--pid", str(pid)]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(OSError):  # py-spy was killed while it held the process
+            os.kill(pid, signal.SIGCONT)
+        return f"(py-spy gave no answer within {seconds:g} s)"
+    except OSError as error:
+        return f"(py-spy cannot be run: {error})"
+    text = done.stdout.decode("utf-8", "replace").strip()
+    if done.returncode != 0:
+        return f"(py-spy failed with status {done.returncode}: {' '.join(text.split())[:500]})"
+    return _without_machinery(text)
+
+
+def _without_machinery(text: str) -> str:
+    """Cut each thread's stack, which ends with its outermost frame, where pytest called the test.
+
+    With native frames there is hardly a line of interest beyond.
+    """
+    kept: list[str] = []
+    cutting = False
+    for line in text.splitlines():
+        frame = line.startswith((" ", "\t"))
+        if not frame:
+            cutting = False
+        elif not cutting and any(mark in line for mark in _MACHINERY):
+            cutting = True
+            kept.append("    ... pytest and its start")
+        if not cutting:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def thread_states(pid: int) -> str:
+    """Return one line for each thread: its name, what the kernel says it does, or "" if unknown.
+
+    It helps where no stack can be had: a thread in ``futex_wait`` waits for a lock, and one that is
+    not to be interrupted hangs in a driver or a network file system.
+    """
+    lines = []
+    try:
+        threads = sorted(os.listdir(f"/proc/{pid}/task"), key=int)
+    except OSError:
+        return ""
+    for thread in threads:
+        folder = f"/proc/{pid}/task/{thread}"
+        try:
+            _, _, rest = _read(f"{folder}/stat").rpartition(")")
+            name = _read(f"{folder}/comm").strip()
+        except OSError:  # it ended in the meantime
+            continue
+        state = rest.split()[0]
+        where = ""
+        with contextlib.suppress(OSError):  # not every kernel tells
+            wchan = _read(f"{folder}/wchan").strip()
+            where = f" in {wchan}" if wchan not in ("", "0") else ""
+        lines.append(f"thread {thread} ({name!r}): {_STATES.get(state, state)}{where}")
+    return "\n".join(lines)
+
+
+def program_of(pid: int) -> str:
+    """Return the command line of a process, or "" if it cannot be had."""
+    try:
+        text = _read(f"/proc/{pid}/cmdline")
+    except OSError:
+        return ""
+    return " ".join(text.rstrip("\0").split("\0"))
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()

@@ -1,0 +1,43 @@
+"""Owns the random numbers of children that are forked from one process.
+
+It does not know who forks. A generator that the user's code has seeded goes on from there in every
+child, as it would in a run of that test alone; one that nobody seeded differs from child to child,
+as in any two processes. torch's default seed is a constant, so it is left alone.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+
+class Randomness:
+    """Remembers whether the user's code has seeded the process-wide generators."""
+
+    def __init__(self) -> None:
+        """Begin before the user's code is imported."""
+        self._start = random.getstate()
+        self._python = False
+        self._numpy = False
+
+    def look(self) -> None:
+        """Look what was seeded; call it once the user's code is imported."""
+        self._python = random.getstate() == self._start
+        self._numpy = _numpy_is_unseeded()
+
+    def renew(self) -> None:
+        """Give a child numbers of its own where nobody has seeded."""
+        if self._python:
+            random.seed()
+        if self._numpy:
+            sys.modules["numpy.random"].seed()
+
+
+def _numpy_is_unseeded() -> bool:
+    """Whether numpy's global generator still has the seed that numpy took from the system."""
+    module: Any = sys.modules.get("numpy.random.mtrand")
+    state: Any = getattr(module, "_rand", None)
+    generator = getattr(state, "_bit_generator", None)
+    # a seed of the user's replaces the sequence that numpy began with
+    return getattr(generator, "seed_seq", None) is not None

@@ -1,0 +1,152 @@
+"""Owns what a report says beyond pytest's own serialization: one form, both ways.
+
+Used in the child (``pack``) and in the parent (``load``). It does not know how it travels.
+
+pytest turns a representation other than a traceback (an unknown fixture, a doctest) into text when
+it serializes a report; then it is shown without colors, and once more in the short summary. The
+counts of failed subtests, the properties of the whole suite and the attributes of a test case in
+the JUnit file are in no report at all.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from _pytest._code.code import TerminalRepr
+
+from pytest_cudafork.isolate import wire
+
+_SHOWN = "_cudafork_shown"
+_SUBTESTS = "_cudafork_subtests"
+_SUITE = "_cudafork_suite"
+_CASE = "_cudafork_case"
+
+
+class Shown(TerminalRepr):
+    """A representation that was made in another process: its text, with and without colors."""
+
+    def __init__(self, plain: str, marked: str) -> None:
+        self._plain = plain
+        self._marked = marked
+
+    def toterminal(self, tw: Any) -> None:
+        """Write it as it would have been written in the other process."""
+        tw.write(self._marked if tw.hasmarkup else self._plain)
+
+
+class ReportPacker:
+    """Makes plain data of the reports of one process.
+
+    Args:
+        config: The configuration of the child's session.
+
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._xml = _xml_of(config)
+        self._told = 0 if self._xml is None else len(self._xml.global_properties)
+
+    def pack(self, report: pytest.TestReport) -> dict[str, Any]:
+        """Return a report as plain data for ``load``."""
+        config = self._config
+        data: Any = config.hook.pytest_report_to_serializable(config=config, report=report)
+        longrepr: Any = report.longrepr
+        if isinstance(data.get("longrepr"), str) and hasattr(longrepr, "toterminal"):
+            data[_SHOWN] = _rendered(longrepr)
+        failed = _failed_subtests(config, report)
+        if failed:
+            data[_SUBTESTS] = failed
+        if self._xml is not None:
+            self._add_xml(report, data)
+        packed: dict[str, Any] = wire.plain(data)
+        return packed
+
+    def _add_xml(self, report: pytest.TestReport, data: dict[str, Any]) -> None:
+        told, self._told = self._told, len(self._xml.global_properties)
+        if self._told > told:
+            data[_SUITE] = self._xml.global_properties[told:]
+        for key, reporter in self._xml.node_reporters.items():
+            if key[0] == report.nodeid and reporter.attrs:
+                data[_CASE] = dict(reporter.attrs)
+
+
+def load(item: pytest.Item, data: dict[str, Any]) -> pytest.TestReport:
+    """Return a report of ``item`` from what ``pack`` made, and enter what it says beside itself.
+
+    Raises:
+        LookupError: It is no report.
+        TypeError: Likewise.
+
+    """
+    config = item.config
+    beside = {key: data.pop(key) for key in (_SHOWN, _SUBTESTS, _SUITE, _CASE) if key in data}
+    kwargs = data.get("_subtest.context", {}).get("kwargs", {})
+    report = config.hook.pytest_report_from_serializable(config=config, data=data)
+    if not isinstance(report, pytest.TestReport):
+        raise TypeError(f"no report of a test: {type(report).__name__}")
+    report.nodeid = item.nodeid  # it may differ outside the root directory
+    if kwargs and hasattr(report, "context"):
+        # pytest 9 takes the repr of these once more on the way back: i='1' for i=1
+        object.__setattr__(report.context, "kwargs", kwargs)
+    if beside.get(_SHOWN):
+        plain, marked = beside[_SHOWN]
+        report.longrepr = Shown(str(plain), str(marked))
+    _enter(item, report, beside)
+    return report
+
+
+def _enter(item: pytest.Item, report: pytest.TestReport, beside: Mapping[str, Any]) -> None:
+    """Put what stands beside a report where this session keeps it."""
+    counts = _subtest_counts(item.config)
+    if counts is not None and _SUBTESTS in beside:
+        counts[getattr(report, "id", report.nodeid)] = int(beside[_SUBTESTS])
+    xml = _xml_of(item.config)
+    if xml is None:
+        return
+    for name, value in beside.get(_SUITE, ()):
+        xml.add_global_property(name, value)
+    if _CASE in beside:
+        xml.node_reporter(item.nodeid).attrs.update(beside[_CASE])
+
+
+def _rendered(longrepr: Any) -> list[str] | None:
+    """Return a representation without and with its colors; None if it cannot be written again."""
+    import io
+
+    from _pytest._io import TerminalWriter
+
+    texts = []
+    for marked in (False, True):
+        file = io.StringIO()
+        writer = TerminalWriter(file)
+        writer.hasmarkup = marked
+        try:
+            longrepr.toterminal(writer)
+        except Exception:  # a plugin's own code; it was rendered once, which has to do
+            return None
+        texts.append(file.getvalue())
+    return texts
+
+
+def _subtest_counts(config: pytest.Config) -> Any:
+    """Return where pytest counts failed subtests, or None.
+
+    From that number it decides, when a report is shown, that a test with failed subtests failed.
+    """
+    subtests: Any = sys.modules.get("_pytest.subtests")  # pytest >= 9
+    return None if subtests is None else config.stash.get(subtests.failed_subtests_key, None)
+
+
+def _failed_subtests(config: pytest.Config, report: pytest.TestReport) -> int:
+    counts = _subtest_counts(config)
+    return int(counts.get(getattr(report, "id", report.nodeid), 0)) if counts else 0
+
+
+def _xml_of(config: pytest.Config) -> Any:
+    """Return what gathers the JUnit file, or None."""
+    junitxml: Any = sys.modules.get("_pytest.junitxml")
+    return None if junitxml is None else config.stash.get(junitxml.xml_key, None)

@@ -1,0 +1,236 @@
+"""Owns the parent's handle of the zygote: starting, asking and closing it. Runs in the parent.
+
+What the zygote does is in ``zygote.py``; what its children do is not known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_cudafork.child_errors import ChildError
+from pytest_cudafork.isolate import crash, launch, leftovers, wire
+
+READY_SECONDS = 600.0
+"""How long collection may take in the zygote."""
+_ANSWER_SECONDS = 60.0
+_CLOSE_SECONDS = 5.0
+_LONGEST_REPLY = 1 << 18
+_MOST_FDS = 2
+_LOG_BYTES = 1 << 14
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Why a process cannot be forked: ``path`` is the file whose import did it, or ""."""
+
+    path: str
+    kind: str
+    text: str
+
+    @property
+    def reason(self) -> str:
+        """What to tell of a test that cannot have a child of the zygote."""
+        what = self.text.partition("\n")[0]
+        return f"after the import of {os.path.basename(self.path)}, {what}" if self.path else what
+
+
+class Zygote:
+    """One zygote process, from its start to its end."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        """Start it; it gets ready by itself.
+
+        Raises:
+            OSError: There is no process or descriptor left for it.
+
+        """
+        import subprocess
+
+        self.blame: Blame | None = None
+        self.errors: list[str] = []
+        self._ready = False
+        self._owner = os.getpid()
+        self._exits: dict[int, int] = {}
+        self._ahead: list[tuple[int, bytes, list[int]]] = []
+        self._cookie = wire.new_cookie()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._log_fd = os.memfd_create("pytest-cudafork-zygote", os.MFD_CLOEXEC)
+        try:
+            with launch.request_file({**request, "cookie": self._cookie}) as request_fd:
+                outputs = [os.dup(fd) for fd in (1, 2)]
+                fds = [theirs.fileno(), request_fd, *outputs]
+                code = (
+                    f"import sys; sys.path[:] = {launch.path_texts()!a}; "
+                    "from pytest_cudafork.isolate.zygote import main; main()"
+                )
+                try:
+                    self._process = subprocess.Popen(
+                        [sys.executable, *launch.interpreter_flags(), "-c", code, *map(str, fds)],
+                        pass_fds=fds,
+                        stdin=subprocess.DEVNULL,
+                        stdout=self._log_fd,
+                        stderr=self._log_fd,
+                    )
+                finally:
+                    for fd in outputs:
+                        os.close(fd)
+        except BaseException:
+            self._control.close()
+            os.close(self._log_fd)
+            raise
+        finally:
+            theirs.close()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return int(self._process.pid)
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this process started it, and was not forked since."""
+        return self._owner == os.getpid()
+
+    def wait_ready(self) -> Blame | None:
+        """Wait until it has collected; return why it cannot be forked, or None if it can."""
+        if self._ready:
+            return self.blame
+        deadline = time.monotonic() + READY_SECONDS
+        text = ""
+        while not text.startswith("ready "):
+            try:
+                text, _ = self._receive(deadline)
+            except (TimeoutError, EOFError, ConnectionError) as error:
+                self.blame = self._failed_start(error)
+                self._ready = True
+                return self.blame
+        about = json.loads(text.removeprefix("ready "))
+        self._ready = True
+        self.errors = about["errors"]
+        if about["blame"] is not None:
+            self.blame = Blame(**about["blame"])
+        return self.blame
+
+    def take_child(self) -> launch.Running:
+        """Return a child that waits for its work, and have the next one forked.
+
+        Raises:
+            ChildError: There is none to be had.
+            EOFError: The zygote is gone.
+
+        """
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while not self._ahead:
+            try:
+                self._take_message(deadline)
+            except TimeoutError:
+                raise ChildError(
+                    f"the fork server gave no process within {_ANSWER_SECONDS:.0f} s"
+                ) from None
+            except ConnectionError as error:
+                raise EOFError(str(error)) from error
+        pid, cookie, fds = self._ahead.pop(0)
+        with contextlib.suppress(OSError):  # it is gone; the child we have may still work
+            self._control.send(b"next")
+        sock = socket.socket(fileno=fds[0])
+        return launch.Running(
+            pid,
+            launch.pidfd(pid),
+            sock,
+            fds[1],
+            lambda: self._exit_code(pid),
+            cookie,
+            ends_group=True,
+        )
+
+    def close(self) -> None:
+        """End it and its children."""
+        if not self.is_mine:
+            self._process.returncode = 0  # not our child: Popen must neither wait nor warn
+        self._control.close()
+        ended = {self._cookie: self._process.pid}
+        for pid, cookie, fds in self._ahead:
+            ended[cookie] = pid
+            for fd in fds:
+                os.close(fd)
+        self._ahead.clear()
+        if self.is_mine:
+            import subprocess
+
+            try:
+                self._process.wait(timeout=_CLOSE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            leftovers.end(ended)
+        os.close(self._log_fd)
+
+    def _exit_code(self, pid: int) -> int:
+        """Wait for the zygote's word on a dead child; killed, if the zygote took it with itself."""
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while pid not in self._exits:
+            try:
+                self._take_message(deadline)
+            except (OSError, EOFError, ChildError):
+                return -signal.SIGKILL
+        return self._exits.pop(pid)
+
+    def _take_message(self, deadline: float) -> None:
+        """Take one message that tells of children."""
+        text, fds = self._receive(deadline)
+        word, _, rest = text.partition(" ")
+        if word == "child" and len(fds) == _MOST_FDS:
+            pid, _, cookie = rest.partition(" ")
+            self._ahead.append((int(pid), bytes.fromhex(cookie), fds))
+            return
+        for fd in fds:
+            os.close(fd)
+        if word == "exit":
+            pid, _, code = rest.partition(" ")
+            self._exits[int(pid)] = int(code)
+        elif word == "error":
+            with contextlib.suppress(OSError):
+                self._control.send(b"next")  # the next test tries again
+            raise ChildError(f"the fork server could not fork: {rest}")
+
+    def _receive(self, deadline: float) -> tuple[str, list[int]]:
+        """Receive one message.
+
+        Raises:
+            TimeoutError: None came in time.
+            EOFError: The zygote is gone.
+
+        """
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise TimeoutError(f"it took longer than {READY_SECONDS:.0f} s")
+        data, fds, _, _ = socket.recv_fds(self._control, _LONGEST_REPLY, _MOST_FDS)
+        if not data:
+            raise EOFError("the fork server closed the connection")
+        return data.decode("utf-8", "replace"), fds
+
+    def _failed_start(self, error: Exception) -> Blame:
+        """Say why it did not get ready."""
+        import subprocess
+
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=0 if isinstance(error, TimeoutError) else _CLOSE_SECONDS)
+        if self._process.returncode is None:
+            self._process.kill()
+        size = os.fstat(self._log_fd).st_size
+        tail = os.pread(self._log_fd, _LOG_BYTES, max(0, size - _LOG_BYTES))
+        log = tail.decode("utf-8", "replace")
+        how = str(error) if isinstance(error, TimeoutError) else ""
+        how = how or crash.describe(self._process.returncode)
+        text = f"the fork server {how} while it collected"
+        return Blame("", "start", f"{text}; it wrote:\n{log.strip()}" if log.strip() else text)
