@@ -8,7 +8,9 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+BENCH_VENV ?= .venv-bench
 TESTARGS ?=
+BENCHARGS ?=
 # Most tests wait for processes that they start, so two workers pay off on two cores.
 WORKERS ?= 2
 
@@ -25,7 +27,7 @@ MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint wheel-check bench changelog clean
+.PHONY: help demo test lint wheel-check bench bench-isolation changelog clean
 
 # Another project's settings must not reach this one's environment or tests.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTEST_ADDOPTS PYTEST_PLUGINS
@@ -37,6 +39,7 @@ help:
 	@echo "make lint         ruff and mypy"
 	@echo "make wheel-check  build the wheel and try it in an empty environment"
 	@echo "make bench        what importing and running the plugin costs"
+	@echo "make bench-isolation  isolated tests against pytest-forked; BENCHARGS=... goes to it"
 	@echo "make changelog    CHANGELOG.md from the fragments; VERSION=1.2.3"
 	@echo "make clean        remove the environment and everything that was built"
 
@@ -59,11 +62,15 @@ bench: $(STAMP)
 	@$(PY) benchmarks/bench_import.py
 	@$(PY) benchmarks/bench_overhead.py
 
+# An environment of its own: pytest-forked does not work with the pytest of the other one.
+bench-isolation: $(BENCH_VENV)/installed
+	@"$(BENCH_VENV)/bin/python" benchmarks/bench_isolation.py $(BENCHARGS)
+
 changelog: $(STAMP)
 	@$(PY) tools/build_changelog.py "$(VERSION)"
 
 clean:
-	@rm -rf "$(VENV)" build dist *.egg-info pytest_cudafork/observe/native/lib
+	@rm -rf "$(VENV)" "$(BENCH_VENV)" build dist *.egg-info pytest_cudafork/observe/native/lib
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find pytest_cudafork tests tools benchmarks demo -name __pycache__ -prune -exec rm -rf {} +
 
@@ -75,3 +82,11 @@ $(STAMP): pyproject.toml setup.py constraints/dev.txt tools/check_python.py $(NA
 	@"$(PYTHON)" -m venv "$(VENV)"
 	@$(PIP) install -c constraints/dev.txt -e ".[test,lint]"
 	@touch "$(STAMP)"
+
+$(BENCH_VENV)/installed: pyproject.toml setup.py constraints/bench.txt $(NATIVE)
+	@"$(PYTHON)" tools/check_python.py
+	@echo "setting up $(BENCH_VENV) (minutes the first time)"
+	@"$(PYTHON)" -m venv "$(BENCH_VENV)"
+	@"$(BENCH_VENV)/bin/python" -m pip --quiet --quiet --disable-pip-version-check --no-input \
+	  install -c constraints/bench.txt -e . torch pytest-forked
+	@touch "$@"

@@ -6,6 +6,7 @@ It does not know how a child is run.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,9 @@ from pytest_cudafork.session import SESSION
 
 if TYPE_CHECKING:
     from pytest_cudafork.fixtures import RunInChild
+    from pytest_cudafork.isolate.children import Children
     from pytest_cudafork.isolate.policy import IsolationConfig, ProcessState
+    from pytest_cudafork.isolate.zygote_handle import Blame
 
 _NEEDS_ZYGOTE = ("forkserver", "auto")
 
@@ -44,6 +47,8 @@ class IsolationHooks:
         )
         self._isolates_all = self._isolate not in (None, "none") and not self._off
         self._running = True
+        self._slower: dict[str, int] = {}
+        """How many tests were given a dearer method than they asked for, by the reason."""
         self._positions: dict[pytest.Item, int] = {}
 
     @property
@@ -67,10 +72,8 @@ class IsolationHooks:
         """Start it when an import makes this process unsafe to fork."""
         report = yield
         if self._isolate == "auto" and self._isolates_all and self._runs_tests:
-            from pytest_cudafork.isolate.children import children_of
-
             unsafe = not process_state(self._config).safe_to_fork
-            if unsafe and not children_of(self._config).has_zygote:
+            if unsafe and not self._children().has_zygote:
                 self._start_zygote([str(arg) for arg in self._config.args])
         return report
 
@@ -91,15 +94,16 @@ class IsolationHooks:
             "forkserver" not in wanted.values() and process_state(self._config).safe_to_fork
         ):
             return
-        from pytest_cudafork.isolate.children import children_of
-
-        if not children_of(self._config).has_zygote:
+        if not self._children().has_zygote:
             self._start_zygote(list(dict.fromkeys(str(item.path) for item in needing)))
 
     def _start_zygote(self, targets: list[str]) -> None:
+        self._children().start_zygote(targets)
+
+    def _children(self) -> Children:
         from pytest_cudafork.isolate.children import children_of
 
-        children_of(self._config).start_zygote(targets)
+        return children_of(self._config, self._config.stash[SESSION].random_state)
 
     # -- tests -----------------------------------------------------------------------------------
 
@@ -112,21 +116,34 @@ class IsolationHooks:
         asked = self._isolates_all or marks.spawn_only or marks.isolated
         if not asked or self._off or marks.complaint:
             return None
-        from pytest_cudafork.isolate import policy
-        from pytest_cudafork.isolate.children import children_of
+        from pytest_cudafork.isolate import other_plugins, policy
         from pytest_cudafork.isolate.parent import isolate
 
         method = policy.choose(marks, self._rules(), process_state(self._config))
         if method is None:
             return None
-        children = children_of(self._config)
+        # the child keeps it; here it would end the session, or come while the zygote gets ready
+        other_plugins.stop_time_limit(item)
+        children = self._children()
         if method.name == "forkserver":
             blame = children.blame(item)
             if blame is not None:
-                method = policy.instead_of_zygote(method, blame.reason)
+                method = policy.instead_of_zygote(method, self._reason(blame))
         following = self._group_mate(item, nextitem, marks)
         children.look_ahead(self._upcoming(item, nextitem) if following is None else ())
         return isolate(item, nextitem, method, children, following)
+
+    def _reason(self, blame: Blame) -> str:
+        """Return why the fork server cannot run a test, with the line that is to blame."""
+        watch = self._config.stash[SESSION].watch
+        if blame.kind != "cuda":
+            return blame.reason
+        if watch is None:
+            return f"{blame.reason} (--cuda-fork-check names the line)"
+        from pytest_cudafork.observe.stories import History
+
+        touch = History(watch.observer.records()).initializer(blame.pid)
+        return blame.reason if touch is None else f"{blame.reason} (first touch: {touch.where})"
 
     def _group_mate(
         self, item: pytest.Item, nextitem: pytest.Item | None, marks: Marks
@@ -179,6 +196,31 @@ class IsolationHooks:
         if isinstance(word, tuple):
             return category, letter, (f"{word[0]}{added}", word[1])
         return category, letter, f"{word}{added}"
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Remember the tests that a fork server could not run; those of workers too."""
+        why = getattr(report, "isolation_why", "")
+        if report.when == "setup" and getattr(report, "isolation", "") == "spawn" and why:
+            self._slower[why] = self._slower.get(why, 0) + 1
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say which tests were slower than they need be, and why."""
+        if not self._slower:
+            return
+        terminalreporter.section("isolation")
+        for why, count in self._slower.items():
+            tests = "1 test" if count == 1 else f"{count} tests"
+            terminalreporter.write_line(f"{tests} by spawn, {why}")
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Add what children have measured, before pytest-cov (a wrapper around this) looks."""
+        try:
+            return (yield)
+        finally:
+            coverage_data = sys.modules.get("pytest_cudafork.isolate.coverage_data")
+            if coverage_data is not None and not self._off:
+                coverage_data.gathered(self._config).finish()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:

@@ -6,8 +6,9 @@ It does not know what is an error, nor how anything is shown.
 from __future__ import annotations
 
 import os
+import random
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -40,6 +41,8 @@ class CudaForkSession:
     watch: Watch | None = None
     joined: bool = False
     isolated: bool = False
+    random_state: tuple[Any, ...] = field(default_factory=random.getstate)
+    """State of Python's generator before the user's code was imported."""
 
 
 SESSION = pytest.StashKey[CudaForkSession]()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +26,7 @@ from pytest_cudafork.child_errors import (
     ChildTimeout,
     RemoteTraceback,
 )
-from pytest_cudafork.isolate import child_call, crash, launch, pickling, supervise, wire
+from pytest_cudafork.isolate import child_call, crash, launch, pickling, received, supervise, wire
 from pytest_cudafork.isolate.forkserver import ForkServer
 
 METHODS = ("fork", "forkserver", "spawn")
@@ -123,6 +124,10 @@ class _Outcome:
         """Take one message; every kind but the warnings is the last."""
         for fd in fds:  # a call sends none
             os.close(fd)
+        try:
+            received.check_message(message)
+        except (LookupError, TypeError) as error:
+            raise wire.WireError(f"a message of kind {message['kind']!r}: {error!r}") from error
         if message["kind"] == "warnings":
             self.warnings += message["warnings"]
             return supervise.Said.MORE
@@ -254,13 +259,23 @@ def _show_warnings(packed: list[dict[str, Any]]) -> None:
 
 
 def load_warning(packed: dict[str, Any]) -> warnings.WarningMessage:
-    """Return a warning that came from a child; a ``UserWarning`` if its class is unknown here."""
+    """Return a warning that came from a child; it looks the same if it cannot be loaded here."""
     try:
         message = pickle.loads(packed["pickled"])
         if not isinstance(message, Warning):
             raise TypeError(f"{message!r} is no warning")
     except Exception:  # its text is what counts
-        message = UserWarning(f"{packed['type']}: {packed['text']}")
+        message = _named_warning(packed["type"], packed["text"])
     return warnings.WarningMessage(
         message, type(message), packed["filename"], packed["lineno"], line=packed["line"]
     )
+
+
+def _named_warning(name: str, text: str) -> Warning:
+    """Return a warning with the class name and the text of one that is somewhere else."""
+    module, _, name = name.rpartition(".")
+    known = getattr(sys.modules.get(module), name, None)
+    base = known if isinstance(known, type) and issubclass(known, Warning) else Warning
+    body = {"__module__": module, "__init__": lambda self: None, "__str__": lambda self: text}
+    warning: Warning = type(name, (base,), body)()
+    return warning

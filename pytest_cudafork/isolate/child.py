@@ -31,6 +31,10 @@ _TRACKER_SECONDS = 2.0
 _READ_BYTES = 1 << 16
 
 
+class ChannelLostError(OSError):
+    """The descriptor to the parent is gone. Nothing can be told any more; the exit status is."""
+
+
 class Channel:
     """The child's end of the socket to the process that waits for it.
 
@@ -42,7 +46,7 @@ class Channel:
         self._sock = sock
         self._cookie = cookie
         self._pid = os.getpid()
-        self._file = os.fstat(sock.fileno())[:2]
+        self._file: tuple[int, ...] | None = os.fstat(sock.fileno())[:2]
         self._decoder = wire.Decoder(cookie)
         self._inbox: list[wire.Message] = []
 
@@ -55,7 +59,8 @@ class Channel:
         """Send one message of plain data.
 
         Raises:
-            OSError: The other end is gone, or the test closed our descriptor.
+            ChannelLostError: The test closed our descriptor.
+            OSError: The other end is gone.
 
         """
         if self.is_mine:
@@ -71,8 +76,12 @@ class Channel:
 
     def _check_descriptor(self) -> None:
         """Refuse to write where a test has closed our descriptor and opened something else."""
-        if os.fstat(self._sock.fileno())[:2] != self._file:
-            raise OSError("the test has closed the descriptor that leads to the parent")
+        try:
+            file = os.fstat(self._sock.fileno())[:2]
+        except OSError:
+            file = None
+        if file != self._file:
+            raise ChannelLostError("the test has closed the descriptor that leads to the parent")
 
     def receive(self) -> wire.Message | None:
         """Wait for the next message of the parent; None when it is gone or has nothing more.
@@ -244,6 +253,8 @@ def run_request(channel_fd: int, request_fd: int, stacks_fd: int) -> NoReturn:
         sys.path[:] = request["path"]
         sys.argv[:] = request["argv"]
         status = _run_job(channel, request, stacks_fd)
+    except ChannelLostError:
+        pass  # and what is standard error now, nobody knows
     except BaseException:
         traceback.print_exc()
     finally:
@@ -267,7 +278,8 @@ def take_over(surroundings: dict[str, Any]) -> None:
 
     ``surroundings`` is what the parent's ``launch.surroundings`` returned.
     """
-    environ = surroundings["environ"]
+    variables = surroundings["environ"].split(b"\0")
+    environ = dict(variable.split(b"=", 1) for variable in variables if variable)
     if dict(os.environb) != environ:
         for key in os.environb.keys() - environ.keys():
             del os.environb[key]

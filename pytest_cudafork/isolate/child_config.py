@@ -33,12 +33,13 @@ _QUIET_OPTIONS: Mapping[str, Any] = {
     "cacheclear": False,
     "collectonly": False,
     # files that the parent writes
-    "xmlpath": None,
     "report_log": None,
     "htmlpath": None,
     "json_report": False,
     "pastebin": None,
     "debug": None,
+    # pytest-cov would erase what the session has measured; see coverage_data.py and cov_plugin.py
+    "cov_source": [],
 }
 """Options of pytest and known plugins which must differ in the child; those absent stay absent."""
 
@@ -59,12 +60,20 @@ def make_config(request: dict[str, Any]) -> pytest.Config:
     plugins = options.get("plugins") or []
     options["plugins"] = []
     args = [part for name in plugins for part in ("-p", name)]
-    args += ["-p", "no:terminal", *request["args"]]
+    args += request["args"]
     options.update((name, value) for name, value in _QUIET_OPTIONS.items() if name in options)
     # this package was imported before pytest could rewrite its asserts, of which it needs none;
     # with -W error the warning of that would end the session
     options["pythonwarnings"] = [*(options.get("pythonwarnings") or []), _NO_REWRITE_WARNING]
     config = pytest.Config.fromdictargs(options, args)
+    terminal = config.pluginmanager.get_plugin("terminal")
+    if terminal is not None:  # its options must be there, it must not show anything
+        config.pluginmanager.unregister(terminal)
+    if request["inipath"] is None:
+        config._inipath = None
+    config.invocation_params = pytest.Config.InvocationParams(
+        args=request["invocation_args"], plugins=None, dir=config.invocation_params.dir
+    )
     config.args = list(request["targets"])
     if request["workerinput"] is not None:
         config.workerinput = request["workerinput"]  # type: ignore[attr-defined]

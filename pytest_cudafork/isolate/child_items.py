@@ -13,30 +13,94 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.isolate import blackbox, child, child_call, wire
+from pytest_cudafork.isolate import (
+    blackbox,
+    child,
+    child_call,
+    coverage_data,
+    live_text,
+    report_data,
+    wire,
+)
+
+_TELLING_HOOKS = (
+    "pytest_runtest_logstart",
+    "pytest_runtest_logreport",
+    "pytest_runtest_logfinish",
+    "pytest_warning_recorded",
+)
+"""Hooks by which a parent tells the user and other processes; a child tells its parent only."""
 
 
 class Reporter:
     """The plugin that stands in the child for everything that reports in a parent."""
 
     def __init__(self, config: pytest.Config) -> None:
+        """Registered before a fork where there is one; it is of no effect there."""
         self.config = config
-        self.channel: child.Channel | None = None
-        """Where to report to; None while there is nobody to tell."""
+        self._channel: child.Channel | None = None
+        self._packer = report_data.ReportPacker(config)
+        self._terminal = live_text.ChildTerminal(config, self._tell, self._wait)
+        self._starts = 0
+
+    def take_over(self, session: pytest.Session) -> None:
+        """Let what is told in this process reach this, the session's counters and live logs only.
+
+        The other receivers (terminal, JUnit file, xdist's connection, the user's hooks) are the
+        parent's; they hear of it there. pluggy has no public way to leave plugins out of a hook.
+        """
+        self._packer.begin()
+        self._terminal.take_over()
+        manager: Any = self.config.pluginmanager
+        keep = (self, session, manager.get_plugin("logging-plugin"))
+        for name in _TELLING_HOOKS:
+            implementations = getattr(manager.hook, name)._hookimpls
+            implementations[:] = [
+                one for one in implementations if any(one.plugin is mine for mine in keep)
+            ]
+
+    def begin(self, channel: child.Channel, position: dict[str, Any] | None) -> None:
+        """Report one test to this channel; its terminal stands at ``position``."""
+        self._channel = channel
+        self._starts = 0
+        self._terminal.begin(position)
+
+    def end(self) -> None:
+        """Report to nobody any more."""
+        self._terminal.flush()
+        self._channel = None
+
+    def pytest_runtest_logstart(self) -> None:
+        """Say that a plugin runs the test once more; the first time the parent knows of."""
+        self._starts += 1
+        if self._starts > 1:
+            self._tell("again")
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Send a report as it comes."""
-        if self.channel is None:
+        if self._channel is None:
             return
-        self.channel.leave_if_not_mine()
-        data = self.config.hook.pytest_report_to_serializable(config=self.config, report=report)
-        self.channel.send("report", data=wire.plain(data))
+        self._channel.leave_if_not_mine()
+        self._terminal.flush()
+        self._tell("report", data=self._packer.pack(report), wait=self._terminal.direct)
+        self._terminal.settle()
 
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
         """Send a warning of the test; those of collection the parent has seen itself."""
-        if self.channel is not None and when == "runtest":
-            self.channel.send("warning", **child_call.pack_warning(warning_message))
+        if when == "runtest" and self._channel is not None:
+            self._tell("warning", **child_call.pack_warning(warning_message))
+
+    def _tell(self, kind: str, **data: Any) -> bool:
+        if self._channel is None or not self._channel.is_mine:
+            return False
+        self._channel.send(kind, **data)
+        return True
+
+    def _wait(self) -> None:
+        """Wait until the parent has shown the last message."""
+        if self._channel is not None and self._channel.is_mine:
+            self._channel.receive()
 
 
 class ItemServer:
@@ -50,6 +114,8 @@ class ItemServer:
         finder: blackbox.Finder | None = None,
     ) -> None:
         """Take the tests of this process, and what went wrong in its collection."""
+        self.coverage: coverage_data.ChildCoverage | None = None
+        """What measures in this process."""
         self._reporter = reporter
         self._items = items
         self._errors = list(errors)
@@ -98,10 +164,13 @@ class ItemServer:
             return True
         following = self._finder.find(*request["next"]) if request["next"] else None
         session = self._session = item.session
-        self._reporter.channel = channel
+        self._reporter.begin(channel, request["position"])
         last = self._protocol(channel, item, following) or following is None
-        self._reporter.channel = None
+        self._reporter.end()
         channel.leave_if_not_mine()
+        measured = None if self.coverage is None else self.coverage.take()
+        if measured is not None:
+            channel.send("coverage", data=measured)
         channel.send(
             "over",
             last=last,

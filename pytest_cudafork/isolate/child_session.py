@@ -14,19 +14,18 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pytest_cudafork.isolate import blackbox, child, child_items
+from pytest_cudafork.isolate import (
+    blackbox,
+    child,
+    child_items,
+    cov_plugin,
+    coverage_data,
+    live_text,
+    report_data,
+)
 from pytest_cudafork.isolate.child_config import make_config
 
 _CACHE_WRITERS = ("lfplugin", "nfplugin", "stepwiseplugin")
-_TERMINAL_HOOKS = frozenset(
-    {
-        "pytest_runtest_logstart",
-        "pytest_runtest_logreport",
-        "pytest_runtest_logfinish",
-        "pytest_warning_recorded",
-    }
-)
-"""Hooks by which a parent tells the user and other processes; a child tells its parent only."""
 
 
 class WorkSession:
@@ -40,14 +39,23 @@ class WorkSession:
         self._cwd = cwd
         self.items: list[pytest.Item] = []
         self.errors: list[str] = []
+        self.coverage = coverage_data.begin(request["coverage"])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Let plugins find what they look for in a session that shows and measures."""
+        if self._request["terminal"] is not None:
+            live_text.stand_in(config, self._request["terminal"])
+        if self._request["pytest_cov"]:
+            cov_plugin.stand_in(config)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Use the parent's temporary directory and leave its cache alone."""
+        """Use the parent's temporary directory; leave its cache and its JUnit file alone."""
         manager = session.config.pluginmanager
-        for name in _CACHE_WRITERS:
-            plugin = manager.get_plugin(name)
-            if plugin is not None:
+        writers = [manager.get_plugin(name) for name in _CACHE_WRITERS]
+        for plugin in (*writers, report_data.xml_of(session.config)):
+            if plugin is not None and manager.is_registered(plugin):
                 manager.unregister(plugin)
         factory = getattr(session.config, "_tmp_path_factory", None)
         if factory is not None and self._request["basetemp"]:
@@ -74,7 +82,11 @@ class WorkSession:
         """Work for the parent."""
         os.fchdir(self._cwd)
         os.close(self._cwd)
-        self.work(session)
+        session.config.args = list(self._request["args"])
+        try:
+            self.work(session)
+        finally:
+            report_data.forget_xml(session.config)
         return True
 
     def work(self, session: pytest.Session) -> None:
@@ -99,7 +111,10 @@ class OneProcess(WorkSession):
         child.arm_stacks(self._stacks_fd)  # pytest has armed them for its own stderr
         reporter = child_items.Reporter(session.config)
         session.config.pluginmanager.register(reporter)
-        child_items.ItemServer(reporter, self.items, self.errors).serve(self._channel)
+        reporter.take_over(session)
+        server = child_items.ItemServer(reporter, self.items, self.errors)
+        server.coverage = self.coverage
+        server.serve(self._channel)
 
     def pytest_internalerror(self, excrepr: object) -> None:
         """Tell the parent of an error in pytest or a plugin."""
@@ -162,9 +177,11 @@ def run_forked(
         child.prepare(stacks_fd)
         os.environ.update(env)
         _disown_fixtures(item)
-        _only_to(reporter, item.session)
+        reporter.take_over(item.session)
         finder = blackbox.Finder(item.session.items, item)
-        child_items.ItemServer(reporter, item.session.items, finder=finder).serve(channel)
+        server = child_items.ItemServer(reporter, item.session.items, finder=finder)
+        server.coverage = coverage_data.begin()
+        server.serve(channel)
         status = 0
     except BaseException as error:
         channel.leave_if_not_mine()
@@ -198,21 +215,3 @@ def _disown_fixtures(item: pytest.Item) -> None:
     for definition in definitions:
         if isinstance(definition, FixtureDef):
             definition._finalizers.clear()
-
-
-def _only_to(reporter: child_items.Reporter, session: pytest.Session) -> None:
-    """Let what is told in this process reach the session's counters and ``reporter`` only.
-
-    The other receivers (terminal, JUnit file, xdist's connection) are the parent's; they hear of it
-    there. pluggy has no public way to leave plugins out of one hook in place.
-    """
-    pluginmanager: Any = session.config.pluginmanager
-    keep = (session, reporter)
-    call = pluginmanager._inner_hookexec
-
-    def call_ours(hook_name: str, methods: Any, *rest: Any) -> Any:
-        if hook_name in _TERMINAL_HOOKS:
-            methods = [one for one in methods if any(one.plugin is mine for mine in keep)]
-        return call(hook_name, methods, *rest)
-
-    pluginmanager._inner_hookexec = call_ours

@@ -9,14 +9,24 @@ import contextlib
 import os
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from pytest_cudafork.child_errors import ChildError
-from pytest_cudafork.isolate import child_items, child_session, crash, launch, supervise, wire
+from pytest_cudafork.isolate import (
+    child,
+    child_items,
+    child_session,
+    crash,
+    launch,
+    leftovers,
+    supervise,
+    wire,
+)
 from pytest_cudafork.isolate.child_env import CHILD_ENV
 from pytest_cudafork.isolate.policy import Method
+from pytest_cudafork.isolate.randomness import Randomness
 from pytest_cudafork.isolate.session_request import (
     make_basetemp,
     session_request,
@@ -39,8 +49,10 @@ GROUP_END_SECONDS = 60.0
 class Companion:
     """A child that has work, or waits for more of the same group."""
 
-    def __init__(self, running: launch.Running, method: str) -> None:
-        self.supervisor = supervise.Supervisor(running)
+    def __init__(
+        self, running: launch.Running, method: str, sweeper: leftovers.Sweeper
+    ) -> None:
+        self.supervisor = supervise.Supervisor(running, sweeper)
         self.method = method
         self.forked = method == "fork"
         self.capture_fds: list[int] = []
@@ -62,7 +74,7 @@ class Companion:
 class Children:
     """The children of one pytest process."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, randomness: Randomness) -> None:
         self._config = config
         self._owner = os.getpid()
         self._zygote: Zygote | None = None
@@ -72,8 +84,11 @@ class Children:
         self._targets: list[str] = []
         self._retired: list[supervise.Supervisor] = []
         self._group: Companion | None = None
+        self._upcoming: Sequence[pytest.Item] = ()
         self._spares = Spares(config)
+        self._sweeper = leftovers.Sweeper()
         self._openmp = OpenMP()
+        self._randomness = randomness
         self._reporter: child_items.Reporter | None = None
         self._forks = 0
         self._memory: Collapse | None = None
@@ -121,8 +136,14 @@ class Children:
         """
         while self._zygote is not None:
             try:
-                return self._zygote.take_child()
+                running = self._zygote.take_child()
             except EOFError:
+                self._close_zygote()
+            else:
+                if not self._zygote.is_gone:
+                    return running
+                # the child that it had forked ahead went with it
+                supervise.Supervisor(running).kill()
                 self._close_zygote()
             if self._zygotes > _MOST_RESTARTS:
                 break
@@ -157,8 +178,10 @@ class Children:
                 companion = None
         env = item.stash.get(CHILD_ENV, {})
         if companion is None:
-            companion = Companion(self._start(item, following, method.name, env), method.name)
+            running = self._start(item, following, method.name, env)
+            companion = Companion(running, method.name, self._sweeper)
         companion.order(work_order(item, following, forked=companion.forked, env=env))
+        self._spares.prepare(self._upcoming)
         if companion.forked:
             self._make_forks_cheaper()
         return companion
@@ -190,12 +213,14 @@ class Children:
             self._config.pluginmanager.register(self._reporter)
         reporter = self._reporter
         self._openmp.pause()
+        self._randomness.look()
+
+        def run(channel: child.Channel, stacks_fd: int) -> NoReturn:
+            self._randomness.renew()
+            child_session.run_forked(item, env, reporter, channel, stacks_fd)
+
         with frozen():
-            return launch.start_fork(
-                lambda channel, stacks_fd: child_session.run_forked(
-                    item, env, reporter, channel, stacks_fd
-                )
-            )
+            return launch.start_fork(run)
 
     def keep(self, companion: Companion, following: pytest.Item | None) -> None:
         """Keep a child for the next test of its group, or let go of it.
@@ -245,11 +270,16 @@ class Children:
         return launch.start_spawn(session_request(self._config, [target]), env)
 
     def look_ahead(self, upcoming: Sequence[pytest.Item]) -> None:
-        """Start interpreters for tests that will be spawned soon."""
-        self._spares.prepare(upcoming)
+        """Say which tests will be spawned soon: they are prepared while the next one runs."""
+        self._upcoming = upcoming
 
     def _settle(self, *, wait: bool) -> None:
         self._retired = [one for one in self._retired if not one.settle(wait=wait)]
+        self._sweeper.sweep(now=wait)
+
+    def end_leftovers(self) -> None:
+        """End now what children have left that ended well."""
+        self._sweeper.sweep(now=True)
 
     def close(self) -> None:
         """End everything; a process that was forked from this one only forgets it."""
@@ -265,10 +295,13 @@ class Children:
 CHILDREN = pytest.StashKey[Children]()
 
 
-def children_of(config: pytest.Config) -> Children:
-    """Return the session's children; none is started by this, and all end at unconfigure."""
+def children_of(config: pytest.Config, random_state: tuple[Any, ...] | None = None) -> Children:
+    """Return the session's children; none is started by this, and all end at unconfigure.
+
+    ``random_state`` is that of Python's generator before the user's code was imported.
+    """
     children: Any = config.stash.get(CHILDREN, None)
     if children is None:
-        children = config.stash[CHILDREN] = Children(config)
+        children = config.stash[CHILDREN] = Children(config, Randomness(random_state))
         config.add_cleanup(children.close)
     return children  # type: ignore[no-any-return]

@@ -16,6 +16,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pytest
+
 
 class Basket:
     """Takes what coverage's collector flushes, in the place of its ``CoverageData``."""
@@ -50,8 +52,8 @@ class Basket:
         if not (self.lines or self.arcs):
             return None
         data = {
-            "lines": {key: sorted(numbers) for key, numbers in self.lines.items()},
-            "arcs": {key: sorted(pairs) for key, pairs in self.arcs.items()},
+            "lines": [[*key, sorted(numbers)] for key, numbers in self.lines.items()],
+            "arcs": [[*key, sorted(pairs)] for key, pairs in self.arcs.items()],
             "tracers": dict(self.tracers),
         }
         self.lines.clear()
@@ -68,10 +70,14 @@ class Basket:
             ValueError: Likewise.
 
         """
-        for field in ("lines", "arcs"):
-            for (context, name), found in data[field].items():
-                self.set_context(context)
-                (self.add_lines if field == "lines" else self.add_arcs)({name: found})
+        before = self._context
+        for context, name, numbers in data["lines"]:
+            self.set_context(context)
+            self.add_lines({name: numbers})
+        for context, name, pairs in data["arcs"]:
+            self.set_context(context)
+            self.add_arcs({name: [(first, second) for first, second in pairs]})
+        self.set_context(before)
         self.add_file_tracers(data["tracers"])
 
 
@@ -107,6 +113,22 @@ def _is_plain(value: Any) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
+class Once:
+    """Something that one of several forked processes gets, whichever asks first."""
+
+    def __init__(self) -> None:
+        self._read, write = os.pipe()
+        os.write(write, b"1")
+        os.close(write)
+
+    def take(self) -> bool:
+        """Whether this process is the first that asks."""
+        try:
+            return bool(os.read(self._read, 1))
+        except OSError:  # a test has closed it
+            return False
+
+
 class ChildCoverage:
     """The measurement of one child, from its start to its end."""
 
@@ -124,6 +146,11 @@ class ChildCoverage:
         self._forked_data = getattr(collector, "covdata", None)
         """Kept: its end would close a database that belongs to the parent."""
         collector.use_data(self._basket, measurement.config.context)
+
+    def first_adds(self, data: Mapping[str, Any] | None, first: Once | None) -> None:
+        """Add what the process that forks children has measured, in the first of them."""
+        if data is not None and first is not None and first.take():
+            self._basket.add(data)
 
     def take(self) -> dict[str, Any] | None:
         """Return what was measured since the last time, as plain data, or None."""
@@ -211,9 +238,19 @@ def _add(target: Any, data: Mapping[str, Any]) -> None:
     """Add plain data to a ``CoverageData``, whose current context stays as it is."""
     more = sys.modules["coverage"].CoverageData(no_disk=True)
     for field, method in (("lines", more.add_lines), ("arcs", more.add_arcs)):
-        for (context, name), found in data[field].items():
+        for context, name, found in data[field]:
             more.set_context(context)
             method({name: found})
     more.add_file_tracers(data["tracers"])
     target.update(more)
     more.close(force=True)
+
+
+def gathered(config: pytest.Config) -> ParentCoverage:
+    """Return what the children of a session have measured so far."""
+    if GATHERED not in config.stash:
+        config.stash[GATHERED] = ParentCoverage()
+    return config.stash[GATHERED]
+
+
+GATHERED = pytest.StashKey[ParentCoverage]()

@@ -55,8 +55,9 @@ def error_of(ending: Ending, phase: Phase, timeout: float | None) -> ChildError 
         if ending.exitcode == EXIT_LOST:
             ended += "; it could not report: did the test close descriptors that it did not open?"
     when = "after the test was over" if ending.finished else f"in {phase}"
+    stop = "" if ended.endswith("?") else "."
     return ChildCrashed(
-        f"{what} {when}: the process of this test {ended}.{stacks}",
+        f"{what} {when}: the process of this test {ended}{stop}{stacks}",
         ending.exitcode,
         name,
         ending.stacks,

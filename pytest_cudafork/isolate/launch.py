@@ -9,7 +9,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -183,14 +183,18 @@ def base_request(job: str) -> dict[str, Any]:
     return {"job": job, "path": path_texts(), "argv": [str(arg) for arg in sys.argv]}
 
 
-def surroundings() -> dict[str, Any]:
-    """Return what a test finds around itself in this process, for ``child.take_over``."""
+def surroundings(env: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a test finds around itself in this process, for ``child.take_over``.
+
+    ``env`` is added to the environment, which travels as one piece, as the kernel keeps it.
+    """
+    variables = {**os.environb, **{os.fsencode(k): os.fsencode(v) for k, v in env.items()}}
     try:
         cwd = os.getcwd()
     except OSError:  # it was removed; the kernel still knows it
         cwd = f"/proc/{os.getpid()}/cwd"
     return {
-        "environ": dict(os.environb),
+        "environ": b"\0".join([b"%b=%b" % pair for pair in variables.items()]),
         "cwd": cwd,
         "umask": umask(),
         "argv": [str(arg) for arg in sys.argv],

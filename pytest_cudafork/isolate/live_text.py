@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-Tell = Callable[..., None]
-"""Sends a message of a kind: ``tell(kind, **data)``."""
+Tell = Callable[..., bool]
+"""Sends a message of a kind, ``tell(kind, **data)``; False where there is nobody to tell."""
 
 _REPORTER = "terminalreporter"
 _DIRECT = ("no", "tee-sys")
@@ -73,7 +73,7 @@ class ChildTerminal:
 
     Args:
         config: The configuration of the child's session.
-        tell: Sends a message; where there is nobody to tell, nothing.
+        tell: Sends a message.
         wait: Waits until the parent has shown what was sent before.
 
     """
@@ -82,11 +82,16 @@ class ChildTerminal:
         self._tell = tell
         self._wait = wait
         self._reporter: Any = config.pluginmanager.get_plugin(_REPORTER)
+        self._real: Any = None
         self.direct = config.getoption("capture", "fd") in _DIRECT
         """Whether tests write to the terminal themselves, so that the order has to be kept."""
+
+    def take_over(self) -> None:
+        """Begin to forward, in the child."""
         writer = getattr(self._reporter, "_tw", None)
-        if writer is not None and hasattr(writer, "_file"):
-            writer._file = ForwardedFile(self._forward, writer._file)
+        self._real = getattr(writer, "_file", None)
+        if writer is not None and self._real is not None:
+            writer._file = ForwardedFile(self._forward, self._real)
 
     def begin(self, position: Mapping[str, Any] | None) -> None:
         """Take over where the parent's terminal stands (see ``position_of``) before a test."""
@@ -108,8 +113,12 @@ class ChildTerminal:
 
     def _forward(self, text: str) -> None:
         self.flush()
-        self._tell("terminal", text=text, at=_pack(self._reporter.currentfspath))
-        self.settle()
+        place = _pack(self._reporter.currentfspath)
+        if self._tell("terminal", text=text, at=place, wait=self.direct):
+            self.settle()
+        else:  # a process that the test has forked, or between two tests
+            self._real.write(text)
+            self._real.flush()
 
 
 def stand_in(config: pytest.Config, real: Mapping[str, Any]) -> None:

@@ -15,21 +15,25 @@ from typing import Any
 class Randomness:
     """Remembers whether the user's code has seeded the process-wide generators."""
 
-    def __init__(self) -> None:
-        """Begin before the user's code is imported."""
-        self._start = random.getstate()
-        self._python = False
+    def __init__(self, start: tuple[Any, ...] | None = None) -> None:
+        """Begin before the user's code is imported, or tell Python's state at that time."""
+        self._start = start or random.getstate()
+        self._python: tuple[Any, ...] | None = None
         self._numpy = False
 
     def look(self) -> None:
-        """Look what was seeded; call it once the user's code is imported."""
-        self._python = random.getstate() == self._start
+        """Look what was seeded; call it before a fork, once the user's code is imported."""
+        state = random.getstate()
+        self._python = None if state == self._start else state
         self._numpy = _numpy_is_unseeded()
 
     def renew(self) -> None:
-        """Give a child numbers of its own where nobody has seeded."""
-        if self._python:
-            random.seed()
+        """Give a child numbers of its own where nobody has seeded, and the user's elsewhere.
+
+        Python itself has given its own generator a new seed after the fork.
+        """
+        if self._python is not None:
+            random.setstate(self._python)
         if self._numpy:
             sys.modules["numpy.random"].seed()
 

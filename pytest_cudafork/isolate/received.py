@@ -19,6 +19,7 @@ _PHASES = ("setup", "call", "teardown")
 _OUTCOMES = ("passed", "failed", "skipped")
 _NUMBER = (int, float)
 _LINE = (int, type(None))
+_PICKLED = (bytes, type(None))
 _SKIP_PARTS = (str, _LINE, str)
 
 _FIELDS: Mapping[str, Mapping[str, Any]] = {
@@ -27,13 +28,27 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "internal": {"text": str},
     "missing": {"found": list, "errors": list},
     "warning": {
-        "pickled": (bytes, type(None)),
+        "pickled": _PICKLED,
         "type": str,
         "text": str,
         "filename": str,
         "lineno": int,
         "line": (str, type(None)),
     },
+    # of a function that was called
+    "warnings": {"warnings": list},
+    "returned": {"pickled": _PICKLED, "repr": str},
+    "raised": {
+        "repr": str,
+        "type": str,
+        "traceback": str,
+        "pickled": _PICKLED,
+        "parts": _PICKLED,
+        "outcome": str,
+        "why": str,
+    },
+    "exit": {"code": (int, str, type(None)), "text": str},
+    "not_loaded": {"text": str},
 }
 """What the fields of each kind of message must be; a kind that is not here is not looked at."""
 
@@ -50,8 +65,18 @@ def check_message(message: wire.Message) -> None:
         value = message[name]
         if not isinstance(value, kinds):
             raise TypeError(f"{name} is a {type(value).__name__}")
-        if kinds is list and not all(isinstance(part, str) for part in value):
-            raise TypeError(f"{name} holds more than text")
+        if kinds is list:
+            _check_parts(name, value)
+
+
+def _check_parts(name: str, parts: list[Any]) -> None:
+    """Look at a list, of text or of packed warnings."""
+    if name == "warnings":
+        for part in parts:
+            _require(isinstance(part, dict), name, part)
+            check_message({**part, "kind": "warning"})
+    else:
+        _require(all(isinstance(part, str) for part in parts), name, parts)
 
 
 def check_report(report: pytest.TestReport) -> None:

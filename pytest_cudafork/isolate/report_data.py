@@ -47,7 +47,12 @@ class ReportPacker:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._xml = _xml_of(config)
+        self._xml: Any = None
+        self._told = 0
+
+    def begin(self) -> None:
+        """Begin in the child, after a fork if there is one: what is there is told already."""
+        self._xml = xml_of(self._config)
         self._told = 0 if self._xml is None else len(self._xml.global_properties)
 
     def pack(self, report: pytest.TestReport) -> dict[str, Any]:
@@ -69,8 +74,9 @@ class ReportPacker:
         told, self._told = self._told, len(self._xml.global_properties)
         if self._told > told:
             data[_SUITE] = self._xml.global_properties[told:]
+        names = (report.nodeid, getattr(report, "id", None))  # pytest 9.2 has an object for it
         for key, reporter in self._xml.node_reporters.items():
-            if key[0] == report.nodeid and reporter.attrs:
+            if key[0] in names and reporter.attrs:
                 data[_CASE] = dict(reporter.attrs)
 
 
@@ -104,7 +110,7 @@ def _enter(item: pytest.Item, report: pytest.TestReport, beside: Mapping[str, An
     counts = _subtest_counts(item.config)
     if counts is not None and _SUBTESTS in beside:
         counts[getattr(report, "id", report.nodeid)] = int(beside[_SUBTESTS])
-    xml = _xml_of(item.config)
+    xml = xml_of(item.config)
     if xml is None:
         return
     for name, value in beside.get(_SUITE, ()):
@@ -146,7 +152,14 @@ def _failed_subtests(config: pytest.Config, report: pytest.TestReport) -> int:
     return int(counts.get(getattr(report, "id", report.nodeid), 0)) if counts else 0
 
 
-def _xml_of(config: pytest.Config) -> Any:
+def xml_of(config: pytest.Config) -> Any:
     """Return what gathers the JUnit file, or None."""
     junitxml: Any = sys.modules.get("_pytest.junitxml")
     return None if junitxml is None else config.stash.get(junitxml.xml_key, None)
+
+
+def forget_xml(config: pytest.Config) -> None:
+    """Drop it from a session whose plugin for it is no longer registered; pytest would look."""
+    junitxml: Any = sys.modules.get("_pytest.junitxml")
+    if junitxml is not None and junitxml.xml_key in config.stash:
+        del config.stash[junitxml.xml_key]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.isolate import blackbox, launch, wire
+from pytest_cudafork.isolate import blackbox, coverage_data, launch, live_text, wire
 
 
 def session_request(
@@ -26,6 +26,8 @@ def session_request(
     options["rootdir"] = str(config.rootpath)
     # without an ini file here the child must not find another one
     options["inifilename"] = str(config.inipath or os.devnull)
+    # derived from the ini file, where none is given
+    options["confcutdir"] = str(config.pluginmanager._confcutdir or config.rootpath)
     options["basetemp"] = None
     options["log_file_mode"] = "a"
     pickled = {}
@@ -39,10 +41,15 @@ def session_request(
         "options": pickled,
         "args": [str(arg) for arg in config.args],
         "invocation_dir": str(config.invocation_params.dir),
+        "invocation_args": [str(arg) for arg in config.invocation_params.args],
+        "inipath": None if config.inipath is None else str(config.inipath),
         "targets": targets,
         "left_out": left_out,
         "basetemp": make_basetemp(config),
         "workerinput": wire.plain(getattr(config, "workerinput", None)),
+        "terminal": live_text.terminal_of(config),
+        "coverage": coverage_data.settings(),
+        "pytest_cov": config.pluginmanager.has_plugin("_cov"),
     }
 
 
@@ -75,13 +82,11 @@ def work_order(
     """
     surroundings = None
     if not forked:
-        surroundings = launch.surroundings()
-        surroundings["environ"].update(
-            {os.fsencode(key): os.fsencode(value) for key, value in env.items()}
-        )
+        surroundings = launch.surroundings(env)
     return {
         "kind": "run",
         "test": blackbox.name_of(item),
         "next": None if following is None else blackbox.name_of(following),
         "surroundings": surroundings,
+        "position": live_text.position_of(item.config),
     }

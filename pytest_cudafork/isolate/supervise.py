@@ -186,6 +186,10 @@ class Supervisor:
 
     def _dead(self) -> bool:
         """Whether the child has ended (it is still a zombie, for nobody has reaped it)."""
+        if self.running.pidfd >= 0:
+            poller = select.poll()
+            poller.register(self.running.pidfd, select.POLLIN)
+            return bool(poller.poll(0))
         try:
             with open(f"/proc/{self.running.pid}/stat", "rb") as file:
                 state = file.read().rpartition(b")")[2].split()[0]

@@ -31,6 +31,7 @@ from pytest_cudafork.isolate import (
     child,
     child_items,
     child_session,
+    coverage_data,
     leftovers,
     randomness,
     template_memory,
@@ -54,6 +55,11 @@ class Template(child_session.WorkSession):
         self._left_out = frozenset(request["left_out"])
         self._randomness = randomness.Randomness()
         self._blame: dict[str, str] | None = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self) -> None:
+        """Look what plugins and the first conftest files have left behind."""
+        self._blame = _blame("", {threading.main_thread()})
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> Any:
@@ -81,9 +87,13 @@ class Template(child_session.WorkSession):
             self._control.send_ready(blame, len(self.items), self.errors[:_MOST_ERRORS])
             return
         self._stop_capture(session.config)
+        if self.coverage is not None:
+            self._measured = self.coverage.take()
+            self._first = coverage_data.Once()
         # everything that is the same for every child is done here, once
         reporter = child_items.Reporter(session.config)
         session.config.pluginmanager.register(reporter)
+        reporter.take_over(session)
         server = child_items.ItemServer(reporter, self.items, self.errors)
         server.rehearse(_REHEARSALS)
         template_memory.freeze()
@@ -98,6 +108,8 @@ class Template(child_session.WorkSession):
             self._captures = True
 
     _captures = False
+    _measured: dict[str, Any] | None = None
+    _first: coverage_data.Once | None = None
 
     def _run(
         self,
@@ -114,6 +126,10 @@ class Template(child_session.WorkSession):
             manager.suspend_global_capture()
         child.arm_stacks(stacks_fd)
         server.rehearse(1)  # copies the pages that a test writes to, before there is one
+        if self.coverage is not None:
+            server.coverage = coverage_data.begin()
+            if server.coverage is not None:
+                server.coverage.first_adds(self._measured, self._first)
         server.serve(channel)
 
 

@@ -13,16 +13,18 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 from pytest_cudafork.child_errors import ChildError
-from pytest_cudafork.isolate import crash, launch, leftovers, wire
+from pytest_cudafork.isolate import crash, last_words, launch, leftovers, wire
 
 READY_SECONDS = 600.0
 """How long collection may take in the zygote."""
 _ANSWER_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
+_STACKS_SECONDS = 2.0
 _LONGEST_REPLY = 1 << 18
 _MOST_FDS = 2
 _LOG_BYTES = 1 << 14
@@ -30,11 +32,15 @@ _LOG_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class Blame:
-    """Why a process cannot be forked: ``path`` is the file whose import did it, or ""."""
+    """Why a process cannot be forked: ``path`` is the file whose import did it, or "".
+
+    ``kind`` is "cuda", "threads" or "start"; ``pid`` the process that showed it, or 0.
+    """
 
     path: str
     kind: str
     text: str
+    pid: int = 0
 
     @property
     def reason(self) -> str:
@@ -100,6 +106,11 @@ class Zygote:
         """Whether this process started it, and was not forked since."""
         return self._owner == os.getpid()
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended."""
+        return self._process.poll() is not None
+
     def wait_ready(self) -> Blame | None:
         """Wait until it has collected; return why it cannot be forked, or None if it can."""
         if self._ready:
@@ -117,7 +128,7 @@ class Zygote:
         self._ready = True
         self.errors = about["errors"]
         if about["blame"] is not None:
-            self.blame = Blame(**about["blame"])
+            self.blame = Blame(**about["blame"], pid=self.pid)
         return self.blame
 
     def take_child(self) -> launch.Running:
@@ -164,15 +175,42 @@ class Zygote:
                 os.close(fd)
         self._ahead.clear()
         if self.is_mine:
-            import subprocess
-
-            try:
-                self._process.wait(timeout=_CLOSE_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            if self._process.poll() is None:
+                self._wait_for_end()
             leftovers.end(ended)
         os.close(self._log_fd)
+
+    def _wait_for_end(self) -> None:
+        """Wait while it finishes its session; say so if that goes wrong, for no test's report can.
+
+        The warning is shown even where warnings are errors: here it would end the session.
+        """
+        import subprocess
+
+        trouble = ""
+        try:
+            code = self._process.wait(timeout=_CLOSE_SECONDS)
+            trouble = crash.describe(code) if code != 0 else ""
+        except subprocess.TimeoutExpired:
+            trouble = f"did not end within {_CLOSE_SECONDS:g} s and was killed"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                if last_words.ask(self.pid):
+                    self._process.wait(timeout=_STACKS_SECONDS)
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
+                self._process.wait(timeout=_CLOSE_SECONDS)
+        if trouble:
+            log = crash.shorten(self._log())
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")
+                text = f"the fork server {trouble} at the end of its session; it wrote:\n{log}"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
+
+    def _log(self) -> str:
+        """Return the end of what it wrote."""
+        size = os.fstat(self._log_fd).st_size
+        tail = os.pread(self._log_fd, _LOG_BYTES, max(0, size - _LOG_BYTES))
+        return tail.decode("utf-8", "replace").strip()
 
     def _exit_code(self, pid: int) -> int:
         """Wait for the zygote's word on a dead child; killed, if the zygote took it with itself."""
@@ -227,10 +265,8 @@ class Zygote:
             self._process.wait(timeout=0 if isinstance(error, TimeoutError) else _CLOSE_SECONDS)
         if self._process.returncode is None:
             self._process.kill()
-        size = os.fstat(self._log_fd).st_size
-        tail = os.pread(self._log_fd, _LOG_BYTES, max(0, size - _LOG_BYTES))
-        log = tail.decode("utf-8", "replace")
+        log = self._log()
         how = str(error) if isinstance(error, TimeoutError) else ""
         how = how or crash.describe(self._process.returncode)
         text = f"the fork server {how} while it collected"
-        return Blame("", "start", f"{text}; it wrote:\n{log.strip()}" if log.strip() else text)
+        return Blame("", "start", f"{text}; it wrote:\n{log}" if log else text)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_cudafork.gpus.wishes import GpuWish
 from pytest_cudafork.markers import MARKERS, METHODS, MarkerError, Marks, read_marks
 from tests.plugin.helpers import assert_no_crash, module, outcomes, run_session
 
@@ -36,6 +37,11 @@ RIGHT = {
     "method": ((mark.cuda_isolated(method="spawn"),), Marks(isolated=True, method="spawn")),
     "timeout": ((mark.cuda_isolated(timeout=2),), Marks(isolated=True, timeout=2)),
     "fork_ok": ((mark.cuda_fork_ok(reason="r"),), Marks(fork_ok="r")),
+    "gpus": ((mark.gpus(2, share=True),), Marks(isolated=True, gpus=GpuWish(2, share=True))),
+    "gpus, spawned": (
+        (mark.gpus(1, wait=3), mark.spawn_only),
+        Marks(spawn_only=True, isolated=True, gpus=GpuWish(1, wait=3)),
+    ),
     "closest wins": (
         (mark.cuda_isolated(method="fork"), mark.cuda_isolated(method="spawn", timeout=3)),
         Marks(isolated=True, method="fork"),
@@ -55,6 +61,9 @@ WRONG = {
     "cuda_isolated(timeout=float('nan'))": "timeout is a number of seconds above 0",
     "cuda_isolated(timeout=True)": "timeout is a number of seconds above 0",
     "cuda_isolated(timeout='1')": "timeout is a number of seconds above 0",
+    "gpus": "takes one number of GPUs, and none is given",
+    "gpus(0)": "n is a whole number of GPUs above 0",
+    "gpus(1, share=None)": "share is True or False",
     "cuda_fork_ok": "needs a reason",
     "cuda_fork_ok()": "needs a reason",
     "cuda_fork_ok(reason='')": "reason is a text that is not empty",
@@ -82,7 +91,7 @@ def test_a_wrong_marker_is_a_marker_error_that_names_it(text: str) -> None:
 
 
 _anything = st.integers() | st.text() | st.none() | st.lists(st.integers())
-_keywords = st.text() | st.sampled_from(["method", "timeout", "reason"])
+_keywords = st.text() | st.sampled_from(["method", "timeout", "reason", "n", "share", "wait"])
 
 
 @settings(deadline=None)
@@ -100,7 +109,8 @@ def test_no_arguments_break_the_reading(name: str, keywords: dict[str, Any]) -> 
 
 
 def test_every_advertised_keyword_is_taken() -> None:
-    values = {"method": "spawn", "timeout": 1.5, "scope": "module", "reason": "because"}
+    values: dict[str, Any] = {"method": "spawn", "timeout": 1.5, "scope": "module", "reason": "because"}
+    values |= {"n": 2, "share": True, "wait": 0.5}
     for marker in MARKERS:
         read(getattr(mark, marker.name).with_args(**{k: values[k] for k in marker.keywords}))
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_cudafork.gpus.wishes import GpuChoice
 from pytest_cudafork.options import (
     OPTIONS,
     Device,
@@ -46,6 +47,11 @@ VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("/x/low", {"ledger": "/x/low"}),
         ("/x/middle", {"ledger": "/x/middle"}),
         ("/x/high", {"ledger": "/x/high"}),
+    ),
+    "cuda_fork_gpus": (
+        ("auto", {"gpus": GpuChoice()}),
+        ("2", {"gpus": GpuChoice(most=2, text="2")}),
+        ("0,2", {"gpus": GpuChoice(names=("0", "2"), text="0,2")}),
     ),
 }
 

@@ -22,10 +22,14 @@ OUTCOMES: dict[str, dict[str, int]] = {
     "test_children.py": {"passed": 4},
     "test_first.py": {"failed": 1},
     "test_first_fixed.py": {"passed": 1},
+    "test_gpus.py": {"passed": 3},
     "test_isolated.py": {"passed": 4},
     "test_phantom.py": {"passed": 4},
     "test_state.py": {"passed": 1},
 }
+
+# What an example needs beside the check.
+ARGS = {"test_gpus.py": ("--cuda-fork-device=phantom:sm_90x2",)}
 
 # Not importorskip: pytester forgets the modules that a test imports, and torch does not survive a
 # second import.
@@ -75,7 +79,7 @@ def test_every_example_is_shown_and_has_an_outcome() -> None:
 @needs_torch
 @pytest.mark.parametrize("name", sorted(OUTCOMES))
 def test_an_example_comes_out_as_the_docs_say(pytester: pytest.Pytester, name: str) -> None:
-    run(pytester, name, CHECK).assert_outcomes(**OUTCOMES[name])
+    run(pytester, name, CHECK, *ARGS.get(name, ())).assert_outcomes(**OUTCOMES[name])
 
 
 @needs_torch

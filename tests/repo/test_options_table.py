@@ -13,6 +13,7 @@ NAMES = {
     "cuda_fork_allow",
     "cuda_fork_check",
     "cuda_fork_device",
+    "cuda_fork_gpus",
     "cuda_fork_isolate",
     "cuda_fork_ledger",
 }

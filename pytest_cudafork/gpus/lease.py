@@ -1,0 +1,243 @@
+"""Owns the hooks that give a test its GPUs and take them back.
+
+It does not know how a test is isolated: its process finds what to see in ``CHILD_ENV``. With
+``--pdb``, or where isolation is off, the test runs in this process and its environment is changed
+for the length of the test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import pytest
+
+from pytest_cudafork.gpus.lending import Lender, Shortage, names
+from pytest_cudafork.isolate.child_env import CHILD_ENV
+from pytest_cudafork.markers import marks_of
+from pytest_cudafork.session import SESSION
+
+if TYPE_CHECKING:
+    from pytest_cudafork.gpus.lending import Lease
+    from pytest_cudafork.gpus.wishes import GpuChoice
+    from pytest_cudafork.observe.environment import EnvironmentChanges
+
+
+class Refusal(NamedTuple):
+    """Why a test does not get its GPUs: the machine lacks them (skip), or something is wrong."""
+
+    outcome: Literal["skip", "fail"]
+    text: str
+
+
+REFUSAL = pytest.StashKey[Refusal]()
+"""On a test that is not run for want of GPUs, while its protocol lasts."""
+
+
+class GpuLeases:
+    """The plugin object; in the process of an isolated test it only marks that process."""
+
+    def __init__(self, config: pytest.Config, choice: GpuChoice | None) -> None:
+        """Take the value of ``--cuda-fork-gpus``; None: all GPUs."""
+        self._lender = Lender(config, choice)
+        self._isolated = config.stash[SESSION].isolated
+        self._pid = os.getpid()
+        self._lease: Lease | None = None
+        self._kept_for: pytest.Item | None = None
+        """The next test that runs in the same child, and so with the same GPUs."""
+        self._here: EnvironmentChanges | None = None
+        """The changes to this process, while a test runs in it with its GPUs."""
+        self._marks: list[Any] = []
+
+    @property
+    def _off(self) -> bool:
+        """Whether this is the process of an isolated test; a forked one has these hooks, too."""
+        return self._isolated or self._pid != os.getpid()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, Any, Any]:
+        """Hold the GPUs that a test needs around everything that is done for it."""
+        if (self._lease is None and not marks_of(item).gpus) or self._off:
+            return (yield)
+        lease = self._take_over(item) or self._take(item)
+        if lease is None:
+            try:
+                return (yield)
+            finally:
+                if REFUSAL in item.stash:
+                    del item.stash[REFUSAL]
+        environment = item.stash.setdefault(CHILD_ENV, {})
+        environment.update(lease.environment)
+        try:
+            result = yield
+            if self._here is None and _is_group_mate(item, nextitem):
+                self._kept_for = nextitem
+            elif not self._off:
+                self._look_back(item, lease)
+            return result
+        finally:
+            for name in lease.environment:
+                environment.pop(name, None)
+            if self._kept_for is None:
+                self._give_back()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        """Give back what a group of tests had that was not run to its end."""
+        self._give_back()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Skip or fail a test that gets no GPUs; else let the process that runs it see its own."""
+        refusal = item.stash.get(REFUSAL, None)
+        if refusal is not None:
+            if refusal.outcome == "skip":
+                raise pytest.skip.Exception(refusal.text, _use_item_location=True)
+            pytest.fail(f"{item.nodeid}: {refusal.text}", pytrace=False)
+        if self._isolated:
+            from pytest_cudafork.gpus.locks import FOLDER_ENV
+
+            self._mark_this_process(os.path.basename(os.environ.get(FOLDER_ENV, "")))
+        elif self._lease is not None:
+            if self._off:
+                self._mark_this_process(self._lease.mark)
+            else:
+                self._show_here(item, self._lease)
+
+    def _take_over(self, item: pytest.Item) -> Lease | None:
+        """Return the lease of the tests before, if this one runs in their process; else end it."""
+        if self._kept_for is not item:
+            self._give_back()
+        self._kept_for = None
+        return self._lease
+
+    def _take(self, item: pytest.Item) -> Lease | None:
+        """Take the GPUs if the test is to have any and can have them; leave a refusal if not."""
+        wish = marks_of(item).gpus
+        if not wish or _is_skipped(item):
+            return None
+        from pytest_cudafork.gpus.locks import LocksUnusable, WaitedTooLong
+
+        try:
+            self._lease = self._lender.lend(item.nodeid, wish)
+        except Shortage as error:
+            item.stash[REFUSAL] = Refusal("skip", str(error))
+        except (LocksUnusable, WaitedTooLong) as error:
+            item.stash[REFUSAL] = Refusal("fail", str(error))
+        return self._lease
+
+    def _show_here(self, item: pytest.Item, lease: Lease) -> None:
+        """Let this process see the leased GPUs and no other until the test is over."""
+        from pytest_cudafork.observe.environment import EnvironmentChanges
+
+        if self._here is not None:  # run again by another plugin
+            return
+        seen = self._lender.seen_here()
+        if seen is not None and set(seen) != set(lease.gpus):
+            pytest.fail(
+                f"{item.nodeid}: this test is not isolated, and CUDA is initialized in this "
+                f"process, where it shows GPUs {names(seen) or 'none'} for good; the test may see "
+                f"{names(lease.gpus)} only. Run it isolated (without --pdb, --trace and "
+                "--cuda-fork-isolate=none), or alone.",
+                pytrace=False,
+            )
+        self._here = EnvironmentChanges()
+        for name, value in lease.environment.items():
+            self._here.set(name, value)
+
+    def _mark_this_process(self, mark: str) -> None:
+        """Let what this process leaves behind be known as the test's."""
+        if mark and not self._lender.phantom:
+            from pytest_cudafork.gpus.memory import put_mark
+
+            with contextlib.suppress(OSError):  # out of descriptors: then nobody is blamed
+                self._marks.append(put_mark(mark))
+
+    def _look_back(self, item: pytest.Item, lease: Lease) -> None:
+        """Report the memory that an isolated test left; note what CUDA shows here otherwise."""
+        if self._here is not None:
+            self._lender.note_seen(lease.gpus)
+        elif lease.before is not None:
+            from pytest_cudafork.gpus.memory import describe, left_behind
+            from pytest_cudafork.isolate.children import children_of
+
+            found = left_behind(lease.gpus, lease.before, lease.mark)
+            if found:
+                _warn(item, describe(found))
+                children_of(item.config).end_leftovers()  # the GPUs are the next test's
+
+    def _give_back(self) -> None:
+        """End the lease, if there is one; a fork of this process has none to end."""
+        if self._off or self._lease is None:
+            return
+        lease, self._lease = self._lease, None
+        if self._here is not None:
+            self._here.undo()
+            self._here = None
+        lease.end()
+
+
+class RefusedTests:
+    """The hook that runs a test that gets no GPUs here, though it would be isolated.
+
+    Registered after the one that isolates, so it is asked before it.
+    """
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> bool | None:
+        """Let the set-up say why."""
+        if REFUSAL not in item.stash:
+            return None
+        from _pytest.runner import runtestprotocol
+
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        runtestprotocol(item, nextitem=nextitem)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+
+def _is_group_mate(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Whether the next test runs in the process of this one."""
+    marks = marks_of(item)
+    if marks.scope != "module" or nextitem is None or nextitem.path != item.path:
+        return False
+    return marks_of(nextitem) == marks
+
+
+def _is_skipped(item: pytest.Item) -> bool:
+    """Whether a mark skips the test for certain, so that it need not wait for GPUs.
+
+    Conditions in strings are left to pytest: such a test takes its GPUs and is skipped then.
+    """
+    if any(item.iter_markers("skip")):
+        return True
+    conditions = [one for mark in item.iter_markers("skipif") for one in mark.args[:1]]
+    return any(one is True for one in conditions)
+
+
+def _warn(item: pytest.Item, text: str) -> None:
+    """Warn in the name of a test that is over, under its filters; an error is a failed teardown."""
+    import warnings
+
+    from _pytest.warnings import catch_warnings_for_item
+
+    from pytest_cudafork.errors import CudaForkWarning
+
+    path, line, _ = item.location
+    try:
+        with catch_warnings_for_item(
+            config=item.config, ihook=item.ihook, when="runtest", item=item
+        ):
+            warnings.warn_explicit(CudaForkWarning(text), None, path, (line or 0) + 1)
+    except CudaForkWarning:
+        from pytest_cudafork.child_errors import ChildError
+        from pytest_cudafork.isolate.failure import report
+
+        failed = report(item, "teardown", ChildError(text), [])
+        item.ihook.pytest_runtest_logreport(report=failed)

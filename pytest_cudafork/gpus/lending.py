@@ -1,0 +1,171 @@
+"""Owns the handing out of GPUs to tests: which there are, and the locks on them.
+
+It does not know what a test is, nor in which process it runs.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from pytest_cudafork.session import SESSION, has_real_driver
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_cudafork.gpus.inventory import Gpu, Inventory, Machine
+    from pytest_cudafork.gpus.locks import Held, LockFolder
+    from pytest_cudafork.gpus.memory import Memory
+    from pytest_cudafork.gpus.wishes import GpuChoice, GpuWish
+
+
+class Shortage(Exception):
+    """The session has fewer GPUs than a test needs; Unrecoverable on this machine."""
+
+
+class Lease:
+    """The GPUs of one test, from before its protocol to after it.
+
+    ``environment`` is what the test's process shall see, ``mark`` the name that its processes
+    carry, ``before`` the memory in use when it began; None where nobody can tell.
+    """
+
+    def __init__(self, gpus: tuple[Gpu, ...], held: Held, folder: str, number: int) -> None:
+        from pytest_cudafork.gpus.inventory import ORDER_ENV, PCI_ORDER, VISIBLE_ENV
+        from pytest_cudafork.gpus.locks import FOLDER_ENV
+
+        self.gpus = gpus
+        self.mark = f"cudafork-lease-{os.getpid()}-{number}-{os.urandom(4).hex()}"
+        self._inner_locks = os.path.join(folder, self.mark)
+        self.environment = {
+            VISIBLE_ENV: names(gpus),
+            ORDER_ENV: PCI_ORDER,
+            FOLDER_ENV: self._inner_locks,
+        }
+        self.before: Memory | None = None
+        self._held = held
+
+    def end(self) -> None:
+        """Give the GPUs back."""
+        import shutil
+
+        shutil.rmtree(self._inner_locks, ignore_errors=True)
+        self._held.release()
+
+
+class Lender:
+    """Hands out the GPUs of one pytest process."""
+
+    def __init__(self, config: pytest.Config, choice: GpuChoice | None) -> None:
+        """Take the value of ``--cuda-fork-gpus``; nothing is looked up yet."""
+        self._config = config
+        self._choice = choice
+        self._folder: LockFolder | None = None
+        self._inventory: Inventory | None = None
+        self._seen: tuple[Gpu, ...] | None = None
+        self._leases = 0
+        if self.phantom and not config.stash[SESSION].joined:
+            import shutil
+
+            path = lock_path(config)
+            config.add_cleanup(lambda: shutil.rmtree(path, ignore_errors=True))
+
+    @property
+    def phantom(self) -> bool:
+        """Whether the GPUs are the phantom's."""
+        return bool(_face(self._config))
+
+    def lend(self, test: str, wish: GpuWish) -> Lease:
+        """Wait for the GPUs that a test wishes for, and take them.
+
+        Raises:
+            Shortage: there are too few in this session.
+            WaitedTooLong: others did not give them back in time.
+            LocksUnusable: none can be locked.
+
+        """
+        from pytest_cudafork.gpus.locks import LockFolder
+
+        inventory = self._get_inventory()
+        shortage = inventory.shortage(wish.n)
+        if shortage:
+            raise Shortage(shortage)
+        if self._folder is None:
+            self._folder = LockFolder(lock_path(self._config))
+        candidates = inventory.candidates(wish.n)
+        seen = self.seen_here()
+        if seen is not None and len(seen) == wish.n and set(seen) <= set(candidates):
+            candidates = seen
+        uuids = [gpu.uuid for gpu in candidates]
+        held = self._folder.acquire(uuids, wish.n, share=wish.share, wait=wish.wait, test=test)
+        gpus = tuple(gpu for gpu in candidates if gpu.uuid in held.gpus)
+        self._leases += 1
+        lease = Lease(gpus, held, self._folder.path, self._leases)
+        if not self.phantom:
+            from pytest_cudafork.gpus.memory import measure
+
+            lease.before = measure(gpus)
+        return lease
+
+    def _get_inventory(self) -> Inventory:
+        """The GPUs that the session may use; looked up once, for the first test that wants one."""
+        if self._inventory is None:
+            from pytest_cudafork.gpus.inventory import take_inventory
+            from pytest_cudafork.gpus.wishes import GpuChoice
+
+            self._inventory = take_inventory(_machine(self._config), self._choice or GpuChoice())
+        return self._inventory
+
+    def seen_here(self) -> tuple[Gpu, ...] | None:
+        """The GPUs that CUDA shows in this process for good; None while it shows none yet."""
+        if not _is_initialized(self._config):
+            return None
+        return self._get_inventory().visible if self._seen is None else self._seen
+
+    def note_seen(self, gpus: tuple[Gpu, ...]) -> None:
+        """Remember what this process saw in a test; if CUDA was initialized, it does for good."""
+        if self._seen is None and _is_initialized(self._config):
+            self._seen = gpus
+
+
+def names(gpus: tuple[Gpu, ...]) -> str:
+    """The GPUs as CUDA_VISIBLE_DEVICES has them."""
+    return ",".join(gpu.visible_as for gpu in gpus)
+
+
+def lock_path(config: pytest.Config) -> str:
+    """Where to lock; a phantom's GPUs are this session's own and its workers'."""
+    from pytest_cudafork.gpus.locks import user_folder
+
+    if not _face(config):
+        return user_folder()
+    import hashlib
+
+    watch = config.stash[SESSION].watch
+    assert watch is not None, "there is no face without a watch"
+    session = hashlib.sha256(watch.observer.settings.ledger.encode()).hexdigest()[:16]
+    return f"{user_folder()}-phantom-{session}"
+
+
+def _face(config: pytest.Config) -> str:
+    """The phantom's face where the session sees the phantom, else ""."""
+    watch = config.stash[SESSION].watch
+    device = "" if watch is None else watch.observer.settings.device
+    return "" if device in ("real", "none") else device
+
+
+def _machine(config: pytest.Config) -> Machine:
+    from pytest_cudafork.gpus.inventory import Machine, phantom_machine, real_machine
+
+    face = _face(config)
+    if face in ("", "absent") and not has_real_driver():
+        return Machine((), "it has no NVIDIA driver")
+    return phantom_machine(face) if face else real_machine()
+
+
+def _is_initialized(config: pytest.Config) -> bool:
+    """Whether CUDA is initialized in this process."""
+    from pytest_cudafork.state import current_state
+
+    watch = config.stash[SESSION].watch
+    return (watch.observer.state() if watch is not None else current_state()).initialized

@@ -1,0 +1,318 @@
+"""No GPU has two exclusive holders, and nobody waits for ever: real lock files, real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_cudafork.gpus.locks import (
+    SHARERS,
+    Held,
+    LockFolder,
+    LocksUnusable,
+    WaitedTooLong,
+    user_folder,
+)
+
+GPUS = ("GPU-0", "GPU-1", "GPU-2")
+LIMIT = 60.0
+"""Seconds that no wait of these tests comes near, if nobody is stuck."""
+
+
+class Book:
+    """Who has which GPU, as the holders themselves write it down while they hold it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders: dict[str, list[bool]] = {gpu: [] for gpu in GPUS}
+        self.wrong: list[str] = []
+        self.leases = 0
+
+    def enter(self, gpus: tuple[str, ...], share: bool) -> None:
+        """Write down a new holder."""
+        with self._lock:
+            self.leases += 1
+            for gpu in gpus:
+                present = self._holders[gpu]
+                if present and not (share and all(present)):
+                    self.wrong.append(f"{gpu}: {present} and now {share}")
+                if len(present) >= SHARERS:
+                    self.wrong.append(f"{gpu}: more than {SHARERS}")
+                present.append(share)
+
+    def leave(self, gpus: tuple[str, ...], share: bool) -> None:
+        """Cross a holder out."""
+        with self._lock:
+            for gpu in gpus:
+                self._holders[gpu].remove(share)
+
+
+Request = tuple[tuple[str, ...], int, bool, float]
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    """What one test asks for: candidates in any order, how many, whether shared, for how long."""
+    gpus = draw(st.lists(st.sampled_from(GPUS), min_size=1, unique=True))
+    return tuple(gpus), draw(st.integers(1, len(gpus))), draw(st.booleans()), draw(st.floats(0, 2))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(requests(), max_size=4), min_size=2, max_size=5))
+def test_any_workers_get_what_they_ask_for_and_never_what_others_have(
+    plans: list[list[Request]],
+) -> None:
+    book = Book()
+    with tempfile.TemporaryDirectory() as path:
+
+        def work(plan: list[Request]) -> None:
+            folder = LockFolder(path)
+            for gpus, n, share, milliseconds in plan:
+                held = folder.acquire(gpus, n, share=share, wait=LIMIT, test="t")
+                book.enter(held.gpus, share)
+                if len(held.gpus) != n or not set(held.gpus) <= set(gpus):
+                    book.wrong.append(f"asked for {n} of {gpus}, got {held.gpus}")
+                time.sleep(milliseconds / 1000)
+                book.leave(held.gpus, share)
+                held.release()
+
+        threads = [threading.Thread(target=work, args=(plan,), daemon=True) for plan in plans]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT)
+        assert not any(thread.is_alive() for thread in threads), "somebody waits for ever"
+    assert not book.wrong
+    assert book.leases == sum(len(plan) for plan in plans)
+
+
+class Model:
+    """How many share each GPU; -1 is one holder alone."""
+
+    def __init__(self) -> None:
+        self.state = dict.fromkeys(GPUS, 0)
+
+    def can(self, n: int, share: bool) -> bool:
+        """Whether a request can be had at once."""
+        free = [s for s in self.state.values() if s == 0 or (share and 0 < s < SHARERS)]
+        return len(free) >= n
+
+    def change(self, gpus: tuple[str, ...], share: bool, by: int) -> None:
+        """Take or give back."""
+        for gpu in gpus:
+            self.state[gpu] += by if share else -by
+
+
+STEPS = st.lists(
+    st.tuples(st.integers(1, len(GPUS)), st.booleans()) | st.integers(0, 20), max_size=40
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(STEPS)
+def test_what_is_free_is_had_at_once_and_nothing_else(steps: list[tuple[int, bool] | int]) -> None:
+    model = Model()
+    hold: list[tuple[Held, bool]] = []
+    with tempfile.TemporaryDirectory() as path:
+        folder = LockFolder(path)
+        for step in steps:
+            if isinstance(step, int):
+                if hold:
+                    held, share = hold.pop(step % len(hold))
+                    model.change(held.gpus, share, -1)
+                    held.release()
+                continue
+            n, share = step
+            possible = model.can(n, share)
+            try:
+                held = folder.acquire(GPUS, n, share=share, wait=0, test="t")
+            except WaitedTooLong:
+                assert not possible
+            else:
+                assert possible
+                model.change(held.gpus, share, 1)
+                hold.append((held, share))
+        for held, _ in hold:
+            held.release()
+        assert not list(Path(path).glob("*.holder"))
+
+
+WORKER = """
+import json, os, random, sys, time
+from pytest_cudafork.gpus.locks import LockFolder
+path, log, seed = sys.argv[1:]
+chance = random.Random(int(seed))
+folder = LockFolder(path)
+fd = os.open(log, os.O_WRONLY | os.O_APPEND)
+for _ in range(15):
+    n, share = chance.randint(1, 3), chance.random() < 0.4
+    held = folder.acquire(["GPU-0", "GPU-1", "GPU-2"], n, share=share, wait=60, test=seed)
+    os.write(fd, (json.dumps(["in", held.gpus, share]) + "\\n").encode())
+    time.sleep(chance.random() / 300)
+    os.write(fd, (json.dumps(["out", held.gpus, share]) + "\\n").encode())
+    held.release()
+"""
+
+
+def test_processes_never_share_a_gpu_that_one_of_them_has_alone(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    seeds = random.sample(range(1000), 4)
+    workers = [
+        subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path / "l"), str(log), str(seed)])
+        for seed in seeds
+    ]
+    assert [worker.wait(LIMIT) for worker in workers] == [0] * len(workers), seeds
+    book = Book()
+    for line in log.read_text().splitlines():
+        what, gpus, share = json.loads(line)
+        (book.enter if what == "in" else book.leave)(tuple(gpus), share)
+    assert not book.wrong, seeds
+    assert book.leases == 15 * len(workers)
+
+
+HOLDER = """
+import sys, time
+from pytest_cudafork.gpus.locks import LockFolder
+held = LockFolder(sys.argv[1]).acquire(["GPU-0", "GPU-1"], 2, share=False, wait=60, test="test_a")
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> subprocess.Popen[str]:
+    """Another process, which has both GPUs."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_the_locks_of_a_killed_process_are_free_and_its_name_is_forgotten(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    folder = LockFolder(str(tmp_path))
+    try:
+        with pytest.raises(WaitedTooLong) as caught:
+            folder.acquire(["GPU-0", "GPU-1"], 1, share=True, wait=0.2, test="mine")
+        assert f"GPU-0 is held by process {holder.pid} for test_a" in str(caught.value)
+        assert "1 of 2 GPUs to share were not free within 0.2 s" in str(caught.value)
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert folder.holders(["GPU-0", "GPU-1"]) == []
+    folder.acquire(["GPU-0", "GPU-1"], 2, share=False, wait=LIMIT, test="mine").release()
+
+
+def test_a_test_gets_the_gpu_as_soon_as_it_is_given_back(tmp_path: Path) -> None:
+    folder = LockFolder(str(tmp_path))
+    first = folder.acquire(GPUS, 3, share=False, wait=1, test="first")
+    timer = threading.Timer(0.1, first.release)
+    timer.start()
+    second = folder.acquire(GPUS, 1, share=False, wait=LIMIT, test="second")
+    timer.join()
+    assert second.gpus == ("GPU-0",)
+    second.release()
+
+
+def test_who_needs_many_gpus_is_not_overtaken_by_those_who_need_one(tmp_path: Path) -> None:
+    folder = LockFolder(str(tmp_path))
+    one = folder.acquire(GPUS, 1, share=False, wait=1, test="one")
+    order: list[str] = []
+
+    def want(name: str, n: int) -> Callable[[], None]:
+        def work() -> None:
+            held = LockFolder(str(tmp_path)).acquire(GPUS, n, share=False, wait=LIMIT, test=name)
+            order.append(name)
+            held.release()
+
+        return work
+
+    many = threading.Thread(target=want("many", 3))
+    many.start()
+    time.sleep(0.1)  # it is the first in line now
+    others = [threading.Thread(target=want("later", 1)) for _ in range(3)]
+    for other in others:
+        other.start()
+    time.sleep(0.1)
+    assert order == []  # though two GPUs are free
+    one.release()
+    for thread in (many, *others):
+        thread.join(LIMIT)
+    assert order == ["many", "later", "later", "later"]
+
+
+def test_those_who_share_spread_over_the_gpus(tmp_path: Path) -> None:
+    folder = LockFolder(str(tmp_path))
+    held = [folder.acquire(GPUS, 1, share=True, wait=1, test=str(i)) for i in range(6)]
+    assert sorted(gpu for one in held for gpu in one.gpus) == sorted([*GPUS, *GPUS])
+
+
+def test_a_forked_child_gives_nothing_back(tmp_path: Path) -> None:
+    folder = LockFolder(str(tmp_path))
+    held = folder.acquire(GPUS, 3, share=False, wait=1, test="parent")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            held.release()
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    with pytest.raises(WaitedTooLong, match="held by process"):
+        LockFolder(str(tmp_path)).acquire(GPUS, 1, share=False, wait=0.05, test="other")
+    held.release()
+
+
+def test_an_interrupted_wait_leaves_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = LockFolder(str(tmp_path))
+    held = folder.acquire(GPUS, 3, share=False, wait=1, test="first")
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pytest_cudafork.gpus.locks.time.sleep", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            folder.acquire(GPUS, 1, share=False, wait=LIMIT, test="second")
+    held.release()
+    folder.acquire(GPUS, 3, share=False, wait=0, test="third").release()
+
+
+def test_a_folder_that_is_none_is_refused_with_a_way_out(tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere"
+    target.mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(target)
+    with pytest.raises(LocksUnusable, match=r"is not a folder of user .* or set TMPDIR"):
+        LockFolder(str(link))
+    (tmp_path / "file").touch()
+    with pytest.raises(LocksUnusable, match="set TMPDIR"):
+        LockFolder(str(tmp_path / "file" / "folder"))
+
+
+def test_the_folder_is_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv("_CUDAFORK_GPU_LOCKS", raising=False)
+    path = Path(user_folder())
+    assert path == tmp_path / f"pytest-cudafork-gpus-{os.getuid()}"
+    LockFolder(str(path))
+    assert path.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv("_CUDAFORK_GPU_LOCKS", "/elsewhere")
+    assert user_folder() == "/elsewhere"
