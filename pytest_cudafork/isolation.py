@@ -153,9 +153,7 @@ class IsolationHooks:
             return None
         return nextitem if nextitem.path == item.path else None
 
-    def _upcoming(
-        self, item: pytest.Item, nextitem: pytest.Item | None
-    ) -> list[pytest.Item]:
+    def _upcoming(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.Item]:
         """Return the tests to come that will surely be spawned, as far as that is known."""
         if hasattr(self._config, "workerinput"):  # the controller decides what comes
             upcoming = [] if nextitem is None else [nextitem]
@@ -165,7 +163,9 @@ class IsolationHooks:
         from pytest_cudafork.isolate.policy import wanted_method
 
         rules = self._rules()
-        return [one for one in upcoming if wanted_method(marks_of(one), rules) == "spawn"]
+        # the environment of a test with GPUs of its own is not known before it has them
+        plain = [one for one in upcoming if not marks_of(one).gpus]
+        return [one for one in plain if wanted_method(marks_of(one), rules) == "spawn"]
 
     def _rules(self) -> IsolationConfig:
         from pytest_cudafork.isolate.policy import IsolationConfig
@@ -187,11 +187,12 @@ class IsolationHooks:
         status = yield
         method = getattr(report, "isolation", None)
         # not in the summary at the end, whose lines programs read
-        quiet = config.get_verbosity() < 1 or not self._running
+        verbose = int(config.getoption("verbose", 0))
+        quiet = verbose < 1 or not self._running
         if method is None or status is None or quiet or not status[2]:
             return status
         category, letter, word = status
-        why = getattr(report, "isolation_why", "") if config.get_verbosity() > 1 else ""
+        why = getattr(report, "isolation_why", "") if verbose > 1 else ""
         added = f" ({method}: {why})" if why else f" ({method})"
         if isinstance(word, tuple):
             return category, letter, (f"{word[0]}{added}", word[1])

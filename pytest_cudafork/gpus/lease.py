@@ -98,6 +98,8 @@ class GpuLeases:
             if refusal.outcome == "skip":
                 raise pytest.skip.Exception(refusal.text, _use_item_location=True)
             pytest.fail(f"{item.nodeid}: {refusal.text}", pytrace=False)
+        if not marks_of(item).gpus:
+            return
         if self._isolated:
             from pytest_cudafork.gpus.locks import FOLDER_ENV
 

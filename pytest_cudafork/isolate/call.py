@@ -139,10 +139,8 @@ def _failure_of(
     ending: supervise.Ending, last: wire.Message | None, what: str, timeout: float | None
 ) -> ChildError | None:
     """Return the error for an end that gave no valid result, or None."""
-    stacks = crash.shorten(ending.stacks)
-    stacks = f"\n\nStacks of the child:\n{stacks}" if stacks else ""
+    stacks = crash.where(ending.stacks, ending.native, ending.state, stuck=ending.stuck)
     if ending.timed_out:
-        stacks = stacks or "\n\nThe child gave no stacks: it did not react to SIGABRT."
         return ChildTimeout(
             f"{what} did not end within its time limit of {timeout:g} s and was killed.{stacks}",
             timeout,

@@ -27,8 +27,12 @@ _LONGEST_REQUEST = 4096
 _CHECK_PARENT_MS = 1000
 
 
-def serve(control_fd: int, parent_pid: int) -> NoReturn:
-    """Serve requests until the parent closes its end or dies, then end every child and itself."""
+def serve(control_fd: int, parent_pid: int, cookie: str) -> NoReturn:
+    """Serve requests until the parent closes its end or dies, then end every child and itself.
+
+    What does not begin with the cookie is no request: a child that was forked from the parent has
+    the other end of the connection too, and may write to any descriptor.
+    """
     os.set_inheritable(control_fd, False)
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)  # Ctrl-C is the parent's business
@@ -46,7 +50,12 @@ def serve(control_fd: int, parent_pid: int) -> NoReturn:
             break
         if not data:
             break
-        reply = _answer(control, data.decode(), fds, children)
+        word, _, request = data.decode("utf-8", "replace").partition(" ")
+        if word != cookie:
+            for fd in fds:
+                os.close(fd)
+            continue
+        reply = _answer(control, request, fds, children)
         with contextlib.suppress(OSError):  # the parent is gone; the next round sees it
             control.send(reply.encode())
     for pid in children:
@@ -105,5 +114,5 @@ def _become(fds: dict[str, int]) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Start from the command line: the control descriptor and the parent's process id."""
-    serve(int(sys.argv[1]), int(sys.argv[2]))
+    """Start from the command line: control descriptor, the parent's process id, the cookie."""
+    serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

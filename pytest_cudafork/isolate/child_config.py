@@ -6,6 +6,7 @@ Runs in the child, imports nothing of the parent side, and does not know which t
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 from collections.abc import Mapping
 from typing import Any
@@ -47,6 +48,16 @@ _NO_REWRITE_WARNING = (
     "ignore:Module already imported so cannot be rewritten:pytest.PytestAssertRewriteWarning"
 )
 
+_APPENDS_LOG = pytest.version_tuple >= (8, 0)
+"""Whether pytest has an option for it; before, it empties the file that the parent writes."""
+
+
+def append_log(config: pytest.Config, path: str | None) -> None:
+    """Let the log go to the end of the parent's file ``path``, where no option does it."""
+    plugin: Any = config.pluginmanager.get_plugin("logging-plugin")
+    if path is not None and plugin is not None and not _APPENDS_LOG:
+        plugin.log_file_handler.setStream(open(path, "a", encoding="utf-8"))  # noqa: SIM115
+
 
 def make_config(request: dict[str, Any]) -> pytest.Config:
     """Return a configuration with the parent's options, root directory and ini file.
@@ -65,6 +76,8 @@ def make_config(request: dict[str, Any]) -> pytest.Config:
     # this package was imported before pytest could rewrite its asserts, of which it needs none;
     # with -W error the warning of that would end the session
     options["pythonwarnings"] = [*(options.get("pythonwarnings") or []), _NO_REWRITE_WARNING]
+    if not _APPENDS_LOG:
+        options["log_file"] = os.devnull
     config = pytest.Config.fromdictargs(options, args)
     terminal = config.pluginmanager.get_plugin("terminal")
     if terminal is not None:  # its options must be there, it must not show anything

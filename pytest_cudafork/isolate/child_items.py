@@ -6,6 +6,7 @@ a session: it was forked with one, or made one of its own.
 
 from __future__ import annotations
 
+import sys
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from pytest_cudafork.isolate import (
     blackbox,
     child,
     child_call,
+    child_plugins,
     coverage_data,
     live_text,
     report_data,
@@ -52,6 +54,10 @@ class Reporter:
         self._packer.begin()
         self._terminal.take_over()
         manager: Any = self.config.pluginmanager
+        if "pytest_timeout" in sys.modules:
+            manager.register(child_plugins.TimeLimit(self._tell))
+        if "pytest_rerunfailures" in sys.modules:
+            manager.register(child_plugins.Phases(self._tell))
         keep = (self, session, manager.get_plugin("logging-plugin"))
         for name in _TELLING_HOOKS:
             implementations = getattr(manager.hook, name)._hookimpls
@@ -122,20 +128,10 @@ class ItemServer:
         self._finder = finder or blackbox.Finder(items)
         self._session: pytest.Session | None = None
 
-    def rehearse(self, times: int) -> None:
-        """Go the way of a report without a test, before a fork or before there is work.
-
-        What is looked up, imported, specialized or copied on the way then is when it matters.
-        """
-        if not self._items:
-            return
-        item = self._items[0]
-        self._finder.find(*blackbox.name_of(item))
-        for _ in range(times):
-            for when in ("setup", "call", "teardown"):
-                call = pytest.CallInfo.from_call(lambda: None, when)
-                report = pytest.TestReport.from_item_and_call(item, call)
-                wire.encode({"kind": "report", "data": wire.plain(report._to_json())})
+    def look_up(self) -> None:
+        """Make the index of the tests now, so that no child has to."""
+        if self._items:
+            self._finder.find(*blackbox.name_of(self._items[0]))
 
     def serve(self, channel: child.Channel) -> None:
         """Run what the parent asks for, until it asks for nothing more or a test ends the session.
@@ -164,6 +160,7 @@ class ItemServer:
             return True
         following = self._finder.find(*request["next"]) if request["next"] else None
         session = self._session = item.session
+        child_plugins.continue_reruns(item.config, request["reruns"])
         self._reporter.begin(channel, request["position"])
         last = self._protocol(channel, item, following) or following is None
         self._reporter.end()

@@ -17,13 +17,14 @@ import pytest
 from pytest_cudafork.isolate import (
     blackbox,
     child,
+    child_config,
     child_items,
     cov_plugin,
     coverage_data,
     live_text,
+    randomness,
     report_data,
 )
-from pytest_cudafork.isolate.child_config import make_config
 
 _CACHE_WRITERS = ("lfplugin", "nfplugin", "stepwiseplugin")
 
@@ -57,6 +58,7 @@ class WorkSession:
         for plugin in (*writers, report_data.xml_of(session.config)):
             if plugin is not None and manager.is_registered(plugin):
                 manager.unregister(plugin)
+        child_config.append_log(session.config, self._request["log_file"])
         factory = getattr(session.config, "_tmp_path_factory", None)
         if factory is not None and self._request["basetemp"]:
             from pathlib import Path
@@ -154,7 +156,7 @@ def run_pytest(request: dict[str, Any], plugin: Callable[[int], WorkSession]) ->
     os.environ[child.ISOLATED_ENV] = "1"
     cwd = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
     os.chdir(request["invocation_dir"])
-    config = make_config(request)
+    config = child_config.make_config(request)
     config.pluginmanager.register(plugin(cwd), "cudafork-work")
     config.hook.pytest_cmdline_main(config=config)
 
@@ -178,6 +180,7 @@ def run_forked(
         os.environ.update(env)
         _disown_fixtures(item)
         reporter.take_over(item.session)
+        randomness.renew_after_fork(item.config)
         finder = blackbox.Finder(item.session.items, item)
         server = child_items.ItemServer(reporter, item.session.items, finder=finder)
         server.coverage = coverage_data.begin()

@@ -40,6 +40,8 @@ from pytest_cudafork.isolate.zygote_handle import Blame, Zygote
 _MOST_RESTARTS = 4
 """Zygotes started for one session because files had to be left out or the process was lost."""
 
+_MANY_SERVED = 100
+"""Tests after which a zygote that ends has done its work, and is no sign of trouble."""
 _MANY_FORKS = 20
 _STEPS_PER_TEST = 3
 GROUP_END_SECONDS = 60.0
@@ -49,9 +51,7 @@ GROUP_END_SECONDS = 60.0
 class Companion:
     """A child that has work, or waits for more of the same group."""
 
-    def __init__(
-        self, running: launch.Running, method: str, sweeper: leftovers.Sweeper
-    ) -> None:
+    def __init__(self, running: launch.Running, method: str, sweeper: leftovers.Sweeper) -> None:
         self.supervisor = supervise.Supervisor(running, sweeper)
         self.method = method
         self.forked = method == "fork"
@@ -79,6 +79,7 @@ class Children:
         self._owner = os.getpid()
         self._zygote: Zygote | None = None
         self._zygotes = 0
+        self._served = 0
         self._left_out: dict[str, Blame] = {}
         self._given_up: Blame | None = None
         self._targets: list[str] = []
@@ -141,6 +142,9 @@ class Children:
                 self._close_zygote()
             else:
                 if not self._zygote.is_gone:
+                    self._served += 1
+                    if self._served % _MANY_SERVED == 0:
+                        self._zygotes = 1  # it may be replaced again
                     return running
                 # the child that it had forked ahead went with it
                 supervise.Supervisor(running).kill()
@@ -177,10 +181,13 @@ class Children:
                 self._end_group(companion)
                 companion = None
         env = item.stash.get(CHILD_ENV, {})
+        fresh = companion is None
         if companion is None:
             running = self._start(item, following, method.name, env)
             companion = Companion(running, method.name, self._sweeper)
         companion.order(work_order(item, following, forked=companion.forked, env=env))
+        if fresh and method.name == "forkserver" and self._zygote is not None:
+            self._zygote.fork_ahead()
         self._spares.prepare(self._upcoming)
         if companion.forked:
             self._make_forks_cheaper()
@@ -220,7 +227,12 @@ class Children:
             child_session.run_forked(item, env, reporter, channel, stacks_fd)
 
         with frozen():
-            return launch.start_fork(run)
+            return launch.start_fork(run, self._descriptors())
+
+    def _descriptors(self) -> list[int]:
+        """Return what leads to other processes than the next child."""
+        zygote = [] if self._zygote is None else self._zygote.descriptors()
+        return [*zygote, *self._spares.descriptors()]
 
     def keep(self, companion: Companion, following: pytest.Item | None) -> None:
         """Keep a child for the next test of its group, or let go of it.

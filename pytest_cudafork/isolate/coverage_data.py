@@ -179,6 +179,7 @@ def begin(wanted: Mapping[str, Any] | None = None) -> ChildCoverage | None:
 def _start(wanted: Mapping[str, Any]) -> Any:
     """Start a measurement that writes no file."""
     import importlib
+    import warnings
 
     # not by name: coverage is no dependency, and has no stubs where it is not installed
     measurement: Any = importlib.import_module("coverage").Coverage(
@@ -191,7 +192,9 @@ def _start(wanted: Mapping[str, Any]) -> Any:
     here = os.getcwd()
     os.chdir(wanted["directory"])  # relative names mean what they mean in the parent
     try:
-        measurement.start()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the parent has told what coverage warns of
+            measurement.start()
     finally:
         os.chdir(here)
     return measurement
@@ -235,15 +238,18 @@ class ParentCoverage:
 
 
 def _add(target: Any, data: Mapping[str, Any]) -> None:
-    """Add plain data to a ``CoverageData``, whose current context stays as it is."""
-    more = sys.modules["coverage"].CoverageData(no_disk=True)
-    for field, method in (("lines", more.add_lines), ("arcs", more.add_arcs)):
+    """Add plain data to a ``CoverageData``, whose context stays as it is.
+
+    By its methods for new data and not by ``update``, which leaves the hash as it is by which
+    ``combine`` takes the data of two processes for the same.
+    """
+    context_before = getattr(target, "_current_context", None)
+    for field, method in (("lines", target.add_lines), ("arcs", target.add_arcs)):
         for context, name, found in data[field]:
-            more.set_context(context)
+            target.set_context(context)
             method({name: found})
-    more.add_file_tracers(data["tracers"])
-    target.update(more)
-    more.close(force=True)
+    target.set_context(context_before)
+    target.add_file_tracers(data["tracers"])
 
 
 def gathered(config: pytest.Config) -> ParentCoverage:

@@ -78,3 +78,25 @@ def shorten(stacks: str) -> str:
             dropped = 0
         kept.append(line)
     return "\n".join(kept).rstrip("\n")
+
+
+def where(stacks: str, native: str, state: str, *, stuck: bool = False) -> str:
+    """Return what is known of where a process was when it died or was ended, as paragraphs.
+
+    Args:
+        stacks: What faulthandler wrote.
+        native: What py-spy wrote.
+        state: What the kernel says of its threads, for want of stacks.
+        stuck: Whether it did not die of SIGKILL.
+
+    """
+    parts = []
+    if stacks:
+        parts.append(f"Stacks of the process:\n{shorten(stacks)}")
+    elif state:
+        parts.append(f"It gave no stacks of Python code.\n{state}")
+    if native:
+        parts.append(f"Native stacks, by py-spy:\n{native}")
+    if stuck:
+        parts.append("It did not even die of SIGKILL: it hangs in the kernel, and is left to it.")
+    return "".join(f"\n\n{part}" for part in parts)

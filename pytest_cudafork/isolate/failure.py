@@ -28,7 +28,7 @@ def error_of(ending: Ending, phase: Phase, timeout: float | None) -> ChildError 
         timeout: Its time limit in seconds.
 
     """
-    stacks = _stacks(ending)
+    stacks = crash.where(ending.stacks, ending.native, ending.state, stuck=ending.stuck)
     ended = crash.describe(ending.exitcode)
     if ending.malformed:
         # most often it was this side that killed it, which is no sign of anything
@@ -62,20 +62,6 @@ def error_of(ending: Ending, phase: Phase, timeout: float | None) -> ChildError 
         name,
         ending.stacks,
     )
-
-
-def _stacks(ending: Ending) -> str:
-    """Return what is known of where the process was, as paragraphs."""
-    parts = []
-    if ending.stacks:
-        parts.append(f"Stacks of the process:\n{crash.shorten(ending.stacks)}")
-    elif ending.state:
-        parts.append(f"It gave no stacks of Python code.\n{ending.state}")
-    if ending.native:
-        parts.append(f"Native stacks, by py-spy:\n{ending.native}")
-    if ending.stuck:
-        parts.append("It did not even die of SIGKILL: it hangs in the kernel, and is left to it.")
-    return "".join(f"\n\n{part}" for part in parts)
 
 
 def no_report(phase: Phase) -> ChildError:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.child_errors import ChildError
-from pytest_cudafork.isolate import child, crash, launch
+from pytest_cudafork.isolate import child, crash, launch, wire
 
 _START_SECONDS = 60.0
 _ANSWER_SECONDS = 60.0
@@ -32,6 +32,7 @@ class ForkServer:
         self._control: socket.socket | None = None
         self._log_fd = -1
         self._owner = 0
+        self._cookie = ""
 
     @property
     def pid(self) -> int | None:
@@ -99,7 +100,7 @@ class ForkServer:
     def _ask(self, text: str, fds: list[int] | None = None) -> str:
         assert self._control is not None, "the server is started before it is asked"
         try:
-            socket.send_fds(self._control, [text.encode()], fds or [])
+            socket.send_fds(self._control, [f"{self._cookie} {text}".encode()], fds or [])
             reply = self._control.recv(_LONGEST_REPLY)
         except BaseException:
             # A late answer (an alarm came, the time was up) must not answer the next request.
@@ -124,7 +125,8 @@ class ForkServer:
             f"import sys; sys.path[:] = {launch.path_texts()!a}; "
             "from pytest_cudafork.isolate.call_server import main; main()"
         )
-        arguments = [str(theirs.fileno()), str(self._owner)]
+        self._cookie = wire.new_cookie().hex()
+        arguments = [str(theirs.fileno()), str(self._owner), self._cookie]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, *launch.interpreter_flags(), "-c", code, *arguments],

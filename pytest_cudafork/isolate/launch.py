@@ -9,7 +9,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -97,12 +97,19 @@ def _signals_held_back() -> Iterator[Callable[[], None]]:
         let_through()
 
 
-def start_fork(body: Callable[[child.Channel, int], NoReturn]) -> Running:
+def start_fork(
+    body: Callable[[child.Channel, int], NoReturn], private: Iterable[int] = ()
+) -> Running:
     """Fork this process and run ``body(channel, stacks_fd)`` in the child.
 
     Python 3.12 warns of every fork of a process with threads. Here the fork was asked for, and with
     ``-W error`` the warning would be raised in the parent after the child exists, so it is not
     shown; a child that hangs on a lock of a lost thread is ended at its time limit with its stacks.
+
+    Args:
+        body: What the child does.
+        private: Descriptors of this process that lead to other processes. In the child they lead
+            nowhere, so that a test that writes to what it did not open does no harm.
 
     Raises:
         CudaForkError: The fork guard refuses (raised by ``os.fork`` itself, nothing was forked).
@@ -118,6 +125,7 @@ def start_fork(body: Callable[[child.Channel, int], NoReturn]) -> Running:
         if pid == 0:
             try:
                 pair.ours.close()
+                _lead_nowhere(private)
                 termination.forget()
                 leftovers.wear(pair.cookie)
                 channel = child.Channel(pair.theirs, pair.cookie)
@@ -128,6 +136,14 @@ def start_fork(body: Callable[[child.Channel, int], NoReturn]) -> Running:
         with contextlib.suppress(OSError):  # the child may have done it, or be gone
             os.setpgid(pid, pid)
         return pair.running(pid, lambda: _wait(pid))
+
+
+def _lead_nowhere(fds: Iterable[int]) -> None:
+    """Replace descriptors; closed, their numbers would be given away while objects hold them."""
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in fds:
+        os.dup2(nowhere, fd, inheritable=False)
+    os.close(nowhere)
 
 
 def _wait(pid: int) -> int:

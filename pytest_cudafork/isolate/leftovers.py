@@ -14,15 +14,16 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import signal
 import time
 from collections.abc import Collection, Iterable, Mapping
 
 _MARK_BYTES = 7
 _BASE = 1 << 61
-_TIDY_SECONDS = 2.0
+_TIDY_SECONDS = 5.0
 """How long a process that tidies up after others may take once they are gone."""
-_KILL_SECONDS = 5.0
+_KILL_SECONDS = 8.0
 """How long a killed process may take to end; one that hangs in a driver may never."""
 _LOOK_SECONDS = 0.004
 _TIDYING = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
@@ -37,8 +38,6 @@ def wear(cookie: bytes) -> bool:
     Where the limit is set low already (a real-time desktop) nothing is marked, and only descendants
     that stay in the process group are found: then the answer is False.
     """
-    import resource
-
     try:
         _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
         resource.setrlimit(resource.RLIMIT_RTTIME, (_mark_of(cookie), hard))
@@ -49,8 +48,6 @@ def wear(cookie: bytes) -> bool:
 
 def wears(pid: int, cookie: bytes) -> bool:
     """Whether a process wears the mark of a cookie."""
-    import resource
-
     try:
         return resource.prlimit(pid, resource.RLIMIT_RTTIME)[0] == _mark_of(cookie)
     except OSError:
@@ -63,8 +60,6 @@ def _mark_of(cookie: bytes) -> int:
 
 def wearers(cookies: Iterable[bytes]) -> list[int]:
     """Return the living processes that wear the mark of one of the cookies; this one never does."""
-    import resource
-
     wanted = {_mark_of(cookie) for cookie in cookies}
     mine = os.getpid()
     found = []

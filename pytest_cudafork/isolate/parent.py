@@ -15,7 +15,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_cudafork.child_errors import ChildError, ChildTimeout
-from pytest_cudafork.isolate import failure, policy, termination
+from pytest_cudafork.isolate import failure, other_plugins, policy, termination
 from pytest_cudafork.isolate.child_env import CHILD_ENV
 from pytest_cudafork.isolate.children import Children, Companion
 from pytest_cudafork.isolate.replay import Replay
@@ -49,6 +49,10 @@ def isolate(
     else:
         with termination.told(item.nodeid):
             _run(item, following, replay, method, children)
+            while replay.again:
+                other_plugins.prepare_rerun(item, replay.runs)
+                replay = Replay(item, method)
+                _run(item, following, replay, method, children)
     _tear_down_here(item, nextitem)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     replay.raise_stop()
@@ -80,7 +84,7 @@ def _run(
         # pytest-timeout fails the test from a signal handler, wherever this process is
         replay.add_output()
         replay.fail(
-            failure.next_phase(replay.reports),
+            replay.phase,
             ChildTimeout(f"the process of this test was killed, because of: {error.msg}"),
         )
         return
@@ -100,16 +104,19 @@ def _watch(companion: Companion, replay: Replay, method: policy.Method, *, whole
     """
     ending = companion.supervisor.watch(replay.take, method.timeout, until_done=not whole)
     replay.goes_on = ending is None
-    phase = failure.next_phase(replay.reports)
+    phase = replay.phase
     trouble = replay.trouble
     if trouble is None and ending is not None:
         trouble = failure.error_of(ending, phase, method.timeout)
     if trouble is None and replay.missing is not None:
         phase = replay.missing
         trouble = failure.no_report(phase)
+        if ending is None:  # it cannot be trusted with another test
+            companion.supervisor.kill()
+            replay.goes_on = False
     if trouble is not None:
         replay.add_output()
-        replay.fail(phase, trouble, 0.0 if ending is None else ending.seconds)
+        replay.fail_or_rerun(phase, trouble, 0.0 if ending is None else ending.seconds)
 
 
 def _tear_down_here(item: pytest.Item, nextitem: pytest.Item | None) -> None:

@@ -26,6 +26,8 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
     "over": {"last": bool, "shouldstop": (bool, str), "shouldfail": (bool, str)},
     "stop": {"reason": str, "returncode": _LINE},
     "internal": {"text": str},
+    "timeout": {"text": str, "stacks": str},
+    "phase": {"phase": str},
     "missing": {"found": list, "errors": list},
     "warning": {
         "pickled": _PICKLED,

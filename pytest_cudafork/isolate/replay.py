@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.child_errors import ChildError
+from pytest_cudafork.child_errors import ChildError, ChildTimeout
 from pytest_cudafork.isolate import (
     call,
     coverage_data,
@@ -45,9 +45,21 @@ class Replay:
         self.trouble: ChildError | None = None
         self.goes_on = False
         """Whether the child is in order, and done with this test."""
-        self._over = False
+        self._phase: failure.Phase | None = None
+        """What a test has told that reports when it is over only."""
+        self.runs = item.stash.get(other_plugins.RUNS, 0) + 1
+        """How often the test has begun."""
+        self.again = False
+        """Whether it has to begin once more, in another process."""
+        self._allowed: tuple[str, ...] | None = None
+        """The kinds of messages that may still come; None: all."""
         self.last = False
         """Whether the child will run no other test."""
+
+    @property
+    def phase(self) -> failure.Phase:
+        """The phase that the test is in, as far as it has told."""
+        return self._phase or failure.next_phase(self.reports)
 
     @property
     def missing(self) -> failure.Phase | None:
@@ -79,14 +91,18 @@ class Replay:
                 coverage_data.gathered(self._item.config).add(message["data"])
             elif kind != "again":
                 return self._take_other(kind, message)
-        except (AssertionError, LookupError, TypeError, ValueError, AttributeError) as error:
+        except wire.WireError:
+            raise
+        except Exception as error:  # pytest and plugins take it apart by code of their own
             raise wire.WireError(
-                f"a message of kind {kind!r} is damaged ({type(error).__name__}: {error})"
+                f"a message of kind {kind!r} is damaged ({type(error).__name__}: {error!s:.300})"
             ) from error
         # outside: what the hooks raise is their own affair
         if kind == "report":
             self._log(report)
         elif kind == "again":
+            self.runs += 1
+            self._phase = None
             other_plugins.announce_rerun(self._item)
         elif kind == "warning":
             self._item.ihook.pytest_warning_recorded.call_historic(
@@ -103,19 +119,20 @@ class Replay:
         return Said.MORE
 
     def _check(self, message: wire.Message) -> None:
-        if self._over and message["kind"] not in _AFTER_THE_TEST:
+        if self._allowed is not None and message["kind"] not in self._allowed:
             raise ValueError("it came after the test was over")
         received.check_message(message)
 
     def _take_other(self, kind: str, message: wire.Message) -> Said:
         session = self._item.session
         if kind == "done":
+            self._allowed = ()
             return Said.DONE
         if kind == "over":
             session.shouldstop = session.shouldstop or message["shouldstop"]
             session.shouldfail = session.shouldfail or message["shouldfail"]
             self.last = message["last"]
-            self._over = True
+            self._allowed = _AFTER_THE_TEST
             return Said.LEAVING if self.last else Said.DONE
         if kind == "stop":
             self._stop = pytest.exit.Exception(message["reason"], message["returncode"])
@@ -124,6 +141,14 @@ class Replay:
         elif kind == "internal":
             self.trouble = self.trouble or ChildError(
                 f"pytest failed in the process of this test:\n\n{message['text']}"
+            )
+        elif kind == "phase":
+            if message["phase"] not in ("call", "teardown"):
+                raise ValueError(f"no phase: {message['phase']!r:.50}")
+            self._phase = message["phase"]
+        elif kind == "timeout":
+            self.trouble = self.trouble or ChildTimeout(
+                f"{message['text']}\n\n{message['stacks']}", None, message["stacks"]
             )
         elif kind == "missing":
             self.trouble = self.trouble or ChildError(_missing(message))
@@ -142,13 +167,24 @@ class Replay:
 
     def fail(self, phase: failure.Phase, error: ChildError, seconds: float = 0.0) -> None:
         """Report a failure that the child could not report."""
+        self._log(self._failed(phase, error, seconds))
+
+    def fail_or_rerun(self, phase: failure.Phase, error: ChildError, seconds: float) -> None:
+        """Report what became of a process that died; ``again`` if the test gets another."""
+        report = self._failed(phase, error, seconds)
+        if report.failed and other_plugins.rerun_elsewhere(self._item, self.runs, error):
+            report.outcome = "rerun"  # type: ignore[assignment]  # as pytest-rerunfailures says it
+            self.again = True
+        self._log(report)
+
+    def _failed(self, phase: failure.Phase, error: ChildError, seconds: float) -> pytest.TestReport:
         # as pytest does: a report has the sections of the phases before
         sections = [*(self.reports[-1].sections if self.reports else ()), *self._output]
-        self._log(failure.report(self._item, phase, error, sections, seconds))
+        return failure.report(self._item, phase, error, sections, seconds)
 
     def add_output(self) -> None:
         """Add what the dead child had written, and nobody has read, to the failure's sections."""
-        phase = failure.next_phase(self.reports)
+        phase = self.phase
         for fd, name in zip(self.capture_fds, ("stdout", "stderr"), strict=False):
             text = os.pread(fd, os.fstat(fd).st_size, 0).decode("utf-8", "replace")
             if text:

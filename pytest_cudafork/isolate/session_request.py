@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.isolate import blackbox, coverage_data, launch, live_text, wire
+from pytest_cudafork.isolate import blackbox, coverage_data, launch, live_text, other_plugins, wire
 
 
 def session_request(
@@ -47,10 +47,18 @@ def session_request(
         "left_out": left_out,
         "basetemp": make_basetemp(config),
         "workerinput": wire.plain(getattr(config, "workerinput", None)),
+        "log_file": _log_file(config),
         "terminal": live_text.terminal_of(config),
         "coverage": coverage_data.settings(),
         "pytest_cov": config.pluginmanager.has_plugin("_cov"),
     }
+
+
+def _log_file(config: pytest.Config) -> str | None:
+    """Return the file of ``--log-file``, or None."""
+    plugin: Any = config.pluginmanager.get_plugin("logging-plugin")
+    name = getattr(getattr(plugin, "log_file_handler", None), "baseFilename", os.devnull)
+    return None if name == os.devnull else str(name)
 
 
 def make_basetemp(config: pytest.Config) -> str:
@@ -89,4 +97,5 @@ def work_order(
         "next": None if following is None else blackbox.name_of(following),
         "surroundings": surroundings,
         "position": live_text.position_of(item.config),
+        "reruns": other_plugins.reruns_for(item),
     }

@@ -57,6 +57,10 @@ class Spares:
             return None
         return running
 
+    def descriptors(self) -> list[int]:
+        """Return what leads to the waiting interpreters."""
+        return [running.sock.fileno() for running, *_ in self._waiting.values()]
+
     def close(self) -> None:
         """End those that were not needed."""
         for running, _ in self._waiting.values():

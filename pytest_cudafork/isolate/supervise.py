@@ -9,6 +9,7 @@ import array
 import contextlib
 import enum
 import os
+import re
 import select
 import signal
 import socket
@@ -39,6 +40,8 @@ class Said(enum.Enum):
     LEAVING = "leaving"  # the result is complete; the child may take EXIT_SECONDS to end
     DONE = "done"  # the child has nothing left to do but end, or waits for its next work
 
+
+_FATAL = re.compile(r"\AFatal Python error: .*\n+")
 
 OnMessage = Callable[[wire.Message, "list[int]"], Said]
 """Takes a message and the descriptors that came with it, to close."""
@@ -79,7 +82,7 @@ class Supervisor:
         self._malformed = ""
         self._hung_up = False
         self._stacks = self._native = self._state = ""
-        self._stuck = False
+        self._stuck = self._asked = False
         self._over_at: float | None = None
 
     def watch(
@@ -244,7 +247,8 @@ class Supervisor:
         with contextlib.suppress(OSError, ValueError):  # a core file would only take time
             _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
             resource.prlimit(pid, resource.RLIMIT_CORE, (0, hard))
-        if not last_words.ask(pid):
+        self._asked = last_words.ask(pid)
+        if not self._asked:
             program = native_stacks.program_of(pid)
             self._state = f"It runs another program now: {program}\n{self._state}"
             return
@@ -277,6 +281,8 @@ class Supervisor:
                 exitcode = exitcode if self._stuck else running.reap()
         finally:
             self._stacks = _read_all(running.stacks_fd)
+            if self._asked:  # by a signal of ours, which is no news
+                self._stacks = _FATAL.sub("", self._stacks)
             running.close()
         return exitcode
 

@@ -155,3 +155,12 @@ def count_threads() -> int:
         return len(os.listdir("/proc/self/task"))
     except OSError:
         return 1
+
+
+def resident_bytes() -> int:
+    """Return how much of this process is in memory; 0 where it cannot be told."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * mmap.PAGESIZE
+    except OSError:
+        return 0

@@ -111,11 +111,16 @@ class Zygote:
         """Whether it has ended."""
         return self._process.poll() is not None
 
+    def descriptors(self) -> list[int]:
+        """Return what leads to it and to the children that it has forked ahead."""
+        return [self._control.fileno(), *(fds[0] for _, _, fds in self._ahead)]
+
     def wait_ready(self) -> Blame | None:
         """Wait until it has collected; return why it cannot be forked, or None if it can."""
         if self._ready:
             return self.blame
         deadline = time.monotonic() + READY_SECONDS
+        self._tell("waiting")  # it may have been using the time
         text = ""
         while not text.startswith("ready "):
             try:
@@ -132,7 +137,7 @@ class Zygote:
         return self.blame
 
     def take_child(self) -> launch.Running:
-        """Return a child that waits for its work, and have the next one forked.
+        """Return a child that waits for its work; ``fork_ahead`` has the next one forked.
 
         Raises:
             ChildError: There is none to be had.
@@ -150,8 +155,6 @@ class Zygote:
             except ConnectionError as error:
                 raise EOFError(str(error)) from error
         pid, cookie, fds = self._ahead.pop(0)
-        with contextlib.suppress(OSError):  # it is gone; the child we have may still work
-            self._control.send(b"next")
         sock = socket.socket(fileno=fds[0])
         return launch.Running(
             pid,
@@ -162,6 +165,14 @@ class Zygote:
             cookie,
             ends_group=True,
         )
+
+    def fork_ahead(self) -> None:
+        """Have the next child forked: after the last one got its work, which goes first."""
+        self._tell("next")
+
+    def _tell(self, word: str) -> None:
+        with contextlib.suppress(OSError):  # it is gone; who waits for its answer notices
+            self._control.send(word.encode())
 
     def close(self) -> None:
         """End it and its children."""

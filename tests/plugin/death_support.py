@@ -88,14 +88,15 @@ def run_deaths(
     pytester.makeconftest(text + watch)
     pytester.makepyfile(test_d=module_of(pytester, body))
     shm = set(os.listdir("/dev/shm"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(temporary))
-        result = run_session(pytester, "-p", "no:cacheprovider", "-rA", *args)
-    for made_by_pytest in temporary.glob("pytest-of-*"):
-        shutil.rmtree(made_by_pytest)
-    assert list(temporary.iterdir()) == []
-    temporary.rmdir()
-    assert "INTERNALERROR" not in result.stdout.str() + result.stderr.str()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TMPDIR", str(temporary))
+            result = run_session(pytester, "-p", "no:cacheprovider", "-rA", *args)
+        left = [path for path in temporary.iterdir() if not path.match("pytest-of-*")]
+        assert left == []
+    finally:
+        shutil.rmtree(temporary)
+    assert "INTERNALERROR>" not in result.stdout.str() + result.stderr.str()
     assert_nothing_left(pytester, shm)
     return result
 

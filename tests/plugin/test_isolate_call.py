@@ -138,13 +138,16 @@ def test_a_hang_in_native_code_that_holds_the_gil_ends_too(run_forked: RunInChil
     assert "in holds_the_gil" in caught.value.stacks
 
 
-def test_a_child_that_ignores_the_abort_is_killed(run_forked: RunInChild) -> None:
+def test_a_child_that_ignores_the_abort_tells_its_stacks_all_the_same(
+    run_forked: RunInChild,
+) -> None:
     def is_deaf() -> None:
         signal.signal(signal.SIGABRT, signal.SIG_IGN)
         time.sleep(100)
 
-    with pytest.raises(ChildTimeout, match="did not react to SIGABRT"):
+    with pytest.raises(ChildTimeout) as caught:
         run_forked(is_deaf, timeout=1)
+    assert "in is_deaf" in caught.value.stacks
 
 
 def test_descendants_that_hold_the_output_end_with_the_child(run: RunInChild) -> None:

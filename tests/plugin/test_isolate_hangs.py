@@ -149,7 +149,7 @@ def test_a_hang_in_the_session_finish_of_the_fork_server_is_a_warning(
     result.stdout.fnmatch_lines(
         [
             "*RuntimeWarning: the fork server did not end within 1 s and was killed at the end *",
-            "  File *, line * in hangs_at_the_end",
+            "*File *, line * in hangs_at_the_end",
         ]
     )
 

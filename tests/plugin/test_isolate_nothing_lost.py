@@ -17,12 +17,6 @@ from tests.plugin.isolation_compare import Seen, Sessions, differences, use_corp
 
 PYTEST_9 = pytest.version_tuple >= (9, 0)
 
-INHERENT = (
-    # A process that runs one test sets up what it needs, and tears it down again.
-    r"^ *(SETUP|TEARDOWN) +[SPMC] ",
-    # The session's temporary directory is made before the first process, not on first use.
-    r"^(BASETEMP|pytest-of-\w+/pytest-current)$",
-)
 ALL = ("-rA", "-vv", "--durations=0", "--doctest-modules", "-o", "junit_logging=all")
 CORPORA = ("outcomes", "output", "params", "kinds", "surroundings")
 
@@ -85,7 +79,7 @@ def _compare(
     sessions = Sessions(directory, *options, keeps=["log.txt"])
     after = sessions.history(method, *(one.split() for one in runs))
     for run, one, other in zip(runs, before, after, strict=True):
-        difference = differences(one, other, INHERENT)
+        difference = differences(one, other)
         assert not difference, f"{options} {run}\n{difference}"
 
 

@@ -36,10 +36,10 @@ def start(
     output_file = pytester.path / "output"
     with output_file.open("wb") as output, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-        process = pytester.popen(
+        process: subprocess.Popen[bytes] = pytester.popen(
             [*pytester._getpytestargs(), "-p", "pytest_cudafork.plugin", "-v"],
-            stdout=output,
-            stderr=output,
+            stdout=output.fileno(),
+            stderr=output.fileno(),
             start_new_session=True,
         )
     for _ in range(600):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import math
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -184,33 +182,3 @@ def test_a_marker_beats_the_session_and_its_time_limit() -> None:
     assert choose(Marks(isolated=True), config, CLEAN) == Method("spawn", 9)
     marks = Marks(isolated=True, method="forkserver", timeout=1)
     assert choose(marks, config, CLEAN) == Method("forkserver", 1)
-
-
-CHILD_SIDE = {
-    "blackbox",
-    "call_server",
-    "child",
-    "child_call",
-    "child_config",
-    "child_items",
-    "child_session",
-    "coverage_data",
-    "crash",
-    "randomness",
-    "template_memory",
-    "wire",
-    "zygote",
-}
-
-
-@pytest.mark.parametrize("name", sorted(CHILD_SIDE))
-def test_what_runs_in_children_imports_nothing_of_the_parent_side(name: str) -> None:
-    folder = Path(wire.__file__).parent
-    imported = set()
-    for node in ast.walk(ast.parse((folder / f"{name}.py").read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pytest_cudafork"):
-            assert node.module == "pytest_cudafork.isolate"
-            imported |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.Import):
-            assert not any(alias.name.startswith("pytest_cudafork") for alias in node.names)
-    assert imported <= CHILD_SIDE

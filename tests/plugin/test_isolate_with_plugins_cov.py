@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -99,20 +100,26 @@ def _report(path: Path) -> Any:
     return report
 
 
-def _same_report(tmp_path: Path, method: str, *options: str, plugins: tuple[str, ...] = ()) -> Any:
+def _same_report(
+    tmp_path: Path,
+    method: str,
+    *options: str,
+    plugins: tuple[str, ...] = (),
+    files: dict[str, str] = FILES,
+) -> Any:
     run = " ".join(["--cov=pkg", "--cov-report=json:cov.json", "--cov-report=term", *options])
     names = ["cov", *plugins]
     if "xdist" in plugins:
         reports = []
         for how in ("", method):
             path = tmp_path / (how or "inproc")
-            write(path, FILES)
+            write(path, files)
             _pytest(path, how, *run.split(), plugins=names)
             reports.append(_report(path / "cov.json"))
         before, after = reports
         _assert_no_data_left(tmp_path / method)
     else:
-        same(tmp_path, method, names, FILES, run)
+        same(tmp_path, method, names, files, run)
         before, after = (_report(tmp_path / name / "cov.json") for name in ("before", "project"))
         _assert_no_data_left(tmp_path / "project")
     assert after == before
@@ -159,7 +166,10 @@ def test_pytest_cov_measures_the_same(
 @pytest.mark.parametrize("method", METHODS)
 def test_contexts_of_pytest_cov_name_the_same_tests(tmp_path: Path, method: str) -> None:
     needs("cov")
-    report = _same_report(tmp_path, method, "--cov-context=test")
+    # Else the import belongs to one test in one process, and to each in processes of their own.
+    early = "import pkg.lazy\n" + textwrap.dedent(FILES["conftest.py"])
+    files = {**FILES, "conftest.py": early}
+    report = _same_report(tmp_path, method, "--cov-context=test", files=files)
     assert report["totals"]["percent_covered"] > 50
 
 

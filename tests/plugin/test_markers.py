@@ -109,7 +109,12 @@ def test_no_arguments_break_the_reading(name: str, keywords: dict[str, Any]) -> 
 
 
 def test_every_advertised_keyword_is_taken() -> None:
-    values: dict[str, Any] = {"method": "spawn", "timeout": 1.5, "scope": "module", "reason": "because"}
+    values: dict[str, Any] = {
+        "method": "spawn",
+        "timeout": 1.5,
+        "scope": "module",
+        "reason": "because",
+    }
     values |= {"n": 2, "share": True, "wait": 0.5}
     for marker in MARKERS:
         read(getattr(mark, marker.name).with_args(**{k: values[k] for k in marker.keywords}))

@@ -43,6 +43,11 @@ VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("middle.sub", {"allow": ("middle.sub",)}),
         ("high, higher", {"allow": ("high", "higher")}),
     ),
+    "cuda_fork_isolate": (
+        ("spawn", {"isolate": "spawn"}),
+        ("none", {"isolate": "none"}),
+        ("auto", {"isolate": "auto"}),
+    ),
     "cuda_fork_ledger": (
         ("/x/low", {"ledger": "/x/low"}),
         ("/x/middle", {"ledger": "/x/middle"}),

@@ -105,8 +105,8 @@ def test_a_file_that_starts_threads_is_named_and_its_tests_are_spawned(
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
         [
-            "*test_the_thread_is_there PASSED (spawn: not forkserver: after the import of test_a.py,"
-            " threads run (watcher))*",
+            "*test_the_thread_is_there PASSED (spawn: not forkserver: after the import of "
+            "test_a.py, threads run (watcher))*",
             "*test_plain PASSED (forkserver)*",
         ]
     )
