@@ -1,4 +1,4 @@
-# make demo, make test, make lint, make wheel-check, make bench, make clean.
+# make demo, make test, make test-plugins, make lint, make wheel-check, make bench, make clean.
 #
 # The first one that is called makes an environment in $(VENV); later ones use it again, until
 # pyproject.toml, setup.py, the C sources or the constraints change.
@@ -9,6 +9,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BENCH_VENV ?= .venv-bench
+PLUGINS_VENV ?= .venv-plugins
 TESTARGS ?=
 BENCHARGS ?=
 # Most tests wait for processes that they start, so two workers pay off on two cores.
@@ -27,7 +28,7 @@ MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint wheel-check bench bench-isolation changelog clean
+.PHONY: help demo test test-plugins lint wheel-check bench bench-isolation changelog clean
 
 # Another project's settings must not reach this one's environment or tests.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTEST_ADDOPTS PYTEST_PLUGINS
@@ -36,6 +37,7 @@ export PIP_ROOT_USER_ACTION := ignore
 help:
 	@echo "make demo         the plugin at work, no GPU needed"
 	@echo "make test         the test suite; TESTARGS=... goes to pytest"
+	@echo "make test-plugins isolated tests next to pytest-cov, -timeout, -asyncio and others"
 	@echo "make lint         ruff and mypy"
 	@echo "make wheel-check  build the wheel and try it in an empty environment"
 	@echo "make bench        what importing and running the plugin costs"
@@ -48,6 +50,11 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@$(PY) -m pytest -n $(WORKERS) $(TESTARGS)
+
+# An environment of its own: some of these plugins change every session that they are loaded in.
+test-plugins: $(PLUGINS_VENV)/installed
+	@PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 "$(PLUGINS_VENV)/bin/python" -m pytest -p xdist.plugin \
+	    -n $(WORKERS) $(wildcard tests/plugin/test_isolate_with_plugins*.py) $(TESTARGS)
 
 lint: $(STAMP)
 	@$(PY) -m ruff check --quiet $(wildcard $(LINTED))
@@ -70,7 +77,7 @@ changelog: $(STAMP)
 	@$(PY) tools/build_changelog.py "$(VERSION)"
 
 clean:
-	@rm -rf "$(VENV)" "$(BENCH_VENV)" build dist *.egg-info pytest_cudafork/observe/native/lib
+	@rm -rf "$(VENV)" "$(BENCH_VENV)" "$(PLUGINS_VENV)" build dist *.egg-info pytest_cudafork/observe/native/lib
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find pytest_cudafork tests tools benchmarks demo -name __pycache__ -prune -exec rm -rf {} +
 
@@ -89,4 +96,12 @@ $(BENCH_VENV)/installed: pyproject.toml setup.py constraints/bench.txt $(NATIVE)
 	@"$(PYTHON)" -m venv "$(BENCH_VENV)"
 	@"$(BENCH_VENV)/bin/python" -m pip --quiet --quiet --disable-pip-version-check --no-input \
 	  install -c constraints/bench.txt -e . torch pytest-forked
+	@touch "$@"
+
+$(PLUGINS_VENV)/installed: pyproject.toml setup.py constraints/dev.txt constraints/plugins.txt $(NATIVE)
+	@"$(PYTHON)" tools/check_python.py
+	@echo "setting up $(PLUGINS_VENV)"
+	@"$(PYTHON)" -m venv "$(PLUGINS_VENV)"
+	@"$(PLUGINS_VENV)/bin/python" -m pip --quiet --quiet --disable-pip-version-check --no-input \
+	  install -c constraints/dev.txt -e . -r constraints/plugins.txt
 	@touch "$@"

@@ -32,7 +32,7 @@ TARGETS = {
         Target("forkserver_heap", "forkserver with 2 GiB in the parent / without", 1.15),
         Target("fork_to_forked", "fork / pytest-forked, a test", 0.6),
         Target("run_to_forked", "forkserver / pytest-forked, the whole run", 0.7),
-        Target("spawn_to_nodeid", "spawn / pytest NODEID on busy cores, a test", 0.65),
+        Target("spawn_to_nodeid", "spawn / pytest NODEID on busy cores, all tests", 0.65),
         Target("spawn_hidden", "spawn of tests of 2 s: time beyond the 2 s / that of NODEID", 0.05),
         Target("many_flat_cost", "10,000 tests: cost of the last tenth / of the first", 1.15),
         Target("many_flat_memory", "10,000 tests: growth / growth without isolation", 1.25),

@@ -89,20 +89,24 @@ def test_the_same_holds_for_numpy(tmp_path: Path, method: str, seed: str, differ
 
 @needs_torch
 @pytest.mark.parametrize("method", FORKS)
-def test_the_default_seed_of_torch_stays_the_default(tmp_path: Path, method: str) -> None:
-    source = """
+@pytest.mark.parametrize("seed", ["", "torch.manual_seed(7)"])
+def test_every_test_begins_with_the_seed_that_torch_had(
+    tmp_path: Path, method: str, seed: str
+) -> None:
+    source = f"""
         import pytest
         import torch
         from tool import note
+        {seed}
 
         @pytest.mark.parametrize("i", range(2))
         def test_random(i):
             note([torch.initial_seed(), float(torch.rand(1))])
     """
-    _session(tmp_path, "", {"test_it.py": source}, "-k", "0")
-    (expected,) = _written(tmp_path)
     _session(tmp_path, method, {"test_it.py": source})
-    assert _written(tmp_path) == [expected] * 2
+    first, second = _written(tmp_path)
+    assert first == second
+    assert not seed or first[0] == 7
 
 
 @pytest.mark.parametrize("method", METHODS)
