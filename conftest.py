@@ -15,12 +15,18 @@ pytest_plugins = ["pytester"]
 # What a developer has set for sessions of their own. Most tests start sessions, which must come out
 # the same on every machine. The plugin's internal variables start with an underscore and stay.
 _DEVELOPERS_OWN = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_CUDA_FORK_", "FORCE_COLOR")
+# With one of these pytest shortens nothing, and hypothesis keeps no database.
+_SERVERS_OWN = ("CI", "BUILD_NUMBER", "TF_BUILD", "GITHUB_ACTIONS")
 _DRIVER_DEVICE = "/dev/nvidiactl"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide the developer's settings from the sessions that tests start."""
-    hidden = {name: os.environ[name] for name in os.environ if name.startswith(_DEVELOPERS_OWN)}
+    """Hide the settings of the developer and of a CI server from the sessions that tests start."""
+    hidden = {
+        name: os.environ[name]
+        for name in os.environ
+        if name.startswith(_DEVELOPERS_OWN) or name in _SERVERS_OWN
+    }
     for name in hidden:
         del os.environ[name]
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

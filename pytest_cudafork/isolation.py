@@ -226,12 +226,10 @@ class IsolationHooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
         """End all children."""
-        from pytest_cudafork.isolate.children import CHILDREN
-
         self._running = False
-        children = self._config.stash.get(CHILDREN, None)
-        if children is not None:
-            children.close()
+        module = sys.modules.get("pytest_cudafork.isolate.children")
+        if module is not None:  # else there were none, and the import would be for nothing
+            module.close_children(self._config)
 
 
 _LOOK_AHEAD = 64

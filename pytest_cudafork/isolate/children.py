@@ -317,3 +317,10 @@ def children_of(config: pytest.Config, random_state: tuple[Any, ...] | None = No
         children = config.stash[CHILDREN] = Children(config, Randomness(random_state))
         config.add_cleanup(children.close)
     return children  # type: ignore[no-any-return]
+
+
+def close_children(config: pytest.Config) -> None:
+    """End the session's children, if it has any."""
+    children: Any = config.stash.get(CHILDREN, None)
+    if children is not None:
+        children.close()

@@ -23,6 +23,8 @@ _MARK_BYTES = 7
 _BASE = 1 << 61
 _TIDY_SECONDS = 5.0
 """How long a process that tidies up after others may take once they are gone."""
+_EXEC_SECONDS = 0.1
+"""How long a process may be without a command line: it has none while it begins a program."""
 _KILL_SECONDS = 8.0
 """How long a killed process may take to end; one that hangs in a driver may never."""
 _LOOK_SECONDS = 0.004
@@ -116,7 +118,7 @@ def end(children: Mapping[bytes, int]) -> list[int]:
             break
         seen.update(found)
         for pid in found:
-            if waited > _TIDY_SECONDS or not _tidies_up(pid):
+            if waited > _patience(pid):
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
         time.sleep(_LOOK_SECONDS)
@@ -151,13 +153,16 @@ def _lives(pid: int) -> bool:
         return False
 
 
-def _tidies_up(pid: int) -> bool:
+def _patience(pid: int) -> float:
+    """Return how long a process may live on, in seconds."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             command = file.read()
     except OSError:
-        return False
-    return any(name in command for name in _TIDYING)
+        return 0.0
+    if not command:
+        return _EXEC_SECONDS
+    return _TIDY_SECONDS if any(name in command for name in _TIDYING) else 0.0
 
 
 def _remove_shared_memory(pids: Collection[int]) -> None:

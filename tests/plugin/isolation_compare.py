@@ -146,7 +146,7 @@ class Sessions:
 def use_corpus(path: Path, *names: str) -> None:
     """Copy test modules of the corpus into a directory."""
     for name in names:
-        text = (CORPUS / f"test_{name}.py.txt").read_text(encoding="utf-8")
+        text = (CORPUS / f"{name}.py.txt").read_text(encoding="utf-8")
         (path / f"test_{name}.py").write_text(text, encoding="utf-8")
 
 

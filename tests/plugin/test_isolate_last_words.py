@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -191,7 +192,10 @@ def test_a_process_without_faulthandler_is_left_alone() -> None:
             assert not last_words.ask(process.pid)
             assert process.poll() is None
             assert "time.sleep(100)" in native_stacks.program_of(process.pid)
-            assert "sleeping" in native_stacks.thread_states(process.pid)
+            deadline = time.monotonic() + 10  # it may not have got to it
+            while "sleeping" not in native_stacks.thread_states(process.pid):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
         finally:
             process.kill()
 
