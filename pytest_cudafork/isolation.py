@@ -18,7 +18,7 @@ from pytest_cudafork.session import SESSION
 if TYPE_CHECKING:
     from pytest_cudafork.fixtures import RunInChild
     from pytest_cudafork.isolate.children import Children
-    from pytest_cudafork.isolate.policy import IsolationConfig, ProcessState
+    from pytest_cudafork.isolate.policy import IsolationConfig, Method, ProcessState
     from pytest_cudafork.isolate.zygote_handle import Blame
 
 _NEEDS_ZYGOTE = ("forkserver", "auto")
@@ -130,7 +130,11 @@ class IsolationHooks:
             if blame is not None:
                 method = policy.instead_of_zygote(method, self._reason(blame))
         following = self._group_mate(item, nextitem, marks)
-        children.look_ahead(self._upcoming(item, nextitem) if following is None else ())
+        if following is None:
+            upcoming = self._upcoming(item, nextitem)
+            children.look_ahead(item, upcoming, self._next_fork(method, nextitem))
+        else:
+            children.look_ahead(item, (), None)
         return isolate(item, nextitem, method, children, following)
 
     def _reason(self, blame: Blame) -> str:
@@ -166,6 +170,21 @@ class IsolationHooks:
         # the environment of a test with GPUs of its own is not known before it has them
         plain = [one for one in upcoming if not marks_of(one).gpus]
         return [one for one in plain if wanted_method(marks_of(one), rules) == "spawn"]
+
+    def _next_fork(self, method: Method, nextitem: pytest.Item | None) -> pytest.Item | None:
+        """Return the next test if it will be forked as this one is."""
+        if method.name != "fork" or method.refusal or nextitem is None:
+            return None
+        from pytest_cudafork.isolate import policy
+
+        marks = marks_of(nextitem)
+        if marks.complaint or marks.gpus:
+            return None
+        state = process_state(self._config)
+        after = policy.choose(marks, self._rules(), state)
+        if after is None or after.name != "fork" or state.cuda != policy.CLEAN:
+            return None
+        return nextitem
 
     def _rules(self) -> IsolationConfig:
         from pytest_cudafork.isolate.policy import IsolationConfig

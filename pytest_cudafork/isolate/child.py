@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from pytest_cudafork.isolate import leftovers, wire
@@ -270,19 +271,30 @@ def _run_job(channel: Channel, request: dict[str, Any], stacks_fd: int) -> int:
     return child_session.run_session(channel, request, stacks_fd)
 
 
-def take_over(surroundings: dict[str, Any]) -> None:
+def environment(env: Mapping[str, str]) -> bytes:
+    """Return this process's environment and ``env`` in one piece, as the kernel keeps it; sorted.
+
+    Equal environments give equal bytes.
+    """
+    variables = {**os.environb, **{os.fsencode(k): os.fsencode(v) for k, v in env.items()}}
+    return b"\0".join([b"%b=%b" % pair for pair in sorted(variables.items())])
+
+
+def take_over(surroundings: dict[str, Any], environment_here: bytes = b"") -> None:
     """Make this process's environment, directory, umask and arguments those of the parent.
 
-    ``surroundings`` is what the parent's ``launch.surroundings`` returned.
+    ``surroundings`` is what the parent's ``launch.surroundings`` returned; ``environment_here``
+    what ``environment`` returned here, if that was asked before: mostly there is nothing to change.
     """
-    variables = surroundings["environ"].split(b"\0")
-    environ = dict(variable.split(b"=", 1) for variable in variables if variable)
-    here = dict(os.environb)
-    for key in here.keys() - environ.keys():
-        del os.environb[key]
-    for key, value in environ.items():
-        if here.get(key) != value:
-            os.environb[key] = value
+    if surroundings["environ"] != environment_here:
+        variables = surroundings["environ"].split(b"\0")
+        environ = dict(variable.split(b"=", 1) for variable in variables if variable)
+        here = dict(os.environb)
+        for key in here.keys() - environ.keys():
+            del os.environb[key]
+        for key, value in environ.items():
+            if here.get(key) != value:
+                os.environb[key] = value
     os.chdir(surroundings["cwd"])
     os.umask(surroundings["umask"])
     sys.argv[:] = surroundings["argv"]

@@ -122,6 +122,8 @@ class ItemServer:
         """Take the tests of this process, and what went wrong in its collection."""
         self.coverage: coverage_data.ChildCoverage | None = None
         """What measures in this process."""
+        self.environment = b""
+        """What ``child.environment`` said before the fork, if it was asked."""
         self._reporter = reporter
         self._items = items
         self._errors = list(errors)
@@ -151,7 +153,7 @@ class ItemServer:
     def _run(self, channel: child.Channel, request: wire.Message) -> bool:
         """Run one test; True if it was the last."""
         if request["surroundings"] is not None:
-            child.take_over(request["surroundings"])
+            child.take_over(request["surroundings"], self.environment)
         item = self._finder.find(*request["test"])
         if item is None:
             found = [one.nodeid for one in self._items]

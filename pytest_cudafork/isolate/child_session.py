@@ -23,9 +23,12 @@ from pytest_cudafork.isolate import (
     coverage_data,
     live_text,
     randomness,
+    rehearsal,
     report_data,
 )
 
+_REHEARSALS = 1
+"""Enough to copy the pages that a test writes to; a second one costs more than it saves."""
 _CACHE_WRITERS = ("lfplugin", "nfplugin", "stepwiseplugin")
 
 
@@ -167,10 +170,12 @@ def run_forked(
     reporter: child_items.Reporter,
     channel: child.Channel,
     stacks_fd: int,
+    *,
+    practice: bool = False,
 ) -> NoReturn:
     """Run tests in this freshly forked process and end it; never returns into the parent's code.
 
-    ``env`` is added to the environment.
+    ``env`` is added to the environment. ``practice`` uses the time until the first test's turn.
     What was set up before the fork stays set up; only what the tests set up here is torn down here.
     """
     status = child.EXIT_LOST
@@ -183,6 +188,9 @@ def run_forked(
         randomness.renew_after_fork(item.config)
         finder = blackbox.Finder(item.session.items, item)
         server = child_items.ItemServer(reporter, item.session.items, finder=finder)
+        if practice:
+            rehearsal.Rehearsal(item.session).run(_REHEARSALS)
+        server.environment = child.environment({})
         server.coverage = coverage_data.begin()
         server.serve(channel)
         status = 0

@@ -42,7 +42,9 @@ _MOST_RESTARTS = 4
 
 _MANY_SERVED = 100
 """Tests after which a zygote that ends has done its work, and is no sign of trouble."""
-_MANY_FORKS = 20
+_MANY_FORKS = 5
+_MANY_TESTS = 100
+"""After so many forks, in a session of so many tests, it pays off to make forks cheaper."""
 _STEPS_PER_TEST = 3
 GROUP_END_SECONDS = 60.0
 """How long the teardown of a group may take that ends before its last test."""
@@ -86,6 +88,9 @@ class Children:
         self._retired: list[supervise.Supervisor] = []
         self._group: Companion | None = None
         self._upcoming: Sequence[pytest.Item] = ()
+        self._next_fork: pytest.Item | None = None
+        self._ahead: tuple[pytest.Item, launch.Running] | None = None
+        """The next test's child, forked while the one before it runs."""
         self._spares = Spares(config)
         self._sweeper = leftovers.Sweeper()
         self._openmp = OpenMP()
@@ -182,21 +187,33 @@ class Children:
                 companion = None
         env = item.stash.get(CHILD_ENV, {})
         fresh = companion is None
+        now = True
         if companion is None:
+            now = self._ahead is None or self._ahead[0] is not item
             running = self._start(item, following, method.name, env)
             companion = Companion(running, method.name, self._sweeper)
-        companion.order(work_order(item, following, forked=companion.forked, env=env))
+        companion.order(work_order(item, following, forked=companion.forked and now, env=env))
         if fresh and method.name == "forkserver" and self._zygote is not None:
             self._zygote.fork_ahead()
         self._spares.prepare(self._upcoming)
         if companion.forked:
-            self._make_forks_cheaper()
+            self._make_forks_cheaper(len(item.session.items))
+            self._fork_ahead(companion.supervisor.running)
         return companion
 
-    def _make_forks_cheaper(self) -> None:
+    def _fork_ahead(self, current: launch.Running) -> None:
+        """Fork the next test's child now: it gets ready while this one works."""
+        item, self._next_fork = self._next_fork, None
+        # fixtures that live here might be torn down before it is that test's turn
+        if item is None or item.session._setupstate.stack:
+            return
+        with contextlib.suppress(OSError, RuntimeError):  # the test will say so in its turn
+            self._ahead = item, self._fork(item, {}, current)
+
+    def _make_forks_cheaper(self, tests: int) -> None:
         """Use the time in which the child works; worth it only where many forks will follow."""
         self._forks += 1
-        if self._forks == _MANY_FORKS:
+        if self._forks == _MANY_FORKS and tests >= _MANY_TESTS:
             self._memory = Collapse()
         for _ in range(_STEPS_PER_TEST):
             if self._memory is not None and not self._memory.done:
@@ -206,13 +223,19 @@ class Children:
         self, item: pytest.Item, following: pytest.Item | None, method: str, env: dict[str, str]
     ) -> launch.Running:
         if method == "fork":
-            return self._fork(item, env)
+            ahead = self._ahead
+            if ahead is None or ahead[0] is not item:
+                return self._fork(item, env)
+            self._ahead = None
+            return ahead[1]
         if method == "spawn":
             return self._spares.take(item, env) or self._spawn(item, following, env)
         return self._from_zygote()
 
-    def _fork(self, item: pytest.Item, env: dict[str, str]) -> launch.Running:
-        """Fork this process, made ready for it."""
+    def _fork(
+        self, item: pytest.Item, env: dict[str, str], current: launch.Running | None = None
+    ) -> launch.Running:
+        """Fork this process, made ready for it; ahead of its time while ``current`` works."""
         if self._reporter is None:
             make_basetemp(self._config)
             self._reporter = child_items.Reporter(self._config)
@@ -224,10 +247,14 @@ class Children:
 
         def run(channel: child.Channel, stacks_fd: int) -> NoReturn:
             self._randomness.renew()
-            child_session.run_forked(item, env, reporter, channel, stacks_fd)
+            practice = current is not None and launch.idle_cores() > 0
+            child_session.run_forked(item, env, reporter, channel, stacks_fd, practice=practice)
 
+        descriptors = self._descriptors()
+        if current is not None:
+            descriptors.append(current.sock.fileno())
         with frozen():
-            return launch.start_fork(run, self._descriptors())
+            return launch.start_fork(run, descriptors)
 
     def _descriptors(self) -> list[int]:
         """Return what leads to other processes than the next child."""
@@ -281,9 +308,27 @@ class Children:
             target = target.partition("::")[0]
         return launch.start_spawn(session_request(self._config, [target]), env)
 
-    def look_ahead(self, upcoming: Sequence[pytest.Item]) -> None:
-        """Say which tests will be spawned soon: they are prepared while the next one runs."""
+    def look_ahead(
+        self, item: pytest.Item, upcoming: Sequence[pytest.Item], next_fork: pytest.Item | None
+    ) -> None:
+        """Say what is known of the tests that follow one: they are prepared while it runs.
+
+        Args:
+            item: The test whose turn it is.
+            upcoming: Those that will be spawned soon.
+            next_fork: The next one, if it will surely be forked.
+
+        """
         self._upcoming = upcoming
+        self._next_fork = next_fork
+        if self._ahead is not None and self._ahead[0] is not item:
+            self._forget_ahead()
+
+    def _forget_ahead(self) -> None:
+        """End the child of a test whose turn did not come."""
+        if self._ahead is not None:
+            supervise.Supervisor(self._ahead[1]).kill()
+            self._ahead = None
 
     def _settle(self, *, wait: bool) -> None:
         self._retired = [one for one in self._retired if not one.settle(wait=wait)]
@@ -299,6 +344,7 @@ class Children:
             group, self._group = self._group, None
             if group is not None:
                 self._end_group(group)
+            self._forget_ahead()
             self._settle(wait=True)
             self._spares.close()
         self._close_zygote()

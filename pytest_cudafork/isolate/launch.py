@@ -138,6 +138,12 @@ def start_fork(
         return pair.running(pid, lambda: _wait(pid))
 
 
+def idle_cores() -> int:
+    """Return how many cores nobody uses while one test runs, next to the workers of xdist."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    return max(0, len(os.sched_getaffinity(0)) // max(1, workers) - 2)
+
+
 def _lead_nowhere(fds: Iterable[int]) -> None:
     """Replace descriptors; closed, their numbers would be given away while objects hold them."""
     nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -202,15 +208,14 @@ def base_request(job: str) -> dict[str, Any]:
 def surroundings(env: Mapping[str, str]) -> dict[str, Any]:
     """Return what a test finds around itself in this process, for ``child.take_over``.
 
-    ``env`` is added to the environment, which travels as one piece, as the kernel keeps it.
+    ``env`` is added to the environment.
     """
-    variables = {**os.environb, **{os.fsencode(k): os.fsencode(v) for k, v in env.items()}}
     try:
         cwd = os.getcwd()
     except OSError:  # it was removed; the kernel still knows it
         cwd = f"/proc/{os.getpid()}/cwd"
     return {
-        "environ": b"\0".join([b"%b=%b" % pair for pair in variables.items()]),
+        "environ": child.environment(env),
         "cwd": cwd,
         "umask": umask(),
         "argv": [str(arg) for arg in sys.argv],

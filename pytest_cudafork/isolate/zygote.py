@@ -91,6 +91,7 @@ class Template(child_session.WorkSession):
         reporter.take_over(session)
         server = child_items.ItemServer(reporter, self.items, self.errors)
         server.look_up()
+        server.environment = child.environment({})
         practice = rehearsal.Rehearsal(session)
         practice.run(_REHEARSALS)
         capture = child_capture.ForkedCapture(session.config, *self._control.outputs)
