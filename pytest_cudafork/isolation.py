@@ -49,6 +49,8 @@ class IsolationHooks:
         self._running = True
         self._slower: dict[str, int] = {}
         """How many tests were given a dearer method than they asked for, by the reason."""
+        self._outputs: dict[str, str] = {}
+        """What a fork server wrote that could not be used, by the reason that is told."""
         self._positions: dict[pytest.Item, int] = {}
 
     @property
@@ -141,6 +143,7 @@ class IsolationHooks:
         """Return why the fork server cannot run a test, with the line that is to blame."""
         watch = self._config.stash[SESSION].watch
         if blame.kind != "cuda":
+            self._outputs[blame.reason] = blame.output
             return blame.reason
         if watch is None:
             return f"{blame.reason} (--cuda-fork-check names the line)"
@@ -231,6 +234,10 @@ class IsolationHooks:
         for why, count in self._slower.items():
             tests = "1 test" if count == 1 else f"{count} tests"
             terminalreporter.write_line(f"{tests} by spawn, {why}")
+        for output in filter(None, self._outputs.values()):
+            terminalreporter.write_line("the fork server wrote:")
+            for line in output.splitlines()[-_MOST_OUTPUT:]:
+                terminalreporter.write_line(f"    {line}")
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
@@ -251,6 +258,8 @@ class IsolationHooks:
             module.close_children(self._config)
 
 
+_MOST_OUTPUT = 30
+"""How many lines to show of what a fork server wrote that did not get ready."""
 _LOOK_AHEAD = 64
 """How many tests to look at for those whose interpreters can be started ahead."""
 

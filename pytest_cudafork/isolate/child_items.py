@@ -152,8 +152,7 @@ class ItemServer:
 
     def _run(self, channel: child.Channel, request: wire.Message) -> bool:
         """Run one test; True if it was the last."""
-        if request["surroundings"] is not None:
-            child.take_over(request["surroundings"], self.environment)
+        child.take_over(request["surroundings"], self.environment)
         item = self._finder.find(*request["test"])
         if item is None:
             found = [one.nodeid for one in self._items]

@@ -187,12 +187,10 @@ class Children:
                 companion = None
         env = item.stash.get(CHILD_ENV, {})
         fresh = companion is None
-        now = True
         if companion is None:
-            now = self._ahead is None or self._ahead[0] is not item
             running = self._start(item, following, method.name, env)
             companion = Companion(running, method.name, self._sweeper)
-        companion.order(work_order(item, following, forked=companion.forked and now, env=env))
+        companion.order(work_order(item, following, env=env))
         if fresh and method.name == "forkserver" and self._zygote is not None:
             self._zygote.fork_ahead()
         self._spares.prepare(self._upcoming)
@@ -223,14 +221,21 @@ class Children:
         self, item: pytest.Item, following: pytest.Item | None, method: str, env: dict[str, str]
     ) -> launch.Running:
         if method == "fork":
-            ahead = self._ahead
-            if ahead is None or ahead[0] is not item:
-                return self._fork(item, env)
-            self._ahead = None
-            return ahead[1]
+            return self._take_ahead(item) or self._fork(item, env)
         if method == "spawn":
             return self._spares.take(item, env) or self._spawn(item, following, env)
         return self._from_zygote()
+
+    def _take_ahead(self, item: pytest.Item) -> launch.Running | None:
+        """Return the child that was forked ahead for a test, if there is one and it lives."""
+        if self._ahead is None or self._ahead[0] is not item:
+            return None
+        running = self._ahead[1]
+        if running.has_ended:  # not by anything that the test did
+            self._forget_ahead()
+            return None
+        self._ahead = None
+        return running
 
     def _fork(
         self, item: pytest.Item, env: dict[str, str], current: launch.Running | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,6 +34,15 @@ class Running:
     cookie: bytes
     """What the frames of both sides bear, and what the child and its descendants are known by."""
     ends_group: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is known to have ended."""
+        if self.pidfd < 0:
+            return False
+        poller = select.poll()
+        poller.register(self.pidfd, select.POLLIN)
+        return bool(poller.poll(0))
 
     def close(self) -> None:
         """Close this process's descriptors for the child."""

@@ -94,7 +94,7 @@ def load(item: pytest.Item, data: dict[str, Any]) -> pytest.TestReport:
     report = config.hook.pytest_report_from_serializable(config=config, data=data)
     if not isinstance(report, pytest.TestReport):
         raise TypeError(f"no report of a test: {type(report).__name__}")
-    report.nodeid = item.nodeid  # it may differ outside the root directory
+    _share(item, report)
     if kwargs and hasattr(report, "context"):
         # pytest 9 takes the repr of these once more on the way back: i='1' for i=1
         object.__setattr__(report.context, "kwargs", kwargs)
@@ -103,6 +103,15 @@ def load(item: pytest.Item, data: dict[str, Any]) -> pytest.TestReport:
         report.longrepr = Shown(str(plain), str(marked))
     _enter(item, report, beside)
     return report
+
+
+def _share(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Let a report have its item's own strings, as one made here has; sessions keep all reports."""
+    report.nodeid = item.nodeid  # it may differ outside the root directory
+    if tuple(report.location) == item.location:
+        report.location = item.location
+    known = {name: name for name in item.keywords}
+    report.keywords = {known.get(name, name): value for name, value in report.keywords.items()}
 
 
 def _enter(item: pytest.Item, report: pytest.TestReport, beside: Mapping[str, Any]) -> None:

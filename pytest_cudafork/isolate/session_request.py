@@ -77,25 +77,21 @@ def target_of(item: pytest.Item) -> str:
 
 
 def work_order(
-    item: pytest.Item, following: pytest.Item | None, *, forked: bool, env: dict[str, str]
+    item: pytest.Item, following: pytest.Item | None, *, env: dict[str, str]
 ) -> wire.Message:
     """Return the message that makes a child run a test.
 
     Args:
         item: The test.
         following: The one it will run next, or None if this is its last.
-        forked: Whether the child was forked from this process just now.
         env: Variables it has beyond those of this process.
 
     """
-    surroundings = None
-    if not forked:
-        surroundings = launch.surroundings(env)
     return {
         "kind": "run",
         "test": blackbox.name_of(item),
         "next": None if following is None else blackbox.name_of(following),
-        "surroundings": surroundings,
+        "surroundings": launch.surroundings(env),
         "position": live_text.position_of(item.config),
         "reruns": other_plugins.reruns_for(item),
     }

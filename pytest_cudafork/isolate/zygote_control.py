@@ -27,8 +27,8 @@ _LONGEST_TEXT = 2000
 _BUSY_CORES = 2
 """The parent and the child at work have one each."""
 _IDLE_MS = 3
-_FORKS_PER_STEP = 2
-"""A step takes longer than a fork and makes every later one cheaper: this pays off in 100 forks."""
+_FORKS_PER_STEP = 6
+"""A step takes longer than a fork, and each makes every later one a little cheaper."""
 _FORKS_PER_LOOK = 256
 _MOST_GROWTH = 2.0
 _GROWTH_BYTES = 256 << 20

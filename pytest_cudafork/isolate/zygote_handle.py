@@ -34,19 +34,23 @@ _LOG_BYTES = 1 << 14
 class Blame:
     """Why a process cannot be forked: ``path`` is the file whose import did it, or "".
 
-    ``kind`` is "cuda", "threads" or "start"; ``pid`` the process that showed it, or 0.
+    ``kind`` is "cuda", "threads" or "start"; ``pid`` the process that showed it, or 0; ``text`` one
+    line; ``output`` what the process wrote before it failed.
     """
 
     path: str
     kind: str
     text: str
     pid: int = 0
+    output: str = ""
 
     @property
     def reason(self) -> str:
         """What to tell of a test that cannot have a child of the zygote."""
-        what = self.text.partition("\n")[0]
-        return f"after the import of {os.path.basename(self.path)}, {what}" if self.path else what
+        if self.path:
+            return f"after the import of {os.path.basename(self.path)}, {self.text}"
+        last = self.output.rpartition("\n")[2].strip()
+        return f"{self.text} ({last})" if last else self.text
 
 
 class Zygote:
@@ -279,5 +283,4 @@ class Zygote:
         log = self._log()
         how = str(error) if isinstance(error, TimeoutError) else ""
         how = how or crash.describe(self._process.returncode)
-        text = f"the fork server {how} while it collected"
-        return Blame("", "start", f"{text}; it wrote:\n{log}" if log else text)
+        return Blame("", "start", f"the fork server {how} while it collected", output=log)

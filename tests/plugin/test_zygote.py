@@ -11,6 +11,29 @@ from tests.plugin.helpers import needs_torch
 OPTION = "--cuda-fork-isolate=forkserver"
 
 
+def test_what_a_fork_server_wrote_that_did_not_get_ready_is_shown(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest(
+        """
+        import sys
+        def pytest_collection_finish(session):
+            if "zygote" in " ".join(sys.orig_argv):
+                raise KeyError("only there")
+        """
+    )
+    pytester.makepyfile("def test_a(): pass")
+    result = pytester.runpytest_subprocess("--cuda-fork-isolate=forkserver")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "1 test by spawn, not forkserver: the fork server exited * (*KeyError: 'only there')",
+            "the fork server wrote:",
+            "*conftest.py*line 4, in pytest_collection_finish",
+        ]
+    )
+
+
 def test_the_tests_are_imported_once_and_forked_many_times(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

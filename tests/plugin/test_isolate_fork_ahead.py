@@ -1,0 +1,182 @@
+"""Forks that are made ahead of their test: the right process for the right test, or none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+PIDS = """
+    import os
+    import pytest
+
+    def note(text):
+        with open("notes", "a") as file:
+            file.write(f"{text} {os.getpid()} {os.getppid()}\\n")
+"""
+
+
+def _notes(pytester: pytest.Pytester) -> list[list[str]]:
+    text = (pytester.path / "notes").read_text(encoding="utf-8")
+    return [line.split() for line in text.splitlines()]
+
+
+def _is_gone(pid: str) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_each_test_has_a_process_of_its_own_in_the_order_of_the_session(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        PIDS
+        + """
+    @pytest.mark.parametrize("i", range(5))
+    def test_a(i):
+        note(i)
+    """
+    )
+    pytester.runpytest_subprocess("--cuda-fork-isolate=fork").assert_outcomes(passed=5)
+    notes = _notes(pytester)
+    assert [note[0] for note in notes] == list("01234")
+    assert len({note[1] for note in notes}) == 5
+    assert len({note[2] for note in notes}) == 1
+
+
+@pytest.mark.parametrize("args", [("-x",), ("--maxfail=1",)], ids=str)
+def test_a_process_whose_turn_does_not_come_is_ended(
+    pytester: pytest.Pytester, args: tuple[str, ...]
+) -> None:
+    pytester.makeconftest(
+        """
+        import os, subprocess
+        def pytest_unconfigure(config):
+            print("children:", open(f"/proc/self/task/{os.getpid()}/children").read().split())
+        """
+    )
+    pytester.makepyfile(
+        PIDS
+        + """
+    def test_fails():
+        note("fails")
+        assert 0
+
+    def test_next():
+        note("next")
+    """
+    )
+    result = pytester.runpytest_subprocess("--cuda-fork-isolate=fork", *args)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["children: []"])
+    assert [note[0] for note in _notes(pytester)] == ["fails"]
+
+
+def test_the_environment_is_that_of_its_turn(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import os
+        def pytest_runtest_logreport(report):
+            if report.when == "call":
+                os.environ["SEEN"] = os.environ.get("SEEN", "") + "x"
+                os.environ.pop("GONE", None)
+                os.chdir("/")
+        os.environ["GONE"] = "1"
+        """
+    )
+    pytester.makepyfile(
+        """
+        import os
+        def test_a():
+            assert "SEEN" not in os.environ and "GONE" in os.environ
+        def test_b():
+            assert os.environ["SEEN"] == "x" and "GONE" not in os.environ and os.getcwd() == "/"
+        """
+    )
+    pytester.runpytest_subprocess("--cuda-fork-isolate=fork").assert_outcomes(passed=2)
+
+
+def test_a_fixture_that_lives_in_the_parent_is_torn_down_before_the_next_fork(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        test_a="""
+        import pytest
+        LIVES = []
+
+        @pytest.fixture(scope="module")
+        def wide():
+            LIVES.append(1)
+            yield
+            LIVES.clear()
+
+        def test_here(wide):
+            pass
+
+        @pytest.mark.cuda_isolated(method="fork")
+        def test_forked():
+            assert LIVES
+        """,
+        test_b="""
+        import pytest
+        import test_a
+
+        @pytest.mark.cuda_isolated(method="fork")
+        def test_after_it():
+            assert not test_a.LIVES
+        """,
+    )
+    pytester.runpytest_subprocess("test_a.py", "test_b.py").assert_outcomes(passed=3)
+
+
+def test_one_that_dies_before_its_turn_is_replaced(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        PIDS
+        + """
+    import signal, time
+
+    def test_kills_the_next():
+        deadline = time.monotonic() + 20
+        others = []
+        while not others and time.monotonic() < deadline:
+            path = f"/proc/{os.getppid()}/task/{os.getppid()}/children"
+            others = [pid for pid in open(path).read().split() if int(pid) != os.getpid()]
+            time.sleep(0.01)
+        os.kill(int(others[0]), signal.SIGKILL)
+
+    def test_victim():
+        pass
+
+    def test_last():
+        note("last")
+    """
+    )
+    pytester.runpytest_subprocess("--cuda-fork-isolate=fork").assert_outcomes(passed=3)
+
+
+def test_it_works_beside_other_methods_and_for_several_runs(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        PIDS
+        + """
+    @pytest.mark.parametrize("i", range(8))
+    @pytest.mark.parametrize("j", range(2))
+    def test_a(i, j):
+        note(f"{i}-{j}")
+    """
+    )
+    pytester.makeconftest(
+        """
+        import pytest
+        METHODS = ["fork", "fork", "forkserver", "spawn", "fork", None, "fork", "fork"]
+        def pytest_collection_modifyitems(items):
+            for number, item in enumerate(items):
+                method = METHODS[number % len(METHODS)]
+                if method:
+                    scope = "module" if number % 3 == 0 else "test"
+                    item.add_marker(pytest.mark.cuda_isolated(method=method, scope=scope))
+        """
+    )
+    pytester.runpytest_subprocess().assert_outcomes(passed=16)
+    notes = _notes(pytester)
+    assert len(notes) == 16
+    assert all(_is_gone(note[1]) for note in notes if note[1] != str(os.getpid()))
