@@ -27,7 +27,7 @@ SESSIONS = {
     "--cuda-fork-check=touch": ["--cuda-fork-check=touch"],
 }
 # Other plugins would add their own time to all sessions and hide ours.
-ALONE = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest", "-p", "no:forked"]
+ALONE = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest", "-p", "no:pytest_forked"]
 
 
 def seconds(folder: str, tests: int, args: list[str]) -> float:
