@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -41,11 +42,8 @@ class IsolationHooks:
         # there are no such options with -p no:debugging
         self._debugger = bool(getattr(option, "usepdb", False) or getattr(option, "trace", False))
         self._inside = session.isolated
-        # the controller of pytest-xdist runs no tests, and --collect-only runs none anywhere
-        self._runs_tests = not (
-            config.pluginmanager.has_plugin("dsession") or getattr(option, "collectonly", False)
-        )
         self._isolates_all = self._isolate not in (None, "none") and not self._off
+        self._filters = list(warnings.filters)
         self._running = True
         self._slower: dict[str, int] = {}
         """How many tests were given a dearer method than they asked for, by the reason."""
@@ -58,6 +56,12 @@ class IsolationHooks:
         """Whether nothing is isolated in this process."""
         # a forked child has these hooks too
         return self._inside or self._debugger or self._pid != os.getpid()
+
+    @property
+    def _runs_tests(self) -> bool:
+        """Whether tests run in this process; pytest-xdist's controller shows itself late."""
+        only = getattr(self._config.option, "collectonly", False)
+        return not (self._config.pluginmanager.has_plugin("dsession") or only)
 
     # -- the fork server is started as early as it is known to be needed --------------------------
 
@@ -92,12 +96,13 @@ class IsolationHooks:
             return
         self._positions = {item: number for number, item in enumerate(session.items)}
         needing = [item for item, method in wanted.items() if method in _NEEDS_ZYGOTE]
-        if not needing or (
-            "forkserver" not in wanted.values() and process_state(self._config).safe_to_fork
-        ):
+        if not needing or self._children().has_zygote:
             return
-        if not self._children().has_zygote:
-            self._start_zygote(list(dict.fromkeys(str(item.path) for item in needing)))
+        targets = list(dict.fromkeys(str(item.path) for item in needing))
+        if "forkserver" in wanted.values() or not process_state(self._config).safe_to_fork:
+            self._start_zygote(targets)
+        else:  # a test in this process may still make it unsafe to fork
+            self._children().expect(targets)
 
     def _start_zygote(self, targets: list[str]) -> None:
         self._children().start_zygote(targets)
@@ -105,7 +110,8 @@ class IsolationHooks:
     def _children(self) -> Children:
         from pytest_cudafork.isolate.children import children_of
 
-        return children_of(self._config, self._config.stash[SESSION].random_state)
+        random_state = self._config.stash[SESSION].random_state
+        return children_of(self._config, random_state, self._filters)
 
     # -- tests -----------------------------------------------------------------------------------
 
@@ -121,11 +127,13 @@ class IsolationHooks:
         from pytest_cudafork.isolate import other_plugins, policy
         from pytest_cudafork.isolate.parent import isolate
 
-        method = policy.choose(marks, self._rules(), process_state(self._config))
-        if method is None:
+        if policy.wanted_method(marks, self._rules()) is None:
             return None
         # the child keeps it; here it would end the session, or come while the zygote gets ready
         other_plugins.stop_time_limit(item)
+        method = policy.choose(marks, self._rules(), process_state(self._config))
+        if method is None or (method.refusal and _is_skipped(item)):
+            return None
         children = self._children()
         if method.name == "forkserver":
             blame = children.blame(item)
@@ -262,6 +270,16 @@ _MOST_OUTPUT = 30
 """How many lines to show of what a fork server wrote that did not get ready."""
 _LOOK_AHEAD = 64
 """How many tests to look at for those whose interpreters can be started ahead."""
+
+
+def _is_skipped(item: pytest.Item) -> bool:
+    """Whether a mark skips a test, so that it needs no process."""
+    from _pytest.skipping import evaluate_skip_marks
+
+    try:
+        return evaluate_skip_marks(item) is not None
+    except (Exception, pytest.fail.Exception):  # a mark that is wrong; told when the test is set up
+        return False
 
 
 def process_state(config: pytest.Config) -> ProcessState:

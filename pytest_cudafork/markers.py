@@ -139,9 +139,9 @@ def read_marks(item: pytest.Item) -> Marks:
         order = list(closest)  # the closest first
         if order.index("cuda_isolated") < order.index("spawn_only"):
             raise MarkerError(
-                f"@pytest.mark.cuda_isolated(method={isolated['method']!r}) contradicts the "
-                "@pytest.mark.spawn_only of its class or module, which says that the test is never "
-                "forked: remove one of them"
+                f"@pytest.mark.cuda_isolated(method={isolated['method']!r}) contradicts "
+                "@pytest.mark.spawn_only on the same test or around it, which says that it is "
+                "never forked: remove one of them"
             )
     fork_ok = values.get("cuda_fork_ok")
     if fork_ok is not None and "reason" not in fork_ok:

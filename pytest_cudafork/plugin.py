@@ -93,7 +93,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fail a test whose markers are wrong."""
     complaint = markers.marks_of(item).complaint
     if complaint:
-        pytest.fail(f"{item.nodeid}: {complaint}", pytrace=False)
+        path, line, _ = item.location
+        pytest.fail(f"{path}:{(line or 0) + 1}: {item.name}: {complaint}", pytrace=False)
 
 
 def pytest_terminal_summary(

@@ -6,6 +6,7 @@ Runs in the child and in the process it is forked from. It does not know what is
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -21,25 +22,45 @@ class ForkedCapture:
 
     def __init__(self, config: pytest.Config, stdout: int, stderr: int) -> None:
         """Take the descriptors that are the standard output and error of the parent."""
-        self._manager: Any = config.pluginmanager.get_plugin("capturemanager")
+        manager: Any = config.pluginmanager.get_plugin("capturemanager")
         self._outputs = (stdout, stderr)
-        capture = getattr(self._manager, "_global_capturing", None)
-        self._parts = [getattr(capture, name, None) for name in ("out", "err")]
-        self._files = [_file_of(part) for part in self._parts]
-        self._saved = [getattr(part, "targetfd_save", -1) for part in self._parts]
+        capture = getattr(manager, "_global_capturing", None)
+        parts = [getattr(capture, name, None) for name in ("out", "err")]
+        self._files = capture_files(config)
+        self._saved = [getattr(part, "targetfd_save", -1) for part in parts]
 
     def renew(self) -> None:
         """Let this child write to the parent's output, and capture into files of its own."""
         for number, output in enumerate(self._outputs):
             os.dup2(output, number + 1)
-            saved, file = self._saved[number], self._files[number]
+            saved = self._saved[number]
             if saved >= 0:
                 os.dup2(output, saved, inheritable=False)
-            if file >= 0:
-                own = os.memfd_create("pytest-cudafork-capture", os.MFD_CLOEXEC)
-                os.dup2(own, file, inheritable=False)
-                os.close(own)
             os.close(output)
+        renew_files(self._files)
+
+
+def capture_files(config: pytest.Config) -> list[int]:
+    """Return the descriptors of the files that pytest captures into; -1 where there is none."""
+    manager: Any = config.pluginmanager.get_plugin("capturemanager")
+    capture = getattr(manager, "_global_capturing", None)
+    return [_file_of(getattr(capture, name, None)) for name in ("out", "err")]
+
+
+def renew_files(files: Sequence[int]) -> None:
+    """Put files of this process's own under the descriptors that were another's, too.
+
+    While pytest captures, 1 and 2 lead to the same files, so they are led to the new ones.
+    """
+    for number, file in enumerate(files):
+        if file < 0:
+            continue
+        captures = os.fstat(number + 1)[:2] == os.fstat(file)[:2]
+        own = os.memfd_create("pytest-cudafork-capture", os.MFD_CLOEXEC)
+        os.dup2(own, file, inheritable=False)
+        if captures:
+            os.dup2(own, number + 1)
+        os.close(own)
 
 
 def _file_of(part: Any) -> int:

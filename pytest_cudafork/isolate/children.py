@@ -5,19 +5,14 @@ Runs in the parent. It does not choose the method, and does not know what the ch
 
 from __future__ import annotations
 
-import contextlib
 import os
-import warnings
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
 from pytest_cudafork.child_errors import ChildError
 from pytest_cudafork.isolate import (
-    child,
-    child_items,
-    child_session,
     crash,
     launch,
     leftovers,
@@ -25,27 +20,22 @@ from pytest_cudafork.isolate import (
     wire,
 )
 from pytest_cudafork.isolate.child_env import CHILD_ENV
+from pytest_cudafork.isolate.forks import Forks
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.randomness import Randomness
 from pytest_cudafork.isolate.session_request import (
-    make_basetemp,
     session_request,
     target_of,
     work_order,
 )
 from pytest_cudafork.isolate.spares import Spares
-from pytest_cudafork.isolate.template_memory import Collapse, OpenMP, frozen
-from pytest_cudafork.isolate.zygote_handle import Blame, Zygote
+from pytest_cudafork.isolate.zygote_handle import Blame, Zygote, loud_warning
 
 _MOST_RESTARTS = 4
 """Zygotes started for one session because files had to be left out or the process was lost."""
 
 _MANY_SERVED = 100
 """Tests after which a zygote that ends has done its work, and is no sign of trouble."""
-_MANY_FORKS = 5
-_MANY_TESTS = 100
-"""After so many forks, in a session of so many tests, it pays off to make forks cheaper."""
-_STEPS_PER_TEST = 3
 GROUP_END_SECONDS = 60.0
 """How long the teardown of a group may take that ends before its last test."""
 
@@ -62,10 +52,8 @@ class Companion:
         self.waits_for: pytest.Item | None = None
 
     def order(self, message: wire.Message) -> None:
-        """Tell it what to do; one that is dead is noticed by who watches it."""
-        with contextlib.suppress(OSError):
-            running = self.supervisor.running
-            running.sock.sendall(wire.encode(message, running.cookie))
+        """Tell it what to do."""
+        self.supervisor.outbox.put(message)
 
     def close(self) -> None:
         """Close the files that it has shared."""
@@ -76,7 +64,9 @@ class Companion:
 class Children:
     """The children of one pytest process."""
 
-    def __init__(self, config: pytest.Config, randomness: Randomness) -> None:
+    def __init__(
+        self, config: pytest.Config, randomness: Randomness, filters: Sequence[Any]
+    ) -> None:
         self._config = config
         self._owner = os.getpid()
         self._zygote: Zygote | None = None
@@ -89,15 +79,9 @@ class Children:
         self._group: Companion | None = None
         self._upcoming: Sequence[pytest.Item] = ()
         self._next_fork: pytest.Item | None = None
-        self._ahead: tuple[pytest.Item, launch.Running] | None = None
-        """The next test's child, forked while the one before it runs."""
         self._spares = Spares(config)
         self._sweeper = leftovers.Sweeper()
-        self._openmp = OpenMP()
-        self._randomness = randomness
-        self._reporter: child_items.Reporter | None = None
-        self._forks = 0
-        self._memory: Collapse | None = None
+        self._forks = Forks(config, randomness, filters)
 
     # -- the zygote ------------------------------------------------------------------------------
 
@@ -106,9 +90,13 @@ class Children:
         """Whether a zygote was started, or given up."""
         return self._zygotes > 0
 
+    def expect(self, targets: Sequence[str]) -> None:
+        """Say what a zygote has to collect, should one be needed."""
+        self._targets = list(targets)
+
     def start_zygote(self, targets: Sequence[str]) -> None:
         """Start the zygote, which collects ``targets``; what goes wrong is told when it is used."""
-        self._targets = list(targets)
+        self.expect(targets)
         self._zygotes += 1
         try:
             request = session_request(self._config, self._targets, tuple(self._left_out))
@@ -146,6 +134,10 @@ class Children:
             except EOFError:
                 self._close_zygote()
             else:
+                if running.has_ended and not self._zygote.is_gone:  # while it waited
+                    supervise.Supervisor(running).kill()
+                    self._zygote.fork_ahead()
+                    continue
                 if not self._zygote.is_gone:
                     self._served += 1
                     if self._served % _MANY_SERVED == 0:
@@ -157,9 +149,11 @@ class Children:
             if self._zygotes > _MOST_RESTARTS:
                 break
             self.start_zygote(self._targets)
-            if self._zygote is not None and self._zygote.wait_ready() is not None:
+            blame = self._given_up if self._zygote is None else self._zygote.wait_ready()
+            if blame is not None:
                 self._close_zygote()
-        raise ChildError(f"the fork server died {self._zygotes} times")
+                raise ChildError(f"the fork server died, and there is no other: {blame.reason}")
+        raise ChildError("the fork server died again and again")
 
     def _close_zygote(self) -> None:
         if self._zygote is not None:
@@ -190,76 +184,28 @@ class Children:
         if companion is None:
             running = self._start(item, following, method.name, env)
             companion = Companion(running, method.name, self._sweeper)
-        companion.order(work_order(item, following, env=env))
-        if fresh and method.name == "forkserver" and self._zygote is not None:
-            self._zygote.fork_ahead()
-        self._spares.prepare(self._upcoming)
-        if companion.forked:
-            self._make_forks_cheaper(len(item.session.items))
-            self._fork_ahead(companion.supervisor.running)
+        try:
+            companion.order(work_order(item, following, env=env))
+            if fresh and method.name == "forkserver" and self._zygote is not None:
+                self._zygote.fork_ahead()
+            self._spares.prepare(self._upcoming)
+            if companion.forked:
+                current = companion.supervisor.running.sock.fileno()
+                self._forks.use_time_of(item, self._next_fork, [*self._descriptors(), current])
+        except BaseException:  # an interrupt: nobody watches the child yet
+            companion.supervisor.kill()
+            companion.close()
+            raise
         return companion
-
-    def _fork_ahead(self, current: launch.Running) -> None:
-        """Fork the next test's child now: it gets ready while this one works."""
-        item, self._next_fork = self._next_fork, None
-        # fixtures that live here might be torn down before it is that test's turn
-        if item is None or item.session._setupstate.stack:
-            return
-        with contextlib.suppress(OSError, RuntimeError):  # the test will say so in its turn
-            self._ahead = item, self._fork(item, {}, current)
-
-    def _make_forks_cheaper(self, tests: int) -> None:
-        """Use the time in which the child works; worth it only where many forks will follow."""
-        self._forks += 1
-        if self._forks == _MANY_FORKS and tests >= _MANY_TESTS:
-            self._memory = Collapse()
-        for _ in range(_STEPS_PER_TEST):
-            if self._memory is not None and not self._memory.done:
-                self._memory.step()
 
     def _start(
         self, item: pytest.Item, following: pytest.Item | None, method: str, env: dict[str, str]
     ) -> launch.Running:
         if method == "fork":
-            return self._take_ahead(item) or self._fork(item, env)
+            return self._forks.take(item, env, self._descriptors())
         if method == "spawn":
             return self._spares.take(item, env) or self._spawn(item, following, env)
         return self._from_zygote()
-
-    def _take_ahead(self, item: pytest.Item) -> launch.Running | None:
-        """Return the child that was forked ahead for a test, if there is one and it lives."""
-        if self._ahead is None or self._ahead[0] is not item:
-            return None
-        running = self._ahead[1]
-        if running.has_ended:  # not by anything that the test did
-            self._forget_ahead()
-            return None
-        self._ahead = None
-        return running
-
-    def _fork(
-        self, item: pytest.Item, env: dict[str, str], current: launch.Running | None = None
-    ) -> launch.Running:
-        """Fork this process, made ready for it; ahead of its time while ``current`` works."""
-        if self._reporter is None:
-            make_basetemp(self._config)
-            self._reporter = child_items.Reporter(self._config)
-            # in the child that would cost half a millisecond
-            self._config.pluginmanager.register(self._reporter)
-        reporter = self._reporter
-        self._openmp.pause()
-        self._randomness.look()
-
-        def run(channel: child.Channel, stacks_fd: int) -> NoReturn:
-            self._randomness.renew()
-            practice = current is not None and launch.idle_cores() > 0
-            child_session.run_forked(item, env, reporter, channel, stacks_fd, practice=practice)
-
-        descriptors = self._descriptors()
-        if current is not None:
-            descriptors.append(current.sock.fileno())
-        with frozen():
-            return launch.start_fork(run, descriptors)
 
     def _descriptors(self) -> list[int]:
         """Return what leads to other processes than the next child."""
@@ -300,10 +246,7 @@ class Children:
         else:
             troubles.append(f"its process {crash.describe(ending.exitcode)}")
         for text in troubles:
-            warnings.warn(
-                pytest.PytestWarning(f"teardown of a group of isolated tests: {text}"),
-                stacklevel=2,
-            )
+            loud_warning(pytest.PytestWarning(f"teardown of a group of isolated tests: {text}"))
 
     def _spawn(
         self, item: pytest.Item, following: pytest.Item | None, env: dict[str, str]
@@ -326,17 +269,14 @@ class Children:
         """
         self._upcoming = upcoming
         self._next_fork = next_fork
-        if self._ahead is not None and self._ahead[0] is not item:
-            self._forget_ahead()
-
-    def _forget_ahead(self) -> None:
-        """End the child of a test whose turn did not come."""
-        if self._ahead is not None:
-            supervise.Supervisor(self._ahead[1]).kill()
-            self._ahead = None
+        self._forks.keep_ahead_for(item)
 
     def _settle(self, *, wait: bool) -> None:
-        self._retired = [one for one in self._retired if not one.settle(wait=wait)]
+        retired, self._retired = self._retired, []
+        while retired:
+            one = retired.pop(0)
+            if not one.settle(wait=wait):
+                self._retired.append(one)
         self._sweeper.sweep(now=wait)
 
     def end_leftovers(self) -> None:
@@ -349,7 +289,7 @@ class Children:
             group, self._group = self._group, None
             if group is not None:
                 self._end_group(group)
-            self._forget_ahead()
+            self._forks.forget_ahead()
             self._settle(wait=True)
             self._spares.close()
         self._close_zygote()
@@ -358,14 +298,22 @@ class Children:
 CHILDREN = pytest.StashKey[Children]()
 
 
-def children_of(config: pytest.Config, random_state: tuple[Any, ...] | None = None) -> Children:
+def children_of(
+    config: pytest.Config,
+    random_state: tuple[Any, ...] | None = None,
+    filters: Sequence[Any] = (),
+) -> Children:
     """Return the session's children; none is started by this, and all end at unconfigure.
 
-    ``random_state`` is that of Python's generator before the user's code was imported.
+    Args:
+        config: The session's configuration.
+        random_state: That of Python's generator before the user's code was imported.
+        filters: Those of warnings outside every test.
+
     """
     children: Any = config.stash.get(CHILDREN, None)
     if children is None:
-        children = config.stash[CHILDREN] = Children(config, Randomness(random_state))
+        children = config.stash[CHILDREN] = Children(config, Randomness(random_state), filters)
         config.add_cleanup(children.close)
     return children  # type: ignore[no-any-return]
 

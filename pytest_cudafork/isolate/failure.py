@@ -78,8 +78,13 @@ def report(
     error: ChildError,
     sections: list[tuple[str, str]],
     seconds: float = 0.0,
+    *,
+    ran: bool = True,
 ) -> pytest.TestReport:
-    """Return a failed report, or an expected failure where the test's xfail mark covers it."""
+    """Return a failed report, or an expected failure where the test's xfail mark covers it.
+
+    A test that could not be run (``ran`` is false) has not failed as expected.
+    """
     import time
 
     headline, _, _ = str(error).partition("\n")
@@ -100,7 +105,7 @@ def report(
         start=stop - seconds,
         stop=stop,
     )
-    reason = _expected(item, error)
+    reason = _expected(item, error) if ran else None
     if reason is not None:
         made.outcome = "skipped"
         made.wasxfail = peer_words.expected(reason, more) if more else reason

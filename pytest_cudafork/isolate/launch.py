@@ -127,6 +127,7 @@ def start_fork(
     """
     import warnings
 
+    __tracebackhide__ = True  # of a refusal the user's line says more
     child.flush_streams()
     with ends() as pair, _signals_held_back() as let_through:
         with warnings.catch_warnings():
@@ -146,12 +147,6 @@ def start_fork(
         with contextlib.suppress(OSError):  # the child may have done it, or be gone
             os.setpgid(pid, pid)
         return pair.running(pid, lambda: _wait(pid))
-
-
-def idle_cores() -> int:
-    """Return how many cores nobody uses while one test runs, next to the workers of xdist."""
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    return max(0, len(os.sched_getaffinity(0)) // max(1, workers) - 2)
 
 
 def _lead_nowhere(fds: Iterable[int]) -> None:

@@ -122,6 +122,20 @@ def thread_states(pid: int) -> str:
     return "\n".join(lines)
 
 
+def why_no_stacks(pid: int) -> str:
+    """Say why a process did not take the signals on which it would have written its stacks."""
+    try:
+        other = os.readlink(f"/proc/{pid}/exe") != os.readlink("/proc/self/exe")
+    except OSError:  # gone, or another user's
+        other = True
+    if other:
+        return f"It runs another program now: {program_of(pid)}"
+    return (
+        "It ignores the signals on which it would write its stacks, or has disarmed faulthandler: "
+        "did the test set handlers for all signals?"
+    )
+
+
 def program_of(pid: int) -> str:
     """Return the command line of a process, or "" if it cannot be had."""
     try:

@@ -19,10 +19,22 @@ RUNS = pytest.StashKey[int]()
 
 
 def stop_time_limit(item: pytest.Item) -> None:
-    """Stop the time limit that pytest-timeout has begun here; it begins another in the child."""
+    """Stop the time limits that pytest-timeout and pytest have begun here.
+
+    They begin others in the child. The one of pytest (``faulthandler_timeout``) is a thread with a
+    lock, for which a forked child would wait for ever.
+    """
     cancel = getattr(item.config.hook, "pytest_timeout_cancel_timer", None)
     if cancel is not None:
         cancel(item=item)
+    try:
+        armed = float(item.config.getini("faulthandler_timeout") or 0) > 0
+    except (KeyError, ValueError):  # -p no:faulthandler
+        return
+    if armed:
+        import faulthandler
+
+        faulthandler.cancel_dump_traceback_later()
 
 
 def reruns_for(item: pytest.Item) -> dict[str, int] | None:

@@ -45,9 +45,9 @@ def isolate(
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     replay = Replay(item, method)
     if method.refusal:
-        replay.fail("setup", ChildError(method.refusal))
+        replay.refuse(ChildError(method.refusal))
     else:
-        with termination.told(item.nodeid):
+        with termination.told(item.nodeid), termination.interrupted(item):
             _run(item, following, replay, method, children)
             while replay.again:
                 other_plugins.prepare_rerun(item, replay.runs)
@@ -72,7 +72,7 @@ def _run(
     except (ChildError, OSError, RuntimeError) as error:
         # RuntimeError: CudaForkError, the guard's refusal, and "can't start new thread"
         text = f"no process could be started for this test by {method.name}: {error}"
-        replay.fail("setup", ChildError(text))
+        replay.refuse(ChildError(text))
         return
     replay.capture_fds = companion.capture_fds
     replay.answer = companion.order

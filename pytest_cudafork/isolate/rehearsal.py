@@ -35,8 +35,8 @@ class Rehearsal:
 
         It is given up at the first error: the tests cost more then, and nothing else is lost.
         """
-        if self._failed:
-            return
+        if self._failed or self._session.config.getoption("setupshow", False):
+            return  # it would be shown
         try:
             item = self._item = self._item or _make_item(self._session)
             for _ in range(times):

@@ -169,6 +169,10 @@ class Replay:
         """Report a failure that the child could not report."""
         self._log(self._failed(phase, error, seconds))
 
+    def refuse(self, error: ChildError) -> None:
+        """Report that the test was not run; no mark of its own expects that."""
+        self._log(failure.report(self._item, "setup", error, [], ran=False))
+
     def fail_or_rerun(self, phase: failure.Phase, error: ChildError, seconds: float) -> None:
         """Report what became of a process that died; ``again`` if the test gets another."""
         report = self._failed(phase, error, seconds)
@@ -206,10 +210,11 @@ class Replay:
 
 
 def _missing(message: wire.Message) -> str:
-    found = message["found"]
+    found, errors = message["found"], message["errors"]
+    if errors:
+        told = "\n\n".join(f"Its collection failed:\n{error}" for error in errors)
+        return f"the process of this test did not find it.\n\n{told}"
     text = f"the process of this test did not find it. It found {len(found)} tests"
     text += f": {', '.join(found[:20])}" if found else ""
     text += ", ..." if len(found) > 20 else ""
-    for error in message["errors"]:
-        text += f"\n\nIts collection failed:\n{error}"
     return text + "\n\nIs its name or parameter the same in every process?"

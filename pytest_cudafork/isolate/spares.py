@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_cudafork.isolate import launch, supervise
+from pytest_cudafork.isolate import cores, launch, supervise
 from pytest_cudafork.isolate.child_env import CHILD_ENV
 from pytest_cudafork.isolate.session_request import session_request, target_of
 
@@ -28,9 +28,7 @@ class Spares:
     @property
     def limit(self) -> int:
         """How many may wait: one for each core that nobody uses while a test runs."""
-        cores = len(os.sched_getaffinity(0))
-        workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-        return max(0, cores // max(1, workers) - 1)
+        return cores.usable() - 1
 
     def prepare(self, upcoming: Sequence[pytest.Item]) -> None:
         """Start interpreters for the next of these tests, as many as may wait."""
@@ -52,7 +50,7 @@ class Spares:
         if waiting is None:
             return None
         running, environment = waiting
-        if env or environment != _environment():
+        if env or environment != _environment() or running.has_ended:
             supervise.Supervisor(running).kill()
             return None
         return running

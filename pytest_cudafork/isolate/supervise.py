@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_cudafork.isolate import launch, leftovers, wire
+from pytest_cudafork.isolate.outbox import Outbox
 
 _READ_BYTES = 1 << 18
 _MOST_FDS = 2
@@ -84,6 +85,8 @@ class Supervisor:
         self._stacks = self._native = self._state = ""
         self._stuck = self._asked = False
         self._over_at: float | None = None
+        self.outbox = Outbox(running.sock, running.cookie)
+        """What the child is to be told; sent while it is watched."""
 
     def watch(
         self, on_message: OnMessage, timeout: float | None, *, until_done: bool = False
@@ -174,7 +177,8 @@ class Supervisor:
         running = self.running
         poller = select.poll()
         if not self._hung_up:
-            poller.register(running.sock, select.POLLIN)
+            more = select.POLLOUT if self.outbox else 0
+            poller.register(running.sock, select.POLLIN | more)
         if running.pidfd >= 0:
             poller.register(running.pidfd, select.POLLIN)
         elif seconds is None or seconds > _LOOK_SECONDS:
@@ -183,7 +187,10 @@ class Supervisor:
             seconds = min(seconds, _LONGEST_WAIT_SECONDS)
         # rounded up, or the last millisecond would be spent in a busy loop
         ready = dict(poller.poll(None if seconds is None else int(seconds * 1000) + 1))
-        if running.sock.fileno() in ready:
+        events = ready.get(running.sock.fileno(), 0)
+        if events & select.POLLOUT:
+            self.outbox.flush()
+        if events & ~select.POLLOUT:
             self._receive()
         return running.pidfd in ready if running.pidfd >= 0 else self._dead()
 
@@ -249,8 +256,8 @@ class Supervisor:
             resource.prlimit(pid, resource.RLIMIT_CORE, (0, hard))
         self._asked = last_words.ask(pid)
         if not self._asked:
-            program = native_stacks.program_of(pid)
-            self._state = f"It runs another program now: {program}\n{self._state}"
+            why = native_stacks.why_no_stacks(pid)
+            self._state = f"{why}\n{self._state}"
             return
         deadline = time.monotonic() + _STACKS_SECONDS
         while time.monotonic() < deadline:

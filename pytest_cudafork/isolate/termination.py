@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,23 @@ def forget() -> None:
     """Give SIGTERM back what it meant, in a process forked while a child was waited for."""
     if isinstance(signal.getsignal(signal.SIGTERM), _Stop):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def interrupted(item: pytest.Item) -> Iterator[None]:
+    """Say which test an interrupt met; pytest names the line of this package that waited for it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        terminal: Any = item.config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is not None:
+            path, line, _ = item.location
+            terminal.ensure_newline()
+            terminal.write_line(
+                f"interrupted: {item.nodeid} ({path}:{(line or 0) + 1}) ran in its own process, "
+                "which was killed"
+            )
+        raise
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ import socket
 import warnings
 from typing import Any, NoReturn
 
-from pytest_cudafork.isolate import child, child_items, leftovers, template_memory, wire
+from pytest_cudafork.isolate import child, child_items, cores, leftovers, template_memory, wire
 
 _LONGEST_REQUEST = 64
 _LONGEST_TEXT = 2000
@@ -49,7 +49,7 @@ class Control:
         self._forks = 0
         self._first_size = 0
         self._worn_out = False
-        self.spare_cores = _cores() > _BUSY_CORES
+        self.spare_cores = cores.usable() > _BUSY_CORES
         """Whether children that wait can use a core that nobody else needs."""
         self._quiet = warnings.catch_warnings()
         self._cookies: dict[int, bytes] = {}
@@ -62,7 +62,9 @@ class Control:
             "tests": tests,
             "errors": [text[:_LONGEST_TEXT] for text in errors],
         }
-        self._sock.send(b"ready " + json.dumps(about).encode())
+        self._sock.send(
+            b"ready " + json.dumps(about, ensure_ascii=False).encode("utf-8", "replace")
+        )
 
     def use_spare_time(self) -> None:
         """Fold memory for as long as the parent does not wait for this process."""
@@ -213,9 +215,3 @@ class Control:
             os.close(pidfd)
         self._pidfds.clear()
         self._cookies.clear()
-
-
-def _cores() -> int:
-    """Return how many cores this process has, next to its likes under pytest-xdist."""
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    return len(os.sched_getaffinity(0)) // max(1, workers)

@@ -53,6 +53,16 @@ class Blame:
         return f"{self.text} ({last})" if last else self.text
 
 
+def loud_warning(warning: Warning) -> None:
+    """Warn of what no test's report can tell.
+
+    It is shown even where warnings are errors: here it would end the session.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn(warning, stacklevel=3)
+
+
 class Zygote:
     """One zygote process, from its start to its end."""
 
@@ -70,6 +80,8 @@ class Zygote:
         self._ready = False
         self._owner = os.getpid()
         self._exits: dict[int, int] = {}
+        self._refusal = ""
+        """Why a child that was asked for could not be forked."""
         self._ahead: list[tuple[int, bytes, list[int]]] = []
         self._cookie = wire.new_cookie()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -149,7 +161,14 @@ class Zygote:
 
         """
         deadline = time.monotonic() + _ANSWER_SECONDS
+        asked_again = False
         while not self._ahead:
+            if self._refusal:
+                refusal, self._refusal = self._refusal, ""
+                if asked_again:
+                    raise ChildError(f"the fork server could not fork: {refusal}")
+                asked_again = True  # it was some time ago, and may be possible by now
+                self.fork_ahead()
             try:
                 self._take_message(deadline)
             except TimeoutError:
@@ -196,10 +215,7 @@ class Zygote:
         os.close(self._log_fd)
 
     def _wait_for_end(self) -> None:
-        """Wait while it finishes its session; say so if that goes wrong, for no test's report can.
-
-        The warning is shown even where warnings are errors: here it would end the session.
-        """
+        """Wait while it finishes its session; say so if that goes wrong."""
         import subprocess
 
         trouble = ""
@@ -216,10 +232,8 @@ class Zygote:
                 self._process.wait(timeout=_CLOSE_SECONDS)
         if trouble:
             log = crash.shorten(self._log())
-            with warnings.catch_warnings():
-                warnings.simplefilter("always")
-                text = f"the fork server {trouble} at the end of its session; it wrote:\n{log}"
-                warnings.warn(text, RuntimeWarning, stacklevel=2)
+            text = f"the fork server {trouble} at the end of its session; it wrote:\n{log}"
+            loud_warning(RuntimeWarning(text))
 
     def _log(self) -> str:
         """Return the end of what it wrote."""
@@ -233,7 +247,7 @@ class Zygote:
         while pid not in self._exits:
             try:
                 self._take_message(deadline)
-            except (OSError, EOFError, ChildError):
+            except (OSError, EOFError, ValueError):  # ValueError: it was closed meanwhile
                 return -signal.SIGKILL
         return self._exits.pop(pid)
 
@@ -251,9 +265,7 @@ class Zygote:
             pid, _, code = rest.partition(" ")
             self._exits[int(pid)] = int(code)
         elif word == "error":
-            with contextlib.suppress(OSError):
-                self._control.send(b"next")  # the next test tries again
-            raise ChildError(f"the fork server could not fork: {rest}")
+            self._refusal = rest
 
     def _receive(self, deadline: float) -> tuple[str, list[int]]:
         """Receive one message.

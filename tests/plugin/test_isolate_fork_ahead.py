@@ -143,6 +143,8 @@ def test_one_that_dies_before_its_turn_is_replaced(pytester: pytest.Pytester) ->
             others = [pid for pid in open(path).read().split() if int(pid) != os.getpid()]
             time.sleep(0.01)
         os.kill(int(others[0]), signal.SIGKILL)
+        while ") Z" not in open(f"/proc/{others[0]}/stat").read():
+            time.sleep(0.01)
 
     def test_victim():
         pass
@@ -180,3 +182,97 @@ def test_it_works_beside_other_methods_and_for_several_runs(pytester: pytest.Pyt
     notes = _notes(pytester)
     assert len(notes) == 16
     assert all(_is_gone(note[1]) for note in notes if note[1] != str(os.getpid()))
+
+
+def test_nothing_of_the_test_before_is_in_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+        import warnings
+        import pytest
+
+        @pytest.mark.filterwarnings("error")
+        def test_a():
+            pass
+
+        def test_b():
+            warnings.warn("mine")
+
+        @pytest.mark.parametrize("i", range(3))
+        def test_c(i):
+            for line in range(200):
+                print(i, line)
+            assert 0
+        """
+    )
+    # so many cores that a child that waits has time to practice
+    pytester.makeconftest("import os\nos.sched_getaffinity = lambda pid: set(range(8))")
+    result = pytester.runpytest_subprocess("--cuda-fork-isolate=fork")
+    result.assert_outcomes(passed=2, failed=3, warnings=1)
+    lines = result.stdout.lines
+    for i in range(3):
+        assert [line for line in lines if line.startswith(f"{i} ")] == [
+            f"{i} {line}" for line in range(200)
+        ]
+    shown = pytester.runpytest_subprocess("--cuda-fork-isolate=fork", "--setup-show")
+    shown.stdout.no_fnmatch_line("*rehearsal*")
+
+
+def test_a_wrapper_of_the_user_around_one_test_is_not_around_the_next(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest(
+        """
+        import os, pytest
+        from unittest import mock
+
+        @pytest.hookimpl(wrapper=True)
+        def pytest_runtest_protocol(item):
+            if item.get_closest_marker("patched"):
+                with mock.patch.dict(os.environ), mock.patch("os.getlogin", lambda: "somebody"):
+                    return (yield)
+            return (yield)
+
+        def pytest_configure(config):
+            config.addinivalue_line("markers", "patched: with another name")
+        """
+    )
+    pytester.makepyfile(
+        """
+        import os, pytest
+        @pytest.mark.patched
+        def test_a():
+            assert os.getlogin() == "somebody"
+        def test_b():
+            assert os.getlogin.__module__ == "posix"
+        """
+    )
+    pytester.runpytest_subprocess("--cuda-fork-isolate=fork").assert_outcomes(passed=2)
+
+
+def test_an_interrupt_while_a_fork_is_made_ahead_leaves_nobody(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import os, signal
+        forks = []
+        def before():
+            forks.append(1)
+            if len(forks) == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+        os.register_at_fork(before=before)
+        """
+    )
+    pytester.makepyfile(
+        """
+        import os, time
+        def test_a():
+            open("pid", "w").write(str(os.getpid()))
+            time.sleep(100)
+        def test_b():
+            pass
+        """
+    )
+    result = pytester.runpytest_subprocess("--cuda-fork-isolate=fork", timeout=30)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    pid = pytester.path / "pid"
+    assert not pid.exists() or _is_gone(pid.read_text())

@@ -267,3 +267,89 @@ def test_each_worker_of_xdist_has_a_zygote_of_its_own(pytester: pytest.Pytester)
     zygotes = [set((pytester.path / f"gw{n}").read_text().split()) for n in range(2)]
     assert [len(one) for one in zygotes] == [1, 1]
     assert not zygotes[0] & zygotes[1]
+
+
+def test_one_that_is_started_late_collects_every_file_that_may_need_it(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        test_a="""
+        import threading, pytest
+        def test_starts_a_thread():
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+        @pytest.mark.cuda_isolated
+        def test_isolated():
+            pass
+        """,
+        test_b="""
+        import pytest
+        @pytest.mark.cuda_isolated
+        def test_isolated():
+            pass
+        """,
+    )
+    result = pytester.runpytest_subprocess("-v")
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["*test_b.py::test_isolated PASSED (forkserver)*"])
+
+
+def test_the_watchdog_of_faulthandler_is_no_reason_not_to_fork(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nfaulthandler_timeout = 100")
+    pytester.makepyfile("def test_a(): pass\ndef test_b(): pass")
+    result = pytester.runpytest_subprocess("--cuda-fork-isolate=auto", "-v")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*test_a PASSED (fork)*", "*test_b PASSED (fork)*"])
+
+
+def test_the_controller_of_xdist_starts_none(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    pytester.makeconftest(
+        """
+        import os, sys
+        with open("parents", "a") as file:
+            file.write(f"{os.getpid()} {os.getppid()} {'zygote' in ' '.join(sys.orig_argv)}\\n")
+        """
+    )
+    pytester.makepyfile("def test_a(): pass")
+    args = ("-p", "xdist", "-n", "1", "--cuda-fork-isolate=forkserver")
+    pytester.runpytest_subprocess(*args).assert_outcomes(passed=1)
+    lines = [line.split() for line in (pytester.path / "parents").read_text().splitlines()]
+    zygotes = [parent for _, parent, is_zygote in lines if is_zygote == "True"]
+    controller = lines[0][0]
+    assert zygotes
+    assert controller not in zygotes
+
+
+def test_one_that_dies_while_its_child_is_taken_apart_ends_nothing_else(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makeconftest(
+        """
+        import os, signal, pytest
+        zygotes = []
+        @pytest.hookimpl(trylast=True)
+        def pytest_runtest_logfinish(nodeid):
+            if "test_a" in nodeid:
+                for pid in zygotes:
+                    os.kill(pid, signal.SIGKILL)
+        def pytest_runtest_logreport(report):
+            for _, value in report.user_properties:
+                zygotes.append(value)
+        """
+    )
+    pytester.makepyfile(
+        """
+        import os
+        def test_a(record_property):
+            record_property("zygote", os.getppid())
+            globals()["memory"] = bytearray(os.urandom(1 << 20) * 300)
+        def test_b():
+            pass
+        def test_c():
+            pass
+        """
+    )
+    result = pytester.runpytest_subprocess("--cuda-fork-isolate=forkserver", "-v")
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+    # the process that waited for test_b may have gone with the other, or have been replaced
+    result.stdout.fnmatch_lines(["*test_a PASSED*", "*test_b *", "*test_c PASSED*"])
