@@ -27,7 +27,8 @@ SESSIONS = {
     "--cuda-fork-check=touch": ["--cuda-fork-check=touch"],
 }
 # Other plugins would add their own time to all sessions and hide ours.
-ALONE = ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest", "-p", "no:pytest_forked"]
+LEFT_OUT = ("cacheprovider", "xdist", "hypothesispytest", "pytest_forked")
+ALONE = [word for name in LEFT_OUT for word in ("-p", f"no:{name}")]
 
 
 def seconds(folder: str, tests: int, args: list[str]) -> float:

@@ -19,7 +19,6 @@ from pytest_cudafork.fixtures import (
     run_forkserver,
     run_spawned,
 )
-from pytest_cudafork.isolate.randomness import BEFORE_CONFTESTS, Randomness
 from pytest_cudafork.isolation import IsolationHooks
 from pytest_cudafork.session import SESSION
 
@@ -48,7 +47,6 @@ def pytest_load_initial_conftests(
         namespace = parser.parse_known_args(args, namespace=copy.copy(early_config.option))
         early_config.known_args_namespace = namespace
     session.begin(early_config, namespace)
-    early_config.stash[BEFORE_CONFTESTS] = Randomness()
     result = yield
     forked.offer_option(parser)  # all plugins are loaded by now, those of conftests too
     return result

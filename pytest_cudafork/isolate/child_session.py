@@ -22,7 +22,6 @@ from pytest_cudafork.isolate import (
     cov_plugin,
     coverage_data,
     live_text,
-    randomness,
     rehearsal,
     report_data,
 )
@@ -185,7 +184,6 @@ def run_forked(
         os.environ.update(env)
         _disown_fixtures(item)
         reporter.take_over(item.session)
-        randomness.renew_after_fork(item.config)
         finder = blackbox.Finder(item.session.items, item)
         server = child_items.ItemServer(reporter, item.session.items, finder=finder)
         if practice:

@@ -205,7 +205,7 @@ class ParentCoverage:
 
     def __init__(self) -> None:
         self._basket = Basket()
-        self._matched: set[str] | None = None
+        self._unmatched: set[str] | None = None
 
     def add(self, data: Mapping[str, Any]) -> None:
         """Add what a child sent (see ``ChildCoverage.take``).
@@ -218,7 +218,7 @@ class ParentCoverage:
         """
         self._basket.add(data)
         unmatched = set(data.get("unmatched", ()))
-        self._matched = unmatched if self._matched is None else self._matched & unmatched
+        self._unmatched = unmatched if self._unmatched is None else self._unmatched & unmatched
 
     def finish(self) -> None:
         """Add all of it to the running measurement; before that one is stopped."""
@@ -228,9 +228,9 @@ class ParentCoverage:
             return
         inside = getattr(measurement, "_inorout", None)
         left = getattr(inside, "source_pkgs_unmatched", None)
-        if left and self._matched is not None:
+        if left and self._unmatched is not None:
             # else it would warn that a package was never imported, which the children have
-            left[:] = [name for name in left if name in self._matched]
+            left[:] = [name for name in left if name in self._unmatched]
         # nor that nothing was measured, where the parent itself has measured nothing
         warns, measurement._warn_no_data = measurement._warn_no_data, False
         _add(measurement.get_data(), data)

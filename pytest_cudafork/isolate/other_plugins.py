@@ -14,6 +14,10 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.isolate.template_memory import count_threads
+
+_THREAD_SECONDS = 0.05
+"""How long a thread that was told to end may take."""
 RUNS = pytest.StashKey[int]()
 """How often a test has been run before, in processes that died."""
 
@@ -34,7 +38,11 @@ def stop_time_limit(item: pytest.Item) -> None:
     if armed:
         import faulthandler
 
+        threads = count_threads()
         faulthandler.cancel_dump_traceback_later()
+        deadline = time.monotonic() + _THREAD_SECONDS
+        while 1 < threads <= count_threads() and time.monotonic() < deadline:
+            time.sleep(0.0001)
 
 
 def reruns_for(item: pytest.Item) -> dict[str, int] | None:

@@ -12,8 +12,6 @@ import random
 import sys
 from typing import Any
 
-import pytest
-
 
 class Randomness:
     """Remembers whether the user's code has seeded the process-wide generators."""
@@ -39,22 +37,6 @@ class Randomness:
             random.setstate(self._python)
         if self._numpy:
             sys.modules["numpy.random"].seed()
-
-
-BEFORE_CONFTESTS = pytest.StashKey[Randomness]()
-"""What was remembered before the first conftest of a session was imported."""
-
-
-def renew_after_fork(config: pytest.Config) -> None:
-    """Give a child that was forked from the pytest process numbers of its own, as above.
-
-    Where something has used the generator since the session began, it cannot be told whether it was
-    seeded as well; then it goes on as it is.
-    """
-    remembered = config.stash.get(BEFORE_CONFTESTS, None)
-    if remembered is not None:
-        remembered.look()
-        remembered.renew()
 
 
 def _numpy_is_unseeded() -> bool:

@@ -137,7 +137,7 @@ def test_contradicting_markers_fail_that_test_and_no_other(pytester: pytest.Pyte
     result.assert_outcomes(passed=2, errors=3)
     result.stdout.fnmatch_lines_random(
         [
-            "*method='fork'* contradicts the @pytest.mark.spawn_only*",
+            "*method='fork'* contradicts @pytest.mark.spawn_only*",
             "*test_closest_wins PASSED (spawn)*",
             "*scope='session'): scope is one of test, module*",
             "*timeout=-1): timeout is a number of seconds above 0*",

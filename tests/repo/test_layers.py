@@ -51,6 +51,7 @@ CHILD_SIDE = (
     "child_items",
     "child_plugins",
     "child_session",
+    "cores",
     "cov_plugin",
     "coverage_data",
     "leftovers",
