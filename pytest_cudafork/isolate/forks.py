@@ -30,14 +30,8 @@ _MANY_TESTS = 100
 _STEPS_PER_TEST = 3
 _BUSY_CORES = 2
 """The parent and the child at work have one each."""
-_AROUND_A_TEST = (
-    "pytest_runtest_protocol",
-    "pytest_runtest_logstart",
-    "pytest_runtest_logreport",
-    "pytest_runtest_logfinish",
-)
 _KNOWN = ("_pytest", "pytest_cudafork", "xdist")
-"""Packages whose hooks leave nothing behind that a test could see."""
+"""Packages whose hooks put nothing on around a test that is not taken off again here."""
 
 
 class Forks:
@@ -103,7 +97,8 @@ class Forks:
         state: Any = item.session._setupstate
         if state.stack:  # fixtures that might be torn down before it is that test's turn
             return False
-        return all(_is_known(one.plugin) for one in _around(item))
+        around = item.ihook.pytest_runtest_protocol.get_hookimpls()
+        return all(_is_known(one.plugin) for one in around)
 
     def _make_cheaper(self, tests: int) -> None:
         """Fold memory, which takes time; worth it only where many forks will follow."""
@@ -142,12 +137,6 @@ class Forks:
         warnings.resetwarnings()  # which also makes every module look at the filters again
         warnings.filters.extend(self._filters)  # type: ignore[attr-defined]
         renew_files(capture_files(self._config))
-
-
-def _around(item: pytest.Item) -> list[Any]:
-    """Return what is called around and after a test."""
-    hooks = [getattr(item.ihook, name) for name in _AROUND_A_TEST]
-    return [one for hook in hooks for one in hook.get_hookimpls()]
 
 
 def _is_known(plugin: object) -> bool:
