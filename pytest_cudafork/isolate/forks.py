@@ -98,7 +98,7 @@ class Forks:
         if state.stack:  # fixtures that might be torn down before it is that test's turn
             return False
         around = item.ihook.pytest_runtest_protocol.get_hookimpls()
-        return all(_is_known(one.plugin) for one in around)
+        return all(_is_known(one.plugin) for one in around if one.hookwrapper or one.wrapper)
 
     def _make_cheaper(self, tests: int) -> None:
         """Fold memory, which takes time; worth it only where many forks will follow."""

@@ -17,6 +17,13 @@ PIDS = """
 """
 
 
+@pytest.fixture(autouse=True)
+def _no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    # one that wraps the protocol of tests turns off what is tested here
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_cudafork.plugin")
+
+
 def _notes(pytester: pytest.Pytester) -> list[list[str]]:
     text = (pytester.path / "notes").read_text(encoding="utf-8")
     return [line.split() for line in text.splitlines()]
