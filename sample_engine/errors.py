@@ -1,0 +1,59 @@
+"""The errors of the engine that callers filter on. It knows of no other part.
+
+*Recoverable*: this request or this call is refused, the engine goes on. *Unrecoverable*: the engine
+has to be made anew.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BackendUnavailableError",
+    "ConfigError",
+    "EngineDeadError",
+    "EngineError",
+    "PromptError",
+    "RemoteError",
+    "WeightsError",
+]
+
+
+class EngineError(Exception):
+    """What all errors of the engine are. Recoverable unless the class says otherwise."""
+
+    __module__ = "sample_engine"
+
+
+class ConfigError(EngineError, ValueError):
+    """A value that no engine can be made of. Recoverable: it is raised before anything starts."""
+
+    __module__ = "sample_engine"
+
+
+class PromptError(EngineError, ValueError):
+    """A prompt or sampling parameter that is refused. Recoverable: other requests go on."""
+
+    __module__ = "sample_engine"
+
+
+class BackendUnavailableError(ConfigError):
+    """An attention backend that is unknown or cannot run here. Recoverable; names the others."""
+
+    __module__ = "sample_engine"
+
+
+class WeightsError(EngineError):
+    """Weights that are missing, corrupt or of another shape. Unrecoverable for this engine."""
+
+    __module__ = "sample_engine"
+
+
+class RemoteError(EngineError):
+    """An error in the engine-core process, with its traceback as text. Unrecoverable."""
+
+    __module__ = "sample_engine"
+
+
+class EngineDeadError(EngineError):
+    """The engine-core process is gone: why, as far as it is known. Unrecoverable."""
+
+    __module__ = "sample_engine"

@@ -1,0 +1,1 @@
+"""The model: a Llama, its configuration, weights and byte tokenizer."""

@@ -1,0 +1,1 @@
+"""Tests of the plugin, module by module and end to end."""
