@@ -1,1 +1,67 @@
-"""A small LLM engine: continuous batching, paged KV memory, attention backends, a core process."""
+"""A small LLM engine: continuous batching, paged KV memory, attention backends, a core process.
+
+The names below are imported when they are first asked for: ``import sample_engine`` imports neither
+torch nor anything else that is heavy, and touches no GPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sample_engine.config import CUDAGraphMode, EngineConfig, WorkerMethod
+    from sample_engine.errors import (
+        BackendUnavailableError,
+        ConfigError,
+        EngineDeadError,
+        EngineError,
+        PromptError,
+        RemoteError,
+        WeightsError,
+    )
+    from sample_engine.llm import LLM
+    from sample_engine.process.messages import MessageError
+    from sample_engine.request import FinishReason, RequestOutput, SamplingParams
+
+__all__ = [
+    "LLM",
+    "BackendUnavailableError",
+    "CUDAGraphMode",
+    "ConfigError",
+    "EngineConfig",
+    "EngineDeadError",
+    "EngineError",
+    "FinishReason",
+    "MessageError",
+    "PromptError",
+    "RemoteError",
+    "RequestOutput",
+    "SamplingParams",
+    "WeightsError",
+    "WorkerMethod",
+]
+
+_PLACES = {
+    "LLM": "llm",
+    "CUDAGraphMode": "config",
+    "EngineConfig": "config",
+    "WorkerMethod": "config",
+    "FinishReason": "request",
+    "MessageError": "process.messages",
+    "RequestOutput": "request",
+    "SamplingParams": "request",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_PLACES.get(name, 'errors')}")
+    value = globals()[name] = getattr(module, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

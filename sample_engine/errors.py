@@ -6,6 +6,8 @@ has to be made anew.
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "BackendUnavailableError",
     "ConfigError",
@@ -48,12 +50,20 @@ class WeightsError(EngineError):
 
 
 class RemoteError(EngineError):
-    """An error in the engine-core process, with its traceback as text. Unrecoverable."""
+    """An error in the engine-core process, with its traceback as text. Unrecoverable.
+
+    ``outputs`` are those of the call's requests that had finished.
+    """
 
     __module__ = "sample_engine"
+    outputs: tuple[Any, ...] = ()
 
 
 class EngineDeadError(EngineError):
-    """The engine-core process is gone: why, as far as it is known. Unrecoverable."""
+    """The engine-core process is gone: why, as far as it is known. Unrecoverable.
+
+    ``outputs`` are those of the call's requests that had finished.
+    """
 
     __module__ = "sample_engine"
+    outputs: tuple[Any, ...] = ()

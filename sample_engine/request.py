@@ -103,7 +103,13 @@ class Request:
 
     def token_ids(self, start: int, stop: int) -> list[int]:
         """Tokens ``start`` to ``stop`` of prompt, output and drafts in a row."""
-        return (self.prompt_token_ids + self.output_token_ids + self.draft_token_ids)[start:stop]
+        found: list[int] = []
+        for tokens in (self.prompt_token_ids, self.output_token_ids, self.draft_token_ids):
+            # Only what is asked for is copied: most often one token of a long text.
+            found += tokens[max(start, 0) : max(stop, 0)]
+            start -= len(tokens)
+            stop -= len(tokens)
+        return found
 
 
 @dataclasses.dataclass(frozen=True)

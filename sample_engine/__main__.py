@@ -1,0 +1,194 @@
+"""Owns the command line: ``python -m sample_engine "def quick_sort("`` completes a text.
+
+It knows arguments, streams and exit codes, and nothing of how text is generated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from sample_engine.config import WorkerMethod
+from sample_engine.errors import ConfigError, EngineError, PromptError
+from sample_engine.request import SamplingParams
+
+__all__ = ["main"]
+
+_WRONG_INPUT = 2
+_FAILED = 1
+_INTERRUPTED = 128 + signal.SIGINT
+_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Complete a prompt. Exit codes: 0, 1 the engine failed, 2 wrong input, 130 Ctrl-C."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _complete(options)
+    except (ConfigError, PromptError) as error:
+        _complain(error)
+        return _WRONG_INPUT
+    except EngineError as error:
+        _complain(error)
+        return _FAILED
+    except KeyboardInterrupt:
+        _end_line()
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read stdout has seen enough. Python flushes it once more at exit: let it succeed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _complete(options: argparse.Namespace) -> int:
+    """Write the prompt and what the model makes of it, as it comes."""
+    from sample_engine.llm import LLM
+
+    params = SamplingParams(
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        seed=options.seed,
+        stop=tuple(options.stop),
+    )
+    prompt = _prompt(options.prompt)
+    with LLM(options.model, **_settings(options)) as llm:
+        began = time.monotonic()
+        tokens = 0
+        with contextlib.closing(llm.generate_stream(prompt, params)) as stream:  # type: ignore[type-var]
+            for number, output in enumerate(stream):
+                _write((prompt if number == 0 else "") + output.text)
+                tokens += len(output.token_ids)
+        _end_line()
+        if options.metrics:
+            _show_metrics(tokens, time.monotonic() - began, llm)
+    if output.error is not None:
+        raise EngineError(output.error)
+    return 0
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The engine's settings that were given; the others keep their defaults."""
+    names = (
+        "device",
+        "dtype",
+        "load_format",
+        "attention_backend",
+        "worker_method",
+        "speculative_config",
+    )
+    given = {name: getattr(options, name) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _prompt(text: str) -> str:
+    if text != "-":
+        return text
+    data = sys.stdin.buffer.read()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PromptError(
+            f"The prompt on stdin is not UTF-8 at byte {error.start}: convert it, for instance "
+            "with iconv."
+        ) from None
+
+
+def _show_metrics(tokens: int, seconds: float, llm: Any) -> None:
+    """A line for each number, on stderr: stdout is the text."""
+    speed = f"{tokens / seconds:.1f} tokens/s" if seconds > 0 else ""
+    lines = [f"{tokens} tokens in {seconds:.2f} s, {speed}"]
+    lines += [f"{name}: {value}" for name, value in {**llm.info(), **llm.metrics()}.items()]
+    sys.stderr.write("\n".join(lines) + "\n")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _end_line() -> None:
+    with contextlib.suppress(BrokenPipeError):
+        _write("\n")
+
+
+def _complain(error: Exception) -> None:
+    """One clear line; the rest, a traceback of the core for instance, only if it is asked for."""
+    text = str(error)
+    if "SAMPLE_ENGINE_TRACEBACK" not in os.environ:
+        text = text.partition("\n")[0]
+    sys.stderr.write(f"sample_engine: error: {text}\n")
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Say it in one line, as all other errors."""
+        self.exit(_WRONG_INPUT, f"sample_engine: error: {message}; see --help\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m sample_engine", description="Complete a text with the engine's own model."
+    )
+    add = parser.add_argument
+    add("prompt", help="the text to go on with; - reads it from stdin")
+    add("--model", default="tiny", help="tiny, or a folder with weights (default: tiny)")
+    add("--max-tokens", type=int, default=256, metavar="N", help="default: 256")
+    add("--temperature", type=float, default=0.0, metavar="T", help="0, the default, is greedy")
+    add("--top-k", type=int, default=0, metavar="N", help="0, the default: all tokens")
+    add("--top-p", type=float, default=1.0, metavar="P", help="default: 1.0")
+    add("--seed", type=int, metavar="N", help="of the sampling; the same gives the same text")
+    add(
+        "--stop",
+        type=_unescaped,
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help=r"end before this text; may be given again; \n and \t are line end and tab",
+    )
+    add("--device", help="auto, cpu, cuda, cuda:1")
+    add("--dtype", help="auto, float32, float16, bfloat16")
+    add("--load-format", help="auto, or dummy for random weights")
+    add("--attention-backend", metavar="NAME", help="auto, or a backend's name")
+    add(
+        "--worker-method",
+        metavar="METHOD",
+        help=f"how the core is started: {', '.join(method.value for method in WorkerMethod)}",
+    )
+    add("--speculative-config", type=_json_object, metavar="JSON", help='{"method": "ngram", ...}')
+    add("--metrics", action="store_true", help="show what the engine did, on stderr")
+    return parser
+
+
+def _unescaped(text: str) -> str:
+    r"""Return a text with its ``\n``, ``\t`` and ``\\`` replaced; other backslashes stay."""
+    parts = iter(text)
+    found = []
+    for character in parts:
+        if character == "\\":
+            following = next(parts, "")
+            character = _ESCAPES.get(following, character + following)
+        found.append(character)
+    return "".join(found)
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

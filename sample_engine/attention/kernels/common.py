@@ -1,0 +1,101 @@
+"""Owns what the attention kernels share: how they are compiled, one softmax step, loads of tiles.
+
+It knows no cache layout and no grid. ``jit`` is ``triton.jit`` with a type, so that the sources are
+checked like all others; as everywhere in Triton, ``TRITON_INTERPRET`` has to be set before import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+__all__ = ["LOG2_E", "absorb", "dot_precision", "jit", "load_tile", "look_up", "next_power_of_2"]
+
+# Scores are scaled by this on top of ``1 / sqrt(D)``, so that exp2 takes the place of exp.
+LOG2_E = 1.4426950408889634
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """``triton.jit``, with a type."""
+    return triton.jit(function)
+
+
+def next_power_of_2(number: int) -> int:
+    """The smallest power of two that is at least ``number``."""
+    return 1 << max(number - 1, 0).bit_length()
+
+
+def dot_precision(dtype: torch.dtype) -> str:
+    """How ``tl.dot`` has to multiply: TF32 is too coarse where the model asked for float32."""
+    return "ieee" if dtype == torch.float32 else "tf32"
+
+
+@jit
+def load_tile(
+    pointers: tl.tensor,  # [ROWS, HEAD_PAD]
+    rows_ok: tl.tensor,  # [ROWS, 1]
+    dims: tl.tensor,  # [1, HEAD_PAD]
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+    CHECK_ROWS: tl.constexpr,
+    POLICY: tl.constexpr,
+) -> Any:
+    """Load a tile of rows; zeros outside of what is checked, so that no NaN comes in from there."""
+    if CHECK_ROWS:
+        if HEAD_DIM == HEAD_PAD:
+            tile = tl.load(pointers, mask=rows_ok, other=0.0, eviction_policy=POLICY)
+        else:
+            ok = rows_ok & (dims < HEAD_DIM)
+            tile = tl.load(pointers, mask=ok, other=0.0, eviction_policy=POLICY)
+    elif HEAD_DIM == HEAD_PAD:
+        tile = tl.load(pointers, eviction_policy=POLICY)
+    else:
+        tile = tl.load(pointers, mask=dims < HEAD_DIM, other=0.0, eviction_policy=POLICY)
+    return tile
+
+
+@jit
+def look_up(
+    table_ptr: tl.tensor,  # [max_blocks]: a request's row of the block table
+    first: tl.tensor,
+    offsets: tl.tensor,  # [BLOCK_N]
+    stop: tl.tensor,
+    PAGE: tl.constexpr,
+    ONE_PAGE: tl.constexpr,
+    CHECK: tl.constexpr,
+) -> Any:
+    """The block of a tile that lies in one page, or of each row of it; the null block at the end."""
+    at = first
+    if not ONE_PAGE:
+        at = first + offsets
+    if CHECK:
+        return tl.load(table_ptr + at // PAGE, mask=at < stop, other=0)
+    return tl.load(table_ptr + at // PAGE)
+
+
+@jit
+def absorb(
+    scores: tl.tensor,  # [BLOCK_M, BLOCK_N], not scaled, -inf where masked
+    acc: tl.tensor,  # [BLOCK_M, HEAD_PAD]
+    total: tl.tensor,  # [BLOCK_M]
+    peak: tl.tensor,  # [BLOCK_M], scaled
+    scale: tl.tensor,
+    MAY_BE_EMPTY: tl.constexpr,
+) -> Any:
+    """One step of the online softmax: weights of this block; the sums so far, scaled down to it.
+
+    With ``MAY_BE_EMPTY`` a row may have had nothing but masked scores so far.
+    """
+    new_peak = tl.maximum(peak, tl.max(scores, 1) * scale)
+    base = new_peak
+    if MAY_BE_EMPTY:
+        base = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+    weights = tl.exp2(scores * scale - base[:, None])
+    shrink = tl.exp2(peak - base)
+    total = total * shrink + tl.sum(weights, 1)
+    acc = acc * shrink[:, None]
+    return weights, acc, total, new_peak

@@ -1,0 +1,263 @@
+"""Owns the kernel for requests with few queries: decode, and verification of a few drafts.
+
+A program takes one item (a stretch of one request's keys, see ``splits``) and one KV head; the
+query heads of that KV head, for all queries of the request, are the rows of its tile: row ``r`` is
+query ``r // GROUP`` and head ``r % GROUP``. So keys are read once, and enough programs read at the
+same time to use the memory's whole bandwidth, even with one request. A request that is one item is
+written to the output at once; the items of others are partial results for ``combine_splits``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+import triton.language as tl
+
+from sample_engine.attention.kernels.common import (
+    LOG2_E,
+    absorb,
+    dot_precision,
+    jit,
+    load_tile,
+    look_up,
+    next_power_of_2,
+)
+from sample_engine.attention.kernels.prefill import check_rows
+from sample_engine.attention.kernels.splits import FixedSplits, PlannedSplits, Splits
+
+__all__ = ["DecodeConfig", "decode_paged"]
+
+_LEAST_ROWS = 16  # of a tile that tensor cores take
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeConfig:
+    """How the decode kernel is built. ``split_len=None``: as ``tuning`` finds best for a batch."""
+
+    block_n: int = 64
+    num_warps: int = 4
+    num_stages: int = 3
+    split_len: int | None = None
+    evict_first: bool = False  # tell the cache that keys and values are read once
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the compiler is told."""
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages}
+
+
+@jit
+def _take_keys(
+    query: tl.tensor,  # [BLOCK_M, HEAD_PAD]
+    key_ptr: tl.tensor,  # [B, P, K, D], at this KV head
+    value_ptr: tl.tensor,
+    table_ptr: tl.tensor,  # [max_blocks]: this request's row
+    limit: tl.tensor,  # [BLOCK_M]: the last position that each row sees
+    start: tl.tensor,
+    stop: tl.tensor,
+    block_stride: tl.tensor,
+    token_stride: tl.tensor,
+    scale: tl.tensor,
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PAGE: tl.constexpr,
+    POLICY: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> Any:
+    """Attention over the keys from ``start`` to ``stop``."""
+    acc = tl.zeros([BLOCK_M, HEAD_PAD], tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    offsets = tl.arange(0, BLOCK_N)
+    dims = tl.arange(0, HEAD_PAD)[None, :]
+    # The look-up of pages runs a tile ahead, so that keys are asked for without a wait.
+    ONE_PAGE: tl.constexpr = PAGE % BLOCK_N == 0
+    blocks = look_up(table_ptr, start, offsets, stop, PAGE, ONE_PAGE, True)
+    for first in tl.range(start, stop, BLOCK_N):
+        here = first + offsets
+        ok = here[:, None] < stop
+        if ONE_PAGE:
+            place = blocks.to(tl.int64) * block_stride + (first % PAGE) * token_stride
+            inner = offsets[:, None] * token_stride + dims
+        else:
+            rows = blocks.to(tl.int64) * block_stride + (here % PAGE) * token_stride
+            place = 0
+            inner = rows[:, None] + dims
+        blocks = look_up(table_ptr, first + BLOCK_N, offsets, stop, PAGE, ONE_PAGE, True)
+        k = load_tile(key_ptr + place + inner, ok, dims, HEAD_DIM, HEAD_PAD, True, POLICY)
+        scores = tl.dot(query, k.T, input_precision=PRECISION)
+        seen = (here[None, :] < stop) & (here[None, :] <= limit[:, None])
+        scores = tl.where(seen, scores, float("-inf"))
+        weights, acc, total, peak = absorb(scores, acc, total, peak, scale, True)
+        v = load_tile(value_ptr + place + inner, ok, dims, HEAD_DIM, HEAD_PAD, True, POLICY)
+        acc = tl.dot(weights.to(v.dtype), v, acc, input_precision=PRECISION)
+    return acc, total, peak
+
+
+@jit
+def _item_of(
+    seq_len_ptr: tl.tensor,
+    item_req_ptr: tl.tensor,
+    item_start_ptr: tl.tensor,
+    item_stop_ptr: tl.tensor,
+    first_item_ptr: tl.tensor,
+    num_splits: tl.tensor,
+    split_len: tl.tensor,
+    PLANNED: tl.constexpr,
+) -> Any:
+    """The item of this program: request, keys, and whether it is the only one of the request."""
+    item = tl.program_id(1)
+    if PLANNED:
+        req = tl.load(item_req_ptr + item)
+        start = tl.load(item_start_ptr + item)
+        stop = tl.load(item_stop_ptr + item)
+        used = tl.maximum(req, 0)
+        first = tl.load(first_item_ptr + used)
+        alone = tl.load(first_item_ptr + used + 1) - first == 1
+    else:
+        req = item // num_splits
+        num_keys = tl.load(seq_len_ptr + req)
+        start = item % num_splits * split_len
+        stop = tl.minimum(start + split_len, num_keys)
+        alone = num_keys <= split_len
+    return item, req, start, stop, alone
+
+
+@jit
+def _decode_paged_kernel(
+    query_ptr: tl.tensor,  # [T', H, D]
+    key_ptr: tl.tensor,  # [B, P, K, D]
+    value_ptr: tl.tensor,  # [B, P, K, D]
+    block_table_ptr: tl.tensor,  # [R', max_blocks] int32
+    query_start_ptr: tl.tensor,  # [R' + 1] int32
+    seq_len_ptr: tl.tensor,  # [R'] int32
+    out_ptr: tl.tensor,  # [T', H, D]
+    partial_out_ptr: tl.tensor,  # [N, Q, H, D] float32
+    partial_lse_ptr: tl.tensor,  # [N, Q, H] float32
+    item_req_ptr: tl.tensor,  # [N] int32
+    item_start_ptr: tl.tensor,  # [N] int32
+    item_stop_ptr: tl.tensor,  # [N] int32
+    first_item_ptr: tl.tensor,  # [R' + 1] int32
+    query_stride: tl.tensor,
+    block_stride: tl.tensor,
+    token_stride: tl.tensor,
+    table_stride: tl.tensor,
+    out_stride: tl.tensor,
+    num_splits: tl.tensor,
+    split_len: tl.tensor,
+    scale: tl.tensor,
+    max_query_len: tl.tensor,
+    NUM_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    PAGE: tl.constexpr,
+    PLANNED: tl.constexpr,
+    POLICY: tl.constexpr,
+    PRECISION: tl.constexpr,
+) -> None:
+    item, req, start, stop, alone = _item_of(
+        seq_len_ptr, item_req_ptr, item_start_ptr, item_stop_ptr, first_item_ptr, num_splits,
+        split_len, PLANNED,
+    )  # fmt: skip
+    if (req < 0) | (start >= stop):
+        return
+    token = tl.load(query_start_ptr + req)
+    num_queries = tl.load(query_start_ptr + req + 1) - token
+    if (num_queries == 0) | (num_queries > max_query_len):
+        return
+    at = tl.arange(0, BLOCK_M)
+    dims = tl.arange(0, HEAD_PAD)[None, :]
+    head = tl.program_id(0) * GROUP + at % GROUP
+    row = at // GROUP
+    mask = (row < num_queries)[:, None] & (dims < HEAD_DIM)
+    place = (token + row).to(tl.int64) * query_stride + head * HEAD_DIM
+    query = tl.load(query_ptr + place[:, None] + dims, mask=mask, other=0.0)
+    limit = tl.load(seq_len_ptr + req) - num_queries + row
+    column = tl.program_id(0) * HEAD_DIM
+    acc, total, peak = _take_keys(
+        query, key_ptr + column, value_ptr + column,
+        block_table_ptr + req.to(tl.int64) * table_stride, limit, start, stop, block_stride,
+        token_stride, scale, HEAD_DIM, HEAD_PAD, BLOCK_M, BLOCK_N, PAGE, POLICY, PRECISION,
+    )  # fmt: skip
+    empty = total == 0.0  # every key of the item is later than the row
+    result = acc / tl.where(empty, 1.0, total)[:, None]
+    if alone:
+        place = (token + row).to(tl.int64) * out_stride + head * HEAD_DIM
+        tl.store(out_ptr + place[:, None] + dims, result.to(out_ptr.dtype.element_ty), mask=mask)
+    else:
+        line = (item.to(tl.int64) * max_query_len + row) * NUM_HEADS + head
+        lse = tl.where(empty, float("-inf"), peak + tl.log2(tl.where(empty, 1.0, total)))
+        tl.store(partial_out_ptr + line[:, None] * HEAD_DIM + dims, result, mask=mask)
+        tl.store(partial_lse_ptr + line, lse, mask=row < num_queries)
+
+
+def decode_paged(
+    query: torch.Tensor,  # [T', H, D]
+    key_cache: torch.Tensor,  # [B, P, K, D]
+    value_cache: torch.Tensor,  # [B, P, K, D]
+    block_table: torch.Tensor,  # [R', max_blocks] int32
+    query_start: torch.Tensor,  # [R' + 1] int32
+    seq_lens: torch.Tensor,  # [R'] int32
+    out: torch.Tensor,  # [T', H, D]
+    partial_out: torch.Tensor,  # [N, Q, H, D] float32
+    partial_lse: torch.Tensor,  # [N, Q, H] float32, logarithms to base 2
+    scale: float,
+    splits: Splits,
+    *,
+    config: DecodeConfig,
+) -> None:
+    """Attention of each item, for requests with 1 to Q queries; whole ones go to ``out``."""
+    check_rows("query", query)
+    check_rows("out", out)
+    num_reqs = seq_lens.shape[0]
+    capacity = splits.capacity(num_reqs)
+    if not capacity:
+        return
+    max_query_len, num_heads, dim = partial_out.shape[1:]
+    page, num_kv_heads = key_cache.shape[1:3]
+    group = num_heads // num_kv_heads
+    planned = splits if isinstance(splits, PlannedSplits) else None
+    fixed = splits if isinstance(splits, FixedSplits) else FixedSplits(1, 1)
+    unused = query_start
+    _decode_paged_kernel[(num_kv_heads, capacity)](
+        query,
+        key_cache,
+        value_cache,
+        block_table,
+        query_start,
+        seq_lens,
+        out,
+        partial_out,
+        partial_lse,
+        planned.item_req if planned else unused,
+        planned.item_start if planned else unused,
+        planned.item_stop if planned else unused,
+        planned.first_item if planned else unused,
+        query.stride(0),
+        key_cache.stride(0),
+        key_cache.stride(1),
+        block_table.stride(0),
+        out.stride(0),
+        fixed.num_splits,
+        fixed.split_len,
+        scale * LOG2_E,
+        max_query_len,
+        NUM_HEADS=num_heads,
+        GROUP=group,
+        HEAD_DIM=dim,
+        HEAD_PAD=next_power_of_2(dim),
+        BLOCK_M=max(_LEAST_ROWS, next_power_of_2(max_query_len * group)),
+        BLOCK_N=config.block_n,
+        PAGE=page,
+        PLANNED=planned is not None,
+        POLICY="evict_first" if config.evict_first else "",
+        PRECISION=dot_precision(query.dtype),
+        **config.options,
+    )

@@ -1,0 +1,82 @@
+"""Owns how a decode's keys are cut into items, so that many processors work on one sequence.
+
+An item is a stretch of one request's keys. Its partial result is the attention over that stretch
+alone, with the logarithm of its weights' sum; ``combine_splits`` puts the items of a request
+together. This module holds the two ways to say what the items are, and runs nothing.
+
+Shapes::
+
+    R'  requests, padded ones included
+    N   room for items
+    Q   query tokens of a request, at most
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+__all__ = ["FixedSplits", "PlannedSplits", "Splits", "item_tensors", "partials"]
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedSplits:
+    """Stretches of one length: item ``request * num_splits + i`` starts at ``i * split_len``."""
+
+    split_len: int
+    num_splits: int  # of the longest sequence
+
+    def capacity(self, num_reqs: int) -> int:
+        """Room for items."""
+        return num_reqs * self.num_splits
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedSplits:
+    """Stretches that a plan on the device says; the host does not know them."""
+
+    item_req: torch.Tensor  # [N] int32; -1: not used
+    item_start: torch.Tensor  # [N] int32
+    item_stop: torch.Tensor  # [N] int32
+    first_item: torch.Tensor  # [R' + 1] int32
+
+    def capacity(self, num_reqs: int) -> int:
+        """Room for items."""
+        del num_reqs
+        return int(self.item_req.shape[0])
+
+
+Splits = FixedSplits | PlannedSplits
+
+
+def partials(
+    splits: Splits,
+    num_reqs: int,
+    max_query_len: int,
+    num_heads: int,
+    head_dim: int,
+    device: torch.device,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory for partial results: [N, Q, H, D] and, for the logarithms, [N, Q, H]."""
+    size = (splits.capacity(num_reqs), max_query_len, num_heads)
+    out = torch.empty(*size, head_dim, dtype=torch.float32, device=device)
+    return out, torch.empty(size, dtype=torch.float32, device=device)
+
+
+def item_tensors(
+    splits: Splits,
+    seq_lens: torch.Tensor,  # [R'] int32
+) -> PlannedSplits:
+    """The items as tensors, whichever way they are said. It does not wait for the device."""
+    if isinstance(splits, PlannedSplits):
+        return splits
+    num_reqs, device = seq_lens.shape[0], seq_lens.device
+    each = torch.arange(splits.num_splits, device=device, dtype=torch.int32) * splits.split_len
+    start = each.repeat(num_reqs)
+    reqs = torch.arange(num_reqs, device=device, dtype=torch.int32)
+    reqs = reqs.repeat_interleave(splits.num_splits, output_size=start.shape[0])
+    stop = torch.minimum(start + splits.split_len, seq_lens[reqs])
+    used = start < stop
+    first = torch.arange(num_reqs + 1, device=device, dtype=torch.int32) * splits.num_splits
+    return PlannedSplits(torch.where(used, reqs, -1), start, stop, first)

@@ -1,0 +1,91 @@
+"""Owns the choice of an attention backend by name. It imports each one only when it is asked about.
+
+It knows the backends' names and their order of preference, and nothing of how they work.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from sample_engine.attention.interface import AttentionBackend, AttentionSpec
+from sample_engine.errors import BackendUnavailableError
+
+__all__ = ["AUTO", "backend_class", "backend_names", "choose"]
+
+AUTO = "auto"
+
+_BACKENDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "flash": ("sample_engine.attention.flash", "FlashBackend"),
+        "triton": ("sample_engine.attention.triton_backend", "TritonBackend"),
+        "lazy_plan": ("sample_engine.attention.lazy_plan", "LazyPlanBackend"),
+        "reference": ("sample_engine.attention.reference", "ReferenceBackend"),
+    }
+)
+_AUTO_ON_GPU: tuple[str, ...] = ("flash", "triton", "reference")  # lazy_plan is there for those who ask for it
+_AUTO_ON_CPU: tuple[str, ...] = ("reference",)
+_FIRST_WITH_FAST_FLASH = (9, 0)  # before Hopper our kernels are as good a choice
+
+
+def backend_names() -> list[str]:
+    """The names of all backends, whether or not they can run here."""
+    return list(_BACKENDS)
+
+
+def backend_class(name: str) -> type[AttentionBackend]:
+    """The class of a backend that is known by this name; imports it."""
+    module, attribute = _BACKENDS[name]
+    found: type[AttentionBackend] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def choose(name: str, spec: AttentionSpec) -> AttentionBackend:
+    """Make the backend of this name, or with ``auto`` the best that can run here.
+
+    Raises :class:`BackendUnavailableError` if it is unknown or cannot run ``spec``; the message
+    names those that can, and says of the others why not.
+    """
+    if name == AUTO:
+        return _best(spec)
+    if name not in _BACKENDS:
+        raise BackendUnavailableError(
+            f"attention_backend={name!r} is not known. {_overview(spec)} Or use {AUTO!r}."
+        )
+    reason = _why_not(name, spec)
+    if reason is not None:
+        others = _overview(spec, leave_out=name)
+        raise BackendUnavailableError(
+            f"attention_backend={name!r} cannot run here: {reason}. {others} Or use {AUTO!r}."
+        )
+    return backend_class(name)(spec)
+
+
+def _best(spec: AttentionSpec) -> AttentionBackend:
+    order = _AUTO_ON_CPU
+    if spec.device.type == "cuda":
+        from sample_engine.attention.capability import capability_of
+
+        capability = capability_of(spec.device)
+        flash = capability is not None and capability >= _FIRST_WITH_FAST_FLASH
+        order = _AUTO_ON_GPU if flash else _AUTO_ON_GPU[1:]
+    for name in order:
+        if _why_not(name, spec) is None:
+            return backend_class(name)(spec)
+    raise BackendUnavailableError(f"No attention backend can run here. {_overview(spec)}")
+
+
+def _why_not(name: str, spec: AttentionSpec) -> str | None:
+    try:
+        return backend_class(name).why_not(spec)
+    except ImportError as error:
+        return f"importing it failed: {type(error).__name__}: {error}"
+
+
+def _overview(spec: AttentionSpec, leave_out: str | None = None) -> str:
+    reasons = {name: _why_not(name, spec) for name in _BACKENDS if name != leave_out}
+    there = [name for name, reason in reasons.items() if reason is None]
+    missing = [f"{name} ({reason})" for name, reason in reasons.items() if reason is not None]
+    text = f"There are here: {', '.join(there) or 'none'}."
+    return f"{text} Not here: {'; '.join(missing)}." if missing else text

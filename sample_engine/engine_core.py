@@ -1,0 +1,139 @@
+"""The engine core: requests in, new tokens out, a step at a time. It knows no text and no process.
+
+It runs where CUDA may be used: in the core's process, or in the caller's if that is wished.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from sample_engine.batch import StepResult
+from sample_engine.config import EngineConfig
+from sample_engine.errors import EngineDeadError, PromptError
+from sample_engine.limits import SchedulerLimits
+from sample_engine.model_runner import ModelRunner
+from sample_engine.outputs import CoreOutput
+from sample_engine.request import Request, SamplingParams
+from sample_engine.scheduler import Scheduler
+
+__all__ = ["EngineCore"]
+
+
+class EngineCore:
+    """A model and the requests that it works on."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self._runner: ModelRunner | None = ModelRunner(config)
+        self._info = _info(self._runner)
+        self._vocab_size = self._runner.model_config.vocab_size
+        self._arrivals = 0
+        self.scheduler = Scheduler(
+            SchedulerLimits(
+                num_blocks=self._runner.num_blocks,
+                block_size=config.block_size,
+                max_model_len=self._runner.max_model_len,
+                max_num_seqs=config.max_num_seqs,
+                max_num_batched_tokens=config.max_num_batched_tokens,
+                enable_chunked_prefill=config.enable_chunked_prefill,
+                enable_prefix_caching=config.enable_prefix_caching,
+                eos_token_id=self._runner.model_config.eos_token_id,
+            )
+        )
+
+    @property
+    def runner(self) -> ModelRunner:
+        """What runs the model. Raises :class:`EngineDeadError` after :meth:`shutdown`."""
+        if self._runner is None:
+            raise EngineDeadError("This engine core has been shut down: make a new one.")
+        return self._runner
+
+    def add_request(
+        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> None:
+        """Queue a request. Raises :class:`PromptError` for one that could never run."""
+        tokens = self._checked(request_id, prompt_token_ids)
+        arrival = self._arrivals
+        seed = params.seed
+        if seed is None:
+            seed = _drawn_seed(self.config.seed, arrival)
+        self.scheduler.add(Request(request_id, tokens, params, _as_int64(seed), arrival))
+        self._arrivals += 1
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """End requests without another word. Unknown ids are those that have ended already."""
+        self.scheduler.abort(request_ids)
+
+    def step(self) -> list[CoreOutput]:
+        """Compute a step: what is new for each request that got tokens or ended. Idle: nothing."""
+        runner = self.runner
+        batch = self.scheduler.schedule()
+        result = runner.execute(batch) if batch.requests else StepResult((), ())
+        return self.scheduler.update(batch, result)
+
+    def has_unfinished(self) -> bool:
+        """Whether another step has something to do or to say."""
+        return self.scheduler.has_unfinished()
+
+    def metrics(self) -> dict[str, Any]:
+        """What happened so far, in numbers."""
+        return self.scheduler.metrics()
+
+    def info(self) -> dict[str, Any]:
+        """What the configuration came to on this machine. Plain values."""
+        return dict(self._info)
+
+    def shutdown(self) -> None:
+        """Let go of all memory. Requests that have not finished are dropped; twice does no harm."""
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        on_gpu = runner.device.type == "cuda"
+        del runner
+        if on_gpu:
+            torch.cuda.empty_cache()
+
+    def _checked(self, request_id: str, prompt_token_ids: Sequence[int]) -> list[int]:
+        """The tokens as plain numbers of the vocabulary."""
+        who = f"Request {request_id!r}"
+        try:
+            tokens = [operator.index(token) for token in prompt_token_ids]
+        except TypeError as error:
+            raise PromptError(f"{who}: prompt_token_ids must be whole numbers: {error}.") from None
+        if tokens and not (min(tokens) >= 0 and max(tokens) < self._vocab_size):
+            wrong = next(token for token in tokens if not 0 <= token < self._vocab_size)
+            raise PromptError(
+                f"{who} has the token {wrong}, but the vocabulary goes from 0 to "
+                f"{self._vocab_size - 1}: encode the prompt with the model's own tokenizer."
+            )
+        return tokens
+
+
+def _info(runner: ModelRunner) -> dict[str, Any]:
+    return {
+        "model": runner.config.model,
+        "backend": runner.backend.name,
+        "device": str(runner.device),
+        "dtype": str(runner.dtype).removeprefix("torch."),
+        "num_blocks": runner.num_blocks,
+        "block_size": runner.config.block_size,
+        "max_model_len": runner.max_model_len,
+        "vocab_size": runner.model_config.vocab_size,
+        "eos_token_id": runner.model_config.eos_token_id,
+    }
+
+
+def _drawn_seed(engine_seed: int, arrival: int) -> int:
+    """A seed for a request that has none: the same for the same engine seed and order."""
+    text = f"{engine_seed} {arrival}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def _as_int64(seed: int) -> int:
+    """Any whole number as one that a tensor holds; equal ones stay equal."""
+    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -1,0 +1,261 @@
+"""From a scheduled batch to the tensors of a forward pass. It knows no model and no backend.
+
+:class:`InputBatch` remembers the running requests, so that a step costs what is new and not the
+length of the texts. What it writes goes to the device in one or two copies.
+
+Shapes::
+
+    R, T  requests and tokens of a step; R' and T' with those that fill it up to a graph's size
+    N     rows that are sampled
+    S     requests that may run at once
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sample_engine.attention.interface import PAD_SLOT_ID, CommonAttentionMetadata
+from sample_engine.batch import ScheduledBatch, ScheduledRequest
+from sample_engine.input_buffers import InputBuffers
+from sample_engine.kv_cache.block_pool import NULL_BLOCK
+from sample_engine.kv_cache.block_tables import BlockTables
+from sample_engine.request import Request, RequestStatus
+from sample_engine.sampling import SamplingTensors, noise_keys, seed_keys
+
+__all__ = ["InputBatch", "ModelInput"]
+
+_Ints = npt.NDArray[np.int64]
+_MOST_VIEWS = 256
+_LARGEST_FLOAT32 = 3.0e38
+_LARGEST_TOP_K = 1 << 31
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelInput:
+    """One step's tensors, all on the device: views of :class:`InputBuffers`."""
+
+    input_ids: torch.Tensor  # [T'] int64
+    positions: torch.Tensor  # [T'] int64
+    common: CommonAttentionMetadata
+    sampled_rows: torch.Tensor | None  # [N] int64, of the T tokens; None: all of them, in order
+    num_sampled: int  # N
+    sampling: SamplingTensors | None  # None: all greedy
+
+
+class _Row:
+    """What is remembered of a running request, and what of it is written down already."""
+
+    __slots__ = ("index", "num_known", "num_preemptions", "request")
+
+    def __init__(self, index: int, request: Request) -> None:
+        self.index = index
+        self.request = request
+        self.num_known = 0  # tokens; drafts are not known, they may turn out wrong
+        self.num_preemptions = request.num_preemptions
+
+
+class InputBatch:
+    """Prepares steps. Rows of requests that no longer run are reused when one is needed."""
+
+    def __init__(
+        self,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        max_model_len: int,
+        block_size: int,
+        device: torch.device,
+    ) -> None:
+        max_blocks = -(-max_model_len // block_size)
+        self.buffers = InputBuffers(max_num_seqs, max_num_batched_tokens, max_blocks, device)
+        self._tables = BlockTables(max_num_seqs, max_blocks, block_size)
+        self._tokens: _Ints = np.zeros((max_num_seqs, max_model_len), np.int64)
+        self._temperature = np.zeros(max_num_seqs, np.float32)
+        self._top_k = np.zeros(max_num_seqs, np.int64)
+        self._top_p = np.zeros(max_num_seqs, np.float32)
+        self._seed_keys = np.zeros(max_num_seqs, np.int64)
+        self._rows: dict[int, _Row] = {}  # by Request.arrival
+        self._free_rows = list(range(max_num_seqs))[::-1]
+        self._pushed_table: tuple[int, list[int]] = (-1, [])
+        self._views: dict[tuple[int, int], dict[str, torch.Tensor]] = {}
+
+    def prepare(
+        self, batch: ScheduledBatch, pad_reqs_to: int = 0, pad_tokens_to: int = 0
+    ) -> ModelInput:
+        """The tensors of a step, filled up with requests and tokens that are nobody's.
+
+        They are valid until the next call.
+        """
+        self.buffers.wait()
+        rows = [self._up_to_date(part) for part in batch.requests]
+        starts = [part.start for part in batch.requests]
+        counts = [part.count for part in batch.requests]
+        lengths = [start + count for start, count in zip(starts, counts, strict=True)]
+        num_reqs, num_tokens = len(rows), sum(counts)
+        padded_reqs, padded_tokens = max(num_reqs, pad_reqs_to), max(num_tokens, pad_tokens_to)
+        self._write_requests(counts, lengths, padded_reqs)
+        self._write_tokens(rows, starts, counts, padded_tokens)
+        num_sampled, sampled_rows, sampling = self._write_sampled(batch, rows, num_tokens)
+        self._push_table(rows, padded_reqs)
+        self.buffers.step.push()
+        self.buffers.pushed()
+        views = self._views_of(padded_reqs, padded_tokens)
+        return ModelInput(
+            input_ids=views["input_ids"],
+            positions=views["positions"],
+            common=CommonAttentionMetadata(
+                query_start_loc=views["query_start_loc"],
+                seq_lens=views["seq_lens"],
+                block_table=views["block_table"],
+                slot_mapping=views["slot_mapping"],
+                query_start_loc_cpu=views["query_start_loc_cpu"],
+                seq_lens_cpu=views["seq_lens_cpu"],
+                num_reqs=num_reqs,
+                num_tokens=num_tokens,
+                max_query_len=max(counts),
+                max_seq_len=max(lengths),
+            ),
+            sampled_rows=sampled_rows,
+            num_sampled=num_sampled,
+            sampling=sampling,
+        )
+
+    # Rows
+
+    def _up_to_date(self, part: ScheduledRequest) -> int:
+        """The row of a request, with its blocks and all tokens that this step needs."""
+        request = part.request
+        row = self._rows.get(request.arrival)
+        if row is None:
+            row = self._new_row(request)
+        elif row.num_preemptions != request.num_preemptions:
+            row.num_preemptions = request.num_preemptions
+            self._tables.clear(row.index)  # its blocks are others now
+        self._tables.extend(row.index, request.block_ids)
+        known, stop = row.num_known, part.start + part.count
+        if known < stop:
+            self._tokens[row.index, known:stop] = request.token_ids(known, stop)
+            row.num_known = stop - part.num_drafts
+        return row.index
+
+    def _new_row(self, request: Request) -> _Row:
+        if not self._free_rows:
+            for arrival, row in list(self._rows.items()):
+                if row.request.status is not RequestStatus.RUNNING:
+                    del self._rows[arrival]
+                    self._tables.clear(row.index)
+                    self._free_rows.append(row.index)
+        assert self._free_rows, "more requests run than max_num_seqs"
+        index, params = self._free_rows.pop(), request.params
+        self._temperature[index] = min(params.temperature, _LARGEST_FLOAT32)
+        self._top_k[index] = min(params.top_k, _LARGEST_TOP_K)
+        self._top_p[index] = params.top_p
+        self._seed_keys[index] = int(seed_keys(torch.tensor([request.seed])))
+        row = self._rows[request.arrival] = _Row(index, request)
+        return row
+
+    # The parts of a step
+
+    def _write_requests(self, counts: list[int], lengths: list[int], padded_reqs: int) -> None:
+        num_reqs = len(counts)
+        query_start_loc = self.buffers.step.numpy["query_start_loc"]
+        seq_lens = self.buffers.step.numpy["seq_lens"]
+        query_start_loc[1 : num_reqs + 1] = list(itertools.accumulate(counts))
+        seq_lens[:num_reqs] = lengths
+        if padded_reqs > num_reqs:
+            query_start_loc[num_reqs + 1 : padded_reqs + 1] = query_start_loc[num_reqs]
+            seq_lens[num_reqs:padded_reqs] = 0
+
+    def _write_tokens(
+        self, rows: list[int], starts: list[int], counts: list[int], padded_tokens: int
+    ) -> None:
+        fields, num_tokens = self.buffers.step.numpy, sum(counts)
+        row_of = np.array(rows, np.int64)
+        positions = fields["positions"][:num_tokens]
+        if num_tokens == len(rows):
+            positions[:] = starts
+        else:
+            before = fields["query_start_loc"][: len(rows)]
+            np.add(np.repeat(starts - before, counts), np.arange(num_tokens), out=positions)
+            row_of = np.repeat(row_of, counts)
+        fields["input_ids"][:num_tokens] = self._tokens[row_of, positions]
+        self._tables.slots(row_of, positions, fields["slot_mapping"][:num_tokens])
+        if padded_tokens > num_tokens:
+            padding = slice(num_tokens, padded_tokens)
+            fields["positions"][padding] = 0
+            fields["input_ids"][padding] = 0
+            fields["slot_mapping"][padding] = PAD_SLOT_ID
+
+    def _push_table(self, rows: list[int], padded_reqs: int) -> None:
+        """Put the block tables into the batch's order, unless they are there already."""
+        state = (self._tables.version, rows + [-1] * (padded_reqs - len(rows)))
+        if self._pushed_table == state:
+            return
+        self._pushed_table = state
+        table = self.buffers.table.numpy["block_table"]
+        np.take(self._tables.ids, rows, axis=0, out=table[: len(rows)], mode="clip")
+        table[len(rows) : padded_reqs] = NULL_BLOCK
+        self.buffers.table.push()
+
+    def _write_sampled(
+        self, batch: ScheduledBatch, rows: list[int], num_tokens: int
+    ) -> tuple[int, torch.Tensor | None, SamplingTensors | None]:
+        """Which tokens are sampled after, and how: N, ``sampled_rows`` and ``sampling``."""
+        last = 0
+        tokens: list[int] = []  # [N] of the T tokens
+        owners: list[int] = []  # [N] the row of the request
+        positions: list[int] = []  # [N] of what is sampled
+        greedy = True
+        for part, row in zip(batch.requests, rows, strict=True):
+            last += part.count
+            if not part.samples:
+                continue
+            stop, drafts = part.start + part.count, part.num_drafts
+            tokens += range(last - drafts - 1, last)
+            owners += [row] * (drafts + 1)
+            positions += range(stop - drafts, stop + 1)
+            greedy = greedy and part.request.params.temperature == 0
+        num_sampled = len(tokens)
+        sampling = None if greedy else self._sampling(owners, positions)
+        if num_sampled == num_tokens:
+            return num_sampled, None, sampling
+        self.buffers.step.numpy["sampled_rows"][:num_sampled] = tokens
+        return num_sampled, self.buffers.step.device["sampled_rows"][:num_sampled], sampling
+
+    def _sampling(self, owners: list[int], positions: list[int]) -> SamplingTensors:
+        count = len(owners)
+        fields = self.buffers.sampling.numpy
+        fields["temperature"][:count] = self._temperature[owners]
+        fields["top_k"][:count] = top_k = self._top_k[owners]
+        fields["top_p"][:count] = top_p = self._top_p[owners]
+        keys = noise_keys(torch.from_numpy(self._seed_keys[owners]), torch.tensor(positions))
+        fields["keys"][:count] = keys.numpy()
+        self.buffers.sampling.push()
+        device = self.buffers.sampling.device
+        return SamplingTensors(
+            **{name: device[name][:count] for name in ("temperature", "top_k", "top_p", "keys")},
+            filtered=bool(top_k.any() or (top_p < 1).any()),
+        )
+
+    def _views_of(self, padded_reqs: int, padded_tokens: int) -> dict[str, torch.Tensor]:
+        """The buffers cut to a batch's size. Decode steps have few sizes, so they are kept."""
+        views = self._views.get((padded_reqs, padded_tokens))
+        if views is None:
+            if len(self._views) == _MOST_VIEWS:
+                self._views.clear()
+            device, host = self.buffers.step.device, self.buffers.step.host
+            views = self._views[padded_reqs, padded_tokens] = {
+                "input_ids": device["input_ids"][:padded_tokens],
+                "positions": device["positions"][:padded_tokens],
+                "slot_mapping": device["slot_mapping"][:padded_tokens],
+                "query_start_loc": device["query_start_loc"][: padded_reqs + 1],
+                "seq_lens": device["seq_lens"][:padded_reqs],
+                "block_table": self.buffers.table.device["block_table"][:padded_reqs],
+                "query_start_loc_cpu": host["query_start_loc"][: padded_reqs + 1],
+                "seq_lens_cpu": host["seq_lens"][:padded_reqs],
+            }
+        return views

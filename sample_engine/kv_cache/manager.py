@@ -1,0 +1,104 @@
+"""The blocks of each request: given when it grows, found again by their text, let go at its end.
+
+It decides nothing: whether a request may grow or has to give way is the scheduler's business. It
+imports no torch.
+"""
+
+from __future__ import annotations
+
+from sample_engine.kv_cache.block_pool import BlockPool
+from sample_engine.kv_cache.prefix_cache import ROOT_HASH, PrefixCache, block_hash
+from sample_engine.request import Request
+
+__all__ = ["KVCacheManager"]
+
+
+class _Known:
+    """What is known of a request's full blocks."""
+
+    __slots__ = ("hashes", "published")
+
+    def __init__(self) -> None:
+        self.hashes: list[bytes] = []  # of its first full blocks; outlives a preemption
+        self.published = 0  # how many of its blocks can be found by others
+
+
+class KVCacheManager:
+    """Blocks of ``block_size`` tokens for requests; ``request.block_ids`` is kept up to date."""
+
+    def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool) -> None:
+        self.pool = BlockPool(num_blocks)
+        self.block_size = block_size
+        self.prefix_cache = PrefixCache()
+        self._caching = enable_prefix_caching
+        self._known: dict[int, _Known] = {}  # by Request.arrival, which no two requests share
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Blocks that so many tokens fill."""
+        return -(-num_tokens // self.block_size)
+
+    def find_prefix(self, request: Request) -> list[int]:
+        """Blocks that hold the beginning of a request. One token at least is left to compute."""
+        if not self._caching:
+            return []
+        num_full = (request.num_tokens - 1) // self.block_size
+        return self.prefix_cache.find(self._hashes(request, num_full)[:num_full])
+
+    def num_free_besides(self, block_ids: list[int]) -> int:
+        """Blocks that would be free if these were held."""
+        ref_count = self.pool.ref_count
+        return self.pool.num_free - sum(not ref_count(block_id) for block_id in block_ids)
+
+    def admit(self, request: Request, prefix: list[int]) -> None:
+        """Give a request without blocks the prefix that :meth:`find_prefix` found for it."""
+        assert not request.block_ids, f"{request.request_id!r} has blocks: it was admitted before"
+        self.pool.share(prefix)
+        request.block_ids = list(prefix)
+        request.num_computed_tokens = len(prefix) * self.block_size
+        self._known.setdefault(request.arrival, _Known()).published = len(prefix)
+
+    def grow(self, request: Request, num_tokens: int) -> bool:
+        """Give a request the blocks for so many tokens; False: there are not enough, none given."""
+        missing = self.num_blocks_for(num_tokens) - len(request.block_ids)
+        if missing <= 0:
+            return True
+        if missing > self.pool.num_free:
+            return False
+        new = self.pool.allocate(missing)
+        for block_id in new:
+            self.prefix_cache.forget(block_id)
+        request.block_ids += new
+        return True
+
+    def publish(self, request: Request) -> None:
+        """Let the full blocks that are computed be found by requests that begin alike."""
+        if not self._caching:
+            return
+        known = self._known[request.arrival]
+        num_full = request.num_computed_tokens // self.block_size
+        if num_full <= known.published:
+            return
+        hashes = self._hashes(request, num_full)
+        for index in range(known.published, num_full):
+            self.prefix_cache.put(hashes[index], request.block_ids[index])
+        known.published = num_full
+
+    def release(self, request: Request, *, forget: bool) -> None:
+        """Take a request's blocks. ``forget``: for good, it will not come again.
+
+        The end of a text is reused before its beginning, which more requests have in common.
+        """
+        self.pool.free(reversed(request.block_ids), self.prefix_cache)
+        request.block_ids = []
+        request.num_computed_tokens = 0
+        if forget:
+            self._known.pop(request.arrival, None)
+
+    def _hashes(self, request: Request, num_full: int) -> list[bytes]:
+        """The hashes of a request's full blocks, at least the first ``num_full``."""
+        hashes = self._known.setdefault(request.arrival, _Known()).hashes
+        size = self.block_size
+        for index in range(len(hashes), num_full):
+            parent = hashes[-1] if hashes else ROOT_HASH
+            hashes.append(block_hash(parent, request.token_ids(index * size, (index + 1) * size)))
+        return hashes

@@ -1,0 +1,59 @@
+"""The memory of the KV cache: how many blocks there is room for, and the tensors themselves.
+
+It does not know what a block holds or for whom.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from sample_engine.attention.interface import AttentionSpec, LayerCache
+from sample_engine.errors import ConfigError
+
+__all__ = ["allocate_caches", "bytes_per_block", "num_blocks_on_cpu", "num_blocks_on_gpu"]
+
+_MOST_BYTES_ON_CPU = 1 << 30
+
+
+def bytes_per_block(spec: AttentionSpec, num_layers: int) -> int:
+    """What a block of all layers takes: keys and values."""
+    numbers = 2 * num_layers * spec.block_size * spec.num_kv_heads * spec.head_dim
+    return numbers * int(spec.dtype.itemsize)
+
+
+def num_blocks_on_cpu(
+    spec: AttentionSpec, num_layers: int, max_model_len: int, max_num_seqs: int
+) -> int:
+    """Blocks for so many requests of full length, up to 1 GiB, and the null block."""
+    wanted = max_num_seqs * -(-max_model_len // spec.block_size)
+    return 1 + max(1, min(wanted, _MOST_BYTES_ON_CPU // bytes_per_block(spec, num_layers)))
+
+
+def num_blocks_on_gpu(
+    spec: AttentionSpec, num_layers: int, peak_bytes: int, utilization: float
+) -> int:
+    """Blocks that fit into a part of what is free now, less what a step needs at its peak.
+
+    Raises :class:`ConfigError` where there is no room for any.
+    """
+    free, total = torch.cuda.mem_get_info(spec.device)
+    size = bytes_per_block(spec, num_layers)
+    count = (int(free * utilization) - peak_bytes) // size
+    if count < 2:
+        raise ConfigError(
+            f"No memory is left for the KV cache: of {total / 2**30:.1f} GiB on {spec.device} "
+            f"{free / 2**30:.1f} are free beside the model; gpu_memory_utilization={utilization} "
+            f"of them has to hold {peak_bytes / 2**30:.1f} GiB for a step and blocks of "
+            f"{size / 2**20:.2f} MiB. Raise it, or lower max_num_batched_tokens."
+        )
+    return count
+
+
+def allocate_caches(spec: AttentionSpec, num_layers: int, num_blocks: int) -> list[LayerCache]:
+    """Caches of all layers, filled with zeros: unwritten slots must not hold NaN."""
+    shape = (2, num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim)
+    caches = []
+    for _ in range(num_layers):
+        key, value = torch.zeros(shape, dtype=spec.dtype, device=spec.device)
+        caches.append(LayerCache(key, value))
+    return caches

@@ -1,0 +1,211 @@
+"""Runs the model on a scheduled batch: inputs, forward pass, sampling. It decides no schedule.
+
+It runs in the engine core alone, and holds all that lives on the device: weights, KV cache, input
+buffers. What belongs to one step is passed as arguments; nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from sample_engine.attention.interface import CommonAttentionMetadata
+from sample_engine.attention.registry import choose
+from sample_engine.batch import ScheduledBatch, ScheduledRequest, StepResult
+from sample_engine.config import EngineConfig
+from sample_engine.input_batch import InputBatch, ModelInput
+from sample_engine.kv_cache.block_pool import NULL_BLOCK
+from sample_engine.kv_cache.memory import allocate_caches, num_blocks_on_cpu, num_blocks_on_gpu
+from sample_engine.model.loading import load_model, read_config
+from sample_engine.request import Request, RequestStatus, SamplingParams
+from sample_engine.resolve import resolve
+from sample_engine.sampling import accept_drafts, sample
+
+__all__ = ["ForwardOutput", "ModelRunner", "Speculator", "StepState"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ForwardOutput:
+    """What a forward pass leaves."""
+
+    hidden: torch.Tensor  # [T', hidden size], normed
+    aux: Sequence[torch.Tensor]  # [T', hidden size] each: the stream after each of aux_layers
+
+
+@dataclasses.dataclass(frozen=True)
+class StepState:
+    """What a speculator gets to see of a step. Valid until the next one."""
+
+    inputs: ModelInput
+    attn_metadata: Mapping[str, Any]
+    output: ForwardOutput
+    sampled: Sequence[Sequence[int]]  # for each request: the tokens that are certain
+
+
+class Speculator(Protocol):
+    """Guesses tokens. It is asked at the end of each step."""
+
+    aux_layers: Sequence[int]  # the layers whose features it wants
+
+    def propose(self, batch: ScheduledBatch, state: StepState) -> Sequence[Sequence[int]]:
+        """Drafts for each request of the batch, none for one in the middle of its prompt."""
+
+
+class ModelRunner:
+    """The model of a configuration, with its KV cache. One step is :meth:`execute`."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.model_config = read_config(config.model)
+        resolved = resolve(config, self.model_config)
+        self.device, self.dtype = resolved.device, resolved.dtype
+        self.max_model_len = resolved.max_model_len
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # kernels are launched on the current device
+        self.spec = resolved.attention_spec(self.model_config, config.block_size)
+        self.backend = choose(config.attention_backend, self.spec)
+        self.model = load_model(
+            config.model,
+            load_format=config.load_format,
+            device=self.device,
+            dtype=self.dtype,
+            seed=config.seed,
+        )
+        self.inputs = InputBatch(
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+            self.max_model_len,
+            config.block_size,
+            self.device,
+        )
+        self.num_layers = self.model_config.num_hidden_layers
+        self.layer_names = tuple(f"layers.{index}" for index in range(self.num_layers))
+        self.speculator: Speculator | None = None  # set by whoever makes one, before the first step
+        self.num_blocks = self._num_blocks()
+        self.caches = allocate_caches(self.spec, self.num_layers, self.num_blocks)
+
+    def execute(self, batch: ScheduledBatch) -> StepResult:
+        """Compute a batch that is not empty. Returns when the tokens are known on the CPU."""
+        with torch.inference_mode():
+            return self._execute(batch)
+
+    def _execute(self, batch: ScheduledBatch) -> StepResult:
+        inputs = self.inputs.prepare(batch)
+        metadata = self.build_metadata(inputs.common)
+        output = self.forward(
+            inputs.input_ids, inputs.positions, inputs.common.slot_mapping, metadata
+        )
+        chosen = self._sample(inputs, output)
+        sampled = _shared_out(batch, chosen)
+        drafts: tuple[tuple[int, ...], ...] = ()
+        if self.speculator is not None:
+            state = StepState(inputs, metadata, output, sampled)
+            drafts = tuple(tuple(each) for each in self.speculator.propose(batch, state))
+        return StepResult(sampled, drafts)
+
+    def build_metadata(self, common: CommonAttentionMetadata) -> dict[str, Any]:
+        """The backend's metadata for each layer, by the layer's name.
+
+        All layers are of one kind, so they share one object.
+        """
+        return dict.fromkeys(self.layer_names, self.backend.build(common))
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,  # [T'] int64
+        positions: torch.Tensor,  # [T'] int64
+        slot_mapping: torch.Tensor,  # [T'] int64
+        attn_metadata: Mapping[str, Any],
+    ) -> ForwardOutput:
+        """One pass through the model: device work only, on nothing but its arguments.
+
+        So it may be captured. Keys and values go to the cache, features to the speculator.
+        """
+
+        def attend(
+            layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+        ) -> torch.Tensor:
+            cache = self.caches[layer]
+            self.backend.write_kv(key, value, cache, slot_mapping)
+            out = torch.empty_like(query)
+            self.backend.forward(query, cache, attn_metadata[self.layer_names[layer]], out)
+            return out
+
+        aux_layers = self.speculator.aux_layers if self.speculator is not None else ()
+        hidden, aux = self.model(input_ids, positions, attend, aux_layers)
+        return ForwardOutput(hidden, aux)
+
+    def _sample(self, inputs: ModelInput, output: ForwardOutput) -> list[int]:
+        """The chosen token of each sampled row; waits for the device."""
+        if not inputs.num_sampled:
+            return []
+        if inputs.sampled_rows is None:
+            hidden = output.hidden[: inputs.num_sampled]
+        else:
+            hidden = output.hidden[inputs.sampled_rows]
+        chosen: list[int] = sample(self.model.compute_logits(hidden), inputs.sampling).tolist()
+        return chosen
+
+    # Memory
+
+    def _num_blocks(self) -> int:
+        config = self.config
+        if config.num_blocks is not None:
+            return config.num_blocks
+        if self.device.type == "cpu":
+            return num_blocks_on_cpu(
+                self.spec, self.num_layers, self.max_model_len, config.max_num_seqs
+            )
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_allocated(self.device)
+        self.execute_largest_step()
+        peak = torch.cuda.max_memory_allocated(self.device) - before
+        torch.cuda.empty_cache()
+        return num_blocks_on_gpu(self.spec, self.num_layers, peak, config.gpu_memory_utilization)
+
+    def execute_largest_step(self) -> None:
+        """Run a step of the largest size on a cache of its own, to see what memory it takes."""
+        self.caches = allocate_caches(self.spec, self.num_layers, 1)
+        batch = _largest_batch(self.config, self.max_model_len)
+        self.execute(batch)
+        for part in batch.requests:
+            part.request.status = RequestStatus.FINISHED
+        self.caches = []
+
+
+def _shared_out(batch: ScheduledBatch, chosen: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The tokens that are certain now, for each request, out of the choices of all rows."""
+    sampled: list[tuple[int, ...]] = []
+    first = 0
+    for part in batch.requests:
+        if not part.samples:
+            sampled.append(())
+        elif not part.num_drafts:
+            sampled.append((chosen[first],))
+            first += 1
+        else:
+            last = first + part.num_drafts + 1
+            start = part.start + part.count - part.num_drafts
+            drafts = part.request.token_ids(start, start + part.num_drafts)
+            sampled.append(accept_drafts(chosen[first:last], drafts))
+            first = last
+    return tuple(sampled)
+
+
+def _largest_batch(config: EngineConfig, max_model_len: int) -> ScheduledBatch:
+    """As many requests and tokens as a step may have, all of them in the null block."""
+    num_tokens = min(config.max_num_batched_tokens, config.max_num_seqs * max_model_len)
+    num_reqs = min(config.max_num_seqs, num_tokens)
+    params = SamplingParams(temperature=1.0, top_p=0.9, seed=0)
+    parts = []
+    for index in range(num_reqs):
+        count = num_tokens // num_reqs + (index < num_tokens % num_reqs)
+        blocks = [NULL_BLOCK] * -(-count // config.block_size)
+        request = Request(f"largest-{index}", [0] * count, params, 0, -1 - index)
+        request.block_ids = blocks
+        request.status = RequestStatus.RUNNING
+        parts.append(ScheduledRequest(request, 0, count))
+    return ScheduledBatch(tuple(parts))

@@ -1,0 +1,230 @@
+"""Owns a core's process as the front end holds it: its pipe, its life and its death.
+
+Whoever waits for a message waits for the death, too, so that a dead core is noticed at once. It
+does not know what the messages mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import time
+from multiprocessing.connection import Connection, Pipe, wait
+
+from sample_engine.config import EngineConfig, WorkerMethod
+from sample_engine.errors import EngineDeadError
+from sample_engine.process.core_process import CoreFactory, CoreOrder, run_core
+from sample_engine.process.interrupts import interrupts_deferred
+from sample_engine.process.last_words import STACKS_SIGNAL, LastWords
+from sample_engine.process.launch import launch
+from sample_engine.process.messages import (
+    MOST_BYTES,
+    MessageError,
+    Stop,
+    Stopped,
+    ToCore,
+    ToFrontEnd,
+    decode_to_front_end,
+    encode,
+)
+
+__all__ = ["CoreHandle"]
+
+# A core that for so long takes no byte of a message, or does not go on with one, is stuck.
+_STUCK_SECONDS = 60
+_REAP_SECONDS = 5.0
+_TERMINATE_SECONDS = 2.0
+_LAST_SECONDS = 1.0
+# Messages that are read at one go: so many that a fast core does not keep the reader for ever.
+_MOST_AT_ONCE = 64
+
+
+class CoreHandle:
+    """A core's process. Starting it is all that the constructor does; it waits for nothing."""
+
+    def __init__(self, method: WorkerMethod, config: EngineConfig, factory: CoreFactory) -> None:
+        self._method = method
+        self._owner = os.getpid()
+        self._connection, theirs = Pipe()
+        self._words = LastWords()
+        self._death: EngineDeadError | None = None
+        self._watched: list[int] = []  # readable once the process is dead; the best one last
+        to_close = self._connection if method is WorkerMethod.FORK else None
+        order = CoreOrder(theirs, factory, config, self._owner, self._words, to_close)
+        try:
+            self._process = launch(method, run_core, (order,))
+        except BaseException:
+            self._close()
+            raise
+        finally:
+            theirs.close()
+        self.pid = self._process.pid or 0
+        self._watched = [self._process.sentinel]
+        with contextlib.suppress(AttributeError, OSError):
+            # The sentinel alone does not tell of the death if a child of the core holds it.
+            self._watched.append(os.pidfd_open(self.pid))
+        _limit_waits(self._connection)
+
+    @property
+    def name(self) -> str:
+        """The process, for messages."""
+        return f"The engine core (pid {self.pid}, started by {self._method.value})"
+
+    def send(self, message: ToCore) -> None:
+        """Say something. Raises :class:`EngineDeadError` if nobody hears it."""
+        self._check()
+        try:
+            with interrupts_deferred():
+                self._connection.send_bytes(encode(message))
+        except BlockingIOError:
+            raise self._stuck("does not take what it is told") from None
+        except OSError:
+            raise self._dead() from None
+
+    def receive(self, timeout: float | None) -> list[ToFrontEnd]:
+        """Wait for messages and return all that are there; none after ``timeout`` seconds.
+
+        Raises :class:`EngineDeadError` when the process is dead and all that it said has been read.
+        """
+        self._check()
+        ready = wait([self._connection, *self._watched], timeout)
+        if not ready:
+            return []
+        found: list[ToFrontEnd] = []
+        try:
+            with interrupts_deferred():
+                while len(found) < _MOST_AT_ONCE and self._connection.poll(0):
+                    found.append(decode_to_front_end(self._connection.recv_bytes(MOST_BYTES)))
+        except BlockingIOError:
+            raise self._stuck("stopped in the middle of a message") from None
+        except MessageError as error:
+            self._end_now(f"{self.name} was ended: {error}")
+            raise
+        except (EOFError, OSError):
+            if not found:
+                raise self._dead() from None
+        if not found:  # nothing to read, and still something was ready: the process has ended
+            raise self._dead()
+        return found
+
+    def end(self, seconds: float) -> None:
+        """End the process: ask, and after some seconds terminate, and kill; twice does no harm.
+
+        In a child that was forked from its owner it is left alone: it is not the child's.
+        """
+        if self._death is not None or os.getpid() != self._owner:
+            return
+        deadline = time.monotonic() + seconds
+        with contextlib.suppress(EngineDeadError, MessageError):
+            self.send(Stop())
+            while (left := deadline - time.monotonic()) > 0:
+                # A core that waits for somebody to read cannot hear the word.
+                if any(isinstance(message, Stopped) for message in self.receive(left)):
+                    break
+        if self._death is None:
+            self._wait_for_end(max(0.1, deadline - time.monotonic()))
+            self._end_now(f"{self.name} was shut down: make a new engine.")
+
+    def give_up(self, why: str) -> None:
+        """End the process at once; ``why`` is what is said to whoever still wants something."""
+        if self._death is None:
+            self._wait_for_end(_LAST_SECONDS)  # most likely it is about to end by itself
+            self._end_now(f"{self.name} {why}")
+
+    def stacks(self) -> str:
+        """Make the process write what its threads do, and return it; "" if it does not."""
+        before = self._words.size()
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, STACKS_SIGNAL)
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline:
+            time.sleep(0.05)
+            if self._words.size() > before:
+                time.sleep(0.05)
+                return self._words.since(before)
+        return ""
+
+    def _check(self) -> None:
+        if self._death is not None:
+            raise EngineDeadError(str(self._death))
+        if os.getpid() != self._owner:
+            raise EngineDeadError(
+                f"{self.name} belongs to process {self._owner}, from which this one was forked: "
+                "make a new engine here."
+            )
+
+    def _stuck(self, what: str) -> EngineDeadError:
+        stacks = self.stacks()
+        return self._end_now(
+            f"{self.name} {what} for {_STUCK_SECONDS} seconds and was ended. Its stacks:\n{stacks}"
+        )
+
+    def _dead(self) -> EngineDeadError:
+        """Reap the process and say what became of it."""
+        self._wait_for_end(_REAP_SECONDS)
+        words = self._words.tail()
+        said = f"\nIt last wrote on its stderr:\n{words}" if words else ""
+        return self._end_now(f"{self.name} {_ending(self._exit_code())}.{said}")
+
+    def _end_now(self, why: str) -> EngineDeadError:
+        self._death = EngineDeadError(why)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self._wait_for_end(0):
+                break
+            os.kill(self.pid, number)
+            self._wait_for_end(_TERMINATE_SECONDS)
+        self._exit_code()  # reaps it
+        self._close()
+        return self._death
+
+    def _wait_for_end(self, seconds: float) -> bool:
+        """Whether the process is dead, after at most so many seconds.
+
+        Not ``join``, which waits for the sentinel, and that a child of the core may hold open.
+        """
+        return bool(wait(self._watched[-1:], seconds))
+
+    def _exit_code(self) -> int | None:
+        """The exit code of the dead process; None if somebody else has reaped it."""
+        deadline = time.monotonic() + _LAST_SECONDS
+        while self._process.exitcode is None and time.monotonic() < deadline:
+            time.sleep(0.005)  # a fork server reaps it, and tells
+        return self._process.exitcode
+
+    def _close(self) -> None:
+        """Give all descriptors back."""
+        self._connection.close()
+        self._words.close()
+        for fd in self._watched[1:]:
+            os.close(fd)
+        if self._watched:
+            self._watched = []
+            with contextlib.suppress(ValueError):  # alive after a kill: in the kernel's hands
+                self._process.close()
+
+
+def _ending(code: int | None) -> str:
+    """What became of a process."""
+    if code is None:
+        return "does not speak any more, and what became of it is not known"
+    if code >= 0:
+        return f"ended by itself with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = ""
+    if -code == signal.SIGKILL:
+        hint = ", as the system does when memory runs out (see dmesg), or somebody with kill -9"
+    return f"was killed by {name}{hint}"
+
+
+def _limit_waits(connection: Connection) -> None:
+    """Let reading and writing in the middle of a message fail instead of waiting for ever."""
+    limit = struct.pack("ll", _STUCK_SECONDS, 0)
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)

@@ -1,0 +1,258 @@
+"""Owns the engine core's process: its loop, how it ends, and how its errors reach the front end.
+
+This runs in the child, whichever way it was started. It imports nothing of the front end's side and
+does not know what the core computes.
+
+The front end is heard by a thread, so that it never waits to be heard: an abort arrives during a
+step, and a front end that writes while the core writes cannot block both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple, NoReturn, Protocol
+
+from sample_engine.config import EngineConfig
+from sample_engine.errors import PromptError
+from sample_engine.outputs import CoreOutput
+from sample_engine.process.last_words import LastWords, keep_last_words
+from sample_engine.process.messages import (
+    MOST_BYTES,
+    Abort,
+    Add,
+    Failed,
+    MessageError,
+    Metrics,
+    MetricsWanted,
+    Outputs,
+    Ready,
+    Stage,
+    Stop,
+    Stopped,
+    ToCore,
+    ToFrontEnd,
+    decode_to_core,
+    encode,
+)
+from sample_engine.request import FinishReason, SamplingParams
+
+__all__ = ["Core", "CoreFactory", "CoreOrder", "make_engine_core", "refusal", "run_core"]
+
+# How long a step may still take once the front end is gone.
+_ALONE_SECONDS = 2.0
+
+
+class Core(Protocol):
+    """What the loop needs of a core; ``engine_core.EngineCore`` is one."""
+
+    def add_request(
+        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> None:
+        """Queue a request, or raise ``PromptError``."""
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Forget requests."""
+
+    def step(self) -> list[CoreOutput]:
+        """Compute a step."""
+
+    def has_unfinished(self) -> bool:
+        """Whether there is anything to compute."""
+
+    def metrics(self) -> dict[str, Any]:
+        """How it goes."""
+
+    def info(self) -> dict[str, Any]:
+        """What it has become."""
+
+    def shutdown(self) -> None:
+        """Let go of everything."""
+
+
+CoreFactory = Callable[[EngineConfig], Core]
+
+
+class CoreOrder(NamedTuple):
+    """What the process is told. ``to_close``: what a fork inherits and must not keep."""
+
+    connection: Connection
+    factory: CoreFactory
+    config: EngineConfig
+    front_end_pid: int
+    words: LastWords
+    to_close: Connection | None
+
+
+def make_engine_core(config: EngineConfig) -> Core:
+    """Make the real core."""
+    from sample_engine.engine_core import EngineCore
+
+    return EngineCore(config)
+
+
+def refusal(request_id: str, error: Exception) -> CoreOutput:
+    """Say that a request is refused, as its first and last output."""
+    return CoreOutput(request_id, (), FinishReason.ERROR, error=str(error))
+
+
+def run_core(order: CoreOrder) -> NoReturn:
+    """Be the engine core. The process ends here, with exit code 0 only if it was told to stop."""
+    _settle_process(order)
+    front_end = _FrontEnd(order)
+    doing = "starting"
+    core: Core | None = None
+    code = 1
+    try:
+        front_end.send(Stage(text="building the engine core: imports, weights, KV cache"))
+        core = order.factory(order.config)
+        front_end.send(Ready(pid=os.getpid(), info=core.info()))
+        doing = "running"
+        if _serve(core, front_end):
+            doing = "shutting down"
+            core.shutdown()
+            front_end.send(Stopped())
+        code = 0
+    except _FrontEndGone:
+        code = 0
+    except BaseException as error:
+        front_end.tell(error, doing)
+    _leave(code)
+
+
+def _settle_process(order: CoreOrder) -> None:
+    """Undo what a fork inherits, and leave Ctrl-C to the front end, which ends this process."""
+    if order.to_close is not None:
+        order.to_close.close()  # held here, it would hide the front end's death from this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])
+    keep_last_words(order.words)
+
+
+def _serve(core: Core, front_end: _FrontEnd) -> bool:
+    """Schedule, run and answer until the front end says stop."""
+    while True:
+        outputs: list[CoreOutput] = []
+        for message in front_end.heard(wait=not core.has_unfinished()):
+            if isinstance(message, Stop):
+                return True
+            if isinstance(message, MetricsWanted):
+                front_end.send(Metrics(number=message.number, values=core.metrics()))
+            elif isinstance(message, Abort):
+                core.abort(message.request_ids)
+            else:
+                outputs += _add(core, message)
+        if core.has_unfinished():
+            outputs += core.step()
+        if outputs:
+            front_end.send(Outputs(outputs=outputs))
+
+
+def _add(core: Core, message: Add) -> list[CoreOutput]:
+    try:
+        core.add_request(message.request_id, message.prompt_token_ids, message.params)
+    except PromptError as error:
+        return [refusal(message.request_id, error)]
+    return []
+
+
+def _leave(code: int) -> NoReturn:
+    """End without Python's long good-bye: libraries' threads and contexts go with the process."""
+    for stream in (sys.stdout, sys.stderr):
+        # Closed or gone: then there is nobody left to tell.
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+class _FrontEndGone(Exception):
+    """The front end has closed the pipe or died."""
+
+
+class _FrontEnd:
+    """The other end of the pipe, heard by a thread."""
+
+    def __init__(self, order: CoreOrder) -> None:
+        self._connection = order.connection
+        self._pid = order.front_end_pid
+        self._heard: queue.SimpleQueue[ToCore | Exception] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, name="front end", daemon=True).start()
+
+    def heard(self, *, wait: bool) -> list[ToCore]:
+        """What has been said since the last time, in order; waits for something if asked to."""
+        found: list[ToCore] = []
+        while True:
+            try:
+                message = self._heard.get(block=wait and not found)
+            except queue.Empty:
+                return found
+            if isinstance(message, Exception):
+                raise message
+            found.append(message)
+
+    def send(self, message: ToFrontEnd) -> None:
+        """Say something; waits while the front end does not listen."""
+        try:
+            self._connection.send_bytes(encode(message))
+        except OSError:
+            raise _FrontEndGone from None
+
+    def tell(self, error: BaseException, doing: str) -> None:
+        """Say that it is over; the traceback goes to stderr if there is nobody to hear it."""
+        kind = type(error)
+        name = kind.__qualname__
+        if kind.__module__ not in ("builtins", "sample_engine"):
+            name = f"{kind.__module__}.{name}"
+        trace = "".join(traceback.format_exception(kind, error, error.__traceback__))
+        try:
+            self.send(Failed(doing=doing, error_type=name, text=str(error), traceback=trace))
+        except (_FrontEndGone, ValueError, TypeError):
+            traceback.print_exception(kind, error, error.__traceback__)
+
+    def _listen(self) -> None:
+        try:
+            for frame in self._frames():
+                self._heard.put(decode_to_core(frame))
+        except MessageError as error:
+            self._heard.put(error)
+            return
+        self._heard.put(_FrontEndGone())
+        # If it does not end by itself: a step may take for ever, and nobody is left to stop it.
+        time.sleep(_ALONE_SECONDS)
+        os._exit(1)
+
+    def _frames(self) -> Iterator[bytes]:
+        """Yield frames until the pipe is closed or the front end's process is dead.
+
+        A pipe alone does not tell of the death: another child of the front end, forked earlier, may
+        hold its end open.
+        """
+        alive = _pidfd(self._pid)
+        watched: list[Any] = [self._connection] if alive is None else [self._connection, alive]
+        try:
+            while self._connection in wait(watched):
+                yield self._connection.recv_bytes(MOST_BYTES)
+        except (EOFError, OSError):
+            return
+
+
+def _pidfd(pid: int) -> int | None:
+    """A descriptor that becomes readable when the process ends; None: there is no such thing."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        reading, writing = os.pipe()  # it is dead: readable at once
+        os.close(writing)
+        return reading
+    except (AttributeError, OSError):
+        return None
