@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -24,6 +25,7 @@ __all__ = ["main"]
 _WRONG_INPUT = 2
 _FAILED = 1
 _INTERRUPTED = 128 + signal.SIGINT
+_TRACEBACK_ENV = "SAMPLE_ENGINE_TRACEBACK"
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
 
 
@@ -35,16 +37,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, PromptError) as error:
         _complain(error)
         return _WRONG_INPUT
-    except EngineError as error:
-        _complain(error)
-        return _FAILED
     except KeyboardInterrupt:
-        _end_line()
         return _INTERRUPTED
     except BrokenPipeError:
         # Whoever read stdout has seen enough. Python flushes it once more at exit: let it succeed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        _complain(error)
+        return _FAILED
 
 
 def _complete(options: argparse.Namespace) -> int:
@@ -62,15 +63,19 @@ def _complete(options: argparse.Namespace) -> int:
     prompt = _prompt(options.prompt)
     with LLM(options.model, **_settings(options)) as llm:
         began = time.monotonic()
+        output = None
         tokens = 0
-        with contextlib.closing(llm.generate_stream(prompt, params)) as stream:  # type: ignore[type-var]
-            for number, output in enumerate(stream):
-                _write((prompt if number == 0 else "") + output.text)
+        try:
+            for output in llm.generate_stream(prompt, params):
+                _write((prompt if not tokens else "") + output.text)
                 tokens += len(output.token_ids)
-        _end_line()
+        finally:
+            if output is not None:  # errors begin on a line of their own
+                with contextlib.suppress(BrokenPipeError):
+                    _write("\n")
         if options.metrics:
             _show_metrics(tokens, time.monotonic() - began, llm)
-    if output.error is not None:
+    if output is not None and output.error is not None:
         raise EngineError(output.error)
     return 0
 
@@ -115,16 +120,16 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _end_line() -> None:
-    with contextlib.suppress(BrokenPipeError):
-        _write("\n")
-
-
 def _complain(error: Exception) -> None:
-    """One clear line; the rest, a traceback of the core for instance, only if it is asked for."""
-    text = str(error)
-    if "SAMPLE_ENGINE_TRACEBACK" not in os.environ:
-        text = text.partition("\n")[0]
+    """Say what is wrong in one line; all that is known of it only if that is asked for."""
+    text, *more = str(error).split("\n") if str(error) else [""]
+    if not isinstance(error, EngineError):
+        text = f"{type(error).__name__}: {text}"
+        more.append("")
+    if _TRACEBACK_ENV in os.environ:
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
+    elif more:
+        text += f" ({_TRACEBACK_ENV}=1 shows more)"
     sys.stderr.write(f"sample_engine: error: {text}\n")
 
 

@@ -78,7 +78,7 @@ class EngineCore:
 
     def has_unfinished(self) -> bool:
         """Whether another step has something to do or to say."""
-        return self.scheduler.has_unfinished()
+        return self._runner is not None and self.scheduler.has_unfinished()
 
     def metrics(self) -> dict[str, Any]:
         """What happened so far, in numbers."""

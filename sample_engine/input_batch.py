@@ -207,26 +207,27 @@ class InputBatch:
         """Which tokens are sampled after, and how: N, ``sampled_rows`` and ``sampling``."""
         last = 0
         tokens: list[int] = []  # [N] of the T tokens
-        owners: list[int] = []  # [N] the row of the request
-        positions: list[int] = []  # [N] of what is sampled
         greedy = True
-        for part, row in zip(batch.requests, rows, strict=True):
+        for part in batch.requests:
             last += part.count
-            if not part.samples:
-                continue
-            stop, drafts = part.start + part.count, part.num_drafts
-            tokens += range(last - drafts - 1, last)
-            owners += [row] * (drafts + 1)
-            positions += range(stop - drafts, stop + 1)
-            greedy = greedy and part.request.params.temperature == 0
+            if part.samples:
+                tokens += range(last - part.num_drafts - 1, last)
+                greedy = greedy and part.request.params.temperature == 0
         num_sampled = len(tokens)
-        sampling = None if greedy else self._sampling(owners, positions)
+        sampling = None if greedy else self._sampling(batch, rows)
         if num_sampled == num_tokens:
             return num_sampled, None, sampling
         self.buffers.step.numpy["sampled_rows"][:num_sampled] = tokens
         return num_sampled, self.buffers.step.device["sampled_rows"][:num_sampled], sampling
 
-    def _sampling(self, owners: list[int], positions: list[int]) -> SamplingTensors:
+    def _sampling(self, batch: ScheduledBatch, rows: list[int]) -> SamplingTensors:
+        owners: list[int] = []  # [N] the row of the request
+        positions: list[int] = []  # [N] of what is sampled
+        for part, row in zip(batch.requests, rows, strict=True):
+            if part.samples:
+                stop, drafts = part.start + part.count, part.num_drafts
+                owners += [row] * (drafts + 1)
+                positions += range(stop - drafts, stop + 1)
         count = len(owners)
         fields = self.buffers.sampling.numpy
         fields["temperature"][:count] = self._temperature[owners]

@@ -50,9 +50,9 @@ class _Live:
 
     def add(self, output: CoreOutput) -> None:
         """Take what the core says of it."""
-        chunk = self.text.add(output)
+        new = self.text.add(output)
         if self.chunks is not None:
-            self.chunks.append(chunk)
+            self.chunks.append(self.text.chunk(*new))
 
 
 class LLM:

@@ -48,7 +48,9 @@ class StepState:
 class Speculator(Protocol):
     """Guesses tokens. It is asked at the end of each step."""
 
-    aux_layers: Sequence[int]  # the layers whose features it wants
+    @property
+    def aux_layers(self) -> Sequence[int]:
+        """The layers whose features it wants."""
 
     def propose(self, batch: ScheduledBatch, state: StepState) -> Sequence[Sequence[int]]:
         """Drafts for each request of the batch, none for one in the middle of its prompt."""

@@ -80,6 +80,7 @@ class RequestText:
         self._num_prompt_tokens = num_prompt_tokens
         self._decoder = decoder
         self._stop = StopText(stop)
+        self._looks_for_stop = bool(stop)
         self._text: list[str] = []
         self._token_ids: list[int] = []
         self.error: str | None = None
@@ -96,29 +97,37 @@ class RequestText:
         """Tokens that were generated."""
         return len(self._token_ids)
 
-    def add(self, output: CoreOutput) -> RequestOutput:
-        """Take what the core says; return what is new for the caller.
+    def add(self, output: CoreOutput) -> tuple[str, Sequence[int]]:
+        """Take what the core says; return the text and the tokens that are new for the caller.
 
         The token that completes a stop string is the last one, whatever came with it: how many
         tokens come at once does not show.
         """
-        taken: list[int] = []
-        text: list[str] = []
-        for token in output.new_token_ids:
-            taken.append(token)
-            text.append(self._stop.feed(self._decoder.decode((token,))))
-            if self._stop.stopped:
-                break
+        text, token_ids = self._read(output.new_token_ids)
         if output.finish_reason is not None and not self._stop.stopped:
-            text.append(self._stop.feed(self._decoder.finish()))
-            text.append(self._stop.finish())
+            text += self._stop.feed(self._decoder.finish()) + self._stop.finish()
         self.finish_reason = FinishReason.STOP if self._stop.stopped else output.finish_reason
         self.error = output.error
         self._num_cached_tokens = output.num_cached_tokens
         self._num_preemptions = output.num_preemptions
-        self._token_ids += taken
-        self._text += text
-        return self._output("".join(text), taken)
+        self._token_ids += token_ids
+        self._text.append(text)
+        return text, token_ids
+
+    def _read(self, token_ids: Sequence[int]) -> tuple[str, Sequence[int]]:
+        """The certain text of the next tokens, and those of them that are before its end."""
+        if not self._looks_for_stop:
+            return self._decoder.decode(token_ids), token_ids
+        text = ""
+        for number, token in enumerate(token_ids):
+            text += self._stop.feed(self._decoder.decode((token,)))
+            if self._stop.stopped:
+                return text, token_ids[: number + 1]
+        return text, token_ids
+
+    def chunk(self, text: str, token_ids: Sequence[int]) -> RequestOutput:
+        """An output with what is new: what :meth:`add` has returned."""
+        return self._output(text, token_ids)
 
     def whole(self) -> RequestOutput:
         """All of it so far."""

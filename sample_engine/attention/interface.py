@@ -89,6 +89,11 @@ class AttentionBackend(abc.ABC):
     def __init__(self, spec: AttentionSpec) -> None:
         self.spec = spec
 
+    @property
+    def description(self) -> str:
+        """The name, and what else a user should know of what runs: libraries, fallbacks."""
+        return self.name
+
     @classmethod
     @abc.abstractmethod
     def why_not(cls, spec: AttentionSpec) -> str | None:

@@ -100,35 +100,35 @@ def _attend_together(
     num_queries, num_reqs, device = common.max_query_len, lengths.shape[0], query.device
     rows = torch.arange(num_queries, device=device)
     tokens = (starts[:-1, None] + rows).clamp(max=query.shape[0] - 1)  # [R', Q]
-    keys, values = _pages(cache, common)  # [R', K, S, D]
-    num_kv_heads, num_keys, dim = keys.shape[1:]
-    columns = torch.arange(num_keys, device=device)
+    page, num_kv_heads, dim = cache.key.shape[1:]
+    blocks = common.block_table[:, : -(-common.max_seq_len // page)]  # [R', blocks]
+    columns = torch.arange(blocks.shape[1] * page, device=device)
     past = columns >= lengths[:, None]  # [R', S]
-    values.masked_fill_(past[:, None, :, None], 0.0)  # what was never written may be NaN
     position = (lengths - starts[1:] + starts[:-1])[:, None] + rows  # [R', Q]
     hidden = past[:, None, :] | (columns > position[:, :, None])  # [R', Q, S]
-    grouped = query[tokens].to(keys.dtype).view(num_reqs, num_queries, num_kv_heads, -1, dim)
-    grouped = grouped.permute(0, 2, 1, 3, 4) * scale  # [R', K, Q, G, D]
-    scores = grouped.flatten(2, 3) @ keys.transpose(-1, -2)  # [R', K, Q * G, S]
-    scores = scores.view(num_reqs, num_kv_heads, num_queries, -1, num_keys)
-    scores.masked_fill_(hidden[:, None, :, None, :], float("-inf"))
-    mixed = scores.softmax(-1).flatten(2, 3) @ values
-    mixed = mixed.view(num_reqs, num_kv_heads, num_queries, -1, dim).permute(0, 2, 1, 3, 4)
-    packed = mixed.reshape(num_reqs, num_queries, -1, dim)  # [R', Q, H, D]
-    _unpack(packed, starts, out)
+    wide = query[tokens].to(oracle.wider(query.dtype)) * scale  # [R', Q, H, D]
+    groups = wide.unflatten(2, (num_kv_heads, -1)).unbind(2)  # [R', Q, G, D] for each KV head
+    mixed = []
+    for head, group in enumerate(groups):
+        key, value = (_rows_of(each, head, blocks, wide.dtype) for each in cache)  # [R', S, D]
+        value.masked_fill_(past[:, :, None], 0.0)  # what was never written may be NaN
+        scores = torch.bmm(group.flatten(1, 2), key.transpose(1, 2))  # [R', Q * G, S]
+        scores = scores.view(num_reqs, num_queries, -1, len(columns))
+        scores.masked_fill_(hidden[:, :, None, :], float("-inf"))
+        mixed.append(torch.bmm(scores.softmax(-1).flatten(1, 2), value))
+    packed = torch.stack(mixed, 1).view(num_reqs, num_kv_heads, num_queries, -1, dim)
+    _unpack(packed.transpose(1, 2).flatten(2, 3), starts, out)
 
 
-def _pages(cache: LayerCache, common: CommonAttentionMetadata) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of all requests up to the longest, in the wider type: [R', K, S, D]."""
-    page, num_kv_heads, dim = cache.key.shape[1:]
-    num_blocks = -(-common.max_seq_len // page)
-    blocks = common.block_table[:, :num_blocks].long()
-    shape = (blocks.shape[0], num_kv_heads, num_blocks * page, dim)
-    both = []
-    for each in cache:
-        wide = torch.empty(shape, dtype=oracle.wider(each.dtype), device=each.device)
-        both.append(wide.copy_(each[blocks].flatten(1, 2).transpose(1, 2)))
-    return both[0], both[1]
+def _rows_of(
+    cache: torch.Tensor,  # [B, P, K, D]
+    head: int,
+    blocks: torch.Tensor,  # [R', blocks] int32
+    kind: torch.dtype,
+) -> torch.Tensor:
+    """Keys or values of one head, all requests, in a wider type: [R', S, D]."""
+    rows = cache[:, :, head].index_select(0, blocks.flatten())
+    return rows.to(kind).view(blocks.shape[0], -1, cache.shape[3])
 
 
 def _unpack(

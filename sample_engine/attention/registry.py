@@ -24,7 +24,8 @@ _BACKENDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "reference": ("sample_engine.attention.reference", "ReferenceBackend"),
     }
 )
-_AUTO_ON_GPU: tuple[str, ...] = ("flash", "triton", "reference")  # lazy_plan is there for those who ask for it
+# ``lazy_plan`` is for those who ask for it.
+_AUTO_ON_GPU: tuple[str, ...] = ("flash", "triton", "reference")
 _AUTO_ON_CPU: tuple[str, ...] = ("reference",)
 _FIRST_WITH_FAST_FLASH = (9, 0)  # before Hopper our kernels are as good a choice
 

@@ -92,9 +92,10 @@ class InprocClient(CoreClient):
     """A core in this process: for debugging, and where no child may be started."""
 
     def __init__(self, config: EngineConfig, factory: CoreFactory, decision: StartDecision) -> None:
+        self._owner = os.getpid()
         self._core: Core | None = factory(config)
         self._waiting: list[CoreOutput] = []
-        self.info = {**self._core.info(), **_about(decision, os.getpid())}
+        self.info = {**self._core.info(), **_about(decision, self._owner)}
 
     @property
     def _running(self) -> Core:
@@ -134,9 +135,9 @@ class InprocClient(CoreClient):
         return self._running.metrics()
 
     def shutdown(self) -> None:
-        """Let go of the core."""
+        """Let go of the core; in a child that was forked from its owner, leave it alone."""
         core, self._core = self._core, None
-        if core is not None:
+        if core is not None and os.getpid() == self._owner:
             core.shutdown()
 
 

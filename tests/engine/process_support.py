@@ -23,7 +23,7 @@ import pytest
 from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.errors import ConfigError, PromptError
 from sample_engine.outputs import CoreOutput
-from sample_engine.process.client import ProcessClient
+from sample_engine.process.client import CoreClient, ProcessClient
 from sample_engine.process.start_method import StartDecision
 from sample_engine.request import FinishReason, SamplingParams
 
@@ -175,7 +175,9 @@ def start(
     return ProcessClient(EngineConfig(), script or Script(), decision, start_seconds)
 
 
-def collect(client: Any, count: int = 1, seconds: float = 30.0) -> dict[str, list[CoreOutput]]:
+def collect(
+    client: CoreClient, count: int = 1, seconds: float = 30.0
+) -> dict[str, list[CoreOutput]]:
     """Take outputs until so many requests have finished."""
     found: dict[str, list[CoreOutput]] = {}
     finished = 0
@@ -186,6 +188,14 @@ def collect(client: Any, count: int = 1, seconds: float = 30.0) -> dict[str, lis
             found.setdefault(output.request_id, []).append(output)
             finished += output.finish_reason is not None
     return found
+
+
+def take_for_ever(client: CoreClient, found: list[CoreOutput] | None = None) -> NoReturn:
+    """Take outputs, into ``found`` if it is given, until an error ends it."""
+    while True:
+        outputs = client.get_outputs(None)
+        if found is not None:
+            found += outputs
 
 
 def tokens_of(outputs: list[CoreOutput]) -> list[int]:

@@ -243,3 +243,22 @@ class Harness:
                 assert text == other, f"block {block} is shared by different texts"
                 assert len(text) == (index + 1) * size, f"block {block} is shared, but not full"
                 assert (index + 1) * size <= min(computed, request.num_computed_tokens)
+
+
+def parts(harness: Harness) -> list[tuple[str, int, int]]:
+    """The last step: request, first token, number of tokens."""
+    return [(p.request.request_id, p.start, p.count) for p in harness.last_batch.requests]
+
+
+def text(length: int, first: int = 0) -> list[int]:
+    return [(first + index * index // 3) % (VOCAB - 1) for index in range(length)]
+
+
+def perfect(drafts: int) -> Drafter:
+    def draft(known: Sequence[int]) -> Sequence[int]:
+        found: list[int] = []
+        for _ in range(drafts):
+            found.append(next_token([*known, *found]))
+        return found
+
+    return draft

@@ -7,6 +7,7 @@ differs between batches, does not change a greedy token: :func:`plain_tokens` se
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 
 from sample_engine.config import EngineConfig
 from sample_engine.engine_core import EngineCore
+from sample_engine.model import checkpoint
 from sample_engine.model.llama import Llama
 from sample_engine.model.loading import load_model
 from sample_engine.outputs import CoreOutput
@@ -38,18 +40,42 @@ SHAPE = {
 # Rounding moves logits by about 1e-6.
 LEAST_MARGIN = 1e-4
 
+COUNT = 12
+GREEDY = SamplingParams(max_tokens=COUNT)
+SAMPLED = SamplingParams(temperature=0.9, top_k=20, top_p=0.95, seed=11, max_tokens=COUNT)
+
+
+def prompts() -> dict[str, list[int]]:
+    """Some that begin alike, and some that do not; lengths from one to several blocks."""
+    chance = random.Random(5)
+    common = chance.choices(range(VOCAB), k=19)
+    found = {f"alike-{n}": common + chance.choices(range(VOCAB), k=n) for n in (0, 1, 5, 9)}
+    for length in (1, 2, 4, 8, 15, 33):
+        found[f"own-{length}"] = chance.choices(range(VOCAB), k=length)
+    return found
+
+
+PROMPTS = prompts()
+
 
 def model_folder(path: Path, **changed: Any) -> str:
-    """A folder with the shape of the model; its weights are random, always the same."""
+    """A folder with the model: its shape and its weights, which are random and always the same."""
     path.mkdir(exist_ok=True)
     (path / "config.json").write_text(json.dumps({**SHAPE, **changed}), encoding="utf-8")
+    model = load_model(str(path), load_format="dummy", device="cpu", dtype=torch.float32, seed=0)
+    parts = checkpoint.llama_parts(model.config, model)
+    checkpoint.write(path / "model.safetensors", model, parts, {})
     return str(path)
+
+
+def plain_model(folder: str) -> Llama:
+    """The model of a folder, for the plain loop."""
+    return load_model(folder, device="cpu", dtype=torch.float32)
 
 
 def config_of(folder: str, **settings: Any) -> EngineConfig:
     values: dict[str, Any] = {
         "model": folder,
-        "load_format": "dummy",
         "device": "cpu",
         "block_size": 4,
         "num_blocks": 200,
@@ -110,7 +136,7 @@ def plain_tokens(
     folder: str, prompt: Sequence[int], count: int, params: SamplingParams | None = None
 ) -> list[int]:
     """What a prompt has to be continued with: a loop that computes everything anew each time."""
-    model = load_model(folder, load_format="dummy", device="cpu", dtype=torch.float32, seed=0)
+    model = plain_model(folder)
     text = list(prompt)
     for _ in range(count):
         logits = plain_logits(model, text)[-1:]

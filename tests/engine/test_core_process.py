@@ -16,6 +16,7 @@ import pytest
 
 from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.errors import ConfigError, EngineDeadError, PromptError, RemoteError
+from sample_engine.outputs import CoreOutput
 from sample_engine.process import client as client_module
 from sample_engine.process.client import START_SECONDS_ENV, InprocClient, ProcessClient
 from sample_engine.process.messages import MessageError
@@ -31,6 +32,7 @@ from tests.engine.process_support import (
     descriptors,
     is_running,
     start,
+    take_for_ever,
     tokens_of,
     wait_until_gone,
 )
@@ -96,9 +98,8 @@ def test_a_core_that_is_killed_in_mid_generation_is_noticed_at_once(method: Work
         assert tokens_of(client.get_outputs(30.0))[:1] == [1]
         killed = time.monotonic()
         os.kill(client.info["core_pid"], signal.SIGKILL)
-        with pytest.raises(EngineDeadError, match=r"was killed by SIGKILL, as the system does when"):
-            while True:
-                client.get_outputs(None)
+        with pytest.raises(EngineDeadError, match="was killed by SIGKILL, as the system does when"):
+            take_for_ever(client)
         assert time.monotonic() - killed < AT_ONCE
         with pytest.raises(EngineDeadError, match="was killed by SIGKILL"):
             client.add_request("b", [1], SamplingParams())
@@ -112,8 +113,7 @@ def test_a_dead_core_is_noticed_although_its_own_child_holds_the_pipe() -> None:
         client.add_request("a", [1], ENDLESS)
         began = time.monotonic()
         with pytest.raises(EngineDeadError, match="SIGKILL"):
-            while True:
-                client.get_outputs(None)
+            take_for_ever(client)
         assert time.monotonic() - began < AT_ONCE
     finally:
         client.shutdown()
@@ -124,10 +124,9 @@ def test_what_came_before_the_death_is_handed_out_and_its_last_words_are_told() 
     try:
         client.add_request("a", [5, 6], SamplingParams(max_tokens=2))
         client.add_request("b", [1], ENDLESS)
-        found = []
+        found: list[CoreOutput] = []
         with pytest.raises(EngineDeadError, match="It last wrote on its stderr:\nnow it comes"):
-            while True:
-                found += client.get_outputs(None)
+            take_for_ever(client, found)
         assert tokens_of([output for output in found if output.request_id == "a"]) == [5, 6]
     finally:
         client.shutdown()
@@ -138,8 +137,7 @@ def test_a_crash_tells_the_python_line() -> None:
     try:
         client.add_request("a", [1], ENDLESS)
         with pytest.raises(EngineDeadError) as caught:
-            while True:
-                client.get_outputs(None)
+            take_for_ever(client)
         assert "was killed by SIGSEGV." in str(caught.value)
         assert "Segmentation fault" in str(caught.value)
         assert "in _crash" in str(caught.value)
@@ -152,10 +150,9 @@ def test_an_error_in_a_step_comes_with_its_traceback(method: WorkerMethod) -> No
     client = start(method, Script(at_step="error", step_number=2))
     try:
         client.add_request("a", [1, 2], ENDLESS)
-        found = []
+        found: list[CoreOutput] = []
         with pytest.raises(RemoteError) as caught:
-            while True:
-                found += client.get_outputs(None)
+            take_for_ever(client, found)
         assert tokens_of(found) == [1]
         text = str(caught.value)
         assert "failed while running: ZeroDivisionError: nothing is left to divide by" in text
@@ -304,8 +301,7 @@ def test_bytes_that_are_no_message_are_an_error_and_end_the_core() -> None:
     pid = client.info["core_pid"]
     client.add_request("a", [1], ENDLESS)
     with pytest.raises(MessageError, match=r"no message of this engine: 5 bytes, b'hello'"):
-        while True:
-            client.get_outputs(None)
+        take_for_ever(client)
     assert not is_running(pid)
     with pytest.raises(EngineDeadError, match="was ended: What came from the engine core"):
         client.get_outputs(None)
@@ -389,13 +385,12 @@ def test_ctrl_c_while_it_waits_leaves_a_client_that_works() -> None:
     client = start(FORK, Script(step_seconds=0.02))
     try:
         client.add_request("a", [1, 2, 3, 4], SamplingParams(max_tokens=40))
-        found = []
+        found: list[CoreOutput] = []
         for number in range(5):
             timer = threading.Timer(0.03 + 0.01 * number, os.kill, (os.getpid(), signal.SIGINT))
             timer.start()
             with pytest.raises(KeyboardInterrupt):
-                while True:
-                    found += client.get_outputs(None)
+                take_for_ever(client, found)
             timer.join()
         while not found or found[-1].finish_reason is None:
             found += client.get_outputs(5.0)

@@ -151,12 +151,12 @@ def test_torch_on_this_machine_does_not_change_the_answer() -> None:
     assert probe_driver().state is not INITIALIZED
 
 
+FLAGS: list[bool | None] = [None, False, True]
 EVIDENCE = [
-    Evidence(*values)
-    for values in itertools.product(
-        (None, False, True), (None, 0, 3, 4, 100, 7), *[(None, False, True)] * 3
-    )
-    if values[0] or values[1] is None  # who is not loaded does not answer
+    Evidence(loaded, code, *flags)
+    for loaded, code in [(None, None), (False, None), (True, None)]
+    + [(True, code) for code in (0, 3, 4, 100, 7)]
+    for flags in itertools.product(FLAGS, FLAGS, FLAGS)
 ]
 
 

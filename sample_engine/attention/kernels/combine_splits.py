@@ -5,8 +5,6 @@ It does not know how they were computed. Requests that are one item are done alr
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton.language as tl
 

@@ -13,7 +13,16 @@ import torch
 import triton
 import triton.language as tl
 
-__all__ = ["LOG2_E", "absorb", "dot_precision", "jit", "load_tile", "look_up", "next_power_of_2"]
+__all__ = [
+    "LOG2_E",
+    "absorb",
+    "dot_precision",
+    "jit",
+    "load_tile",
+    "look_up",
+    "next_power_of_2",
+    "places",
+]
 
 # Scores are scaled by this on top of ``1 / sqrt(D)``, so that exp2 takes the place of exp.
 LOG2_E = 1.4426950408889634
@@ -68,13 +77,32 @@ def look_up(
     ONE_PAGE: tl.constexpr,
     CHECK: tl.constexpr,
 ) -> Any:
-    """The block of a tile that lies in one page, or of each row of it; the null block at the end."""
+    """The block of a tile that lies in one page, or of each of its rows; past the end block 0."""
     at = first
     if not ONE_PAGE:
         at = first + offsets
     if CHECK:
         return tl.load(table_ptr + at // PAGE, mask=at < stop, other=0)
     return tl.load(table_ptr + at // PAGE)
+
+
+@jit
+def places(
+    blocks: tl.tensor,
+    first: tl.tensor,
+    offsets: tl.tensor,  # [BLOCK_N]
+    dims: tl.tensor,  # [1, HEAD_PAD]
+    block_stride: tl.tensor,
+    token_stride: tl.tensor,
+    PAGE: tl.constexpr,
+    ONE_PAGE: tl.constexpr,
+) -> Any:
+    """Where a tile lies in the cache: [BLOCK_N, HEAD_PAD], in elements, 64 bits wide."""
+    if ONE_PAGE:
+        start = blocks.to(tl.int64) * block_stride + (first % PAGE) * token_stride
+        return start + (offsets[:, None] * token_stride + dims)
+    rows = blocks.to(tl.int64) * block_stride + ((first + offsets) % PAGE) * token_stride
+    return rows[:, None] + dims
 
 
 @jit

@@ -23,6 +23,7 @@ from sample_engine.attention.kernels.common import (
     load_tile,
     look_up,
     next_power_of_2,
+    places,
 )
 from sample_engine.attention.kernels.prefill import check_rows
 from sample_engine.attention.kernels.splits import FixedSplits, PlannedSplits, Splits
@@ -51,12 +52,13 @@ class DecodeConfig:
 @jit
 def _take_keys(
     query: tl.tensor,  # [BLOCK_M, HEAD_PAD]
-    key_ptr: tl.tensor,  # [B, P, K, D], at this KV head
+    key_ptr: tl.tensor,  # [B, P, K, D]
     value_ptr: tl.tensor,
     table_ptr: tl.tensor,  # [max_blocks]: this request's row
     limit: tl.tensor,  # [BLOCK_M]: the last position that each row sees
     start: tl.tensor,
     stop: tl.tensor,
+    column: tl.tensor,
     block_stride: tl.tensor,
     token_stride: tl.tensor,
     scale: tl.tensor,
@@ -74,26 +76,22 @@ def _take_keys(
     peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
     offsets = tl.arange(0, BLOCK_N)
     dims = tl.arange(0, HEAD_PAD)[None, :]
+    key_ptr += column
+    value_ptr += column
     # The look-up of pages runs a tile ahead, so that keys are asked for without a wait.
     ONE_PAGE: tl.constexpr = PAGE % BLOCK_N == 0
     blocks = look_up(table_ptr, start, offsets, stop, PAGE, ONE_PAGE, True)
     for first in tl.range(start, stop, BLOCK_N):
         here = first + offsets
         ok = here[:, None] < stop
-        if ONE_PAGE:
-            place = blocks.to(tl.int64) * block_stride + (first % PAGE) * token_stride
-            inner = offsets[:, None] * token_stride + dims
-        else:
-            rows = blocks.to(tl.int64) * block_stride + (here % PAGE) * token_stride
-            place = 0
-            inner = rows[:, None] + dims
+        at = places(blocks, first, offsets, dims, block_stride, token_stride, PAGE, ONE_PAGE)
         blocks = look_up(table_ptr, first + BLOCK_N, offsets, stop, PAGE, ONE_PAGE, True)
-        k = load_tile(key_ptr + place + inner, ok, dims, HEAD_DIM, HEAD_PAD, True, POLICY)
+        k = load_tile(key_ptr + at, ok, dims, HEAD_DIM, HEAD_PAD, True, POLICY)
         scores = tl.dot(query, k.T, input_precision=PRECISION)
         seen = (here[None, :] < stop) & (here[None, :] <= limit[:, None])
         scores = tl.where(seen, scores, float("-inf"))
         weights, acc, total, peak = absorb(scores, acc, total, peak, scale, True)
-        v = load_tile(value_ptr + place + inner, ok, dims, HEAD_DIM, HEAD_PAD, True, POLICY)
+        v = load_tile(value_ptr + at, ok, dims, HEAD_DIM, HEAD_PAD, True, POLICY)
         acc = tl.dot(weights.to(v.dtype), v, acc, input_precision=PRECISION)
     return acc, total, peak
 
@@ -125,6 +123,41 @@ def _item_of(
         stop = tl.minimum(start + split_len, num_keys)
         alone = num_keys <= split_len
     return item, req, start, stop, alone
+
+
+@jit
+def _store_item(
+    acc: tl.tensor,  # [BLOCK_M, HEAD_PAD]
+    total: tl.tensor,  # [BLOCK_M]
+    peak: tl.tensor,  # [BLOCK_M]
+    out_ptr: tl.tensor,
+    partial_out_ptr: tl.tensor,
+    partial_lse_ptr: tl.tensor,
+    item: tl.tensor,
+    alone: tl.tensor,
+    token: tl.tensor,
+    row: tl.tensor,  # [BLOCK_M]: the query of each row
+    head: tl.tensor,  # [BLOCK_M]: and its head
+    mask: tl.tensor,  # [BLOCK_M, HEAD_PAD]
+    num_queries: tl.tensor,
+    max_query_len: tl.tensor,
+    out_stride: tl.tensor,
+    NUM_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+) -> None:
+    """Write the result, or the partial result, of an item."""
+    dims = tl.arange(0, HEAD_PAD)[None, :]
+    empty = total == 0.0  # every key of the item is later than the row
+    result = acc / tl.where(empty, 1.0, total)[:, None]
+    if alone:
+        place = (token + row).to(tl.int64) * out_stride + head * HEAD_DIM
+        tl.store(out_ptr + place[:, None] + dims, result.to(out_ptr.dtype.element_ty), mask=mask)
+    else:
+        line = (item.to(tl.int64) * max_query_len + row) * NUM_HEADS + head
+        lse = tl.where(empty, float("-inf"), peak + tl.log2(tl.where(empty, 1.0, total)))
+        tl.store(partial_out_ptr + line[:, None] * HEAD_DIM + dims, result, mask=mask)
+        tl.store(partial_lse_ptr + line, lse, mask=row < num_queries)
 
 
 @jit
@@ -174,28 +207,20 @@ def _decode_paged_kernel(
         return
     at = tl.arange(0, BLOCK_M)
     dims = tl.arange(0, HEAD_PAD)[None, :]
-    head = tl.program_id(0) * GROUP + at % GROUP
-    row = at // GROUP
+    row, head = at // GROUP, tl.program_id(0) * GROUP + at % GROUP
     mask = (row < num_queries)[:, None] & (dims < HEAD_DIM)
     place = (token + row).to(tl.int64) * query_stride + head * HEAD_DIM
     query = tl.load(query_ptr + place[:, None] + dims, mask=mask, other=0.0)
     limit = tl.load(seq_len_ptr + req) - num_queries + row
-    column = tl.program_id(0) * HEAD_DIM
     acc, total, peak = _take_keys(
-        query, key_ptr + column, value_ptr + column,
-        block_table_ptr + req.to(tl.int64) * table_stride, limit, start, stop, block_stride,
-        token_stride, scale, HEAD_DIM, HEAD_PAD, BLOCK_M, BLOCK_N, PAGE, POLICY, PRECISION,
+        query, key_ptr, value_ptr, block_table_ptr + req.to(tl.int64) * table_stride, limit, start,
+        stop, tl.program_id(0) * HEAD_DIM, block_stride, token_stride, scale, HEAD_DIM, HEAD_PAD,
+        BLOCK_M, BLOCK_N, PAGE, POLICY, PRECISION,
     )  # fmt: skip
-    empty = total == 0.0  # every key of the item is later than the row
-    result = acc / tl.where(empty, 1.0, total)[:, None]
-    if alone:
-        place = (token + row).to(tl.int64) * out_stride + head * HEAD_DIM
-        tl.store(out_ptr + place[:, None] + dims, result.to(out_ptr.dtype.element_ty), mask=mask)
-    else:
-        line = (item.to(tl.int64) * max_query_len + row) * NUM_HEADS + head
-        lse = tl.where(empty, float("-inf"), peak + tl.log2(tl.where(empty, 1.0, total)))
-        tl.store(partial_out_ptr + line[:, None] * HEAD_DIM + dims, result, mask=mask)
-        tl.store(partial_lse_ptr + line, lse, mask=row < num_queries)
+    _store_item(
+        acc, total, peak, out_ptr, partial_out_ptr, partial_lse_ptr, item, alone, token, row, head,
+        mask, num_queries, max_query_len, out_stride, NUM_HEADS, HEAD_DIM, HEAD_PAD,
+    )  # fmt: skip
 
 
 def decode_paged(
@@ -225,7 +250,7 @@ def decode_paged(
     group = num_heads // num_kv_heads
     planned = splits if isinstance(splits, PlannedSplits) else None
     fixed = splits if isinstance(splits, FixedSplits) else FixedSplits(1, 1)
-    unused = query_start
+    unused = (query_start,) * 4
     _decode_paged_kernel[(num_kv_heads, capacity)](
         query,
         key_cache,
@@ -236,10 +261,7 @@ def decode_paged(
         out,
         partial_out,
         partial_lse,
-        planned.item_req if planned else unused,
-        planned.item_start if planned else unused,
-        planned.item_stop if planned else unused,
-        planned.first_item if planned else unused,
+        *(planned.tensors if planned else unused),
         query.stride(0),
         key_cache.stride(0),
         key_cache.stride(1),

@@ -5,8 +5,6 @@ It does not know who reads them then.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton.language as tl
 

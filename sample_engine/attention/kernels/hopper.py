@@ -1,34 +1,20 @@
 """Owns the prefill kernel for Hopper, written in Gluon: over contiguous and over paged memory.
 
-Two groups of four warps take 64 rows each; two more warps load keys and values by TMA, some blocks
-ahead. A group starts the product of its queries with the next keys before it works on the softmax
-of the last ones, so that tensor cores and the other units work at the same time, within a group
-and between the two. Keys are taken from the last to the first: only the first blocks need a mask.
-A page is one TMA copy for each line of 128 bytes of a row, to the place in shared memory where a
-contiguous tile would have it.
-
-Triton's interpreter does not run Gluon, and Gluon's interface still moves: this is written for
-Triton 3.6. It knows nothing of how a kernel is chosen (``tuning`` does).
+It says which tile a program takes, and starts the warps (``hopper_warps`` is what they do). It
+knows nothing of how a kernel is chosen (``tuning`` does).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from sample_engine.attention.kernels.common import LOG2_E
+from sample_engine.attention.kernels.hopper_warps import consume, gluon_jit, produce, produce_keys
 from sample_engine.attention.kernels.prefill import PrefillConfig
 
 __all__ = ["hopper_contiguous", "hopper_paged"]
@@ -37,156 +23,214 @@ _ROWS = 64  # of a group of warps
 _LINE = 64  # elements of 16 bits in a line of 128 bytes, the widest that TMA swizzles
 
 
-def jit(function: Callable[..., Any]) -> Any:
-    """``gluon.jit``, with a type."""
-    return gluon.jit(function)
+@gluon_jit
+def _barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr) -> Any:
+    """So many barriers, each for so many arrivals."""
+    made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for index in gl.static_range(COUNT):
+        mbarrier.init(made.index(index), count=ARRIVALS)
+    return made
 
 
-@jit
-def _weigh(
-    scores: gl.tensor,  # [64, BLOCK_N]
-    total: gl.tensor,  # [64]
-    peak: gl.tensor,  # [64]
-    limit: gl.tensor,  # [64]: the last position that each row sees
-    first: gl.tensor,
-    scale: gl.tensor,
-    MASKED: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    LAYOUT: gl.constexpr,
-) -> Any:
-    """One step of the online softmax, without the accumulator's part."""
-    if MASKED:
-        columns = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(0, LAYOUT))
-        seen = columns[None, :] <= (limit - first)[:, None]
-        scores = gl.where(seen, scores, float("-inf"))
-    new_peak = gl.maximum(peak, gl.max(scores, 1) * scale)
-    weights = gl.exp2(scores * scale - new_peak[:, None])
-    shrink = gl.exp2(peak - new_peak)
-    total = total * shrink + gl.sum(weights, 1)
-    return weights, total, new_peak, shrink
-
-
-@jit
-def _step(
-    index: gl.tensor,
-    first: gl.tensor,
-    weights: gl.tensor,  # [64, BLOCK_N]: of the block before
-    acc: gl.tensor,  # [64, HEAD_DIM]
-    total: gl.tensor,
-    peak: gl.tensor,
+@gluon_jit
+def _attend(
     query: gl.tensor,
-    buffers: gl.tensor,
-    barriers: gl.tensor,
-    limit: gl.tensor,
-    scale: gl.tensor,
-    MASKED: gl.constexpr,
-    STAGES: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    DTYPE: gl.constexpr,
-    SCORES: gl.constexpr,
-    LEFT: gl.constexpr,
-) -> Any:
-    """The scores of this block, and meanwhile the weighted values of the one before."""
-    keys, values = buffers
-    key_full, key_free, value_full, value_free = barriers
-    stage = index % STAGES
-    mbarrier.wait(key_full.index(stage), index // STAGES & 1)
-    zero = gl.zeros([64, BLOCK_N], gl.float32, SCORES)
-    tile = keys.index(stage).permute((1, 0))
-    scores = warpgroup_mma(query, tile, zero, use_acc=False, is_async=True)
-    before = index - 1
-    stage_before = before % STAGES
-    mbarrier.wait(value_full.index(stage_before), before // STAGES & 1)
-    left = gl.convert_layout(weights.to(DTYPE), LEFT)
-    acc = warpgroup_mma(left, values.index(stage_before), acc, is_async=True)
-    scores = warpgroup_mma_wait(1, deps=(scores,))
-    mbarrier.arrive(key_free.index(stage), count=1)
-    weights, total, peak, shrink = _weigh(
-        scores, total, peak, limit, first, scale, MASKED, BLOCK_N, SCORES
-    )
-    acc = warpgroup_mma_wait(0, deps=(acc,))
-    mbarrier.arrive(value_free.index(stage_before), count=1)
-    acc = acc * gl.convert_layout(shrink, gl.SliceLayout(1, acc.type.layout))[:, None]
-    return weights, acc, total, peak
-
-
-@jit
-def _clear_end(tile: gl.tensor, num_rows: gl.tensor, BLOCK_N: gl.constexpr, DIM: gl.constexpr) -> None:
-    """Write zeros behind the last key: what lies there may be NaN, which no weight of 0 removes."""
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
-    rows = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(1, LAYOUT))
-    data = tile.load(LAYOUT)
-    tile.store(gl.where((rows < num_rows)[:, None], data, gl.zeros_like(data)))
-    fence_async_shared()
-
-
-@jit
-def _consume(
-    queries: gl.tensor,
-    query_full: gl.tensor,
-    buffers: gl.tensor,
-    barriers: gl.tensor,
-    tile: gl.tensor,
+    key: gl.tensor,
+    value: gl.tensor,
     out_ptr: gl.tensor,
+    table_ptr: gl.tensor,
+    token: gl.tensor,
+    row: gl.tensor,
+    head: gl.tensor,
+    num_queries: gl.tensor,
+    first_key: gl.tensor,
+    num_keys: gl.tensor,
     out_stride: gl.tensor,
     scale: gl.tensor,
-    GROUP_OF_WARPS: gl.constexpr,
+    GROUP: gl.constexpr,
     STAGES: gl.constexpr,
     BLOCK_N: gl.constexpr,
     DIM: gl.constexpr,
+    PAGE: gl.constexpr,
+    LINE: gl.constexpr,
+    TILE_LAYOUT: gl.constexpr,
 ) -> None:
-    """One group of warps: 64 rows of the tile, all keys that they see."""
-    token, row, head, num_queries, num_keys, num_blocks, num_masked = tile
-    keys, values = buffers
-    key_full, key_free, value_full, _ = barriers
-    DTYPE: gl.constexpr = keys.dtype
-    SCORES: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 16]
-    )
-    RESULT: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, DIM, 16]
-    )
-    LEFT: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=RESULT, k_width=2)
-    row += GROUP_OF_WARPS * 64
-    rows = row + gl.arange(0, 64, layout=gl.SliceLayout(1, SCORES))
-    limit = num_keys - num_queries + rows
-    query = queries.index(GROUP_OF_WARPS)
-    mbarrier.wait(query_full, 0)
-    mbarrier.wait(key_full.index(0), 0)
-    zero = gl.zeros([64, BLOCK_N], gl.float32, SCORES)
-    first_keys = keys.index(0).permute((1, 0))
-    scores = warpgroup_mma(query, first_keys, zero, use_acc=False, is_async=True)
-    scores = warpgroup_mma_wait(0, deps=(scores,))
-    mbarrier.arrive(key_free.index(0), count=1)
-    total = gl.zeros([64], gl.float32, gl.SliceLayout(1, SCORES))
-    peak = gl.full([64], float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
-    first = (num_blocks - 1) * BLOCK_N
-    weights, total, peak, _ = _weigh(
-        scores, total, peak, limit, first, scale, True, BLOCK_N, SCORES
-    )
-    if num_keys - first < BLOCK_N:
-        mbarrier.wait(value_full.index(0), 0)
-        _clear_end(values.index(0), num_keys - first, BLOCK_N, DIM)
-    acc = gl.zeros([64, DIM], gl.float32, RESULT)
-    for index in range(1, num_masked):
-        first = (num_blocks - 1 - index) * BLOCK_N
-        weights, acc, total, peak = _step(
-            index, first, weights, acc, total, peak, query, buffers, barriers, limit, scale,
-            True, STAGES, BLOCK_N, DTYPE, SCORES, LEFT,
+    """One tile of 128 rows: who does what."""
+    PIECE: gl.constexpr = min(PAGE, BLOCK_N) if PAGE else BLOCK_N
+    seen = num_keys - num_queries + row  # the last position of the first row
+    num_blocks = (gl.minimum(seen + 128, num_keys) + BLOCK_N - 1) // BLOCK_N
+    num_masked = gl.maximum(num_blocks - (seen + 1) // BLOCK_N, 1)
+    dtype: gl.constexpr = key.dtype
+    queries = gl.allocate_shared_memory(dtype, [2, 64, DIM], query.layout)
+    keys = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, DIM], TILE_LAYOUT)
+    values = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, DIM], TILE_LAYOUT)
+    SHAPE: gl.constexpr = [STAGES * (DIM // LINE) * (BLOCK_N // PIECE), PIECE, LINE]
+    key_pieces = keys._reinterpret(dtype, SHAPE, key.layout) if PAGE else keys
+    value_pieces = values._reinterpret(dtype, SHAPE, value.layout) if PAGE else values
+    query_full = _barriers(1, 1).index(0)
+    key_full, value_full = _barriers(STAGES, 1), _barriers(STAGES, 1)
+    key_free, value_free = _barriers(STAGES, 2), _barriers(STAGES, 2)
+    fence_async_shared()
+    barriers = (key_full, key_free, value_full, value_free)
+    tile = (token, row, head, num_queries, num_keys, num_blocks, num_masked)
+    column = head // GROUP * DIM
+    gl.warp_specialize([
+        (consume, (
+            queries, query_full, (keys, values), barriers, tile, out_ptr, out_stride, scale, 0,
+            STAGES, BLOCK_N, DIM,
+        )),
+        (consume, (
+            queries, query_full, (keys, values), barriers, tile, out_ptr, out_stride, scale, 1,
+            STAGES, BLOCK_N, DIM,
+        )),
+        (produce_keys, (
+            query, queries, query_full, token + row, head * DIM, key, keys, key_pieces, key_full,
+            key_free, table_ptr, first_key, column, num_keys, num_blocks, STAGES, BLOCK_N, DIM,
+            PAGE, PIECE, LINE,
+        )),
+        (produce, (
+            value, values, value_pieces, value_full, value_free, table_ptr, first_key, column,
+            num_keys, num_blocks, STAGES, BLOCK_N, DIM, PAGE, PIECE, LINE,
+        )),
+    ], [4, 1, 1], [240, 24, 24])  # fmt: skip
+
+
+@gluon_jit
+def _hopper_kernel(
+    query: gl.tensor,  # a descriptor of [T', H, D] as [T', H * D]
+    key: gl.tensor,  # a descriptor of [S, K, D] as [S, K * D], or of the cache as [B * P, K * D]
+    value: gl.tensor,
+    out_ptr: gl.tensor,  # [T', H, D]
+    query_start_ptr: gl.tensor,  # [R' + 1] int32
+    kv_ptr: gl.tensor,  # [R' + 1] int32: where keys start; [R'] with pages: how many there are
+    block_table_ptr: gl.tensor,  # [R', max_blocks] int32
+    table_stride: gl.tensor,
+    out_stride: gl.tensor,
+    scale: gl.tensor,
+    skip_query_len: gl.tensor,
+    GROUP: gl.constexpr,
+    STAGES: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    DIM: gl.constexpr,
+    PAGE: gl.constexpr,
+    LINE: gl.constexpr,
+    TILE_MAJOR: gl.constexpr,
+    TILE_LAYOUT: gl.constexpr,
+) -> None:
+    if TILE_MAJOR:
+        head = gl.program_id(0)
+        req = gl.program_id(1)
+        row = (gl.num_programs(2) - 1 - gl.program_id(2)) * 128
+    else:
+        head = gl.program_id(1) * GROUP + gl.program_id(0) % GROUP
+        row = (gl.num_programs(0) // GROUP - 1 - gl.program_id(0) // GROUP) * 128
+        req = gl.program_id(2)
+    token = gl.load(query_start_ptr + req)
+    num_queries = gl.load(query_start_ptr + req + 1) - token
+    if PAGE:
+        first_key = 0
+        num_keys = gl.load(kv_ptr + req)
+    else:
+        first_key = gl.load(kv_ptr + req)
+        num_keys = gl.load(kv_ptr + req + 1) - first_key
+    if (row < num_queries) & (num_queries > skip_query_len):
+        _attend(
+            query, key, value, out_ptr, block_table_ptr + req.to(gl.int64) * table_stride, token,
+            row, head, num_queries, first_key, num_keys, out_stride, scale, GROUP, STAGES,
+            BLOCK_N, DIM, PAGE, LINE, TILE_LAYOUT,
         )  # fmt: skip
-    for index in range(num_masked, num_blocks):
-        weights, acc, total, peak = _step(
-            index, 0, weights, acc, total, peak, query, buffers, barriers, limit, scale,
-            False, STAGES, BLOCK_N, DTYPE, SCORES, LEFT,
-        )  # fmt: skip
-    last = num_blocks - 1
-    mbarrier.wait(value_full.index(last % STAGES), last // STAGES & 1)
-    left = gl.convert_layout(weights.to(DTYPE), LEFT)
-    acc = warpgroup_mma(left, values.index(last % STAGES), acc, is_async=True)
-    acc = warpgroup_mma_wait(0, deps=(acc,))
-    acc = acc / gl.convert_layout(total, gl.SliceLayout(1, RESULT))[:, None]
-    rows = row + gl.arange(0, 64, layout=gl.SliceLayout(1, RESULT))
-    dims = gl.arange(0, DIM, layout=gl.SliceLayout(0, RESULT))
-    place = (token + rows).to(gl.int64) * out_stride + head * DIM
-    mask = (rows < num_queries)[:, None] & (dims >= 0)[None, :]
-    gl.store(out_ptr + place[:, None] + dims[None, :], acc.to(DTYPE), mask=mask)
+
+
+def _descriptor(tensor: torch.Tensor, rows: int, width: int) -> Any:
+    """A TMA descriptor of [rows, heads, D] as [rows, heads * D], in tiles of this size."""
+    kind = gl.bfloat16 if tensor.dtype == torch.bfloat16 else gl.float16
+    layout = gl.NVMMASharedLayout.get_default_for([rows, width], kind)
+    shape = [tensor.shape[0], tensor.shape[1] * tensor.shape[2]]
+    return TensorDescriptor(tensor, shape, [tensor.stride(0), 1], [rows, width], layout)
+
+
+def _launch(
+    query: torch.Tensor,  # [T', H, D]
+    key: torch.Tensor,  # [rows, K, D]
+    value: torch.Tensor,  # [rows, K, D]
+    query_start: torch.Tensor,  # [R' + 1] int32
+    kv: torch.Tensor,  # [R' + 1] int32, or [R'] int32 with pages
+    block_table: torch.Tensor | None,  # [R', max_blocks] int32
+    out: torch.Tensor,  # [T', H, D]
+    scale: float,
+    skip_query_len: int,
+    page: int,
+    grid: tuple[int, int, int],
+    config: PrefillConfig,
+) -> None:
+    num_heads, dim = query.shape[1:]
+    block_n, line = config.block_n, min(_LINE, dim)
+    if config.block_m != 2 * _ROWS or config.pack_heads:
+        raise ValueError("variant='hopper' needs block_m=128 and pack_heads=False.")
+    if dim not in (64, 128) or query.dtype not in (torch.float16, torch.bfloat16):
+        raise ValueError(f"variant='hopper' needs 16 bits and head_dim 64 or 128, not {dim}.")
+    if page and ((page % block_n and block_n % page) or page < 8):
+        raise ValueError(f"variant='hopper': block_n={block_n} does not fit pages of {page}.")
+    rows, width = (min(page, block_n), line) if page else (block_n, dim)
+    kind = gl.bfloat16 if query.dtype == torch.bfloat16 else gl.float16
+    _hopper_kernel[grid](
+        _descriptor(query, _ROWS, dim),
+        _descriptor(key, rows, width),
+        _descriptor(value, rows, width),
+        out,
+        query_start,
+        kv,
+        query_start if block_table is None else block_table,
+        0 if block_table is None else block_table.stride(0),
+        out.stride(0),
+        scale * LOG2_E,
+        skip_query_len,
+        GROUP=num_heads // key.shape[1],
+        STAGES=config.num_stages,
+        BLOCK_N=block_n,
+        DIM=dim,
+        PAGE=page,
+        LINE=line,
+        TILE_MAJOR=config.tile_major,
+        TILE_LAYOUT=gl.NVMMASharedLayout.get_default_for([block_n, dim], kind),
+        num_warps=4,
+    )
+
+
+def hopper_contiguous(
+    query: torch.Tensor,  # [T, H, D]
+    key: torch.Tensor,  # [S, K, D]
+    value: torch.Tensor,  # [S, K, D]
+    query_start: torch.Tensor,  # [R + 1] int32
+    kv_start: torch.Tensor,  # [R + 1] int32
+    out: torch.Tensor,  # [T, H, D]
+    scale: float,
+    *,
+    grid: tuple[int, int, int],
+    config: PrefillConfig,
+) -> None:
+    """``prefill_contiguous`` on Hopper."""
+    _launch(query, key, value, query_start, kv_start, None, out, scale, 0, 0, grid, config)
+
+
+def hopper_paged(
+    query: torch.Tensor,  # [T', H, D]
+    key_cache: torch.Tensor,  # [B, P, K, D]
+    value_cache: torch.Tensor,  # [B, P, K, D]
+    block_table: torch.Tensor,  # [R', max_blocks] int32
+    query_start: torch.Tensor,  # [R' + 1] int32
+    seq_lens: torch.Tensor,  # [R'] int32
+    out: torch.Tensor,  # [T', H, D]
+    scale: float,
+    skip_query_len: int,
+    *,
+    grid: tuple[int, int, int],
+    config: PrefillConfig,
+) -> None:
+    """``prefill_paged`` on Hopper."""
+    page = key_cache.shape[1]
+    key, value = key_cache.flatten(0, 1), value_cache.flatten(0, 1)
+    _launch(
+        query, key, value, query_start, seq_lens, block_table, out, scale, skip_query_len, page,
+        grid, config,
+    )  # fmt: skip

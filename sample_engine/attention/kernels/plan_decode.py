@@ -6,8 +6,6 @@ waits for nothing, and a graph that captured it plans anew at each replay.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton.language as tl
 

@@ -21,6 +21,7 @@ __all__ = [
     "check_rows",
     "load_queries",
     "locate",
+    "no_sums",
     "prefill_grid",
     "store_rows",
 ]
@@ -104,6 +105,15 @@ def load_queries(
     place = (token + rows).to(tl.int64) * token_stride + (head + at % PACK) * HEAD_DIM
     mask = ok[:, None] & (dims < HEAD_DIM)[None, :]
     return tl.load(query_ptr + place[:, None] + dims[None, :], mask=mask, other=0.0)
+
+
+@jit
+def no_sums(BLOCK_M: tl.constexpr, HEAD_PAD: tl.constexpr) -> Any:
+    """The online softmax of no keys: weighted values, sum of weights, greatest score."""
+    acc = tl.zeros([BLOCK_M, HEAD_PAD], tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    return acc, total, peak
 
 
 @jit

@@ -24,6 +24,7 @@ from sample_engine.attention.kernels.prefill import (
     check_rows,
     load_queries,
     locate,
+    no_sums,
     prefill_grid,
     store_rows,
 )
@@ -123,9 +124,7 @@ def _prefill_contiguous_kernel(
     limit = seen + tl.arange(0, BLOCK_M) // PACK
     stop = tl.minimum(seen + BLOCK_M // PACK, num_keys)
     middle = (seen + 1) // BLOCK_N * BLOCK_N  # up to here all rows see all keys
-    acc = tl.zeros([BLOCK_M, HEAD_PAD], tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    acc, total, peak = no_sums(BLOCK_M, HEAD_PAD)
     column = head // GROUP * HEAD_DIM
     if not TMA:
         key = key + first_key.to(tl.int64) * key_stride + column
@@ -172,9 +171,7 @@ def _prefill_specialized_kernel(
     q = query.load([token + row, head * HEAD_DIM])
     limit = seen + tl.arange(0, BLOCK_M)
     stop = tl.where(row < num_queries, tl.minimum(seen + BLOCK_M, num_keys), 0)
-    acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    acc, total, peak = no_sums(BLOCK_M, HEAD_DIM)
     column = head // GROUP * HEAD_DIM
     acc, total, peak = _sweep(
         q, key, value, acc, total, peak, limit, 0, stop, num_keys, first_key, column,

@@ -22,12 +22,14 @@ from sample_engine.attention.kernels.common import (
     load_tile,
     look_up,
     next_power_of_2,
+    places,
 )
 from sample_engine.attention.kernels.prefill import (
     PrefillConfig,
     check_rows,
     load_queries,
     locate,
+    no_sums,
     prefill_grid,
     store_rows,
 )
@@ -39,7 +41,7 @@ __all__ = ["prefill_paged"]
 @jit
 def _sweep_pages(
     query: tl.tensor,  # [BLOCK_M, HEAD_PAD]
-    key: tl.tensor,  # pointer to the cache at this head, or a descriptor of the cache as [B * P, K * D]
+    key: tl.tensor,  # pointer to the cache, or a descriptor of [B * P, K * D]
     value: tl.tensor,
     table_ptr: tl.tensor,  # [max_blocks]: this request's row
     acc: tl.tensor,
@@ -63,9 +65,11 @@ def _sweep_pages(
     PRECISION: tl.constexpr,
 ) -> Any:
     """Take the keys from ``start`` to ``stop`` into the sums."""
-    offsets = tl.arange(0, BLOCK_N)
-    dims = tl.arange(0, HEAD_PAD)[None, :]
+    offsets, dims = tl.arange(0, BLOCK_N), tl.arange(0, HEAD_PAD)[None, :]
     ONE_PAGE: tl.constexpr = PAGE % BLOCK_N == 0
+    if not TMA:
+        key += column
+        value += column
     if AHEAD:
         blocks = look_up(table_ptr, start, offsets, num_keys, PAGE, ONE_PAGE, True)
     for first in tl.range(start, stop, BLOCK_N):
@@ -73,31 +77,26 @@ def _sweep_pages(
         ok = here[:, None] < num_keys
         if not AHEAD:
             blocks = look_up(table_ptr, first, offsets, num_keys, PAGE, ONE_PAGE, MASKED)
-        if ONE_PAGE:
-            line = blocks.to(tl.int64) * PAGE + first % PAGE
-            place = blocks.to(tl.int64) * block_stride + (first % PAGE) * token_stride
-            inner = offsets[:, None] * token_stride + dims
-        else:
-            rows = blocks.to(tl.int64) * block_stride + (here % PAGE) * token_stride
-            place = 0
-            inner = rows[:, None] + dims
-        if AHEAD:
-            after = first + BLOCK_N
-            blocks = look_up(table_ptr, after, offsets, num_keys, PAGE, ONE_PAGE, True)
         if TMA:
-            k = key.load([line.to(tl.int32), column])
+            line = (blocks * PAGE + first % PAGE).to(tl.int32)
         else:
-            k = load_tile(key + place + inner, ok, dims, HEAD_DIM, HEAD_PAD, MASKED, "")
+            at = places(blocks, first, offsets, dims, block_stride, token_stride, PAGE, ONE_PAGE)
+        if AHEAD:
+            blocks = look_up(table_ptr, first + BLOCK_N, offsets, num_keys, PAGE, ONE_PAGE, True)
+        if TMA:
+            k = key.load([line, column])
+        else:
+            k = load_tile(key + at, ok, dims, HEAD_DIM, HEAD_PAD, MASKED, "")
         scores = tl.dot(query, k.T, input_precision=PRECISION)
         if MASKED:
             scores = tl.where(here[None, :] <= limit[:, None], scores, float("-inf"))
         weights, acc, total, peak = absorb(scores, acc, total, peak, scale, False)
         if TMA:
-            v = value.load([line.to(tl.int32), column])
+            v = value.load([line, column])
             if MASKED:  # what was never written may be NaN
                 v = tl.where(ok, v, 0.0)
         else:
-            v = load_tile(value + place + inner, ok, dims, HEAD_DIM, HEAD_PAD, MASKED, "")
+            v = load_tile(value + at, ok, dims, HEAD_DIM, HEAD_PAD, MASKED, "")
         acc = tl.dot(weights.to(v.dtype), v, acc, input_precision=PRECISION)
     return acc, total, peak
 
@@ -144,13 +143,8 @@ def _prefill_paged_kernel(
     limit = seen + tl.arange(0, BLOCK_M) // PACK
     stop = tl.minimum(seen + BLOCK_M // PACK, num_keys)
     middle = (seen + 1) // BLOCK_N * BLOCK_N  # up to here all rows see all keys
-    acc = tl.zeros([BLOCK_M, HEAD_PAD], tl.float32)
-    total = tl.zeros([BLOCK_M], tl.float32)
-    peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    acc, total, peak = no_sums(BLOCK_M, HEAD_PAD)
     column = head // GROUP * HEAD_DIM
-    if not TMA:
-        key = key + column
-        value = value + column
     table_ptr = block_table_ptr + req.to(tl.int64) * table_stride
     acc, total, peak = _sweep_pages(
         query, key, value, table_ptr, acc, total, peak, limit, 0, middle, num_keys, column,
@@ -200,15 +194,10 @@ def prefill_paged(
         )  # fmt: skip
         return
     tma = config.variant == "descriptor"
-    if tma and page % config.block_n:
-        raise ValueError(
-            f"variant='descriptor' needs pages of a multiple of block_n={config.block_n} tokens, "
-            f"these hold {page}: use variant='pointer', or a smaller block_n."
-        )
     _prefill_paged_kernel[grid](
         query,
-        rows_descriptor(key_cache.flatten(0, 1), config.block_n) if tma else key_cache,
-        rows_descriptor(value_cache.flatten(0, 1), config.block_n) if tma else value_cache,
+        _cache_descriptor(key_cache, config.block_n) if tma else key_cache,
+        _cache_descriptor(value_cache, config.block_n) if tma else value_cache,
         block_table,
         query_start,
         seq_lens,
@@ -233,3 +222,16 @@ def prefill_paged(
         PRECISION=dot_precision(query.dtype),
         **config.options,
     )
+
+
+def _cache_descriptor(
+    cache: torch.Tensor,  # [B, P, K, D]
+    block_n: int,
+) -> Any:
+    page = cache.shape[1]
+    if page % block_n:
+        raise ValueError(
+            f"variant='descriptor' needs pages of a multiple of block_n={block_n} tokens, these "
+            f"hold {page}: use variant='pointer', or a smaller block_n."
+        )
+    return rows_descriptor(cache.flatten(0, 1), block_n)

@@ -136,9 +136,9 @@ def prefill_paged(
         tokens = slice(starts[index], starts[index + 1])
         if tokens.stop - tokens.start <= skip_query_len:
             continue
-        blocks = block_table[index, : -(-length // page)].long()
-        key = key_cache[blocks].flatten(0, 1)[:length]
-        value = value_cache[blocks].flatten(0, 1)[:length]
+        blocks = block_table[index, : -(-length // page)]
+        key = key_cache.index_select(0, blocks).flatten(0, 1)[:length]
+        value = value_cache.index_select(0, blocks).flatten(0, 1)[:length]
         out[tokens] = attend(query[tokens], key, value, scale).to(out.dtype)
 
 
@@ -205,9 +205,10 @@ def decode_paged(
     rows = torch.arange(max_query_len, device=query.device)
     tokens = (first[:, None] + rows).clamp(max=max(query.shape[0] - 1, 0))  # [N, Q]
     grouped = query[tokens].to(kind).view(*tokens.shape, num_kv_heads, -1, query.shape[2])
-    blocks = block_table[owner].long()  # [N, max_blocks]
-    keys = key_cache[blocks].flatten(1, 2).to(kind)  # [N, S, K, D]
-    values = value_cache[blocks].flatten(1, 2).to(kind)
+    blocks = block_table[owner]  # [N, max_blocks]
+    shape = (len(blocks), -1, *key_cache.shape[2:])
+    keys = key_cache.index_select(0, blocks.flatten()).to(kind).view(shape)  # [N, S, K, D]
+    values = value_cache.index_select(0, blocks.flatten()).to(kind).view(shape)
     columns = torch.arange(blocks.shape[1] * page, device=query.device)
     inside = (columns >= plan.item_start[:, None]) & (columns < plan.item_stop[:, None])  # [N, S]
     position = (length - queries)[:, None] + rows  # [N, Q]

@@ -41,6 +41,11 @@ class PlannedSplits:
     item_stop: torch.Tensor  # [N] int32
     first_item: torch.Tensor  # [R' + 1] int32
 
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """All of them, in the order of the fields."""
+        return self.item_req, self.item_start, self.item_stop, self.first_item
+
     def capacity(self, num_reqs: int) -> int:
         """Room for items."""
         del num_reqs

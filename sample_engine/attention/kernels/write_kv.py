@@ -5,8 +5,6 @@ It does not know to which request a token belongs: the slot says where it goes.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton.language as tl
 

@@ -1,0 +1,188 @@
+"""Owns the data of the attention benchmarks, the right answers, and how a kernel is timed.
+
+It does not know which kernels are compared. All of it needs a GPU, but for the shapes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable
+
+import torch
+
+from sample_engine.attention.interface import AttentionSpec, CommonAttentionMetadata, LayerCache
+from sample_engine.attention.kernels import reference
+
+__all__ = ["DecodeCase", "PrefillCase", "Timer", "copy_bandwidth", "relative_error"]
+
+_FLUSHED = 256 << 20  # bytes, several times the L2 cache
+_COPIED = 2 << 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads:
+    """A kind of attention layer."""
+
+    num_heads: int = 32
+    num_kv_heads: int = 8
+    head_dim: int = 128
+    dtype: torch.dtype = torch.bfloat16
+
+    def spec(self, page: int, device: torch.device) -> AttentionSpec:
+        """What a backend has to compute."""
+        heads = (self.num_heads, self.num_kv_heads, self.head_dim)
+        return AttentionSpec(*heads, page, self.dtype, device)
+
+
+def _paged(
+    num_reqs: int, length: int, page: int, heads: Heads, device: torch.device
+) -> tuple[LayerCache, torch.Tensor]:
+    """A cache of random numbers and a block table of pages in random places."""
+    each = -(-length // page)
+    num_blocks = 1 + num_reqs * each
+    shape = (num_blocks, page, heads.num_kv_heads, heads.head_dim)
+    cache = LayerCache(*(torch.empty(shape, dtype=heads.dtype, device=device) for _ in range(2)))
+    if device.type == "cpu":  # where kernels are only compiled
+        return cache, torch.ones(num_reqs, each, dtype=torch.int32)
+    for part in cache:
+        part.normal_()
+    mixed = 1 + torch.randperm(num_blocks - 1, device=device).int()
+    return cache, mixed.view(num_reqs, each)
+
+
+def _common(
+    num_reqs: int, queries: int, length: int, table: torch.Tensor, device: torch.device
+) -> CommonAttentionMetadata:
+    starts = torch.arange(num_reqs + 1, dtype=torch.int32) * queries
+    lengths = torch.full((num_reqs,), length, dtype=torch.int32)
+    num_tokens = num_reqs * queries
+    return CommonAttentionMetadata(
+        query_start_loc=starts.to(device),
+        seq_lens=lengths.to(device),
+        block_table=table,
+        slot_mapping=torch.zeros(num_tokens, dtype=torch.int64, device=device),
+        query_start_loc_cpu=starts,
+        seq_lens_cpu=lengths,
+        num_reqs=num_reqs,
+        num_tokens=num_tokens,
+        max_query_len=queries,
+        max_seq_len=length,
+    )
+
+
+class PrefillCase:
+    """Whole prompts: the same keys and values in a paged cache and one after the other."""
+
+    def __init__(
+        self, num_reqs: int, length: int, page: int, device: torch.device, heads: Heads = Heads()
+    ) -> None:
+        self.num_reqs, self.length, self.page, self.heads = num_reqs, length, page, heads
+        self.spec = heads.spec(page, device)
+        self.cache, table = _paged(num_reqs, length, page, heads, device)
+        self.common = _common(num_reqs, length, length, table, device)
+        size = (num_reqs * length, heads.num_heads, heads.head_dim)
+        self.query = torch.empty(size, dtype=heads.dtype, device=device)
+        if device.type == "cpu":
+            width = (num_reqs * length, heads.num_kv_heads, heads.head_dim)
+            self.key, self.value = (torch.empty(width, dtype=heads.dtype) for _ in range(2))
+        else:
+            self.query.normal_()
+            self.key, self.value = (self._contiguous(part) for part in self.cache)
+        self.out = torch.empty_like(self.query)
+
+    def _contiguous(self, cache: torch.Tensor) -> torch.Tensor:
+        pages = cache[self.common.block_table.long()].flatten(1, 2)[:, : self.length]
+        return pages.flatten(0, 1).contiguous()
+
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions that causal attention needs."""
+        heads = self.heads
+        return 2.0 * self.num_reqs * heads.num_heads * heads.head_dim * float(self.length) ** 2
+
+    def batched(self, tensor: torch.Tensor) -> torch.Tensor:
+        """As torch's own attention takes it: [requests, heads, length, D]."""
+        return tensor.view(self.num_reqs, self.length, *tensor.shape[1:]).transpose(1, 2)
+
+    def unbatched(self, out: torch.Tensor) -> torch.Tensor:
+        """And back: [T, H, D]; copies nothing if the result lies as the query did."""
+        packed: torch.Tensor = out.transpose(1, 2).flatten(0, 1)
+        return packed
+
+    def expected(self) -> torch.Tensor:
+        """The right answer, worked out in float32."""
+        out = torch.empty(self.query.shape, dtype=torch.float32, device=self.query.device)
+        starts = self.common.query_start_loc
+        reference.prefill_contiguous(
+            self.query, self.key, self.value, starts, starts, out, self.spec.scale
+        )
+        return out
+
+
+class DecodeCase:
+    """One query of each of many sequences in a paged cache."""
+
+    def __init__(
+        self, num_reqs: int, length: int, page: int, device: torch.device, heads: Heads = Heads()
+    ) -> None:
+        self.num_reqs, self.length, self.page, self.heads = num_reqs, length, page, heads
+        self.spec = heads.spec(page, device)
+        self.cache, table = _paged(num_reqs, length, page, heads, device)
+        self.common = _common(num_reqs, 1, length, table, device)
+        size = (num_reqs, heads.num_heads, heads.head_dim)
+        self.query = torch.empty(size, dtype=heads.dtype, device=device)
+        if device.type != "cpu":
+            self.query.normal_()
+        self.out = torch.empty_like(self.query)
+
+    @property
+    def bytes(self) -> float:
+        """Keys and values, each read once."""
+        each = self.heads.num_kv_heads * self.heads.head_dim * int(self.heads.dtype.itemsize)
+        total: int = 2 * self.num_reqs * self.length * each
+        return float(total)
+
+    def expected(self) -> torch.Tensor:
+        """The right answer, worked out in float32."""
+        out = torch.empty(self.query.shape, dtype=torch.float32, device=self.query.device)
+        common = self.common
+        reference.prefill_paged(
+            self.query, *self.cache, common.block_table, common.query_start_loc_cpu,
+            common.seq_lens_cpu, out, self.spec.scale,
+        )  # fmt: skip
+        return out
+
+
+class Timer:
+    """Times work on the device by events, with an L2 cache that holds nothing of it."""
+
+    def __init__(self) -> None:
+        self._flush = torch.empty(_FLUSHED, dtype=torch.int8, device="cuda")
+
+    def milliseconds(self, work: Callable[[], object], rounds: int = 20) -> float:
+        """The median time of one call."""
+        for _ in range(2):
+            work()
+        pairs = []
+        for _ in range(rounds):
+            self._flush.zero_()
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            work()
+            stop.record()
+            pairs.append((start, stop))
+        torch.cuda.synchronize()
+        return float(statistics.median(start.elapsed_time(stop) for start, stop in pairs))
+
+
+def copy_bandwidth(timer: Timer) -> float:
+    """Bytes a second of a large copy on the device, those read and those written together."""
+    source = torch.empty(_COPIED, dtype=torch.int8, device="cuda").random_(-100, 100)
+    target = torch.empty_like(source)
+    return 2 * _COPIED / (timer.milliseconds(lambda: target.copy_(source)) / 1000)
+
+
+def relative_error(out: torch.Tensor, expected: torch.Tensor) -> float:
+    """The norm of the difference by the norm of the right answer; NaN if there is one in it."""
+    return float((out.float() - expected).norm() / expected.norm())

@@ -1,0 +1,228 @@
+"""Owns the speed of our attention kernels beside that of others and of the memory, in one run.
+
+Each result is checked against float32 before its time counts. A library that is not installed is
+left out and named. How the engine's kernels are built, ``sample_engine.attention.tuning`` says;
+``sweep_attention.py`` looks for something better.
+
+    PYTHONPATH=. python benchmarks/bench_attention.py [--save]
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.metadata
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from attention_cases import DecodeCase, PrefillCase, Timer, copy_bandwidth, relative_error
+from results_file import publish, table
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from sample_engine.attention import tuning
+from sample_engine.attention.capability import capability_of
+from sample_engine.attention.flash_libraries import (
+    FlashAttention3,
+    FlashAttention4,
+    FlashLibrary,
+)
+from sample_engine.attention.interface import AttentionBackend
+from sample_engine.attention.kernels.prefill_contiguous import prefill_contiguous
+from sample_engine.attention.lazy_plan import LazyPlanBackend
+from sample_engine.attention.triton_backend import TritonBackend
+
+_MOST_ERROR = 1e-2  # of a norm, in bfloat16
+_PAGED_TARGET = 1.0  # times SDPA-flash
+_CONTIGUOUS_TARGET = 1.2
+_DECODE_TARGET = 0.85  # of copy bandwidth, at page 16
+
+Work = Callable[[], torch.Tensor]
+
+
+class Results:
+    """Rows of a table, and the figures behind them."""
+
+    def __init__(self) -> None:
+        self.timer = Timer()
+        self.rows: list[list[str]] = []
+        self.figures: dict[str, float] = {}
+        self.missing: dict[str, str] = {}
+
+    def add(
+        self, name: str, work: Work, expected: torch.Tensor, units: float, unit: str, scale: float
+    ) -> None:
+        """Check and time one; what fails is noted, not raised."""
+        try:
+            error = relative_error(work(), expected)
+            if not error < _MOST_ERROR:
+                raise RuntimeError(f"wrong: error {error:.3g}")
+            milliseconds = self.timer.milliseconds(work, rounds=30)
+        except Exception as failure:
+            self.missing[name] = f"{type(failure).__name__}: {str(failure)[:120]}"
+            return
+        speed = units / (milliseconds / 1000) / scale
+        self.figures[name] = speed
+        self.rows.append([name, f"{milliseconds:.3f}", f"{speed:.3g} {unit}", f"{error:.1e}"])
+
+
+def prefill(results: Results, num_reqs: int, length: int) -> None:
+    """Whole prompts, causal."""
+    device = torch.device("cuda")
+    label = f"prefill {num_reqs}x{length}"
+    case = PrefillCase(num_reqs, length, 16, device)
+    expected = case.expected()
+
+    def add(name: str, work: Work) -> None:
+        results.add(f"{label} {name}", work, expected, case.flops, "TFLOP/s", 1e12)
+
+    for peer, backend in (
+        ("SDPA flash", SDPBackend.FLASH_ATTENTION),
+        ("SDPA cuDNN", SDPBackend.CUDNN_ATTENTION),
+    ):
+        add(peer, _sdpa(case, backend))
+    for library in (FlashAttention3, FlashAttention4):
+        add(library.module, _library_prefill(library, case))
+    add("triton contiguous", functools.partial(_contiguous, case))
+    add("triton paged 16", _backend(TritonBackend(case.spec), case))
+    large = PrefillCase(num_reqs, length, 128, device)
+    other = large.expected()
+    name = f"{label} triton paged 128"
+    work = _backend(TritonBackend(large.spec), large)
+    results.add(name, work, other, large.flops, "TFLOP/s", 1e12)
+
+
+def _sdpa(case: PrefillCase, backend: SDPBackend) -> Work:
+    """Torch's own attention, on keys and values that were repeated for each query head before."""
+    group = case.heads.num_heads // case.heads.num_kv_heads
+    key, value = (case.batched(each.repeat_interleave(group, 1)) for each in (case.key, case.value))
+    query = case.batched(case.query)
+
+    def work() -> torch.Tensor:
+        with sdpa_kernel(backend):
+            out = torch.nn.functional.scaled_dot_product_attention(
+                query, key, value, is_causal=True
+            )
+        return case.unbatched(out)
+
+    return work
+
+
+def _library_prefill(kind: type[FlashLibrary], case: PrefillCase) -> Work:
+    @functools.cache
+    def library() -> FlashLibrary:
+        return kind()
+
+    def work() -> torch.Tensor:
+        starts, longest = case.common.query_start_loc, case.length
+        if not kind.paged:
+            return library().attend(
+                case.query, case.key, case.value, starts, starts, None, longest, longest,
+                case.spec.scale,
+            )  # fmt: skip
+        return library().attend(
+            case.query, *case.cache, starts, case.common.seq_lens, case.common.block_table,
+            longest, longest, case.spec.scale,
+        )  # fmt: skip
+
+    return work
+
+
+def _contiguous(case: PrefillCase) -> torch.Tensor:
+    starts, capability = case.common.query_start_loc, capability_of(case.spec.device)
+    prefill_contiguous(
+        case.query, case.key, case.value, starts, starts, case.out, case.spec.scale,
+        max_query_len=case.length,
+        config=tuning.prefill_config(case.spec, capability, paged=False),
+    )  # fmt: skip
+    return case.out
+
+
+def _backend(backend: AttentionBackend, case: PrefillCase | DecodeCase) -> Work:
+    metadata = backend.build(case.common)
+
+    def work() -> torch.Tensor:
+        backend.forward(case.query, case.cache, metadata, case.out)
+        return case.out
+
+    return work
+
+
+def decode(results: Results, num_reqs: int, length: int, page: int) -> None:
+    """One query of each of many long sequences."""
+    case = DecodeCase(num_reqs, length, page, torch.device("cuda"))
+    expected = case.expected()
+    label = f"decode {num_reqs}x{length} page {page}"
+
+    def add(name: str, work: Work) -> None:
+        results.add(f"{label} {name}", work, expected, case.bytes, "TB/s", 1e12)
+
+    add("triton", _backend(TritonBackend(case.spec), case))
+    add("lazy_plan", _backend(LazyPlanBackend(case.spec), case))
+
+    def flash() -> torch.Tensor:
+        return library().attend(
+            case.query, *case.cache, case.common.query_start_loc, case.common.seq_lens,
+            case.common.block_table, 1, length, case.spec.scale,
+        )  # fmt: skip
+
+    @functools.cache
+    def library() -> FlashLibrary:
+        return FlashAttention4()
+
+    add(FlashAttention4.module, flash)
+
+
+def _targets(results: Results, bandwidth: float) -> dict[str, Any]:
+    """What was to be reached, what was, and whether that is enough."""
+    speed = results.figures
+    flash = speed.get("prefill 4x4096 SDPA flash")
+    wanted = {
+        "paged to SDPA flash": ("prefill 4x4096 triton paged 16", flash, _PAGED_TARGET),
+        "contiguous to SDPA flash": ("prefill 4x4096 triton contiguous", flash, _CONTIGUOUS_TARGET),
+        "decode to copy": ("decode 64x8192 page 16 triton", bandwidth, _DECODE_TARGET),
+    }
+    found = {}
+    for name, (row, base, target) in wanted.items():
+        value = speed[row] / base if row in speed and base else None
+        met = value is not None and value >= target
+        found[name] = {"is": value and round(value, 3), "target": target, "met": met}
+    fa3 = speed.get(f"prefill 4x4096 {FlashAttention3.module}")
+    if fa3 and "prefill 4x4096 triton contiguous" in speed:
+        ratio = speed["prefill 4x4096 triton contiguous"] / fa3
+        found["contiguous to FA3"] = {"is": round(ratio, 3), "target": None, "met": True}
+    return found
+
+
+def main() -> int:
+    """Measure, print, keep the results if that is asked for; 1 if a target was missed."""
+    made = argparse.ArgumentParser(description="Attention kernels beside their peers.")
+    made.add_argument("--save", action="store_true", help="also write a file in results/")
+    options = made.parse_args()
+    results = Results()
+    bandwidth = copy_bandwidth(results.timer) / 1e12
+    results.rows.append(["copy", "", f"{bandwidth:.3g} TB/s", ""])
+    for num_reqs, length in ((4, 4096), (1, 16384)):
+        prefill(results, num_reqs, length)
+    for page in (16, 128):
+        decode(results, 64, 8192, page)
+    decode(results, 1, 8192, 16)
+    targets = _targets(results, bandwidth)
+    text = table(["what", "ms", "speed", "error"], results.rows)
+    text += "\n\n" + "\n".join(f"{name}: {found}" for name, found in targets.items())
+    text += "".join(f"\nleft out: {name}: {reason}" for name, reason in results.missing.items())
+    data = {
+        "gpu": torch.cuda.get_device_name(),
+        "triton": importlib.metadata.version("triton"),
+        "copy_tb_s": round(bandwidth, 3),
+        "figures": {name: round(value, 3) for name, value in results.figures.items()},
+        "targets": targets,
+        "missing": results.missing,
+    }
+    publish("attention", "Attention kernels", text, data, save=options.save)
+    return 0 if all(found["met"] for found in targets.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

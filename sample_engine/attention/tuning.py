@@ -1,0 +1,84 @@
+"""Owns the choice of tiles, warps and splits for the Triton kernels: tables and plain arithmetic.
+
+Nothing is measured when the engine runs: the tables hold what ``benchmarks/sweep_attention.py``
+found. It imports triton's configurations alone and asks no device.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import torch
+
+from sample_engine.attention.interface import AttentionSpec
+from sample_engine.attention.kernels.decode_paged import DecodeConfig
+from sample_engine.attention.kernels.prefill import PrefillConfig
+from sample_engine.attention.kernels.splits import FixedSplits
+
+__all__ = ["decode_config", "most_decode_queries", "prefill_config", "splits_for"]
+
+# Whether prefill on Hopper is left to the kernel in Gluon where that fits.
+_PREFER_HOPPER = False
+_HOPPER_TRITON = "3.6."  # the Triton whose Gluon it is written for
+
+_MOST_DECODE_ROWS = 64  # query heads times queries in a tile of the decode kernel
+_SPLIT_OF_FLOAT32 = 256
+_LEAST_SPLIT = 256
+_PROGRAMS_PER_PROCESSOR = 6  # so many that the last ones to end are a small part of the whole
+
+
+def prefill_config(
+    spec: AttentionSpec, capability: tuple[int, int] | None, *, paged: bool
+) -> PrefillConfig:
+    """How the prefill kernel is built; ``capability=None`` stands for the interpreter."""
+    if capability is None:
+        return PrefillConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
+    if spec.dtype == torch.float32:
+        return PrefillConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
+    if _PREFER_HOPPER and capability[0] == 9 and _fits_hopper(spec):
+        return PrefillConfig(block_m=128, block_n=128, num_warps=4, num_stages=2, variant="hopper")
+    if capability[0] in (9, 10) or capability == (8, 0):
+        return PrefillConfig(block_m=128, block_n=64, num_warps=8, num_stages=3, page_ahead=paged)
+    return PrefillConfig(block_m=64, block_n=64, num_warps=4, num_stages=2, page_ahead=paged)
+
+
+def _fits_hopper(spec: AttentionSpec) -> bool:
+    triton = importlib.metadata.version("triton")
+    sixteen_bits = spec.dtype in (torch.float16, torch.bfloat16)
+    return (
+        triton.startswith(_HOPPER_TRITON)
+        and sixteen_bits
+        and spec.head_dim in (64, 128)
+        and spec.block_size >= 8
+    )
+
+
+def decode_config(spec: AttentionSpec, capability: tuple[int, int] | None) -> DecodeConfig:
+    """How the decode kernel is built.
+
+    For float32 all splits have one length: what a request gets then does not depend on the batch.
+    """
+    if spec.dtype == torch.float32 or capability is None:
+        return DecodeConfig(block_n=32, num_warps=4, num_stages=2, split_len=_SPLIT_OF_FLOAT32)
+    return DecodeConfig(block_n=64, num_warps=4, num_stages=3)
+
+
+def most_decode_queries(spec: AttentionSpec) -> int:
+    """Requests with more queries than this are left to prefill."""
+    return max(1, _MOST_DECODE_ROWS * spec.num_kv_heads // spec.num_heads)
+
+
+def splits_for(
+    config: DecodeConfig,
+    num_kv_heads: int,
+    num_reqs: int,
+    max_seq_len: int,
+    num_processors: int,
+) -> FixedSplits:
+    """Cut the longest sequence so that all processors have work, but no piece is very small."""
+    length = config.split_len
+    if length is None:
+        wanted = -(-_PROGRAMS_PER_PROCESSOR * num_processors // (num_reqs * num_kv_heads))
+        length = max(_LEAST_SPLIT, -(-max_seq_len // wanted))
+        length = -(-length // config.block_n) * config.block_n
+    return FixedSplits(length, max(1, -(-max_seq_len // length)))

@@ -1,0 +1,221 @@
+"""A core makes the tokens that a plain loop makes, however the work is cut, shared or repeated."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from sample_engine.batch import ScheduledBatch
+from sample_engine.model_runner import StepState
+from sample_engine.request import SamplingParams
+from tests.engine.support import (
+    COUNT,
+    GREEDY,
+    PROMPTS,
+    SAMPLED,
+    VOCAB,
+    generate,
+    make_core,
+    model_folder,
+    plain_tokens,
+    run,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return model_folder(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def expected(folder: str) -> dict[SamplingParams, dict[str, list[int]]]:
+    """What each prompt is continued with, by a plain loop."""
+    return {
+        params: {
+            name: plain_tokens(folder, prompt, COUNT, params) for name, prompt in PROMPTS.items()
+        }
+        for params in (GREEDY, SAMPLED)
+    }
+
+
+Expected = dict[SamplingParams, dict[str, list[int]]]
+BOTH = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+
+
+def test_the_model_of_these_tests_says_many_different_things(expected: Expected) -> None:
+    continuations = expected[GREEDY].values()
+    assert len({tuple(tokens) for tokens in continuations}) == len(PROMPTS)
+    assert len({token for tokens in continuations for token in tokens}) > 25
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"max_num_seqs": 1},
+        {"max_num_seqs": 3},
+        {"max_num_batched_tokens": 1, "max_num_seqs": 2},
+        {"max_num_batched_tokens": 7},
+        {"max_num_batched_tokens": 500, "max_num_seqs": 10},
+        {"enable_chunked_prefill": False},
+        {"enable_prefix_caching": False},
+        {"block_size": 1, "num_blocks": 500},
+        {"block_size": 32},
+    ],
+    ids=str,
+)
+def test_tokens_do_not_depend_on_how_the_work_is_cut(
+    folder: str, expected: Expected, params: SamplingParams, settings: dict[str, Any]
+) -> None:
+    core = make_core(folder, **settings)
+    assert generate(core, PROMPTS, params) == expected[params]
+    assert core.metrics()["preemptions"] == 0
+
+
+@BOTH
+@pytest.mark.parametrize("caching", [True, False], ids=["cached", "uncached"])
+def test_tokens_do_not_depend_on_preemptions(
+    folder: str, expected: Expected, params: SamplingParams, caching: bool
+) -> None:
+    core = make_core(
+        folder, num_blocks=13, enable_prefix_caching=caching, max_num_batched_tokens=30
+    )
+    assert generate(core, PROMPTS, params) == expected[params]
+    assert core.metrics()["preemptions"] > 2
+
+
+@BOTH
+def test_tokens_do_not_depend_on_prefix_hits(
+    folder: str, expected: Expected, params: SamplingParams
+) -> None:
+    core = make_core(folder)
+    assert generate(core, PROMPTS, params) == expected[params]
+    before = core.metrics()["prefix_cached_tokens"]
+    assert generate(core, PROMPTS, params) == expected[params]
+    assert core.metrics()["prefix_cached_tokens"] - before > 60
+
+
+@BOTH
+def test_tokens_do_not_depend_on_when_a_request_arrives(
+    folder: str, expected: Expected, params: SamplingParams
+) -> None:
+    chance = random.Random(3)
+    core = make_core(folder, num_blocks=18, max_num_batched_tokens=20)
+    tokens: dict[str, list[int]] = {}
+    for name, prompt in chance.sample(sorted(PROMPTS.items()), len(PROMPTS)):
+        core.add_request(name, prompt, params)
+        for _ in range(chance.randint(0, 6)):
+            for output in core.step():
+                tokens.setdefault(output.request_id, []).extend(output.new_token_ids)
+    for name, rest in run(core)[0].items():
+        tokens.setdefault(name, []).extend(rest)
+    assert tokens == expected[params]
+
+
+def test_greedy_and_sampled_requests_share_a_batch(folder: str, expected: Expected) -> None:
+    core = make_core(folder, max_num_seqs=10)
+    for number, (name, prompt) in enumerate(PROMPTS.items()):
+        core.add_request(name, prompt, SAMPLED if number % 2 else GREEDY)
+    tokens, _ = run(core)
+    for number, name in enumerate(PROMPTS):
+        assert tokens[name] == expected[SAMPLED if number % 2 else GREEDY][name]
+
+
+# Drafts
+
+
+class Oracle:
+    """Proposes what comes next, with mistakes; it knows from a run without drafts."""
+
+    aux_layers: Sequence[int] = ()
+
+    def __init__(self, expected: dict[str, list[int]], most: int, share_right: float) -> None:
+        self.expected = expected
+        self.most = most
+        self.share_right = share_right
+        self.chance = random.Random(7)
+
+    def propose(self, batch: ScheduledBatch, state: StepState) -> list[list[int]]:
+        found = []
+        for part, sampled in zip(batch.requests, state.sampled, strict=True):
+            request = part.request
+            known = len(request.output_token_ids) + len(sampled)
+            rest = self.expected[request.request_id][known : known + self.most]
+            drafts = [
+                token if self.chance.random() < self.share_right else self.chance.randrange(VOCAB)
+                for token in rest
+            ]
+            found.append(drafts if sampled else [])
+        return found
+
+
+@BOTH
+@pytest.mark.parametrize("share_right", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("num_blocks", [200, 15], ids=["roomy", "preempting"])
+def test_drafts_change_no_token(
+    folder: str, expected: Expected, params: SamplingParams, share_right: float, num_blocks: int
+) -> None:
+    core = make_core(folder, num_blocks=num_blocks)
+    core.runner.speculator = Oracle(expected[params], 4, share_right)
+    assert generate(core, PROMPTS, params) == expected[params]
+    metrics = core.metrics()
+    accepted, drafted = metrics["accepted_per_position"], metrics["drafted_per_position"]
+    assert sum(drafted) > 50
+    assert (metrics["preemptions"] > 0) == (num_blocks == 15)
+    if share_right == 1.0:
+        assert accepted == drafted
+    else:
+        assert sum(accepted) < sum(drafted)
+
+
+def test_a_speculator_sees_hidden_states_and_features(folder: str, expected: Expected) -> None:
+    class Spy(Oracle):
+        aux_layers = (1, 0)
+        shapes: set[tuple[int, ...]] = set()  # noqa: RUF012
+
+        def propose(self, batch: ScheduledBatch, state: StepState) -> list[list[int]]:
+            assert len(state.output.aux) == 2
+            for each in (state.output.hidden, *state.output.aux):
+                assert each.shape == (batch.num_tokens, 32)
+            assert set(state.attn_metadata) == {"layers.0", "layers.1"}
+            return super().propose(batch, state)
+
+    core = make_core(folder)
+    core.runner.speculator = Spy(expected[GREEDY], 2, 1.0)
+    assert generate(core, PROMPTS, GREEDY) == expected[GREEDY]
+
+
+# On a GPU
+
+
+@pytest.mark.gpu
+@BOTH
+@pytest.mark.parametrize("backend", ["reference", "triton", "lazy_plan"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"num_blocks": 8},
+        {"max_num_batched_tokens": 7},
+        {"max_num_seqs": 1},
+        {"enable_prefix_caching": False},
+    ],
+    ids=str,
+)
+def test_a_gpu_makes_the_same_tokens(
+    folder: str,
+    expected: Expected,
+    params: SamplingParams,
+    backend: str,
+    settings: dict[str, Any],
+) -> None:
+    settings = {"block_size": 16, **settings}
+    core = make_core(folder, device="cuda", dtype="float32", attention_backend=backend, **settings)
+    assert generate(core, PROMPTS, params) == expected[params]
+    core.runner.speculator = Oracle(expected[params], 4, 0.7)
+    assert generate(core, PROMPTS, params) == expected[params]
+    core.shutdown()

@@ -1,0 +1,456 @@
+"""The front end: prompts in, text out; with a scripted core where the model does not matter."""
+
+from __future__ import annotations
+
+import gc
+import io
+import itertools
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.observe import native_libs
+from sample_engine import LLM, EngineConfig, SamplingParams
+from sample_engine.errors import ConfigError, EngineDeadError, PromptError, RemoteError
+from sample_engine.request import FinishReason, RequestOutput
+from tests.engine.process_support import (
+    MOST_PROMPT,
+    PROJECT,
+    Script,
+    children,
+    is_running,
+    wait_until_gone,
+)
+
+ENDLESS = SamplingParams(max_tokens=10**9)
+
+
+@pytest.fixture
+def llm() -> Iterator[LLM]:
+    """An engine in this process whose core repeats the prompt, two tokens at a time."""
+    with LLM(worker_method="inproc", core_factory=Script(tokens_per_step=2)) as made:
+        yield made
+
+
+@pytest.fixture
+def forked() -> Iterator[LLM]:
+    """One with a process, which takes its time."""
+    script = Script(step_seconds=0.005)
+    with LLM(worker_method="fork", device="cpu", core_factory=script) as made:
+        yield made
+
+
+def test_outputs_come_in_the_order_of_prompts_with_their_own_parameters(llm: LLM) -> None:
+    prompts = ["abc", "xy", "é", "q"]
+    params = [SamplingParams(max_tokens=n) for n in (9, 2, 4, 1)]
+    outputs = llm.generate(prompts, params)
+    assert [output.prompt for output in outputs] == prompts
+    assert [output.text for output in outputs] == ["abcabcabc", "xy", "éé", "q"]
+    assert [output.finish_reason for output in outputs] == [FinishReason.LENGTH] * 4
+    assert [output.num_prompt_tokens for output in outputs] == [3, 2, 2, 1]
+    assert len({output.request_id for output in outputs}) == 4
+
+
+def test_one_prompt_may_be_given_by_itself_and_parameters_left_out(llm: LLM) -> None:
+    (output,) = llm.generate("abc")
+    assert output.text == ("abc" * 30)[: SamplingParams().max_tokens]
+    assert output == RequestOutput(
+        request_id=output.request_id,
+        prompt="abc",
+        text=output.text,
+        token_ids=tuple(output.text.encode()),
+        finish_reason=FinishReason.LENGTH,
+        num_prompt_tokens=3,
+    )
+
+
+def test_no_prompts_are_no_outputs(llm: LLM) -> None:
+    assert llm.generate([]) == []
+    assert list(llm.generate_stream([])) == []
+
+
+def test_a_stop_string_ends_the_text_before_it_and_the_work_on_it(llm: LLM) -> None:
+    stop = SamplingParams(max_tokens=10**9, stop=("dab", "nothing"))
+    outputs = llm.generate(["abcd", "xdab", "zz"], [stop, stop, SamplingParams(max_tokens=6)])
+    assert [output.text for output in outputs] == ["abc", "x", "zzzzzz"]
+    assert outputs[0].finish_reason is FinishReason.STOP
+    # The token that completes the stop string is the last.
+    assert bytes(outputs[0].token_ids) == b"abcdab"
+    assert sorted(llm.metrics()["aborted"]) == [output.request_id for output in outputs[:2]]
+
+
+def test_the_parts_of_a_stream_are_the_output_of_generate(llm: LLM) -> None:
+    prompts = ["abcdé", "xy", ""]
+    params = SamplingParams(max_tokens=13, stop=("yx y", "cdéab"))
+    whole = llm.generate(prompts, params)
+    parts: dict[str, list[RequestOutput]] = {}
+    for chunk in llm.generate_stream(prompts, params):
+        parts.setdefault(chunk.prompt, []).append(chunk)
+    for output in whole:
+        chunks = parts[output.prompt]
+        assert "".join(chunk.text for chunk in chunks) == output.text
+        assert sum((chunk.token_ids for chunk in chunks), ()) == output.token_ids
+        assert chunks[-1].finish_reason is output.finish_reason
+        assert chunks[-1].error == (output.error and output.error.replace("'2'", "'5'"))
+        assert all(not chunk.finished for chunk in chunks[:-1])
+
+
+def test_a_stream_brings_text_as_it_comes(forked: LLM) -> None:
+    stream = forked.generate_stream("abc", ENDLESS)
+    assert [chunk.text for chunk in itertools.islice(stream, 5)] == ["a", "b", "c", "a", "b"]
+
+
+@pytest.mark.parametrize("end", ["close", "forget"])
+def test_ending_a_stream_aborts_its_requests(forked: LLM, end: str) -> None:
+    stream = forked.generate_stream(["abc", "x"], ENDLESS)
+    first = next(stream)
+    if end == "close":
+        stream.close()  # type: ignore[attr-defined]
+    else:
+        del stream
+        gc.collect()
+    assert first.text == "a"
+    assert sorted(forked.metrics()["aborted"]) == ["0", "1"]
+    assert forked.generate("q", SamplingParams(max_tokens=2))[0].text == "qq"
+
+
+def test_a_stream_computes_nothing_before_it_is_read_but_checks_at_once(llm: LLM) -> None:
+    llm.generate_stream("abc", ENDLESS)
+    assert llm.metrics()["steps"] == 0
+    with pytest.raises(TypeError):
+        llm.generate_stream([1])  # type: ignore[list-item]
+
+
+def test_streams_and_batches_can_be_read_in_turns(forked: LLM) -> None:
+    first = forked.generate_stream("abc", SamplingParams(max_tokens=9))
+    second = forked.generate_stream("xyz", SamplingParams(max_tokens=9))
+    texts = ["", ""]
+    for one, other in zip(first, second, strict=True):
+        texts[0] += one.text
+        texts[1] += other.text
+        if len(texts[0]) == 4:
+            assert forked.generate("q", SamplingParams(max_tokens=3))[0].text == "qqq"
+    assert texts == ["abcabcabc", "xyzxyzxyz"]
+
+
+def test_two_threads_may_use_one_engine(forked: LLM) -> None:
+    texts: dict[str, str] = {}
+
+    def complete(prompt: str) -> None:
+        (output,) = forked.generate(prompt, SamplingParams(max_tokens=12))
+        texts[prompt] = output.text
+
+    threads = [threading.Thread(target=complete, args=(prompt,)) for prompt in ("ab", "xyz", "q")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert texts == {"ab": "ab" * 6, "xyz": "xyz" * 4, "q": "q" * 12}
+
+
+def test_a_wrong_prompt_by_itself_is_an_error(llm: LLM) -> None:
+    with pytest.raises(PromptError, match="Request '0' has an empty prompt"):
+        llm.generate("")
+    with pytest.raises(PromptError, match="half of a surrogate pair"):
+        llm.generate("a\ud800")
+    with pytest.raises(PromptError, match="has an empty prompt"):
+        list(llm.generate_stream(""))
+
+
+@pytest.mark.parametrize("method", ["inproc", "fork"])
+def test_a_wrong_prompt_among_others_does_not_keep_them_from_finishing(
+    method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompts = ["ab", "", "\ud800", "x" * (MOST_PROMPT + 1), "cd"]
+    with LLM(worker_method=method, device="cpu", core_factory=Script()) as llm:
+        good, empty, broken, long, last = llm.generate(prompts, SamplingParams(max_tokens=4))
+    assert (good.text, last.text) == ("abab", "cdcd")
+    for output, words in ((empty, "empty"), (broken, "surrogate"), (long, "too long")):
+        assert output.finish_reason is FinishReason.ERROR
+        assert output.text == ""
+        assert output.token_ids == ()
+        assert output.error is not None
+        assert words in output.error
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith("3 of 5 prompts ended with an error")
+
+
+def test_wrong_arguments_are_refused_before_anything_is_computed(llm: LLM) -> None:
+    wrong: list[tuple[Any, Any, type[Exception], str]] = [
+        (["a", 7], None, TypeError, "Prompt 1 is 7: prompts are str"),
+        ([["a"]], None, TypeError, r"Prompt 0 is \['a'\]"),
+        (b"abc", None, TypeError, "Prompt 0 is 97"),
+        ("a", {"max_tokens": 3}, TypeError, "sampling_params holds 'max_tokens'"),
+        (["a", "b"], [SamplingParams()], PromptError, "are 2 prompts and 1 sampling_params"),
+        ("a", SamplingParams(max_tokens=1.5), PromptError, "cannot be sent"),  # type: ignore[arg-type]
+    ]
+    for prompts, params, kind, words in wrong:
+        with pytest.raises(kind, match=words):
+            llm.generate(prompts, params)
+    assert llm.metrics()["steps"] == 0
+
+
+def test_settings_are_those_of_the_configuration() -> None:
+    with pytest.raises(TypeError, match="Did you mean 'block_size'"):
+        LLM(blocksize=3)
+    with pytest.raises(ConfigError, match="block_size=3"):
+        LLM(block_size=3)
+    with LLM(worker_method="inproc", core_factory=Script(), seed=7) as llm:
+        assert llm.config == EngineConfig.of(worker_method="inproc", seed=7)
+
+
+def test_what_had_finished_is_in_the_error_of_a_core_that_is_killed() -> None:
+    script = Script(at_step="kill", step_number=4, step_seconds=0.01)
+    with LLM(worker_method="fork", device="cpu", core_factory=script) as llm:
+        with pytest.raises(EngineDeadError, match="was killed by SIGKILL") as caught:
+            llm.generate(["ab", "xy"], [SamplingParams(max_tokens=2), ENDLESS])
+        assert [output.text for output in caught.value.outputs] == ["ab"]
+        with pytest.raises(EngineDeadError, match="was killed by SIGKILL"):
+            llm.generate("ab")
+
+
+def test_what_had_finished_is_in_the_error_of_a_core_that_fails() -> None:
+    script = Script(at_step="error", step_number=4)
+    with LLM(worker_method="fork", device="cpu", core_factory=script) as llm:
+        stream = llm.generate_stream(["ab", "xy"], [SamplingParams(max_tokens=2), ENDLESS])
+        with pytest.raises(RemoteError, match="ZeroDivisionError") as caught:
+            list(stream)
+        assert [output.text for output in caught.value.outputs] == ["ab"]
+
+
+def test_without_a_process_an_error_of_the_core_is_raised_as_it_is() -> None:
+    script = Script(at_step="error", step_number=1)
+    with LLM(worker_method="inproc", core_factory=script) as llm:
+        with pytest.raises(ZeroDivisionError):
+            llm.generate("ab")
+        with pytest.raises(EngineDeadError, match="make a new engine"):
+            llm.generate("ab")
+
+
+@pytest.mark.parametrize("method", ["inproc", "fork"])
+def test_ctrl_c_ends_a_batch_and_not_the_engine(method: str) -> None:
+    script = Script(step_seconds=0.02)
+    with LLM(worker_method=method, device="cpu", core_factory=script) as llm:
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate(["abc", "x"], ENDLESS)
+        timer.join()
+        assert sorted(llm.metrics()["aborted"]) == ["0", "1"]
+        assert llm.generate("abc", SamplingParams(max_tokens=4))[0].text == "abca"
+
+
+@pytest.mark.parametrize("end", ["with", "shutdown", "forget"])
+def test_no_process_is_left_behind(end: str) -> None:
+    before = children()
+    llm = LLM(worker_method="fork", device="cpu", core_factory=Script())
+    pid = llm.info()["core_pid"]
+    assert is_running(pid)
+    if end == "with":
+        with llm:
+            pass
+    elif end == "shutdown":
+        llm.shutdown()
+        llm.shutdown()
+    else:
+        del llm
+        gc.collect()
+    assert not is_running(pid)
+    assert children() == before
+
+
+def test_an_engine_that_was_shut_down_says_so() -> None:
+    for method in ("inproc", "fork"):
+        llm = LLM(worker_method=method, device="cpu", core_factory=Script())
+        llm.shutdown()
+        with pytest.raises(EngineDeadError, match="was shut down: make a new engine"):
+            llm.generate("a")
+
+
+class Terminal(io.StringIO):
+    """A stderr that is a terminal."""
+
+    def isatty(self) -> bool:
+        """It is."""
+        return True
+
+
+@pytest.mark.parametrize(
+    ("terminal", "wished", "seconds", "shown"),
+    [
+        (False, None, 1.3, False),
+        (True, None, 0.0, False),
+        (True, None, 1.3, True),
+        (True, False, 1.3, False),
+        (False, True, 0.0, True),
+    ],
+)
+def test_a_bar_is_shown_where_it_is_seen_and_takes_long_or_is_wished(
+    monkeypatch: pytest.MonkeyPatch,
+    terminal: bool,
+    wished: bool | None,
+    seconds: float,
+    shown: bool,
+) -> None:
+    stderr = Terminal() if terminal else io.StringIO()
+    script = Script(step_seconds=seconds / 4)
+    threads = threading.active_count()
+    with LLM(worker_method="inproc", core_factory=script) as llm:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        llm.generate(["a", "b"], [SamplingParams(max_tokens=n) for n in (2, 4)], use_tqdm=wished)
+        monkeypatch.undo()
+    assert ("generating" in stderr.getvalue()) is shown
+    if shown:
+        assert "2/2" in stderr.getvalue()
+        assert "tokens/s" in stderr.getvalue()
+    else:
+        assert stderr.getvalue() == ""
+    assert threading.active_count() == threads
+
+
+def run_python(code: str, timeout: float = 120) -> str:
+    """Run a program; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=timeout,
+        cwd=PROJECT,
+    )
+    return done.stdout
+
+
+def test_importing_the_engine_imports_nothing_heavy() -> None:
+    code = """
+    import sys
+    import sample_engine
+    mine = {name for name in sys.modules if name.startswith("sample_engine")}
+    print(*sorted(mine))
+    sample_engine.LLM, sample_engine.EngineConfig, sample_engine.SamplingParams
+    heavy = ("torch", "numpy", "triton", "tqdm", "pynvml", "safetensors", "pytest_cudafork")
+    print(*(name for name in heavy if name in sys.modules))
+    """
+    assert run_python(code) == "sample_engine\n\n"
+
+
+def test_a_front_end_with_a_core_process_imports_no_torch() -> None:
+    code = """
+    import sys
+    from sample_engine import LLM, SamplingParams
+    from tests.engine.process_support import Script
+    with LLM(core_factory=Script()) as llm:
+        llm.generate(["abc"], SamplingParams(max_tokens=3))
+        print(llm.info()["worker_method"], "torch" in sys.modules)
+    """
+    assert run_python(code) == "fork False\n"
+
+
+def test_a_program_that_forgets_its_engine_ends_and_leaves_nothing() -> None:
+    code = """
+    from sample_engine import LLM, SamplingParams
+    from tests.engine.process_support import Script
+    llm = LLM(worker_method="fork", device="cpu", core_factory=Script())
+    stream = llm.generate_stream("abc", SamplingParams(max_tokens=10**9))
+    next(stream)
+    print(llm.info()["core_pid"])
+    """
+    began = time.monotonic()
+    pid = int(run_python(code))
+    assert time.monotonic() - began < 8
+    wait_until_gone(pid, 3)
+
+
+TOUCHED = """
+from pytest_cudafork.observe import phantom
+phantom.install("sm_90")
+import ctypes, sys
+from sample_engine import LLM, SamplingParams
+from tests.engine.process_support import Script
+
+def start(method):
+    with LLM(worker_method=method, device="cpu", core_factory=Script()) as llm:
+        (output,) = llm.generate("ab", SamplingParams(max_tokens=3))
+        print(method, llm.info()["worker_method"], output.text, flush=True)
+
+sys.stderr = sys.stdout
+start("auto")
+ctypes.CDLL("libcuda.so.1").cuInit(0)
+start("auto")
+start("fork")
+"""
+
+
+def test_a_parent_that_has_initialized_the_driver_gets_a_spawned_core() -> None:
+    if native_libs.why_not():
+        pytest.skip(f"needs the phantom driver: {native_libs.why_not()}")
+    words = "the CUDA driver is initialized in this process (the driver says so)"
+    assert run_python(TOUCHED).splitlines() == [
+        "auto fork aba",
+        "auto spawn aba",
+        f"The engine core is started by 'spawn', not by 'fork' as asked for: {words}. See the "
+        "reference of sample_engine, start methods.",
+        "fork spawn aba",
+    ]
+
+
+PARALLEL_FIRST = """
+import torch
+torch.set_num_threads(2)
+a = torch.rand(500, 500)
+(a @ a).add_(1).sum()  # starts the pool of threads that a forked child does not have
+from sample_engine import LLM, SamplingParams
+with LLM(worker_method="fork", device="cpu", load_format="dummy", num_blocks=64) as llm:
+    (output,) = llm.generate(["x" * 500], SamplingParams(max_tokens=3, ignore_eos=True))
+    print(len(output.token_ids), llm.info()["worker_method"])
+"""
+
+
+def test_a_core_that_is_forked_after_parallel_work_does_not_hang() -> None:
+    pytest.importorskip("torch")
+    assert run_python(PARALLEL_FIRST) == "3 fork\n"
+
+
+REAL: dict[str, Any] = {
+    "load_format": "dummy",
+    "device": "cpu",
+    "num_blocks": 64,
+    "max_num_seqs": 8,
+}
+
+
+def test_the_real_core_says_the_same_in_this_process_and_in_all_others() -> None:
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    prompts = ["def quick_sort(", "", "import os\n"]
+    params = [
+        SamplingParams(max_tokens=12, ignore_eos=True),
+        SamplingParams(),
+        SamplingParams(max_tokens=8, temperature=0.9, top_k=20, seed=3, ignore_eos=True),
+    ]
+    found = {}
+    try:
+        for method in ("inproc", "fork", "spawn", "forkserver"):
+            with LLM(worker_method=method, **REAL) as llm:
+                assert llm.info()["device"] == "cpu"
+                outputs = llm.generate(prompts, params)
+                found[method] = [(output.token_ids, output.error) for output in outputs]
+    finally:
+        torch.set_num_threads(threads)
+    first = found["inproc"]
+    assert [len(token_ids) for token_ids, _ in first] == [12, 0, 8]
+    assert first[1][1] is not None
+    assert "empty prompt" in first[1][1]
+    assert all(other == first for other in found.values())
