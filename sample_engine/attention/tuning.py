@@ -18,7 +18,7 @@ from sample_engine.attention.kernels.splits import FixedSplits
 __all__ = ["decode_config", "most_decode_queries", "prefill_config", "splits_for"]
 
 # Whether prefill on Hopper is left to the kernel in Gluon where that fits.
-_PREFER_HOPPER = False
+_PREFER_HOPPER = True
 _HOPPER_TRITON = "3.6."  # the Triton whose Gluon it is written for
 
 _MOST_DECODE_ROWS = 64  # query heads times queries in a tile of the decode kernel
