@@ -41,8 +41,8 @@ class Advice:
         entry: The public entry point from which the chain starts; "" if no chain is known.
         chain: The shortest way from there to a sink; () too where the entry is the sink.
         lazy: The one import whose removal frees most modules; None if none frees any.
-        together: A few imports that must go together, where each of them frees more modules
-            than the one does; else None.
+        together: A few imports that free more modules together, and each of them at least as
+            many as the one does; else None.
 
     """
 
@@ -91,7 +91,7 @@ class _Adviser:
         sinks = self._sinks(records)
         if not sinks:
             return Advice(where, culprit, modules)
-        links = self._relevant(sinks)
+        links = self._relevant(modules, sinks)
         entry, path = _entry(links, records, modules, sinks)
         chain = tuple(self._graph.edges[pair] for pair in itertools.pairwise(path))
         lazy = self._best_edge(links, modules, sinks, _depths(links, records, modules))
@@ -113,13 +113,14 @@ class _Adviser:
                 found.add(names[min(own[-1] + 1, len(names) - 1) if own else 0])
         return tuple(sorted(found))
 
-    def _relevant(self, sinks: Collection[str]) -> dict[str, list[str]]:
-        """Leave of the graph what leads to a sink, and of that what does not lead on from one."""
+    def _relevant(self, modules: Sequence[str], sinks: Collection[str]) -> dict[str, list[str]]:
+        """Leave of the graph what is on a way from a module to a sink."""
         near = reach.distances(reach.turned(self._links), sinks)
+        met = reach.distances(self._links, modules)
         return {
-            node: [end for end in ends if end in near]
-            for node, ends in self._links.items()
-            if near.get(node)
+            node: [end for end in self._links[node] if end in near]
+            for node in met
+            if near.get(node) and node in self._links
         }
 
     def _best_edge(
@@ -145,7 +146,7 @@ class _Adviser:
         entry: str,
         lazy: Cut | None,
     ) -> Cut | None:
-        """Return a few edges each of which frees more than the best one does alone.
+        """Return a few edges that free more, each at least as many as the best one does alone.
 
         Tried are the smallest cuts below all modules at once, below the entry point, and below
         those nodes that stand before most others. So it need not be the best of all sets.
@@ -228,7 +229,7 @@ def advice_lines(advice: Advice, base: str | None = None) -> list[str]:
 def _shown(advice: Advice, base: str | None) -> str:
     culprit = advice.culprit
     if culprit is None:
-        return advice.where
+        return advice.where or "no line is known"
     return f"{short_path(culprit.filename, base)}:{culprit.lineno} ({advice.scope})"
 
 
@@ -259,6 +260,8 @@ def to_do(advice: Advice, base: str | None = None) -> list[str]:
     if advice.together is not None:
         first = "or " if lines else ""
         lines.append(first + _make_lazy(advice.together, len(advice.modules), base))
+    if advice.culprit is None:
+        return ["no Python was running, so nothing can be said of who imports it"]
     return lines or ["change the line itself: no import that can be made lazy frees a module"]
 
 

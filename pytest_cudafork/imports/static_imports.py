@@ -147,7 +147,7 @@ def _absolute(module: str, level: int, name: str, is_package: bool) -> str:
     if level == 0:
         return module
     parts = name.split(".") if is_package else name.split(".")[:-1]
-    base = parts[: len(parts) - (level - 1)]
+    base = parts[: max(0, len(parts) - (level - 1))]
     if not base:
         return ""
     return ".".join([*base, module]) if module else ".".join(base)

@@ -6,7 +6,7 @@
   const byId = (id) => document.getElementById(id);
   const modules = data.modules; // {name, state, verdict, culprit, reason, path, inside}
   const culprits = data.culprits;
-  const LEFT_MS = 60, ROW = 22, GAP = 14;
+  const TYPING_MS = 60, GAP = 12, COLUMN_GAP = 54;
   const RANK = { other: 0, clean: 1, leads: 2, holds: 3 };
   const COLOUR = { other: "#cfd8dc", clean: "#c8e6c9", leads: "#ffb74d", holds: "#d32f2f" };
 
@@ -67,7 +67,8 @@
     (worst, index) => (RANK[modules[index].state] > RANK[worst] ? modules[index].state : worst), "other");
   const shortName = (name) => {
     const root = roots.find((node) => name.startsWith(node.name + "."));
-    return root ? name.slice(root.name.length + 1) : name;
+    const parts = (root ? name.slice(root.name.length + 1) : name).split(".");
+    return (parts.length > 2 ? "…" : "") + parts.slice(-2).join(".\n");
   };
   const counts = (members) => {
     const number = { touching: 0, clean: 0, other: 0 };
@@ -119,7 +120,17 @@
       const edge = edges.get(ids[i] + " " + ids[j]);
       if (edge) { cuts.add(edge.id); edge.cut = where; }
     }
+    if (chosen >= 0) narrow(nodes, edges);
     return { nodes, edges, cuts, ids };
+  };
+  const narrow = (nodes, edges) => { // to what is on the chains of the chosen culprit
+    const kept = new Set(["c" + chosen]);
+    for (const edge of edges.values()) if (edge.culprits.includes(chosen)) { kept.add(edge.source); kept.add(edge.target); }
+    for (const [id, node] of nodes) if (!kept.has(id) && node.name !== marked) nodes.delete(id);
+    for (const [key, edge] of edges) {
+      if (!nodes.has(edge.source) || !nodes.has(edge.target)) edges.delete(key);
+      else if (!edge.culprits.includes(chosen)) edge.chain = false;
+    }
   };
 
   // -- where it is drawn -----------------------------------------------------------------------
@@ -128,7 +139,7 @@
     return { width: Math.max(...lines.map((line) => Math.min(line.length, 46))) * 6.6 + 18, height: lines.length * 14 + 10 };
   };
   const place = (nodes, edges) => {
-    const graph = new dagre.graphlib.Graph().setGraph({ rankdir: "LR", ranksep: 70, nodesep: 10 }).setDefaultEdgeLabel(() => ({}));
+    const graph = new dagre.graphlib.Graph().setGraph({ rankdir: "LR", ranksep: 50, nodesep: 10 }).setDefaultEdgeLabel(() => ({}));
     const drawn = new Set();
     for (const edge of edges.values()) if (edge.chain) { drawn.add(edge.source); drawn.add(edge.target); graph.setEdge(edge.source, edge.target); }
     for (const node of nodes.values()) {
@@ -143,30 +154,32 @@
       if (!columns.has(key)) columns.set(key, []);
       columns.get(key).push({ id, y: at.y, width: at.width, height: at.height });
     }
-    // A column that is too tall to be read is folded into several.
+    // A column that is too tall to be read is folded into several: the more there is, the later.
+    const most = Math.max(14, Math.ceil(Math.sqrt(3 * drawn.size)));
+    const tall = graph.graph().height || 0;
     const positions = {};
     let left = 0, bottom = 0;
     for (const key of [...columns.keys()].sort((a, b) => a - b)) {
       const column = columns.get(key).sort((a, b) => a.y - b.y);
-      const folds = Math.ceil(column.length / ROW);
+      const folds = Math.ceil(column.length / most);
       const each = Math.ceil(column.length / folds);
       for (let fold = 0; fold < folds; fold += 1) {
         const part = column.slice(fold * each, (fold + 1) * each);
         const width = Math.max(...part.map((box) => box.width));
         const height = part.reduce((sum, box) => sum + box.height + GAP, 0);
-        const keep = columns.size > 1 && folds === 1 && graph.graph().height < ROW * 50;
+        const keep = columns.size > 1 && folds === 1 && tall < most * 50;
         let y = -height / 2;
         for (const box of part) {
-          positions[box.id] = { x: left + width / 2, y: keep ? box.y - graph.graph().height / 2 : y + box.height / 2 };
+          positions[box.id] = { x: left + width / 2, y: keep ? box.y - tall / 2 : y + box.height / 2 };
           y += box.height + GAP;
           bottom = Math.max(bottom, positions[box.id].y + box.height / 2);
         }
-        left += width + (fold + 1 < folds ? 24 : 110);
+        left += width + (fold + 1 < folds ? 24 : COLUMN_GAP);
       }
     }
     // What leads nowhere is put below, in rows.
     let x = 0, y = bottom + 60;
-    const broad = Math.max(left - 110, 1300);
+    const broad = Math.max(left - COLUMN_GAP, 1300);
     const rest = [...nodes.values()].filter((node) => !drawn.has(node.id));
     for (const node of rest.sort((a, b) => (a.name < b.name ? -1 : 1))) {
       const box = sizeOf(node);
@@ -185,13 +198,13 @@
     { selector: "node[kind = 'culprit']", style: { shape: "cut-rectangle", "background-color": "#7f0000", color: "#fff", "font-weight": 700 } },
     { selector: "edge", style: { width: "data(width)", "line-color": "#d9dde0", "target-arrow-color": "#d9dde0", "target-arrow-shape": "triangle", "curve-style": "bezier", "arrow-scale": 0.8 } },
     { selector: "edge[?chain]", style: { "line-color": "#e0883a", "target-arrow-color": "#e0883a", "z-index": 5 } },
-    { selector: ".dim", style: { opacity: 0.18 } },
     { selector: "edge.cut", style: { "line-color": "#1565c0", "target-arrow-color": "#1565c0", "line-style": "dashed", width: 5, label: "data(cut)", "font-size": 11, color: "#0d47a1", "text-background-color": "#fff", "text-background-opacity": 1, "text-background-padding": 2, "z-index": 9 } },
     { selector: ".marked", style: { "border-width": 5, "border-color": "#6a1b9a" } },
   ];
-  const cy = cytoscape({ container: byId("graph"), style, minZoom: 0.05, maxZoom: 3, wheelSensitivity: 0.3, autoungrabify: false });
+  const cy = cytoscape({ container: byId("graph"), style, minZoom: 0.05, maxZoom: 3, autoungrabify: false });
 
   const draw = (keepView) => {
+    byId("tip").hidden = true; // what it told of may be gone
     const { nodes, edges, cuts, ids } = build();
     const positions = place(nodes, edges);
     const elements = [];
@@ -201,18 +214,13 @@
     cy.batch(() => {
       cy.elements().remove();
       cy.add(elements);
-      if (chosen >= 0) {
-        cy.elements().addClass("dim");
-        const hot = cy.edges().filter((edge) => edge.data("culprits").includes(chosen));
-        hot.union(hot.connectedNodes()).union(cy.getElementById("c" + chosen)).removeClass("dim");
-      }
-      for (const id of cuts) cy.getElementById(id).addClass("cut").removeClass("dim");
+      for (const id of cuts) cy.getElementById(id).addClass("cut");
     });
     if (keepView) cy.viewport(view); else cy.fit(cy.elements(), 30);
     if (marked) {
       const index = modules.findIndex((module) => module.name === marked);
       const node = tree.has(marked) ? cy.getElementById(ids[index] || "p" + marked) : cy.collection();
-      node.addClass("marked").removeClass("dim");
+      node.addClass("marked");
       if (node.length) { cy.center(node); if (cy.zoom() < 0.8) cy.zoom({ level: 0.8, position: node.position() }); cy.center(node); }
     }
     [...byId("culprits").children].forEach((item, number) => item.classList.toggle("chosen", number === chosen));
@@ -287,7 +295,7 @@
       for (const name of hits.slice(0, 12)) entry(byId("found"), name, () => mark(name));
       if (hits.length > 12) entry(byId("found"), "... and " + (hits.length - 12) + " more", () => {});
       if (!hits.length) entry(byId("found"), "no module of this name", () => {});
-    }, LEFT_MS);
+    }, TYPING_MS);
   });
   byId("find").addEventListener("keydown", (event) => { if (event.key === "Enter" && byId("found").firstChild) byId("found").firstChild.click(); });
   byId("open-touching").addEventListener("click", () => {
