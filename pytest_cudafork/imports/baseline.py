@@ -238,10 +238,14 @@ def _entry(path: str, text: str, table: str, module: str, culprit: Any) -> Entry
 
 def _wrong(path: str, text: str, key: str, what: str) -> BaselineError:
     """Return the error about a key, with the first line that bears it."""
-    lines = text.splitlines()
-    shown = re.compile(rf"""^\s*\[?\s*["']?{re.escape(key)}["']?\s*[]=.]""")
-    number = next((n for n, line in enumerate(lines, 1) if shown.match(line)), 1)
-    return BaselineError(f"{path}:{number}: {key!r} {what}.")
+    quoted = re.escape(key)
+    shown = re.compile(rf"""\s*\[*\s*("{quoted}"|'{quoted}'|{quoted})\s*[]=.]""")
+    lines = text.split("\n")
+    for bears in (shown.match, lambda line: key in line):
+        for number, line in enumerate(lines, 1):
+            if bears(line):
+                return BaselineError(f"{path}:{number}: {key!r} {what}.")
+    return BaselineError(f"{path}:1: {key!r} {what}.")  # written with escapes
 
 
 def _encodable(text: str) -> str:

@@ -14,7 +14,6 @@ import difflib
 import fnmatch
 import importlib
 import importlib.metadata
-import itertools
 import keyword
 import os
 import pkgutil
@@ -32,6 +31,7 @@ from importlib.machinery import (
     PathFinder,
     all_suffixes,
 )
+from itertools import accumulate
 from typing import Any
 from zipimport import zipimporter
 
@@ -92,13 +92,12 @@ def find_modules(
     found = search.root(package)
     if found is None:
         raise UnknownPackage(_unknown(package, search))
-    parents = itertools.accumulate(package.split("."), "{}.{}".format)
-    if any(_matches(name, exclude) for name in parents):
+    if any(_matches(name, exclude) for name in accumulate(package.split("."), "{}.{}".format)):
         return []
     module, locations = found
     below = list(_walk(search, package, locations, exclude, ()))
     if module.is_package and not module.path and not below:
-        if exclude and any(_walk(search, package, locations, (), ())):
+        if any(_walk(search, package, locations, (), ())):
             return []
         raise UnknownPackage(
             f"{package!r} is a folder without a Python module in it ({', '.join(locations)})."
@@ -160,7 +159,6 @@ class _Search:
         self._others = [] if path is not None else [f for f in sys.meta_path if f not in own]
 
     def path(self) -> list[str]:
-        """Where top-level names are looked for."""
         return [entry or os.curdir for entry in (sys.path if self._path is None else self._path)]
 
     def root(self, package: str) -> tuple[FoundModule, list[str]] | None:
@@ -347,6 +345,6 @@ def _installed_as(name: str) -> str:
         for module, distributions in importlib.metadata.packages_distributions().items()
         if _is_name(module) and normalized(name) in map(normalized, distributions)
     )
-    if modules:
-        return f" The distribution {name!r} is imported as {' or '.join(map(repr, modules))}."
-    return " What is imported may be called otherwise than what is installed (PyYAML: 'yaml')."
+    if not modules:
+        return " What is imported may be called otherwise than what is installed (PyYAML: 'yaml')."
+    return f" The distribution {name!r} is imported as {' or '.join(map(repr, modules))}."

@@ -20,6 +20,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import io
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,6 +32,7 @@ from pytest_cudafork.observe.after_import import after_import
 
 _MOST_NAMED = 5
 _SUFFIXES = sorted(all_suffixes(), key=len, reverse=True)
+_PTH = re.compile(r"^[^/,\n]+\.pth(?=,)", re.M)
 
 
 class AlreadyImported(RuntimeError):
@@ -44,8 +46,8 @@ def hide(libraries: Sequence[str]) -> Callable[[], None]:
     ``importlib.util`` returns None, and ``importlib.metadata`` does not know the distribution:
     one that bears the library's name, or whose modules are all hidden. The modules are read from
     RECORD (with the folders that its ``.pth`` files add) or else ``top_level.txt``; where neither
-    tells, as in some editable installs, the name alone decides. A distribution that also brings
-    a module that is not hidden stays.
+    tells, as in some editable installs or where a distribution only requires others, the name
+    alone decides. A distribution that also brings a module that is not hidden stays.
 
     Args:
         libraries: Names as imported, top-level or dotted; all that lies below goes with them.
@@ -149,10 +151,10 @@ def modules_of(distribution: importlib.metadata.Distribution) -> Iterator[str]:
     Where only ``top_level.txt`` tells, top-level names stand for all that is below.
     """
     record = distribution.read_text("RECORD") or ""
-    files = [row[0] for row in csv.reader(record.splitlines()) if row]
-    roots = [root for file in files if file.endswith(".pth") for root in _added(distribution, file)]
+    roots = [root for file in _PTH.findall(record) for root in _added(distribution, file)]
     told = False
-    for file in files:
+    # Lazily: a record may have twenty thousand lines, and mostly the first one tells enough.
+    for file in (row[0] for row in csv.reader(io.StringIO(record)) if row):
         inside = next((file[len(root) :] for root in roots if file.startswith(root)), file)
         name = _module_of(inside)
         if name:

@@ -12,7 +12,7 @@ import sys
 import textwrap
 import types
 from collections.abc import Iterator, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +75,12 @@ def known() -> set[str]:
 def test_an_import_fails_as_that_of_a_missing_module_does(shelf: Shelf) -> None:
     with hidden("hidden_lib"):
         for statement in ("import hidden_lib", "import hidden_lib.sub", "from hidden_lib import x"):
-            with pytest.raises(ModuleNotFoundError, match="^No module named 'hidden_lib'$") as told:
+            with pytest.raises(
+                ModuleNotFoundError, match=r"^No module named 'hidden_lib'$"
+            ) as told:
                 exec(statement)
             assert told.value.name == "hidden_lib"
-        with pytest.raises(ModuleNotFoundError, match="^No module named 'hidden_lib'$"):
+        with pytest.raises(ModuleNotFoundError, match=r"^No module named 'hidden_lib'$"):
             importlib.import_module("hidden_lib")
     importlib.import_module("hidden_lib.sub")
 
@@ -136,7 +138,7 @@ def test_a_distribution_that_brings_more_stays_and_one_of_the_name_goes(shelf: S
 
 def test_the_distribution_of_a_dotted_name_is_told_by_its_files(shelf: Shelf) -> None:
     shelf.put("space-tile", "space/tile/__init__.py", "space/tile/ops.py")
-    shelf.put("tiles-for-space", "space/tile/more.cpython-311-x86_64-linux-gnu.so")
+    shelf.put("tiles-for-space", f"space/tile/more{EXTENSION_SUFFIXES[0]}")
     shelf.put("space-core", "space/core/__init__.py")
     with hidden("space.tile"):
         assert known() & {"space-tile", "tiles-for-space", "space-core"} == {"space-core"}
@@ -209,7 +211,7 @@ def test_finders_that_come_later_find_nothing_of_it(
         sys.meta_path.insert(0 if first else len(sys.meta_path), finder)
         try:
             assert importlib.util.find_spec("hidden_lib") is None
-            with pytest.raises(ModuleNotFoundError, match="^No module named 'hidden_lib'$"):
+            with pytest.raises(ModuleNotFoundError, match=r"^No module named 'hidden_lib'$"):
                 importlib.import_module("hidden_lib")
             with pytest.raises(importlib.metadata.PackageNotFoundError):
                 importlib.metadata.version("hid-den-lib")
