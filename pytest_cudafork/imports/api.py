@@ -86,6 +86,7 @@ def run(
     """Audit modules that were found; the arguments are those of ``audit``, made ready.
 
     Raises:
+        ValueError: A library cannot be hidden.
         RuntimeError: This is not Linux.
 
     """
@@ -93,6 +94,7 @@ def run(
         raise RuntimeError(f"the import audit works on Linux only (this is {sys.platform})")
     targets = targets_of(found, without)
     with contextlib.closing(Auditors(settings, found, confirm=confirm)) as auditors:
+        auditors.check_hidden(without)
         auditors.expect(targets)
         return list(_answers(auditors, targets, progress))
 

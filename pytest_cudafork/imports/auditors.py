@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_cudafork.imports import preload
-from pytest_cudafork.imports.auditor import Auditor
+from pytest_cudafork.imports.auditor import Auditor, why_not
 from pytest_cudafork.imports.confirm import Confirmer, Settled
 from pytest_cudafork.imports.discover import FoundModule
 from pytest_cudafork.imports.settings import AuditSettings
@@ -76,6 +76,18 @@ class Auditors:
         device = self._settings.device
         jobs = self._settings.jobs
         return f"{words.get(device, f'phantom ({device})')}, {jobs} at a time"
+
+    def check_hidden(self, libraries: Sequence[str]) -> None:
+        """Check that libraries can be hidden; asks a process of the audit, if there are any.
+
+        Raises:
+            ValueError: One of them cannot, or nothing can be observed.
+
+        """
+        names = dict.fromkeys(name for library in libraries for name in library.split("+"))
+        reason = why_not(self._settings._replace(without="+".join(names))) if names else ""
+        if reason:
+            raise ValueError(reason)
 
     def expect(self, targets: Iterable[Target]) -> None:
         """Say which answers will be asked for, and in which order.

@@ -6,11 +6,14 @@ It does not know how a module is imported. The options are those of pytest, with
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
 from pytest_cudafork import option, options, options_imports
@@ -42,19 +45,37 @@ def main(args: Sequence[str]) -> int:
     parser = _parser()
     given = parser.parse_args(args)
     try:
-        with plan.usage_errors():
+        with plan.usage_errors(), _stoppable():
             findings = _audit(given)
     except (ValueError, RuntimeError) as error:
         parser.exit(USAGE, f"{parser.prog}: error: {error}\n")
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         sys.stderr.write("interrupted\n")
-        return 130
+        return 128 + (stop.args[0] if stop.args else signal.SIGINT)
     written = [*_write_json(given.json, findings), *write_results(findings)]
     _show(findings, written, full=given.verbose)
     outcomes = {findings.outcome(record) for record in findings.records}
     if Outcome.ERROR in outcomes or any(line.tone == "bad" for line in written):
         return USAGE
     return TOUCHES if Outcome.FAILED in outcomes else CLEAN
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let SIGTERM end the audit as an interrupt does, so that nothing is left behind."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _parser() -> argparse.ArgumentParser:

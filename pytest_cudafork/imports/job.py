@@ -13,10 +13,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from pytest_cudafork.imports import importer
+from pytest_cudafork.imports.slate import Slate
 from pytest_cudafork.isolate import child, last_words, leftovers
 from pytest_cudafork.isolate.wire import new_cookie
 
 _MOST_OUTPUT = 2000
+_BLOCK_BYTES = 512
+_MOST_KEPT = 64 << 20
+"""What a module may write before the start of it is forgotten; one of them writes for ever."""
 _DYING_SECONDS = 5.0
 
 
@@ -31,11 +35,11 @@ class Job:
         self.pid = 0
         self.pidfd = -1
         self._asked = 0.0
-        self._cookie = new_cookie()
-        self._fds = [
-            os.memfd_create(f"pytest-cudafork-{name}", os.MFD_CLOEXEC)
-            for name in ("report", "output", "stacks")
-        ]
+        self.cookie = new_cookie()
+        self._slate = Slate()
+        self._leave = os._exit
+        self._output = os.memfd_create("pytest-cudafork-output", os.MFD_CLOEXEC)
+        self._stacks = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
 
     def start(self, private: Iterable[int], body: Callable[[Job], NoReturn]) -> None:
         """Fork, close ``private`` descriptors in the child, and run ``body`` there.
@@ -57,18 +61,22 @@ class Job:
             for fd in private:
                 os.close(fd)
             child.forget_parent_exit_work()
-            child.prepare(self._fds[2])
-            leftovers.wear(self._cookie)
-            os.dup2(self._fds[1], 1)
-            os.dup2(self._fds[1], 2)
+            child.prepare(self._stacks)
+            leftovers.wear(self.cookie)
+            os.dup2(self._output, 1)
+            os.dup2(self._output, 2)
             body(self)
         finally:
-            os._exit(child.EXIT_LOST)
+            self._leave(child.EXIT_LOST)
 
-    def report(self, told: importer.Told) -> None:
-        """Say how it went; in the child."""
-        with contextlib.suppress(OSError):  # the module has closed it
-            os.pwrite(self._fds[0], importer.encode(told), 0)
+    def report(self, told: importer.Told) -> NoReturn:
+        """Say how it went, and end; in the child."""
+        self._slate.write(importer.encode(told))
+        self._leave(0)
+
+    def forget_output(self) -> None:
+        """Keep the output from filling the memory."""
+        forget_start(self._output)
 
     def end(self) -> None:
         """Make the child write its stacks and die; called again, kill it if it does not."""
@@ -92,13 +100,11 @@ class Job:
             os.killpg(self.pid, signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        sweeper.add(self._cookie, self.pid)
-        told = importer.decode(_read(self._fds[0]))
-        text = {
-            name: _read(fd, _MOST_OUTPUT).decode("utf-8", "replace").strip()
-            for name, fd in (("output", self._fds[1]), ("stacks", self._fds[2]))
-        }
-        for fd in (*self._fds, self.pidfd):
+        sweeper.add(self.cookie, self.pid)
+        told = importer.decode(self._slate.read())
+        self._slate.close()
+        text = {"output": last_text(self._output), "stacks": last_text(self._stacks)}
+        for fd in (self._output, self._stacks, self.pidfd):
             os.close(fd)
         return {
             "module": self.module,
@@ -111,8 +117,17 @@ class Job:
         }
 
 
-def _read(fd: int, most: int = 0) -> bytes:
-    """Return what is in a memory file, or its end."""
+def last_text(fd: int) -> str:
+    """Return the end of what is in a memory file; not what it begins with, where that is gone."""
     size = os.fstat(fd).st_size
-    start = max(0, size - most) if most else 0
-    return os.pread(fd, size - start, start)
+    data = os.pread(fd, _MOST_OUTPUT, max(0, size - _MOST_OUTPUT))
+    return data.lstrip(b"\0").decode("utf-8", "replace").strip()
+
+
+def forget_start(fd: int) -> None:
+    """Give back a memory file's memory if it takes too much.
+
+    Who writes to it goes on where it was, so that the file begins with a hole.
+    """
+    if os.fstat(fd).st_blocks * _BLOCK_BYTES > _MOST_KEPT:
+        os.ftruncate(fd, 0)

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from pytest_cudafork.imports.discover import FoundModule, UnknownPackage, find_modules
-from pytest_cudafork.imports.preload import cores
 from pytest_cudafork.imports.settings import DEFAULT_FACE, AuditSettings
+from pytest_cudafork.isolate import cores
 from pytest_cudafork.options import Device, DeviceKind
 from pytest_cudafork.options_imports import ImportSettings
 from pytest_cudafork.session import has_real_driver, resolve_device
@@ -23,9 +23,12 @@ def find_all(packages: Sequence[str], exclude: Sequence[str]) -> dict[str, list[
     """Return the modules of all packages; a package that lies in another one is part of that.
 
     Raises:
-        ValueError: A package is not there, or a pattern can match nothing.
+        ValueError: No package is named, one is not there or excluded, or a pattern can match
+            nothing.
 
     """
+    if not packages:
+        raise ValueError("no package is named: give the name that is imported, such as 'vllm'")
     outer = [
         name
         for name in dict.fromkeys(packages)
@@ -36,7 +39,7 @@ def find_all(packages: Sequence[str], exclude: Sequence[str]) -> dict[str, list[
 
 def _find(package: str, exclude: Sequence[str]) -> list[FoundModule]:
     try:
-        return find_modules(package, exclude)
+        found = find_modules(package, exclude)
     except UnknownPackage as error:
         folder = package.partition(".")[0]
         if os.path.isdir(folder):
@@ -45,6 +48,9 @@ def _find(package: str, exclude: Sequence[str]) -> list[FoundModule]:
                 "with `python -m pytest`, or set `pythonpath = .` in the ini file."
             ) from None
         raise
+    if not found:
+        raise ValueError(f"nothing is left of {package!r}: it is excluded by {', '.join(exclude)}")
+    return found
 
 
 def settings_of(imports: ImportSettings, device: Device) -> AuditSettings:
@@ -63,7 +69,7 @@ def settings_of(imports: ImportSettings, device: Device) -> AuditSettings:
     return AuditSettings(
         device=face,
         timeout=imports.timeout,
-        jobs=imports.jobs or cores(),
+        jobs=imports.jobs or cores.usable(),
         memory=imports.memory,
     )
 

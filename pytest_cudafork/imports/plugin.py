@@ -21,10 +21,11 @@ from pytest_cudafork.imports.findings import Findings
 from pytest_cudafork.imports.items import AUDIT, ImportItem
 from pytest_cudafork.imports.records import ImportRecord
 from pytest_cudafork.imports.summary import Line, summary_lines, write_results
+from pytest_cudafork.isolate import termination
 from pytest_cudafork.isolate.other_plugins import stop_time_limit
 from pytest_cudafork.markers import leave_alone
 from pytest_cudafork.observe.render import short_path
-from pytest_cudafork.options_imports import BASELINE, PACKAGES
+from pytest_cudafork.options_imports import BASELINE, PACKAGES, WITHOUT
 from pytest_cudafork.session import SESSION
 
 _CARRIED = "_cudafork_import"
@@ -100,6 +101,14 @@ class ImportAudit:
         self._targets = items.select(targets, self._names)
         self.auditors = Auditors(plan.settings_of(self.settings, settings.device), self._found)
         self._config.add_cleanup(self._close)
+        if not self._is_worker:
+            self._check_hidden()
+
+    def _check_hidden(self) -> None:
+        try:
+            self.auditors.check_hidden(self.settings.without)
+        except ValueError as error:
+            raise pytest.UsageError(f"{WITHOUT.flag}: {error}") from None
 
     def pytest_report_header(self) -> str:
         """Say what is audited."""
@@ -155,7 +164,8 @@ class ImportAudit:
         if self._is_worker:
             ahead = [nextitem.target] if isinstance(nextitem, ImportItem) else []
             self.auditors.ask([item.target, *ahead])
-        item.answer()
+        with termination.interrupted(item), termination.told(item.nodeid):
+            item.answer()
         runtestprotocol(item, nextitem=nextitem)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True

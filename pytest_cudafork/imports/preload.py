@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -46,8 +47,6 @@ def candidates(modules: Iterable[tuple[str, str, bool]]) -> list[str]:
 
 
 def _is_stdlib(name: str) -> bool:
-    import sys
-
     top = name.partition(".")[0]
     return top in sys.stdlib_module_names
 
@@ -82,6 +81,16 @@ def _absolute(origin: str, name: str, is_package: bool) -> str:
     return ".".join([*base, *([rest] if rest else [])])
 
 
+def others(loaded: Iterable[str], module: str) -> list[str]:
+    """Return the other packages among what an import has loaded, without their modules.
+
+    Of an import that touched CUDA, this is what may be clean: a library of which no module is clean
+    still imports others that are, and every module of it imports them again.
+    """
+    own = module.partition(".")[0]
+    return [name for name in loaded if "." not in name and name != own and not _is_stdlib(name)]
+
+
 class Wanted:
     """Watches what the imports load again and again that the template has not got.
 
@@ -102,12 +111,26 @@ class Wanted:
         self._seconds += seconds
 
     def refuse(self, name: str) -> None:
-        """Never name this one again: it touches, fails, or leaves threads."""
+        """Never name this one again, nor what is below it: it touches, fails, or leaves threads."""
         self._refused.add(name)
+
+    def worth_trying(self, names: Iterable[str]) -> list[str]:
+        """Return those that are not there yet and were not refused."""
+        return [
+            name
+            for name in dict.fromkeys(names)
+            if name not in sys.modules and not self._is_refused(name)
+        ]
+
+    def _is_refused(self, name: str) -> bool:
+        parts = name.split(".")
+        above = (".".join(parts[: number + 1]) for number in range(len(parts)))
+        return not self._refused.isdisjoint(above)
 
     def next(self) -> list[str]:
         """Return what many of the latest imports loaded, importers first; mostly nothing."""
-        if self._seconds < _LOST_SECONDS or self._answers >= _MOST_ANSWERS:
+        early = self._seconds < _LOST_SECONDS or len(self._recent) < _FEWEST
+        if early or self._answers >= _MOST_ANSWERS:
             return []
         counts = Counter(name for loaded in self._recent for name in loaded)
         least = max(_FEWEST, _SHARE_AGAIN * len(self._recent))
@@ -115,10 +138,4 @@ class Wanted:
         self._recent.clear()
         self._seconds = 0.0
         self._answers += bool(often)
-        return [name for name in often if name not in self._refused]
-
-
-def cores() -> int:
-    """Return how many cores this process may use, next to its likes under pytest-xdist."""
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    return max(1, len(os.sched_getaffinity(0)) // max(1, workers))
+        return self.worth_trying(often)

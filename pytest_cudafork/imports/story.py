@@ -11,11 +11,12 @@ import re
 
 from pytest_cudafork.imports.records import ImportRecord, Verdict
 from pytest_cudafork.observe.render import headline, indent, touch_lines
-from pytest_cudafork.observe.touch import Touch
 
 _MOST_OUTPUT = 40
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _ENTRY = re.compile(r'\s*File "([^"]*)", line')
+_START = '  File "<string>", line 1 in <module>'
+"""How the stacks of every process of the audit end, as faulthandler writes them."""
 
 
 def headline_of(record: ImportRecord) -> str:
@@ -55,7 +56,7 @@ def story_lines(record: ImportRecord) -> list[str]:
     lines = [f"{record.module}{hidden}: {_title(record)}"]
     own = record.package.partition(".")[0]
     for number, touch in enumerate(record.touches):
-        touch = _placed(touch, record.module)
+        touch = dataclasses.replace(touch, test=f"the import of {record.module}")
         if number == 0:
             lines += ["", *touch_lines(touch, own=own)]
         else:
@@ -67,14 +68,6 @@ def story_lines(record: ImportRecord) -> list[str]:
     if output:
         lines += ["", "what it wrote (end):", *indent(output[-_MOST_OUTPUT:], "  ")]
     return lines
-
-
-def _placed(touch: Touch, module: str) -> Touch:
-    """Say that the touch happened in an import, and leave out who asked for that."""
-    frames = touch.frames
-    if frames and frames[-1].filename == "<string>":
-        frames = frames[:-1]
-    return dataclasses.replace(touch, test=f"the import of {module}", frames=frames)
 
 
 def _confirmation(record: ImportRecord) -> str:
@@ -94,7 +87,7 @@ def _without_machinery(output: str) -> list[str]:
         entry = _ENTRY.match(line)
         if entry is not None:
             path = entry.group(1)
-            dropping = path.startswith((_OWN, "<frozen importlib"))
+            dropping = path.startswith((_OWN, "<frozen importlib")) or line == _START
             dropping = dropping or path.endswith(f"{os.sep}importlib{os.sep}__init__.py")
         elif not line.startswith("    "):
             dropping = False

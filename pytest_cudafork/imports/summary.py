@@ -130,10 +130,12 @@ def _confirmations(findings: Findings) -> Iterator[Line]:
     lines = {record.where for record in checked if record.verdict.touched}
     clean = sum(record.verdict is Verdict.CLEAN for record in checked)
     ends = sum(record.verdict in (Verdict.CRASHED, Verdict.TIMED_OUT) for record in checked)
+    errors = sum(record.verdict is Verdict.NOT_IMPORTABLE for record in checked)
     parts = [
         _count(len(lines), "culprit line") if lines else "",
         _count(clean, "clean module") if clean else "",
         _count(ends, "crash or time limit", "crashes and time limits") if ends else "",
+        _count(errors, "failing import") if errors else "",
     ]
     told = ", ".join(filter(None, parts))
     if told:

@@ -6,9 +6,10 @@ until it ends. So a template is never unclean. Runs in that process, and does no
 verdicts will be.
 
 The connection to the parent carries lines of JSON. From the parent: ``{"import": [names]}`` and
-``{"preload": [names]}``. To it: ``{"watch": ...}`` once, a line for each module (see
-``Job.finish``), and ``{"lost": names}`` when a process that had taken the template's place has died:
-what has no answer yet must be asked again. Its end is the template's end.
+``{"preload": [names]}``. To it: ``{"watch": ...}`` once; for each module ``{"started": ...}`` and a
+line with what is known of it (see ``Job.finish``); ``{"preloaded": name}`` as a sign of life; and
+``{"lost": names}`` when a process that had taken the template's place has died: what has no answer
+yet must be asked again. Its end is the template's end.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ import time
 from typing import Any, NoReturn
 
 from pytest_cudafork.imports import importer, preload
+from pytest_cudafork.imports.footing import Loaded
 from pytest_cudafork.imports.job import Job
 from pytest_cudafork.imports.settings import AuditSettings
+from pytest_cudafork.imports.signals import Deafness
+from pytest_cudafork.imports.slate import Slate
 from pytest_cudafork.isolate import child, leftovers, template_memory
 from pytest_cudafork.observe.observer import Observer, WatchSettings
 from pytest_cudafork.observe.witnesses import WitnessError
@@ -36,7 +40,9 @@ _POLL_MS = 200
 _READ_BYTES = 1 << 16
 _MOST_TRIES = 12
 """How often one list of modules is tried; each time one of them turns out to be no good."""
-_FOLD_FROM = 150
+_DEAR_SECONDS = 0.3
+"""What takes longer is not imported again because of another module that is no good."""
+_FOLD_FROM = 60
 """So many modules must wait for folding the memory to pay off; it takes a third of a second."""
 
 
@@ -52,10 +58,13 @@ class Template:
         self._running: list[Job] = []
         self._wanted = preload.Wanted()
         self._sweeper = leftovers.Sweeper()
+        self._deafness = Deafness()
         self._received = b""
+        self._loaded: Loaded | None = None
 
     def serve(self) -> None:
         """Work until the parent closes the connection."""
+        self._deafness.begin()
         poller = select.poll()
         poller.register(self._sock, select.POLLIN)
         while True:
@@ -98,6 +107,7 @@ class Template:
         """Import what many modules need first; then run as many jobs as may run."""
         if self._preloads and not self._running:
             self._preload()
+            self._loaded = Loaded()
             if len(self._waiting) >= _FOLD_FROM:
                 memory = template_memory.Collapse()
                 while not memory.done:
@@ -111,14 +121,16 @@ class Template:
         with template_memory.frozen():
             job.start(private, self._import)
         self._running.append(job)
+        self._say({"started": module, "pid": job.pid, "cookie": job.cookie.hex()})
 
     def _import(self, job: Job) -> NoReturn:
-        job.report(importer.Importer(self._observer).run(job.module))
-        os._exit(0)
+        self._deafness.end()
+        job.report(importer.Importer(self._observer, self._loaded).run(job.module))
 
     def _look_after(self, ready: set[int]) -> None:
         now = time.monotonic()
         for job in list(self._running):
+            job.forget_output()
             if job.pidfd in ready:
                 self._running.remove(job)
                 self._finish(job)
@@ -134,11 +146,12 @@ class Template:
         self._sweeper.sweep()
         self._say(answer)
         told = answer["told"]
-        if told is None or not importer.Told(**told).is_clean:
+        is_clean = told is not None and importer.Told(**told).is_clean
+        if not is_clean:
             self._wanted.refuse(job.module)
-        elif self._waiting:
-            loaded = [name for name in told["loaded"] if name != job.module]
-            self._wanted.add(loaded, told["seconds"])
+        if told is not None and self._waiting:
+            loaded = told["loaded"] if is_clean else preload.others(told["loaded"], job.module)
+            self._wanted.add([name for name in loaded if name != job.module], told["seconds"])
             self._preloads += self._wanted.next()
 
     # -- growing ---------------------------------------------------------------------------------
@@ -147,15 +160,22 @@ class Template:
         """Let a child import modules, and take this process's place if it is clean after that."""
         wanted, self._preloads = self._preloads, []
         for _ in range(_MOST_TRIES):
-            wanted = [name for name in dict.fromkeys(wanted) if name not in sys.modules]
+            wanted = self._wanted.worth_trying(wanted)
             if not wanted:
                 return
+            start = time.monotonic()
             good = self._try(wanted)
             if good is None:  # this is the child, and the template from now on
                 return
             for name in wanted[len(good) : len(good) + 1]:
                 self._wanted.refuse(name)
-            wanted = good + wanted[len(good) + 1 :]
+            rest = wanted[len(good) + 1 :]
+            if not good or time.monotonic() - start < _DEAR_SECONDS:
+                wanted = good + rest
+            elif self._try(good) is None:
+                wanted = rest  # this is the child: it need not import the good ones once more
+            else:
+                return
 
     def _try(self, names: list[str]) -> list[str] | None:
         """Import modules in a child; return the first ones that are good, or None in the child.
@@ -170,7 +190,7 @@ class Template:
             self._import_all(names, theirs)
             return None
         os.close(theirs)
-        good = _count_bytes(ours, len(names), self._settings.timeout)
+        good = _count_bytes(ours, len(names), self._settings.timeout, pid)
         os.close(ours)
         if good < len(names):
             with contextlib.suppress(OSError):
@@ -186,31 +206,53 @@ class Template:
 
     def _import_all(self, names: list[str], done: int) -> None:
         """Import modules in a new process, a byte for each; returns if all are good."""
-        status = child.EXIT_LOST
+        leave, good = os._exit, False
         try:
+            with contextlib.suppress(OSError):  # some kill their process group
+                os.setpgid(0, 0)
             child.die_with_parent()
+            self._deafness.end()
+            sock = os.fstat(self._sock.fileno())
             for name in names:
-                if not importer.Importer(self._observer).run(name).is_clean:
+                told = importer.Importer(self._observer).run(name, last=False)
+                if not told.is_clean or not _is_same(sock, self._sock.fileno()):
                     break
                 os.write(done, b"1")
+                self._say({"preloaded": name})
             else:
-                status = 0
+                good = True
         finally:
-            if status != 0:
-                os._exit(status)
+            if not good:
+                leave(child.EXIT_LOST)
+        self._deafness.begin()
         os.close(done)
 
 
-def _count_bytes(fd: int, most: int, seconds: float) -> int:
-    """Count what comes until the other end closes, or nothing comes for so long."""
+def _is_same(status: os.stat_result, fd: int) -> bool:
+    """Whether a descriptor is still what it was."""
+    try:
+        now = os.fstat(fd)
+    except OSError:
+        return False
+    return (now.st_dev, now.st_ino) == (status.st_dev, status.st_ino)
+
+
+def _count_bytes(fd: int, most: int, seconds: float, pid: int) -> int:
+    """Count what comes until a process ends, or has written nothing for so long."""
+    pidfd = os.pidfd_open(pid)
     poller = select.poll()
-    poller.register(fd, select.POLLIN)
+    for each in (fd, pidfd):
+        poller.register(each, select.POLLIN)
     count = 0
-    while count < most and poller.poll(seconds * 1000):
+    while count < most:
+        ready = [each for each, _ in poller.poll(seconds * 1000)]
+        if fd not in ready:
+            break
         data = os.read(fd, most - count)
         if not data:
             break
         count += len(data)
+    os.close(pidfd)
     return count
 
 
@@ -230,12 +272,21 @@ def say(sock: socket.socket, message: dict[str, Any]) -> None:
         sock.sendall(json.dumps(message).encode("ascii") + b"\n")
 
 
-def main(control_fd: int, request_fd: int, stacks_fd: int) -> NoReturn:
-    """Run as the template, or import one module as a fresh interpreter would, and end."""
-    for fd in (control_fd, request_fd, stacks_fd):
+def main(control_fd: int, request_fd: int, stacks_fd: int, slate_fd: int) -> NoReturn:
+    """Run as the template, or import one module as a fresh interpreter would, and end.
+
+    Args:
+        control_fd: The connection to the parent.
+        request_fd: The memory file with what is wanted.
+        stacks_fd: Where stacks are written on a fatal signal.
+        slate_fd: Where a fresh interpreter leaves what it has to tell.
+
+    """
+    for fd in (control_fd, request_fd, stacks_fd, slate_fd):
         os.set_inheritable(fd, False)
     gc.disable()  # a collection while modules are imported takes a third of the time
     child.prepare(stacks_fd)
+    child.adopt_streams()
     sock = socket.socket(fileno=control_fd)
     request = child.read_request(request_fd)
     leftovers.wear(request["cookie"])
@@ -247,20 +298,32 @@ def main(control_fd: int, request_fd: int, stacks_fd: int) -> NoReturn:
     )
     try:
         watch.begin()
-    except WitnessError as error:
+        _hide(settings.without)
+    except (WitnessError, ValueError, RuntimeError) as error:
         say(sock, {"watch": {"error": str(error)}})
         os._exit(0)
     observer = watch.observer
     limits = list(observer.witnesses.limits) if observer.witnesses is not None else []
-    if settings.without:
-        from pytest_cudafork.imports import hiding
-
-        hiding.hide(settings.without.split("+"))
     say(sock, {"watch": {"limits": limits, "pid": os.getpid()}})
     module = request["module"]
     if module:
-        told = importer.Importer(observer).run(module)
-        say(sock, {"module": module, "pid": os.getpid(), "told": told._asdict()})
-    else:
-        Template(sock, settings, observer).serve()
+        leave, slate = os._exit, Slate(slate_fd)
+        slate.write(importer.encode(importer.Importer(observer).run(module)))
+        leave(0)
+    os.close(slate_fd)
+    Template(sock, settings, observer).serve()
     os._exit(0)
+
+
+def _hide(libraries: str) -> None:
+    """Make libraries look not installed.
+
+    Raises:
+        ValueError: One of them is no module name.
+        RuntimeError: One of them is in use here.
+
+    """
+    if libraries:
+        from pytest_cudafork.imports import hiding
+
+        hiding.hide(libraries.split("+"))

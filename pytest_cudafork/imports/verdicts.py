@@ -5,6 +5,7 @@ It does not know how the module was imported.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from pytest_cudafork.imports.importer import Told
 from pytest_cudafork.imports.records import ImportRecord, Verdict
 from pytest_cudafork.isolate import crash
 from pytest_cudafork.observe.touch import Touch
+
+OVER_MEMORY = "its import was ended: it held more memory than it may"
 
 
 def judge(
@@ -57,7 +60,7 @@ def _verdict(
     if answer["timed_out"]:
         return Verdict.TIMED_OUT, f"its import took longer than {answer['timeout']:g} s"
     if answer["over_memory"]:
-        return Verdict.CRASHED, "its import was ended: it held more memory than it may"
+        return Verdict.CRASHED, OVER_MEMORY
     if told is None or answer["status"] != 0:
         return Verdict.CRASHED, f"the process {crash.describe(answer['status'])} during the import"
     touched = touched or told.state == "initialized"
@@ -80,4 +83,11 @@ def _first_of_each_library(touches: Sequence[Touch]) -> tuple[Touch, ...]:
         return ()
     first = touches[0]
     others = [touch for touch in touches[1:] if touch.library != first.library]
-    return (first, *others[:1])
+    return tuple(map(_without_start, (first, *others[:1])))
+
+
+def _without_start(touch: Touch) -> Touch:
+    """Leave out the line that began the process."""
+    if touch.frames and touch.frames[-1].filename == "<string>":
+        return dataclasses.replace(touch, frames=touch.frames[:-1])
+    return touch
