@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -155,6 +156,8 @@ def check(
         ValueError: they do not.
 
     """
+    if settings.packages and sys.platform != "linux":
+        raise ValueError(f"the import audit works on Linux only (this is {sys.platform})")
     if settings.update and not settings.baseline:
         raise ValueError(f"{update}: there is no file to write: name it with {baseline}=FILE")
     folder = os.path.dirname(settings.graph)

@@ -13,11 +13,13 @@ from pytest_cudafork.imports import verdicts
 from pytest_cudafork.imports.process import AuditProcess
 from pytest_cudafork.imports.records import ImportRecord, Verdict
 from pytest_cudafork.imports.settings import AuditSettings
+from pytest_cudafork.isolate import crash
 
 _MOST_LOSSES = 30
 """How many templates may be lost to modules that end their parent."""
 _MOST_FAULTS = 3
 """How many may be lost while no module is imported."""
+_NO_PROCESS = "a process for the audit cannot be started"
 _SILENCE_SECONDS = 30.0
 """How long a template may say nothing beyond the time that an import may take."""
 
@@ -36,6 +38,9 @@ class Auditor:
         self._records: dict[str, ImportRecord] = {}
         self._asked: dict[str, None] = {}
         self._suspects: list[str] = []
+        self._hanging: list[str] = []
+        self.inferred: set[str] = set()
+        """Modules that were not imported because their package takes too long."""
         self._losses = 0
         self._faults = 0
         self._process: AuditProcess | None = None
@@ -44,8 +49,10 @@ class Auditor:
         """Have modules imported, in this order; returns at once."""
         new = [name for name in dict.fromkeys(modules) if name not in self._asked]
         self._asked.update(dict.fromkeys(new))
+        new = [name for name in new if not self._infer(name)]
         if self._process is None:
-            self._start()
+            if new:
+                self._start()
         elif new and not self._suspects:
             self._process.say({"import": new})
 
@@ -59,11 +66,34 @@ class Auditor:
 
     def fresh(self, module: str) -> ImportRecord:
         """Import a module in an interpreter of its own, and return that record."""
-        with contextlib.closing(AuditProcess(self._settings, module)) as process:
+        try:
+            process = AuditProcess(self._settings, module)
+        except OSError as error:
+            return self._unknown(module, f"{_NO_PROCESS}: {error}")
+        with contextlib.closing(process):
             answer = process.answer_of(module, self._settings.timeout)
             if process.error:
                 return self._unknown(module, process.error)
             return self._judge(process, answer)
+
+    def spare(self, package: str) -> None:
+        """Import nothing below a package that takes too long: each import would run it again."""
+        self._hanging.append(f"{package}.")
+        left = [name for name in self._asked if name not in self._records]
+        names = [name for name in left if self._infer(name)]
+        suspects, self._suspects = self._suspects, [s for s in self._suspects if s not in names]
+        if self._process is not None and names:
+            self._process.say({"drop": names})
+            if suspects != self._suspects:
+                self._process.say({"import": self._next()})
+
+    def _infer(self, module: str) -> bool:
+        package = next((name for name in self._hanging if module.startswith(name)), "")
+        if package:
+            reason = f"its package {package[:-1]} took longer than {self._settings.timeout:g} s"
+            self._records[module] = self._unknown(module, reason, Verdict.TIMED_OUT)
+            self.inferred.add(module)
+        return bool(package)
 
     def close(self) -> None:
         """End the template and everything that it has started."""
@@ -72,10 +102,14 @@ class Auditor:
             process.close()
 
     def _start(self) -> None:
-        self._process = AuditProcess(self._settings)
+        try:
+            self._process = process = AuditProcess(self._settings)
+        except OSError as error:
+            self._give_up(f"{_NO_PROCESS}: {error}")
+            return
         if self._preloads:
-            self._process.say({"preload": self._preloads})
-        self._process.say({"import": self._next()})
+            process.say({"preload": self._preloads})
+        process.say({"import": self._next()})
 
     def _next(self) -> list[str]:
         """Return what is to be imported now: one suspect, or all that is left."""
@@ -86,15 +120,19 @@ class Auditor:
         if self._process is None:
             self._start()
         process = self._process
-        assert process is not None
+        if process is None:
+            return
         message = process.read(self._settings.timeout + _SILENCE_SECONDS)
         if message is None:
             self._replace(process)
         elif "lost" in message:
+            if process.started:
+                self._blame(list(process.started), crash.describe(message["status"]))
+                process.started.clear()
             process.say({"import": self._next()})
         elif "module" in message:
             record = self._judge(process, message)
-            self._records[record.module] = record
+            self._records.setdefault(record.module, record)
             if record.module in self._suspects:
                 self._suspects.remove(record.module)
                 process.say({"import": self._next()})
@@ -104,24 +142,28 @@ class Auditor:
         if not process.is_gone:
             process.kill()
         how = process.how_it_ended()
-        running = list(process.started)
         process.close()
         self._process = None
         if process.error:
             self._give_up(process.error)
-        elif len(running) == 1:
-            self._losses += 1
-            reason = f"it ended the process that had started it, which {how.partition(';')[0]}"
-            self._records[running[0]] = self._unknown(running[0], reason, Verdict.CRASHED)
-            self._suspects = [name for name in self._suspects if name != running[0]]
-        elif running:
-            self._losses += 1
-            self._suspects = running
+        elif process.started:
+            self._blame(list(process.started), how)
         else:
             self._faults += 1
             self._preloads.clear()  # one of them, maybe
         if self._losses > _MOST_LOSSES or self._faults >= _MOST_FAULTS:
             self._give_up(f"the audit's process {how}")
+
+    def _blame(self, running: list[str], how: str) -> None:
+        """Blame the loss of a template on what was imported; if that was more, ask them again."""
+        self._losses += 1
+        if len(running) > 1:
+            self._suspects = running
+            return
+        (module,) = running
+        reason = f"it ended the process that had started it, which {how.partition(';')[0]}"
+        self._records[module] = self._unknown(module, reason, Verdict.CRASHED)
+        self._suspects = [name for name in self._suspects if name != module]
 
     def _give_up(self, reason: str) -> None:
         for name in self._asked:

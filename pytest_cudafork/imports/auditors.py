@@ -12,6 +12,7 @@ from pytest_cudafork.imports import preload
 from pytest_cudafork.imports.auditor import Auditor, why_not
 from pytest_cudafork.imports.confirm import Confirmer, Settled
 from pytest_cudafork.imports.discover import FoundModule
+from pytest_cudafork.imports.records import Verdict
 from pytest_cudafork.imports.settings import AuditSettings
 
 
@@ -110,16 +111,21 @@ class Auditors:
         """Return what may be reported of a target; waits for it."""
         group = self._group(target)
         if target.module not in group.settled:
-            record = group.auditor.record(target.module)
-            group.settled[target.module] = (
-                group.confirmer.settle(record, group.auditor.fresh)
-                if self._confirm
-                else Settled(record)
-            )
+            group.settled[target.module] = self._settle(group, target.module)
             group.left.discard(target.module)
             if self._expected and not group.left:
                 group.auditor.close()
         return group.settled[target.module]
+
+    def _settle(self, group: _Group, module: str) -> Settled:
+        auditor = group.auditor
+        record = auditor.record(module)
+        if not self._confirm or module in auditor.inferred:
+            return Settled(record)
+        settled = group.confirmer.settle(record, auditor.fresh)
+        if settled.record.verdict is Verdict.TIMED_OUT and settled.record.confirmed:
+            auditor.spare(module)
+        return settled
 
     def _group(self, target: Target) -> _Group:
         key = (target.package, target.without)

@@ -48,20 +48,24 @@ class Job:
             OSError: There is no process left.
 
         """
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_child(private, body)
+            self._become_child(parent, private, body)
         self.pid = pid
         with contextlib.suppress(OSError):  # the child may have done it, or be gone
             os.setpgid(pid, pid)
         self.pidfd = os.pidfd_open(pid)
 
-    def _become_child(self, private: Iterable[int], body: Callable[[Job], NoReturn]) -> NoReturn:
+    def _become_child(
+        self, parent: int, private: Iterable[int], body: Callable[[Job], NoReturn]
+    ) -> NoReturn:
         try:
             for fd in private:
                 os.close(fd)
             child.forget_parent_exit_work()
             child.prepare(self._stacks)
+            leave_orphaned(parent)
             leftovers.wear(self.cookie)
             os.dup2(self._output, 1)
             os.dup2(self._output, 2)
@@ -115,6 +119,12 @@ class Job:
             "told": None if told is None else told._asdict(),
             **text,
         }
+
+
+def leave_orphaned(parent: int) -> None:
+    """End this process if its parent died before it could ask the kernel to die with it."""
+    if os.getppid() != parent:
+        os._exit(child.EXIT_LOST)
 
 
 def last_text(fd: int) -> str:

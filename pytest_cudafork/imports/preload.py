@@ -5,7 +5,6 @@ It does not know whether they are clean: each is tried in a child of the templat
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections import Counter

@@ -30,6 +30,7 @@ from pytest_cudafork.observe.ledger import Ledger, LedgerReader
 from pytest_cudafork.observe.touch import Touch
 
 _READ_BYTES = 1 << 20
+_BEGIN_SECONDS = 60.0
 _END_SECONDS = 10.0
 _LOOK_SECONDS = 0.2
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -52,15 +53,27 @@ class AuditProcess:
         self.is_gone = False
         """Whether it has ended, or is about to."""
         self._received = b""
-        self._folder = tempfile.mkdtemp(prefix="pytest-cudafork-imports-")
-        ledger = Ledger(os.path.join(self._folder, "ledger.jsonl"))
+        self._touches: dict[int, list[Touch]] = defaultdict(list)
+        self._cookies: dict[bytes, int] = {}
+        self._things = contextlib.ExitStack()
+        try:
+            self._begin(settings, module)
+        except BaseException:
+            self._things.close()
+            raise
+
+    def _begin(self, settings: AuditSettings, module: str) -> None:
+        folder = tempfile.mkdtemp(prefix="pytest-cudafork-imports-")
+        self._things.callback(shutil.rmtree, folder, ignore_errors=True)
+        ledger = Ledger(os.path.join(folder, "ledger.jsonl"))
         ledger.create()
         self._reader: LedgerReader = ledger.reader()
-        self._touches: dict[int, list[Touch]] = defaultdict(list)
-        self._log = os.memfd_create("pytest-cudafork-log", os.MFD_CLOEXEC)
-        self._stacks = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
-        self._slate_fd = slate_file()
+        self._things.callback(self._reader.close)
+        self._log = self._keep(os.memfd_create("pytest-cudafork-log", os.MFD_CLOEXEC))
+        self._stacks = self._keep(os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC))
+        self._slate_fd = self._keep(slate_file())
         self._sock, theirs = socket.socketpair()
+        self._things.enter_context(self._sock)
         cookie = new_cookie()
         request = {
             "cookie": cookie,
@@ -71,7 +84,11 @@ class AuditProcess:
         with theirs, launch.request_file(request) as request_fd:
             fds = (theirs.fileno(), request_fd, self._stacks, self._slate_fd)
             self._process = self._exec(fds, alone=bool(module))
-        self._cookies = {cookie: self._process.pid}
+        self._cookies[cookie] = self._process.pid
+
+    def _keep(self, fd: int) -> int:
+        self._things.callback(os.close, fd)
+        return fd
 
     def _exec(self, fds: tuple[int, ...], *, alone: bool) -> subprocess.Popen[bytes]:
         code = (
@@ -140,7 +157,10 @@ class AuditProcess:
 
     def answer_of(self, module: str, timeout: float) -> Message:
         """Wait for the end of a fresh interpreter; what it left, or how it ended."""
-        deadline = time.monotonic() + timeout
+        began = time.monotonic()
+        while not (self.pid or self.error or self.is_gone) and _passed(began) < _BEGIN_SECONDS:
+            self.read(_LOOK_SECONDS)
+        deadline = time.monotonic() + timeout  # its start does not count
         status = self._ended(deadline)
         timed_out = status is None and time.monotonic() >= deadline
         if timed_out and self.pid and last_words.ask(self.pid):
@@ -193,10 +213,11 @@ class AuditProcess:
         self._sock.close()
         self._exit_status()
         leftovers.end(self._cookies)
-        self._reader.close()
-        for fd in (self._log, self._stacks, self._slate_fd):
-            os.close(fd)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._things.close()
+
+
+def _passed(since: float) -> float:
+    return time.monotonic() - since
 
 
 def unwatched(environ: Mapping[str, str]) -> dict[str, str]:

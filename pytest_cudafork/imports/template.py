@@ -5,11 +5,12 @@ need; if it is clean afterwards it takes the template's place, and what was the 
 until it ends. So a template is never unclean. Runs in that process, and does not know what the
 verdicts will be.
 
-The connection to the parent carries lines of JSON. From the parent: ``{"import": [names]}`` and
-``{"preload": [names]}``. To it: ``{"watch": ...}`` once; for each module ``{"started": ...}`` and a
-line with what is known of it (see ``Job.finish``); ``{"preloaded": name}`` as a sign of life; and
-``{"lost": names}`` when a process that had taken the template's place has died: what has no answer
-yet must be asked again. Its end is the template's end.
+The connection to the parent carries lines of JSON. From the parent: ``{"import": names}``,
+``{"preload": names}``, and ``{"drop": names}`` of what need not be imported after all. To it:
+``{"watch": ...}`` once; for each module ``{"started": ...}`` and a line with what is known of it
+(see ``Job.finish``); ``{"preloaded": name}`` as a sign of life; and ``{"lost": names}`` when a
+process that had taken the template's place has died: what has no answer yet must be asked again.
+Its end is the template's end.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any, NoReturn
 
 from pytest_cudafork.imports import importer, preload
 from pytest_cudafork.imports.footing import Loaded
-from pytest_cudafork.imports.job import Job
+from pytest_cudafork.imports.job import Job, leave_orphaned
 from pytest_cudafork.imports.settings import AuditSettings
 from pytest_cudafork.imports.signals import Deafness
 from pytest_cudafork.imports.slate import Slate
@@ -95,6 +96,8 @@ class Template:
         for line in lines:
             wish = json.loads(line)
             self._waiting += wish.get("import", ())
+            dropped = set(wish.get("drop", ()))
+            self._waiting = [name for name in self._waiting if name not in dropped]
             self._preloads += wish.get("preload", ())
         return bool(data)
 
@@ -183,14 +186,15 @@ class Template:
         The child goes on as the template if all are good; then this process sleeps until it ends.
         """
         ours, theirs = os.pipe2(os.O_CLOEXEC)
+        parent = os.getpid()
         with template_memory.frozen():
             pid = os.fork()
         if pid == 0:
             os.close(ours)
-            self._import_all(names, theirs)
+            self._import_all(names, theirs, parent)
             return None
         os.close(theirs)
-        good = _count_bytes(ours, len(names), self._settings.timeout, pid)
+        good = self._count_good(ours, len(names), pid)
         os.close(ours)
         if good < len(names):
             with contextlib.suppress(OSError):
@@ -200,17 +204,37 @@ class Template:
             if status == 0:  # the parent is gone, and so is all work
                 os._exit(0)
             self._waiting.clear()
-            self._say({"lost": names})
+            self._say({"lost": names, "status": os.waitstatus_to_exitcode(status)})
             good = 0
         return names[:good]
 
-    def _import_all(self, names: list[str], done: int) -> None:
+    def _count_good(self, fd: int, most: int, pid: int) -> int:
+        """Count the bytes that come, until the child ends, takes too long, or nobody asks more."""
+        pidfd = os.pidfd_open(pid)
+        poller = select.poll()
+        for each in (fd, pidfd):
+            poller.register(each, select.POLLIN)
+        poller.register(self._sock, 0)  # that the other end is closed is told in any case
+        count = 0
+        while count < most:
+            ready = [each for each, _ in poller.poll(self._settings.timeout * 1000)]
+            if fd not in ready or self._sock.fileno() in ready:
+                break
+            data = os.read(fd, most - count)
+            if not data:
+                break
+            count += len(data)
+        os.close(pidfd)
+        return count
+
+    def _import_all(self, names: list[str], done: int, parent: int) -> None:
         """Import modules in a new process, a byte for each; returns if all are good."""
         leave, good = os._exit, False
         try:
             with contextlib.suppress(OSError):  # some kill their process group
                 os.setpgid(0, 0)
             child.die_with_parent()
+            leave_orphaned(parent)
             self._deafness.end()
             sock = os.fstat(self._sock.fileno())
             for name in names:
@@ -235,25 +259,6 @@ def _is_same(status: os.stat_result, fd: int) -> bool:
     except OSError:
         return False
     return (now.st_dev, now.st_ino) == (status.st_dev, status.st_ino)
-
-
-def _count_bytes(fd: int, most: int, seconds: float, pid: int) -> int:
-    """Count what comes until a process ends, or has written nothing for so long."""
-    pidfd = os.pidfd_open(pid)
-    poller = select.poll()
-    for each in (fd, pidfd):
-        poller.register(each, select.POLLIN)
-    count = 0
-    while count < most:
-        ready = [each for each, _ in poller.poll(seconds * 1000)]
-        if fd not in ready:
-            break
-        data = os.read(fd, most - count)
-        if not data:
-            break
-        count += len(data)
-    os.close(pidfd)
-    return count
 
 
 def _uses(pid: int) -> int:

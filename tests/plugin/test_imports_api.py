@@ -11,7 +11,9 @@ import pytest
 
 import pytest_cudafork
 from pytest_cudafork import ImportRecord, ImportVerdict, audit
-from pytest_cudafork.imports import plan
+from pytest_cudafork.options_imports import ImportSettings, check
+from pytest_cudafork.session import has_real_driver
+from tests.plugin.helpers import needs_torch
 from tests.plugin.imports_support import (
     SHOP,
     SHOP_VERDICTS,
@@ -136,7 +138,7 @@ def test_modules_find_the_device_that_is_asked_for(tmp_path: Path, device: str, 
     assert records["asks"].verdict.value == faces, records["asks"].reason
 
 
-@pytest.mark.skipif(plan.has_real_driver(), reason="there is a driver here")
+@pytest.mark.skipif(has_real_driver(), reason="there is a driver here")
 def test_the_default_is_a_gpu_and_the_real_driver_must_be_there(shop: Path) -> None:
     (record,) = audit("shop.flash")
     assert record.verdict is ImportVerdict.TOUCHES
@@ -165,6 +167,36 @@ def test_arguments_that_cannot_be(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         audit(package, **options)  # type: ignore[arg-type]
+
+
+@needs_torch
+def test_touches_by_way_of_torch_are_seen_where_the_template_has_imported_it(
+    tmp_path: Path,
+) -> None:
+    files = {f"m{number}": "import torch" for number in range(8)}
+    files["asks"] = """
+        import torch
+        try:
+            torch.cuda.init()
+        except (AssertionError, RuntimeError):
+            pass
+        """
+    write_package(tmp_path, "heavy", {"__init__": "", **files})
+    records = audit_here("heavy", tmp_path)
+    touching = {name for name, record in records.items() if record.verdict.touched}
+    assert touching == {"heavy.asks"}
+    assert records["heavy.asks"].where == f"{tmp_path}/heavy/asks.py:4"
+    assert records["heavy.asks"].confirmed is True
+    assert sum(record.verdict is ImportVerdict.CLEAN for record in records.values()) == 9
+
+
+def test_it_works_on_linux_only(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(RuntimeError, match=r"works on Linux only \(this is darwin\)"):
+        audit("shop", device=PHANTOM)
+    with pytest.raises(ValueError, match="works on Linux only"):
+        check(ImportSettings(packages=("shop",)))
+    check(ImportSettings())
 
 
 def test_the_names_are_public() -> None:

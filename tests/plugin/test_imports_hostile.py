@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -304,6 +305,22 @@ def test_one_that_hangs_is_confirmed(tmp_path: Path) -> None:
     records = audit_here("foe", tmp_path, timeout=1.5)
     check(records, "foe", {"loops": "timed out: its import took longer than 1.5 s"})
     assert records["foe.loops"].confirmed is True
+
+
+def test_below_a_package_that_hangs_nothing_is_imported_again_and_again(tmp_path: Path) -> None:
+    package(tmp_path, "foe", {"sub/__init__": "while True: pass", "zone": "", "sub/one": ""})
+    write_package(tmp_path, "foe/sub", {f"m{number}": "" for number in range(60)})
+    start = time.monotonic()
+    records = audit_here("foe", tmp_path, timeout=1, jobs=2)
+    assert time.monotonic() - start < 20
+    hanging = ["sub", "sub.one", *(f"sub.m{number}" for number in range(60))]
+    check(
+        records,
+        "foe",
+        {**dict.fromkeys(hanging, "timed out: took longer than 1 s"), "zone": "clean"},
+    )
+    assert records["foe.sub"].confirmed is True
+    assert records["foe.sub.m59"].reason == "its package foe.sub took longer than 1 s"
 
 
 def test_a_template_that_says_nothing_any_more_is_replaced(

@@ -239,3 +239,12 @@ def test_strict_fails_what_cannot_be_imported(shop: pytest.Pytester) -> None:
     session = run_audit(shop, *args)
     assert session.outcomes == {"shop.broken::shop.broken": "failed"}
     assert "cannot be imported: ModuleNotFoundError" in session.text("shop.broken::shop.broken")
+
+
+def test_what_cannot_be_observed_is_an_error(pytester: pytest.Pytester) -> None:
+    write_package(pytester.path, "odd", {"__init__": "import signal; signal.getitimer = None"})
+    session = run_audit(pytester, "--cuda-fork-imports=odd")
+    assert session.outcomes == {"odd::odd": "error"}
+    reason = "not observable: odd has broken the interpreter: TypeError"
+    assert reason in session.text("odd::odd")
+    assert "not observable: odd: odd has broken the interpreter: TypeError" in session.section()

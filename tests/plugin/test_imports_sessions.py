@@ -11,7 +11,7 @@ import uuid
 
 import pytest
 
-from pytest_cudafork.imports import plan
+from pytest_cudafork.session import has_real_driver
 from tests.plugin.imports_support import (
     SHOP,
     SHOP_VERDICTS,
@@ -180,7 +180,7 @@ def test_without_a_gpu_in_sight(shop: pytest.Pytester) -> None:
     assert "phantom (no GPU)" in session.out
 
 
-@pytest.mark.skipif(plan.has_real_driver(), reason="there is a driver here")
+@pytest.mark.skipif(has_real_driver(), reason="there is a driver here")
 def test_the_real_driver_must_be_there(shop: pytest.Pytester) -> None:
     session = run_audit(shop, IMPORTS, "--cuda-fork-device=real")
     assert session.result.ret == pytest.ExitCode.USAGE_ERROR
@@ -239,9 +239,11 @@ ENDLESS = {
 }
 
 
-@pytest.fixture
-def endless(pytester: pytest.Pytester) -> list[str]:
+@pytest.fixture(params=["alone", "tried in the template"])
+def endless(pytester: pytest.Pytester, request: pytest.FixtureRequest) -> list[str]:
     write_package(pytester.path, "endless", ENDLESS)
+    if request.param != "alone":
+        write_package(pytester.path, "endless", dict.fromkeys("abc", "import endless.m1"))
     return ["--cuda-fork-imports=endless", "-p", "pytest_cudafork.plugin"]
 
 

@@ -21,14 +21,14 @@ from tests.plugin.imports_support import TOUCH, audit_here, write_package
 V = ImportVerdict
 
 
-def record(module: str, verdict: V, where: str = "", **more: str) -> ImportRecord:
+def record(module: str, verdict: V, where: str = "", without: str = "") -> ImportRecord:
     """Return a record of a module of ``pkg``; ``where`` is a culprit line, or a reason."""
     if not verdict.touched:
-        return ImportRecord(module, "pkg", verdict, reason=where, **more)
+        return ImportRecord(module, "pkg", verdict, without, reason=where)
     file, _, line = where.partition(":")
     stack = [[f"/base/{file}", int(line), "<module>", 0]]
     touch = Touch.from_record({"id": "1-1", "pid": 1, "t": 1, "entry": "cuInit", "stack": stack})
-    return ImportRecord(module, "pkg", verdict, touches=(touch,), **more)
+    return ImportRecord(module, "pkg", verdict, without, touches=(touch,))
 
 
 def lines_of(
@@ -57,6 +57,15 @@ def test_lines_are_sorted_by_how_many_modules_reach_them() -> None:
     assert lines[-1] == (
         "pkg: 16 modules: 15 initialize CUDA, 1 initialize CUDA, then fail to import"
     )
+
+
+def test_a_touch_without_a_python_stack_has_no_line() -> None:
+    data = {"id": "1-1", "pid": 1, "t": 1, "entry": "cuInit", "library": "/x.so"}
+    touches = (Touch.from_record(data),)
+    records = [ImportRecord(f"pkg.{name}", "pkg", V.TOUCHES, touches=touches) for name in "ab"]
+    settings = ImportSettings(baseline="/base/known.toml")
+    lines = lines_of(records, settings, [Entry("pkg.a", "no Python stack")])
+    assert lines[0] == "no Python stack: 2 modules, 1 of them in the baseline"
 
 
 def test_very_many_lines_are_not_all_shown() -> None:
