@@ -23,7 +23,7 @@ _AUDIT = re.compile(r"<!-- audit of: (\S+) -->\n```\n(.*?)```", re.S)
 
 
 def library(name: str, folder: Path) -> Path:
-    """Copy one state of the library, so that its files have no folder of the project around them."""
+    """Copy one state of the library, away from the folders of the project."""
     return Path(shutil.copytree(LIBRARY / name, folder / name))
 
 
@@ -57,7 +57,7 @@ def test_the_audit_says_what_the_page_shows(tmp_path: Path) -> None:
 @needs_torch
 def test_the_example_in_python_names_the_same_lines(tmp_path: Path) -> None:
     folder = library("before", tmp_path)
-    command = [sys.executable, LIBRARY / "audit_it.py"]
+    command = [sys.executable, str(LIBRARY / "audit_it.py")]
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     lines = {line.split()[1].rpartition("mypkg/")[2] for line in done.stdout.splitlines()}

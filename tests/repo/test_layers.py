@@ -49,14 +49,18 @@ WITHOUT_PYTEST = (
     "isolate.leftovers",
     "isolate.wire",
     "isolate.call_server",
+    "imports.footing",
     "imports.hiding",
     "imports.importer",
     "imports.job",
     "imports.preload",
     "imports.records",
     "imports.settings",
+    "imports.signals",
+    "imports.slate",
     "imports.template",
     "imports.verdicts",
+    "imports.warden",
 )
 # They run in the child; everything else in ``isolate`` belongs to the parent.
 CHILD_SIDE = (
