@@ -24,17 +24,17 @@ from typing import Any
 
 from isolation_project import HEAP_ENV, NOTES_ENV, PID_ENV
 
-# Other plugins would add their own time to all sessions and hide what is compared.
-ALONE = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest")
-PLAIN = (*ALONE, "-p", "no:cudafork", "-p", "no:pytest_forked")
-FORKED = (*ALONE, "-p", "no:cudafork", "--forked")
+PLAIN = ("-p", "no:cacheprovider")
+FORKED = (*PLAIN, "-p", "pytest_forked", "--forked")
+# Other plugins of the machine would add their own time to all sessions and hide what is compared.
+_ENVIRONMENT = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 _MINE = ("PYTEST_", "_CUDAFORK_", "PYTHONDONTWRITEBYTECODE", "BENCH_")
 _SESSION_SECONDS = 3600.0
 
 
 def ours(method: str) -> tuple[str, ...]:
     """Return the arguments that isolate every test by one of our methods."""
-    return (*ALONE, "-p", "no:pytest_forked", f"--cuda-fork-isolate={method}")
+    return (*PLAIN, "-p", "pytest_cudafork.plugin", f"--cuda-fork-isolate={method}")
 
 
 @dataclass
@@ -110,7 +110,7 @@ def run_nodeids(folder: Path, nodeids: Sequence[str]) -> Timing:
 
 def _environment(temp: Path, notes: Path) -> dict[str, str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith(_MINE)}
-    return {**env, "TMPDIR": str(temp), NOTES_ENV: str(notes)}
+    return {**env, **_ENVIRONMENT, "TMPDIR": str(temp), NOTES_ENV: str(notes)}
 
 
 def _processes_with(variable: str) -> list[str]:

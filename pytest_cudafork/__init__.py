@@ -23,6 +23,9 @@ if TYPE_CHECKING:
         CudaTouchError,
         PoisonedTouchError,
     )
+    from pytest_cudafork.imports.api import audit
+    from pytest_cudafork.imports.records import ImportRecord
+    from pytest_cudafork.imports.records import Verdict as ImportVerdict
     from pytest_cudafork.observe.driver import CudaState, Verdict
     from pytest_cudafork.observe.touch import Touch
     from pytest_cudafork.state import current_state as cuda_state
@@ -36,18 +39,24 @@ __all__ = [
     "CudaForkWarning",
     "CudaState",
     "CudaTouchError",
+    "ImportRecord",
+    "ImportVerdict",
     "PoisonedTouchError",
     "Touch",
     "Verdict",
     "__version__",
+    "audit",
     "cuda_state",
 ]
 
 _HOME = {
     "CudaState": ("observe.driver", "CudaState"),
+    "ImportRecord": ("imports.records", "ImportRecord"),
+    "ImportVerdict": ("imports.records", "Verdict"),
     "Touch": ("observe.touch", "Touch"),
     "Verdict": ("observe.driver", "Verdict"),
     "__version__": ("_version", "version"),
+    "audit": ("imports.api", "audit"),
     "cuda_state": ("state", "current_state"),
 }
 

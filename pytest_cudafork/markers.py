@@ -85,6 +85,8 @@ class Marks(NamedTuple):
     gpus: GpuWish | None = None
     complaint: str = ""
     """What is wrong with the markers; the test fails for it in its set-up."""
+    left_alone: bool = False
+    """The test runs as it is, whatever the options say: it isolates its work by itself."""
 
 
 def register(config: pytest.Config) -> None:
@@ -113,6 +115,11 @@ def marks_of(item: pytest.Item) -> Marks:
             marks = marks._replace(isolated=True, complaint=wrong)
         item.stash[_MARKS] = marks
     return marks
+
+
+def leave_alone(item: pytest.Item) -> None:
+    """Have a test run in this process, with nothing around it, whatever its markers say."""
+    item.stash[_MARKS] = Marks(left_alone=True)
 
 
 def read_marks(item: pytest.Item) -> Marks:

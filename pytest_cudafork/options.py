@@ -7,11 +7,12 @@ ini file > default.
 from __future__ import annotations
 
 import enum
-import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
+
+from pytest_cudafork.option import Option, parse_file, parse_modules, read_option
+from pytest_cudafork.options_imports import IMPORT_OPTIONS, ImportSettings, read_imports
 
 if TYPE_CHECKING:
     from pytest_cudafork.gpus.wishes import GpuChoice
@@ -57,6 +58,8 @@ class Settings(NamedTuple):
     """A method for every test, "none" for no isolation at all, None: as the markers say."""
     gpus: GpuChoice | None = None
     """The GPUs that tests may use; None: all."""
+    imports: ImportSettings = ImportSettings()
+    """The import audit."""
 
     @property
     def active(self) -> bool:
@@ -64,27 +67,7 @@ class Settings(NamedTuple):
         return self.level is not Level.OFF
 
 
-class Option(NamedTuple):
-    """One setting and its sources; ``lines`` marks an ini list."""
-
-    name: str
-    metavar: str
-    help: str
-    flag_value: str | None = None
-    lines: bool = False
-
-    @property
-    def flag(self) -> str:
-        """The command line spelling."""
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def env(self) -> str:
-        """The environment variable."""
-        return "PYTEST_" + self.name.upper()
-
-
-OPTIONS = (
+_OWN_OPTIONS = (
     Option(
         "cuda_fork_check",
         "LEVEL",
@@ -129,6 +112,7 @@ OPTIONS = (
         "limits them further.",
     ),
 )
+OPTIONS = (*_OWN_OPTIONS, *IMPORT_OPTIONS)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -180,12 +164,12 @@ def read_settings(config: pytest.Config, namespace: Any) -> Settings:
         pytest.UsageError: a value is not one of those allowed; the message names its source.
 
     """
-    level = _read(config, namespace, OPTIONS[0], parse_level)
-    device = _read(config, namespace, OPTIONS[1], parse_device)
-    allow = _read(config, namespace, OPTIONS[2], parse_modules)
-    ledger = _read(config, namespace, OPTIONS[3], parse_file)
-    isolate = _read(config, namespace, OPTIONS[4], parse_isolate)
-    gpus = _read(config, namespace, OPTIONS[5], parse_gpus)
+    level = read_option(config, namespace, OPTIONS[0], parse_level)
+    device = read_option(config, namespace, OPTIONS[1], parse_device)
+    allow = read_option(config, namespace, OPTIONS[2], parse_modules)
+    ledger = read_option(config, namespace, OPTIONS[3], parse_file)
+    isolate = read_option(config, namespace, OPTIONS[4], parse_isolate)
+    gpus = read_option(config, namespace, OPTIONS[5], parse_gpus)
     return Settings(
         level=level or Level.OFF,
         device=device or Device(),
@@ -193,28 +177,8 @@ def read_settings(config: pytest.Config, namespace: Any) -> Settings:
         ledger=ledger or "",
         isolate=isolate,
         gpus=gpus,
+        imports=read_imports(config, namespace),
     )
-
-
-def _read(
-    config: pytest.Config, namespace: Any, option: Option, parse: Callable[[str], Any]
-) -> Any:
-    """The first source that has a value, parsed; None when none has one."""
-    ini = config.getini(option.name)
-    sources = (
-        (option.flag, getattr(namespace, option.name, None)),
-        (option.env, os.environ.get(option.env)),
-        (f"ini option {option.name}", ",".join(ini) if isinstance(ini, list) else ini),
-    )
-    for source, text in sources:
-        # Empty is as good as unset, except where somebody typed it.
-        if text is None or (text == "" and source != option.flag):
-            continue
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise pytest.UsageError(f"{source}: {error}") from None
-    return None
 
 
 def parse_level(text: str) -> Level:
@@ -255,20 +219,6 @@ def parse_device(text: str) -> Device:
     return Device(kind, face)
 
 
-def parse_modules(text: str) -> tuple[str, ...]:
-    """Read module names separated by commas.
-
-    Raises:
-        ValueError: one of them is not a dotted name.
-
-    """
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    for name in names:
-        if not all(part.isidentifier() for part in name.split(".")):
-            raise ValueError(f"{name!r} is not a module name")
-    return names
-
-
 def parse_isolate(text: str) -> str:
     """Read a method of isolation.
 
@@ -291,11 +241,6 @@ def parse_gpus(text: str) -> GpuChoice:
     from pytest_cudafork.gpus import wishes
 
     return wishes.parse_gpus(text)
-
-
-def parse_file(text: str) -> str:
-    """Make a file's path absolute; "" stays, and means a temporary file."""
-    return os.path.abspath(text) if text else ""
 
 
 def _values(values: type[enum.Enum]) -> str:

@@ -59,6 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Loaded by a conftest, the plugin comes too late for the hook above.
     state = session.begin(config, config.option)
     isolate = forked.begin(config, state.settings.isolate)
+    if _register_imports(config):
+        isolate = None  # there is nothing to isolate
     config.pluginmanager.register(IsolationHooks(config, isolate), "cudafork-isolation")
     _register_gpus(config)
     if state.watch is not None:
@@ -74,6 +76,19 @@ def _register_gpus(config: pytest.Config) -> None:
     leases = GpuLeases(config, config.stash[SESSION].settings.gpus)
     config.pluginmanager.register(leases, "cudafork-gpus")
     config.pluginmanager.register(RefusedTests(), "cudafork-gpus-refused")
+
+
+def _register_imports(config: pytest.Config) -> bool:
+    """Register the import audit if it is asked for; return whether nothing else will run."""
+    state = config.stash[SESSION]
+    if not state.settings.imports.packages or state.isolated:
+        return False
+    from pytest_cudafork.imports.plugin import ImportAudit
+
+    audit = ImportAudit(config)
+    if audit.is_wanted:
+        config.pluginmanager.register(audit, "cudafork-imports")
+    return audit.alone
 
 
 def pytest_report_header(config: pytest.Config) -> list[str] | None:

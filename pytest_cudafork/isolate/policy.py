@@ -34,6 +34,10 @@ class Wishes(Protocol):
     def scope(self) -> str:
         """Whom it shares the process with: "test" (nobody) or "module"."""
 
+    @property
+    def left_alone(self) -> bool:
+        """Never isolate this test: it does so by itself."""
+
 
 @dataclass(frozen=True)
 class IsolationConfig:
@@ -88,7 +92,7 @@ def wanted_method(marks: Wishes, config: IsolationConfig) -> str | None:
     says "none". ``spawn_only`` beats everything else, and a marker beats the session; a marker that
     leaves the method open takes the session's.
     """
-    if config.inside or config.debugger or config.every_test == "none":
+    if config.inside or config.debugger or config.every_test == "none" or marks.left_alone:
         return None
     if marks.spawn_only:
         return "spawn"

@@ -26,8 +26,10 @@ _LONGEST_REQUEST = 64
 _LONGEST_TEXT = 2000
 _BUSY_CORES = 2
 """The parent and the child at work have one each."""
+_MOST_AHEAD = 3
+"""A child takes longer to get ready than a trivial test runs."""
 _IDLE_MS = 3
-_FORKS_PER_STEP = 6
+_FORKS_PER_STEP = 12
 """A step takes longer than a fork, and each makes every later one a little cheaper."""
 _FORKS_PER_LOOK = 256
 _MOST_GROWTH = 2.0
@@ -49,7 +51,8 @@ class Control:
         self._forks = 0
         self._first_size = 0
         self._worn_out = False
-        self.spare_cores = cores.usable() > _BUSY_CORES
+        self._ahead = min(_MOST_AHEAD, max(1, cores.usable() - _BUSY_CORES + 1))
+        self.spare_cores = self._ahead > 1
         """Whether children that wait can use a core that nobody else needs."""
         self._quiet = warnings.catch_warnings()
         self._cookies: dict[int, bytes] = {}
@@ -90,9 +93,8 @@ class Control:
         self._quiet.__enter__()
         warnings.filterwarnings("ignore", ".*use of fork\\(\\)", DeprecationWarning)
         self._first_size = template_memory.resident_bytes()
-        self._fork(run)
-        if self.spare_cores:
-            self._fork(run)  # two wait: a child takes longer to get ready than a trivial test runs
+        for _ in range(self._ahead):
+            self._fork(run)
         poller = select.poll()
         poller.register(self._sock, select.POLLIN)
         known: set[int] = set()

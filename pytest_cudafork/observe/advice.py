@@ -44,22 +44,31 @@ def what_the_line_is(touch: Touch) -> str:
     return "module body, runs at import"
 
 
-def advise(touch: Touch) -> list[str]:
-    """Return what to do, most useful first; at most four sentences without final full stops."""
+def advise(touch: Touch, own: str = "") -> list[str]:
+    """Return what to do, most useful first; at most four sentences without final full stops.
+
+    Args:
+        touch: The touch.
+        own: An installed package that is the reader's own; so is all code that is not installed.
+
+    """
     culprit = touch.culprit
     if culprit is None:
         return [_SPAWN[3:]]
-    advice = _import_time_advice(touch, culprit) if touch.at_import else _call_advice(culprit)
+    if touch.at_import:
+        advice = _import_time_advice(touch, culprit, ("", own))
+    else:
+        advice = _call_advice(culprit)
     if _asks_only(touch):
         advice.append(_NVML)
     advice.append(_SPAWN)
     return advice
 
 
-def _import_time_advice(touch: Touch, culprit: Frame) -> list[str]:
+def _import_time_advice(touch: Touch, culprit: Frame, own: tuple[str, str]) -> list[str]:
     advice = []
-    importer = _nearest_own(touch.import_chain)
-    if not culprit.package:
+    importer = _nearest_own(touch.import_chain, own)
+    if culprit.package in own:
         advice.append(_own_line_advice(culprit))
     elif importer is not None:
         where = f"{os.path.basename(importer.filename)}:{importer.lineno}"
@@ -70,7 +79,7 @@ def _import_time_advice(touch: Touch, culprit: Frame) -> list[str]:
             move = f"let {importer.name} run in the child, after the fork"
         advice.append(f"the import of {what} at {where} touches CUDA: {move}")
     for frame in reversed(touch.import_chain[:-1]):
-        if _reexports(frame):
+        if _reexports(frame, own):
             advice.append(
                 f"{_short(frame.filename)}:{frame.lineno} re-exports a module that initializes the "
                 "driver: leave that import out and import the leaf module where it is used"
@@ -85,10 +94,11 @@ def _imported_at(importer: Frame) -> str:
     return name if statement is Statement.IMPORT else ""
 
 
-def _reexports(frame: Frame) -> bool:
-    """Whether the importer is an ``__init__`` of the user's own: nobody edits an installed one."""
-    own = not frame.package and frame.is_body
-    return own and os.path.basename(frame.filename) == "__init__.py"
+def _reexports(frame: Frame, own: tuple[str, str]) -> bool:
+    """Whether the importer is an ``__init__`` of the user's own: nobody edits another's."""
+    return (
+        frame.package in own and frame.is_body and os.path.basename(frame.filename) == "__init__.py"
+    )
 
 
 def _own_line_advice(culprit: Frame) -> str:
@@ -125,9 +135,9 @@ def _asks_only(touch: Touch) -> bool:
     return any(question in names or question in touch.entry for question in questions)
 
 
-def _nearest_own(chain: tuple[Frame, ...]) -> Frame | None:
-    """The innermost importer that is not an installed library."""
-    return next((frame for frame in reversed(chain[:-1]) if not frame.package), None)
+def _nearest_own(chain: tuple[Frame, ...], own: tuple[str, str]) -> Frame | None:
+    """The innermost importer that is the reader's own."""
+    return next((frame for frame in reversed(chain[:-1]) if frame.package in own), None)
 
 
 def _short(filename: str) -> str:

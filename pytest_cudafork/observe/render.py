@@ -66,8 +66,11 @@ def when_of(touch: Touch) -> str:
     return f"process {touch.pid}, {phase}"
 
 
-def touch_lines(touch: Touch, *, advice: bool = True) -> list[str]:
-    """Tell one touch: where, source line, through which calls and imports, what to do."""
+def touch_lines(touch: Touch, *, advice: bool = True, own: str = "") -> list[str]:
+    """Tell one touch: where, source line, through which calls and imports, what to do.
+
+    ``own`` is an installed package that the reader can change.
+    """
     lines = [headline(touch)]
     culprit = touch.culprit
     if culprit is not None:
@@ -80,7 +83,7 @@ def touch_lines(touch: Touch, *, advice: bool = True) -> list[str]:
     lines.extend(_imports(touch.import_chain))
     if advice:
         lines.append("  what to do:")
-        lines.extend(f"    - {sentence}" for sentence in advise(touch))
+        lines.extend(f"    - {sentence}" for sentence in advise(touch, own))
     return lines
 
 

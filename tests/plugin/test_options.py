@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cudafork.gpus.wishes import GpuChoice
+from pytest_cudafork.imports.settings import AuditSettings
+from pytest_cudafork.option import parse_modules
 from pytest_cudafork.options import (
     OPTIONS,
     Device,
@@ -19,9 +21,19 @@ from pytest_cudafork.options import (
     Settings,
     parse_device,
     parse_level,
-    parse_modules,
     read_settings,
     spell_out_flags,
+)
+from pytest_cudafork.options_imports import (
+    NO,
+    YES,
+    ImportSettings,
+    parse_flag,
+    parse_jobs,
+    parse_libraries,
+    parse_patterns,
+    parse_seconds,
+    parse_size,
 )
 from tests.plugin.helpers import assert_no_crash, records, run_session
 
@@ -59,6 +71,24 @@ VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("0,2", {"gpus": GpuChoice(names=("0", "2"), text="0,2")}),
     ),
 }
+# The same for the import audit, with the fields of its own settings.
+IMPORT_VALUES: dict[str, tuple[tuple[str, Any], ...]] = {
+    "packages": (("low", ("low",)), ("middle.sub", ("middle.sub",)), ("a, b", ("a", "b"))),
+    "exclude": (("low", ("low",)), ("*.test_*", ("*.test_*",)), ("a.b,c.*", ("a.b", "c.*"))),
+    "strict": (("yes", True), ("off", False), ("1", True)),
+    "baseline": (("/x/low", "/x/low"), ("/x/middle", "/x/middle"), ("/x/high", "/x/high")),
+    "without": (("low", ("low",)), ("a.b+c", ("a.b+c",)), ("d,e", ("d", "e"))),
+    "graph": (("/low.dot", "/low.dot"), ("/m.html", "/m.html"), ("/high.dot", "/high.dot")),
+    "timeout": (("1", 1.0), ("2.5", 2.5), ("300", 300.0)),
+    "jobs": (("1", 1), ("2", 2), ("auto", 0)),
+    "memory": (("4G", 4 << 30), ("512M", 512 << 20), ("1024", 1024)),
+}
+VALUES |= {
+    f"cuda_fork_imports{'' if name == 'packages' else f'_{name}'}": tuple(
+        (text, {"imports": ImportSettings(**{name: value})}) for text, value in values
+    )
+    for name, values in IMPORT_VALUES.items()
+}
 
 
 class Ini:
@@ -90,7 +120,8 @@ def settings_from(
 
 
 def test_the_table_of_values_covers_every_option() -> None:
-    assert set(VALUES) == {option.name for option in OPTIONS}
+    # to update is to need a file, too
+    assert set(VALUES) | {"cuda_fork_imports_update"} == {option.name for option in OPTIONS}
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -115,6 +146,19 @@ def test_command_line_beats_environment_beats_ini_beats_default(
     ]
 
 
+def test_an_update_needs_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"cuda_fork_imports_update": "yes"}
+    with pytest.raises(pytest.UsageError, match="--cuda-fork-imports-baseline=FILE"):
+        settings_from(monkeypatch, cli=names)
+    read = settings_from(monkeypatch, cli=names, ini={"cuda_fork_imports_baseline": "/x/b.toml"})
+    assert read.imports == ImportSettings(baseline="/x/b.toml", update=True)
+
+
+def test_the_defaults_of_the_import_audit_are_those_of_its_processes() -> None:
+    for name in set(ImportSettings._fields) & set(AuditSettings._fields) - {"jobs", "without"}:
+        assert ImportSettings._field_defaults[name] == AuditSettings._field_defaults[name]
+
+
 def test_an_ini_list_has_one_module_a_line(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ncuda_fork_check = poison\ncuda_fork_allow =\n  one.two\n  three")
     pytester.makepyfile(
@@ -137,7 +181,12 @@ def test_an_empty_environment_variable_is_as_good_as_none(monkeypatch: pytest.Mo
 def test_empty_on_the_command_line_takes_back_a_list_or_a_file_of_the_ini_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    names = {"cuda_fork_allow": "a", "cuda_fork_ledger": "/x/kept"}
+    names = {
+        "cuda_fork_allow": "a",
+        "cuda_fork_ledger": "/x/kept",
+        "cuda_fork_imports": "pkg",
+        "cuda_fork_imports_graph": "/x.dot",
+    }
     settings = settings_from(monkeypatch, ini=names, cli=dict.fromkeys(names, ""))
     assert settings == Settings()
 
@@ -187,7 +236,60 @@ def test_modules_are_separated_by_commas(names: list[str]) -> None:
     assert parse_modules(" , ".join(names)) == tuple(names)
 
 
+@settings(deadline=None)
+@given(st.one_of(st.text(), st.from_regex(r"\A[0-9]{1,3}(\.[0-9])?[KMGT]?(i?B)?\Z")))
+def test_a_size_is_a_number_with_a_unit_and_everything_else_is_a_value_error(text: str) -> None:
+    try:
+        size = parse_size(text)
+    except ValueError as error:
+        words = str(error)
+    else:
+        assert size >= 0
+        assert parse_size(str(size)) == size
+        return
+    assert repr(text) in words
+
+
+@pytest.mark.parametrize("text", ["", "x", "0", "-1", "nan", "inf", "1e999"])
+def test_seconds_are_a_number_above_0(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a number of seconds above 0"):
+        parse_seconds(text)
+
+
+@pytest.mark.parametrize("text", ["", "x", "0", "-1", "1.5", "\u00b2"])
+def test_jobs_are_auto_or_a_number_above_0(text: str) -> None:
+    with pytest.raises(ValueError, match="use auto, or a number above 0"):
+        parse_jobs(text)
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_a_flag_is_yes_or_no_and_everything_else_is_a_value_error(text: str) -> None:
+    if text.lower() in (*YES, *NO):
+        assert parse_flag(text) is (text.lower() in YES)
+    else:
+        with pytest.raises(ValueError, match="is neither yes nor no"):
+            parse_flag(text)
+
+
+@pytest.mark.parametrize("text", ["a-b", "a b", "a+", "+", "a++b", "1"])
+def test_a_library_to_hide_is_a_module_or_several_joined_by_a_plus(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a (module name|library)"):
+        parse_libraries(text)
+
+
+@pytest.mark.parametrize("text", ["a b", "a/b", "a:*"])
+def test_a_pattern_that_can_match_no_module_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a pattern of module names"):
+        parse_patterns(text)
+
+
 WRONG = {
+    "--cuda-fork-imports=a-b": "--cuda-fork-imports: 'a-b' is not a module name",
+    "--cuda-fork-imports-strict=maybe": "--cuda-fork-imports-strict: 'maybe' is neither yes nor no",
+    "--cuda-fork-imports-update": "--cuda-fork-imports-update: there is no file to write: name it",
+    "--cuda-fork-imports-graph=g.png": "'g.png' is not a picture: name a file that ends in .html",
+    "--cuda-fork-imports-graph=/no/g.dot": "there is no folder '/no'",
     "--cuda-fork-check=forks": "--cuda-fork-check: 'forks' is not a level: use off, poison, fork,",
     "--cuda-fork-check=": "--cuda-fork-check: '' is not a level",
     "--cuda-fork-device=": "--cuda-fork-device: '' is not a device",

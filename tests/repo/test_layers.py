@@ -18,10 +18,20 @@ LAYERS = (
     ("observe",),
     ("guard", "isolate", "state"),
     ("watch", "inherit"),
-    ("options", "markers", "gpus.wishes", "findings", "session", "isolation", "phantom_fixture"),
-    ("gpus", "forked"),
+    ("option",),
+    (
+        "options",
+        "options_imports",
+        "markers",
+        "gpus.wishes",
+        "findings",
+        "session",
+        "isolation",
+        "phantom_fixture",
+    ),
+    ("gpus", "forked", "imports"),
     ("fixtures", "check", "report"),
-    ("plugin",),
+    ("plugin", "__main__"),
 )
 
 # These run in processes of their own, or in the user's program, where pytest may not be installed
@@ -39,6 +49,18 @@ WITHOUT_PYTEST = (
     "isolate.leftovers",
     "isolate.wire",
     "isolate.call_server",
+    "imports.footing",
+    "imports.hiding",
+    "imports.importer",
+    "imports.job",
+    "imports.preload",
+    "imports.records",
+    "imports.settings",
+    "imports.signals",
+    "imports.slate",
+    "imports.template",
+    "imports.verdicts",
+    "imports.warden",
 )
 # They run in the child; everything else in ``isolate`` belongs to the parent.
 CHILD_SIDE = (

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from pytest_cudafork.options import OPTIONS, Option
+from pytest_cudafork.option import Option
+from pytest_cudafork.options import OPTIONS
 from tests.repo.sources import DOCS
 
 NAMES = {
@@ -14,6 +15,16 @@ NAMES = {
     "cuda_fork_check",
     "cuda_fork_device",
     "cuda_fork_gpus",
+    "cuda_fork_imports",
+    "cuda_fork_imports_baseline",
+    "cuda_fork_imports_exclude",
+    "cuda_fork_imports_graph",
+    "cuda_fork_imports_jobs",
+    "cuda_fork_imports_memory",
+    "cuda_fork_imports_strict",
+    "cuda_fork_imports_timeout",
+    "cuda_fork_imports_update",
+    "cuda_fork_imports_without",
     "cuda_fork_isolate",
     "cuda_fork_ledger",
 }

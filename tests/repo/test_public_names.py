@@ -17,10 +17,13 @@ PUBLIC = {
     "CudaForkWarning",
     "CudaState",
     "CudaTouchError",
+    "ImportRecord",
+    "ImportVerdict",
     "PoisonedTouchError",
     "Touch",
     "Verdict",
     "__version__",
+    "audit",
     "cuda_state",
 }
 

@@ -1,0 +1,1 @@
+"""The same library, with the three fixes."""

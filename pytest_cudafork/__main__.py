@@ -1,0 +1,29 @@
+"""Owns the command line without a test suite: ``python -m pytest_cudafork imports PKG``.
+
+It does not know how a module is imported, nor what the summary says.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run one command and return its exit status.
+
+    Args:
+        args: The arguments; None: those of the process.
+
+    """
+    args = sys.argv[1:] if args is None else args
+    if args[:1] == ["imports"]:
+        from pytest_cudafork.imports.cli import main as imports
+
+        return imports(args[1:])
+    usage = "usage: python -m pytest_cudafork imports PKG [options]\n"
+    (sys.stdout if args[:1] in (["-h"], ["--help"]) else sys.stderr).write(usage)
+    return 0 if args[:1] in (["-h"], ["--help"]) else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

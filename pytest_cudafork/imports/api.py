@@ -1,0 +1,108 @@
+"""Owns the audit as a function: for programs and for the command line.
+
+It does not know pytest's sessions, nor how records are shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from pytest_cudafork.imports.auditors import Auditors, Target, targets_of
+from pytest_cudafork.imports.confirm import Settled
+from pytest_cudafork.imports.discover import FoundModule
+from pytest_cudafork.imports.records import ImportRecord
+from pytest_cudafork.imports.settings import DEFAULT_TIMEOUT, AuditSettings
+
+Progress = Callable[[int, int, Target], None]
+"""Is told how many imports are done, of how many, and which one is waited for."""
+
+
+def audit(
+    package: str,
+    *,
+    exclude: Sequence[str] = (),
+    without: Sequence[str] = (),
+    device: str = "auto",
+    jobs: int | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+    memory: int = 0,
+    confirm: bool = True,
+) -> list[ImportRecord]:
+    """Import every module of a package in a process of its own; say which initialize CUDA.
+
+    The package is not imported in this process, and its processes are gone when this returns.
+
+    Args:
+        package: Its name as imported, such as "vllm"; more than one separated by commas.
+        exclude: Patterns of modules to leave out, such as "vllm.third_party" or "*.test_*".
+        without: Libraries to hide, one after the other; "a+b" hides two at once.
+        device: What the modules find, as ``--cuda-fork-device`` takes it; "auto" is the real
+            driver where there is one, else a phantom with a GPU.
+        jobs: How many modules to import at the same time; None: one for each core.
+        timeout: Seconds that one import may take.
+        memory: Bytes that one import may hold beyond what it was forked with; 0: no limit.
+        confirm: Whether culprit lines, crashes and a sample of the clean modules are checked in
+            fresh interpreters.
+
+    Returns:
+        A record for each module, and for each module and hidden library, sorted by package, hidden
+        library and name.
+
+    Raises:
+        ValueError: There is no such package, or an argument has a value that it cannot have.
+        RuntimeError: This is not Linux, or the real driver was asked for and there is none.
+
+    """
+    from pytest_cudafork import options_imports
+    from pytest_cudafork.imports import plan
+    from pytest_cudafork.option import parse_modules
+    from pytest_cudafork.options import parse_device
+
+    imports = options_imports.ImportSettings(
+        packages=parse_modules(package),
+        exclude=tuple(exclude),
+        without=options_imports.parse_libraries(",".join(without)),
+        timeout=options_imports.parse_seconds(str(timeout)),
+        jobs=0 if jobs is None else options_imports.parse_jobs(str(jobs)),
+        memory=options_imports.parse_size(str(memory)),
+    )
+    found = plan.find_all(imports.packages, imports.exclude)
+    with plan.usage_errors():
+        settings = plan.settings_of(imports, parse_device(device))
+    settled = run(found, settings, imports.without, confirm=confirm)
+    return [each.record for each in settled]
+
+
+def run(
+    found: Mapping[str, Sequence[FoundModule]],
+    settings: AuditSettings,
+    without: Sequence[str] = (),
+    *,
+    confirm: bool = True,
+    progress: Progress | None = None,
+) -> list[Settled]:
+    """Audit modules that were found; the arguments are those of ``audit``, made ready.
+
+    Raises:
+        ValueError: A library cannot be hidden.
+        RuntimeError: This is not Linux.
+
+    """
+    if sys.platform != "linux":
+        raise RuntimeError(f"the import audit works on Linux only (this is {sys.platform})")
+    targets = targets_of(found, without)
+    with contextlib.closing(Auditors(settings, found, confirm=confirm)) as auditors:
+        auditors.check_hidden(without)
+        auditors.expect(targets)
+        return list(_answers(auditors, targets, progress))
+
+
+def _answers(
+    auditors: Auditors, targets: Sequence[Target], progress: Progress | None
+) -> Iterator[Settled]:
+    for number, target in enumerate(targets):
+        if progress is not None:
+            progress(number, len(targets), target)
+        yield auditors.answer(target)

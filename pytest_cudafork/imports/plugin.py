@@ -1,0 +1,226 @@
+"""Owns the hooks of the audit in a pytest session.
+
+It does not know what a verdict is. A worker of pytest-xdist imports what it is told to; the
+controller gathers the records, which travel with the reports, and writes what is written once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.imports import items, plan, record_data
+from pytest_cudafork.imports.auditors import Auditors, Target, targets_of
+from pytest_cudafork.imports.baseline import Baseline, BaselineError
+from pytest_cudafork.imports.confirm import Settled
+from pytest_cudafork.imports.discover import FoundModule
+from pytest_cudafork.imports.findings import Findings
+from pytest_cudafork.imports.items import AUDIT, ImportItem
+from pytest_cudafork.imports.records import ImportRecord
+from pytest_cudafork.imports.summary import Line, summary_lines, write_results
+from pytest_cudafork.isolate import termination
+from pytest_cudafork.isolate.other_plugins import stop_time_limit
+from pytest_cudafork.markers import leave_alone
+from pytest_cudafork.observe.render import short_path
+from pytest_cudafork.options_imports import BASELINE, PACKAGES, WITHOUT
+from pytest_cudafork.session import SESSION
+
+_CARRIED = "_cudafork_import"
+"""The attribute of a report under which its record travels."""
+
+
+class ImportAudit:
+    """The plugin object."""
+
+    auditors: Auditors
+
+    def __init__(self, config: pytest.Config) -> None:
+        """Read the settings, and take the names of the audit's tests out of the arguments.
+
+        Raises:
+            pytest.UsageError: The baseline cannot be read.
+
+        """
+        self._config = config
+        self._pid = os.getpid()
+        self.settings = config.stash[SESSION].settings.imports
+        self._names = items.take_names(config, self.settings.packages)
+        paths_given = config.args_source is config.ArgsSource.ARGS and bool(config.args)
+        on_command_line = getattr(config.option, PACKAGES.name, None) is not None
+        self.alone = not paths_given and (on_command_line or bool(self._names))
+        """Whether nothing else is to run."""
+        # the ini file asks for an audit with the whole suite, not with every single test
+        self.is_wanted = on_command_line or bool(self._names) or not paths_given
+        if self.alone:
+            config.args[:] = []
+        self.baseline = self._read_baseline()
+        self._is_worker = hasattr(config, "workerinput")
+        self._found: dict[str, list[FoundModule]] = {}
+        self._targets: list[Target] = []
+        self._gathered: list[Settled] = []
+        self._told: list[Line] = []
+        config.stash[AUDIT] = self
+
+    @property
+    def baseline_name(self) -> str:
+        """The baseline's file, short."""
+        return short_path(self.settings.baseline, str(self._config.rootpath))
+
+    def accepts(self, record: ImportRecord) -> bool:
+        """Whether the baseline holds a module, or will when the session ends."""
+        return record.verdict.touched and (self.settings.update or self.baseline.accepts(record))
+
+    def _read_baseline(self) -> Baseline:
+        path = self.settings.baseline
+        if not path or (self.settings.update and not os.path.exists(path)):
+            return Baseline()
+        try:
+            return Baseline.read(path)
+        except BaselineError as error:
+            raise pytest.UsageError(f"{BASELINE.flag}: {error}") from None
+
+    # -- collection ------------------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self) -> None:
+        """Find the modules.
+
+        Raises:
+            pytest.UsageError: A package is not there, or another option is wrong.
+
+        """
+        settings = self._config.stash[SESSION].settings
+        try:
+            self._found = plan.find_all(self.settings.packages, self.settings.exclude)
+        except ValueError as error:
+            raise pytest.UsageError(f"{PACKAGES.flag}: {error}") from None
+        targets = targets_of(self._found, self.settings.without)
+        self._targets = items.select(targets, self._names)
+        self.auditors = Auditors(plan.settings_of(self.settings, settings.device), self._found)
+        self._config.add_cleanup(self._close)
+        if not self._is_worker:
+            self._check_hidden()
+
+    def _check_hidden(self) -> None:
+        try:
+            self.auditors.check_hidden(self.settings.without)
+        except ValueError as error:
+            raise pytest.UsageError(f"{WITHOUT.flag}: {error}") from None
+
+    def pytest_report_header(self) -> str:
+        """Say what is audited."""
+        counts = [
+            f"{package} ({len(modules)} module{'s' if len(modules) != 1 else ''})"
+            for package, modules in self._found.items()
+        ]
+        return f"cuda-fork: audit of the imports of {', '.join(counts)}, {self.auditors.words}"
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Add the packages to what the session collects."""
+        report = yield
+        if isinstance(collector, pytest.Session) and report.passed:
+            named = {name.partition("::")[0] for name in self._names}
+            report.result = [
+                *report.result,
+                *(
+                    items.package_node(collector, package, modules, self._targets)
+                    for package, modules in self._found.items()
+                    if not named or package in named
+                ),
+            ]
+        return report
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        """Keep isolation and the lending of GPUs away from the audit's tests."""
+        if isinstance(item, ImportItem):
+            leave_alone(item)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Say what will be asked for; a worker of pytest-xdist hears of it one by one."""
+        if not self._is_worker:
+            own = [item.target for item in session.items if isinstance(item, ImportItem)]
+            self.auditors.expect(own)
+
+    # -- tests -----------------------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> bool | None:
+        """Run one of the audit's tests: wait for its answer, then have its outcome reported."""
+        if not isinstance(item, ImportItem) or self._pid != os.getpid():
+            return None
+        from _pytest.runner import runtestprotocol
+
+        stop_time_limit(item)  # an import has its own, and its turn may come late
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        if self._is_worker:
+            ahead = [nextitem.target] if isinstance(nextitem, ImportItem) else []
+            self.auditors.ask([item.target, *ahead])
+        with termination.interrupted(item), termination.told(item.nodeid):
+            item.answer()
+        runtestprotocol(item, nextitem=nextitem)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Give the report the import's own duration, and the record."""
+        report = yield
+        settled = item.settled if isinstance(item, ImportItem) else None
+        tells = report.when == "call" or (report.when == "setup" and report.failed)
+        if settled is not None and tells:
+            report.duration = settled.record.seconds
+            plain = record_data.to_plain(settled.record)
+            setattr(report, _CARRIED, {"record": plain, "artifact": settled.artifact})
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Gather the records, those of workers too."""
+        data: dict[str, Any] | None = getattr(report, _CARRIED, None)
+        if data is not None and not self._is_worker:
+            record = record_data.from_plain(data["record"])
+            self._gathered.append(Settled(record, data["artifact"]))
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """End what still runs; write the picture and the baseline."""
+        self._close()
+        if self._is_worker or self._pid != os.getpid() or not self._gathered:
+            return
+        finished = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        findings = Findings(
+            tuple(self._gathered),
+            self._found,
+            self.settings,
+            self.baseline,
+            str(self._config.rootpath),
+            complete=finished and not session.shouldstop and not session.shouldfail,
+        )
+        written = write_results(findings)
+        if exitstatus == pytest.ExitCode.OK and any(line.tone == "bad" for line in written):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._told = [*summary_lines(findings), *written]
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Tell what was found."""
+        if not self._told:
+            return
+        terminalreporter.section("imports")
+        for line in self._told:
+            terminalreporter.write_line(line.text, **line.markup)
+
+    def _close(self) -> None:
+        if self._pid == os.getpid() and hasattr(self, "auditors"):
+            self.auditors.close()

@@ -1,0 +1,245 @@
+"""Owns the summary of an audit, line by line, and the files that are written at its end.
+
+It does not know whether pytest or a shell shows it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from pytest_cudafork.imports.advice import Advice, advice_lines
+from pytest_cudafork.imports.baseline import BaselineError
+from pytest_cudafork.imports.findings import Difference, Findings
+from pytest_cudafork.imports.outcomes import Outcome
+from pytest_cudafork.imports.records import ImportRecord, Verdict
+from pytest_cudafork.observe.render import short_path
+
+_MOST_IN_FULL = 10
+_MOST_LINES = 30
+_MOST_NAMED = 5
+
+
+class Line(NamedTuple):
+    """One line; ``tone`` is "bad", "warn", "good" or ""."""
+
+    text: str
+    tone: str = ""
+
+    @property
+    def markup(self) -> dict[str, bool]:
+        """The line's looks, as pytest's terminal takes them."""
+        return {
+            "bad": {"red": True, "bold": True},
+            "warn": {"yellow": True},
+            "good": {"green": True},
+        }.get(self.tone, {})
+
+
+def summary_lines(findings: Findings) -> list[Line]:
+    """Return the summary: culprit lines with what to do, differences, confirmations, counts.
+
+    Args:
+        findings: What was found.
+
+    """
+    return [
+        *_groups(findings, findings.advice),
+        *_trouble(findings),
+        *_not_importable(findings),
+        *(line for each in findings.differences for line in _difference(findings, each)),
+        *_confirmations(findings),
+        *_stale(findings),
+        *_counts(findings),
+    ]
+
+
+def _groups(findings: Findings, advice: Iterable[Advice]) -> Iterator[Line]:
+    """Tell each culprit line with what to do about it; only the first ones in full."""
+    groups = list(advice)
+    for number, group in enumerate(groups[:_MOST_LINES]):
+        accepted = _accepted(findings, group.modules)
+        headline, *rest = advice_lines(group, findings.base)
+        if accepted:
+            every = accepted == len(group.modules)
+            headline += f", {'all' if every else f'{accepted} of them'} in the baseline"
+        bad = accepted < len(group.modules)
+        yield Line(headline, "bad" if bad else "warn")
+        yield from map(Line, rest if number < _MOST_IN_FULL else ())
+    if len(groups) > _MOST_LINES:
+        yield Line(f"... and {len(groups) - _MOST_LINES} more lines")
+
+
+def _accepted(findings: Findings, modules: Iterable[str]) -> int:
+    names = set(modules)
+    return sum(
+        record.module in names and findings.outcome(record) is Outcome.ACCEPTED
+        for record in findings.main
+    )
+
+
+def _trouble(findings: Findings) -> Iterator[Line]:
+    """Name the modules about which little can be said, those with one reason together."""
+    wanted = (Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.NOT_OBSERVABLE)
+    groups: dict[tuple[Verdict, str], list[str]] = {}
+    for record in findings.records:
+        if record.verdict in wanted:
+            groups.setdefault((record.verdict, record.reason), []).append(_name(record))
+    for (verdict, reason), names in list(groups.items())[:_MOST_IN_FULL]:
+        yield Line(f"{verdict.value}: {_named(names)}: {reason}", "bad")
+    if len(groups) > _MOST_IN_FULL:
+        yield Line(f"... and {len(groups) - _MOST_IN_FULL} more such reasons")
+
+
+def _not_importable(findings: Findings) -> Iterator[Line]:
+    records = [each for each in findings.main if each.verdict is Verdict.NOT_IMPORTABLE]
+    reasons = Counter(record.reason for record in records)
+    tone = "bad" if findings.settings.strict else ""
+    for reason, count in reasons.most_common(_MOST_NAMED):
+        yield Line(f"not importable: {_modules(count)}: {reason}", tone)
+    left = len(reasons) - _MOST_NAMED
+    if left > 0:
+        yield Line(f"... and for {left} more reasons")
+
+
+def _difference(findings: Findings, found: Difference) -> Iterator[Line]:
+    name = " and ".join(found.library.split("+"))
+    if not found.installed:
+        yield Line(f"without {name}: it is not installed here, so to hide it changes nothing")
+        return
+    for where, modules in found.freed.items():
+        yield Line(
+            f"without {name}: {_modules(len(modules))} no longer touch CUDA "
+            f"({_short(where, findings.base)}): {name} makes the difference"
+        )
+    if found.advice:
+        yield Line(f"only without {name}:")
+        for line in _groups(findings, found.advice):
+            yield Line(f"  {line.text}", line.tone)
+    if found.lost:
+        lost = _modules(len(found.lost))
+        yield Line(f"without {name}: {lost} cannot be imported: {_named(found.lost)}")
+    if found.same:
+        yield Line(f"without {name}: the same verdicts")
+
+
+def _confirmations(findings: Findings) -> Iterator[Line]:
+    """Say how much of this does not rest on the template alone."""
+    checked = [record for record in findings.records if record.confirmed]
+    lines = {record.where for record in checked if record.verdict.touched}
+    clean = sum(record.verdict is Verdict.CLEAN for record in checked)
+    ends = sum(record.verdict in (Verdict.CRASHED, Verdict.TIMED_OUT) for record in checked)
+    errors = sum(record.verdict is Verdict.NOT_IMPORTABLE for record in checked)
+    parts = [
+        _count(len(lines), "culprit line") if lines else "",
+        _count(clean, "clean module") if clean else "",
+        _count(ends, "crash or time limit", "crashes and time limits") if ends else "",
+        _count(errors, "failing import") if errors else "",
+    ]
+    told = ", ".join(filter(None, parts))
+    if told:
+        yield Line(f"confirmed in a fresh interpreter: {told}")
+    for record, artifact in findings.settled:
+        if artifact:
+            now = f"{record.verdict.value}{f' at {record.where}' if record.where else ''}"
+            yield Line(
+                f"artifact: {_name(record)} was {artifact} when forked from the template; a fresh "
+                f"interpreter says {now}, which counts",
+                "warn",
+            )
+
+
+def _stale(findings: Findings) -> Iterator[Line]:
+    if not findings.settings.baseline or findings.settings.update:
+        return
+    name = _short(findings.settings.baseline, findings.base)
+    for entry in findings.stale:
+        hidden = f" (without {entry.without})" if entry.without else ""
+        yield Line(f"remove from {name}: {entry.module}{hidden}, it is clean or gone", "warn")
+
+
+def _counts(findings: Findings) -> Iterator[Line]:
+    outcomes = Counter(findings.outcome(record) for record in findings.records)
+    bad = bool(outcomes[Outcome.FAILED] + outcomes[Outcome.ERROR])
+    for (package, library), counts in findings.counts.items():
+        hidden = f" without {' and '.join(library.split('+'))}" if library else ""
+        parts = [f"{counts[verdict]} {_WORDS[verdict]}" for verdict in Verdict if counts[verdict]]
+        text = f"{package}{hidden}: {_modules(sum(counts.values()))}: {', '.join(parts)}"
+        yield Line(text, "bad" if bad else "good")
+
+
+_WORDS = {
+    Verdict.CLEAN: "clean",
+    Verdict.TOUCHES: "initialize CUDA",
+    Verdict.TOUCHES_THEN_FAILS: "initialize CUDA, then fail to import",
+    Verdict.NOT_IMPORTABLE: "not importable",
+    Verdict.NOT_OBSERVABLE: "not observable",
+    Verdict.CRASHED: "crashed",
+    Verdict.TIMED_OUT: "timed out",
+}
+
+
+def write_results(findings: Findings) -> list[Line]:
+    """Write the picture and the baseline, as far as they are asked for.
+
+    A baseline is only written by an audit that came to its end.
+
+    Args:
+        findings: What was found.
+
+    Returns:
+        What was written and what could not be, in words; the latter with the tone "bad".
+
+    """
+    lines = []
+    settings = findings.settings
+    if settings.graph:
+        lines.append(_write_graph(findings))
+    if settings.update and findings.complete:
+        updated = findings.baseline.updated(findings.records, findings.names, findings.base)
+        try:
+            updated.write(settings.baseline)
+            count = len(updated.entries)
+            lines.append(
+                Line(f"baseline: {settings.baseline} ({_count(count, 'entry', 'entries')})")
+            )
+        except BaselineError as error:
+            lines.append(Line(str(error), "bad"))
+    elif settings.update:
+        lines.append(Line("the baseline was not written: the audit did not come to its end", "bad"))
+    return lines
+
+
+def _write_graph(findings: Findings) -> Line:
+    from pytest_cudafork.imports.picture import write_dot, write_html
+
+    path = findings.settings.graph
+    write = write_dot if path.endswith(".dot") else write_html
+    try:
+        write(path, findings.graph, findings.main, findings.advice, findings.base)
+    except OSError as error:
+        return Line(f"the graph cannot be written: {error}", "bad")
+    return Line(f"graph: {path}")
+
+
+def _name(record: ImportRecord) -> str:
+    return f"{record.module}[without {record.without}]" if record.without else record.module
+
+
+def _named(names: Sequence[str]) -> str:
+    left = len(names) - _MOST_NAMED
+    more = f" and {left} more" if left > 0 else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def _short(where: str, base: str) -> str:
+    return short_path(where, base)
+
+
+def _modules(count: int) -> str:
+    return _count(count, "module")
+
+
+def _count(count: int, one: str, many: str = "") -> str:
+    return f"{count} {one if count == 1 else many or f'{one}s'}"

@@ -1,0 +1,74 @@
+"""The page on the import audit in CI: its packages, its output and its files are real."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_cudafork import audit
+from pytest_cudafork.options import OPTIONS
+from tests.repo.sources import DOCS
+from tests.repo.test_docs_examples import EXAMPLES, needs_torch
+
+PAGE = DOCS / "how-to" / "imports-in-ci.md"
+LIBRARY = EXAMPLES / "imports"
+_YAML = re.compile(r"<!-- yaml: (\S+) -->\n```yaml\n(.*?)```", re.S)
+_AUDIT = re.compile(r"<!-- audit of: (\S+) -->\n```\n(.*?)```", re.S)
+
+
+def library(name: str, folder: Path) -> Path:
+    """Copy one state of the library, away from the folders of the project."""
+    return Path(shutil.copytree(LIBRARY / name, folder / name))
+
+
+def test_every_file_for_ci_is_shown_as_it_is() -> None:
+    shown = _YAML.findall(PAGE.read_text(encoding="utf-8"))
+    assert {Path(name).name for name, _ in shown} == {path.name for path in LIBRARY.glob("*.y*ml")}
+    for name, text in shown:
+        assert text == (DOCS / name).read_text(encoding="utf-8"), name
+
+
+def test_the_files_for_ci_name_options_that_there_are() -> None:
+    flags = {option.flag for option in OPTIONS}
+    short = {f"--{flag.removeprefix('--cuda-fork-imports-')}" for flag in flags}
+    for path in LIBRARY.glob("*.y*ml"):
+        text = path.read_text(encoding="utf-8")
+        used = set(re.findall(r"(--[a-z-]+)", text)) - {"--junitxml"}
+        assert used, path.name
+        assert used <= (short if "pytest_cudafork imports" in text else flags), path.name
+
+
+@needs_torch
+def test_the_audit_says_what_the_page_shows(tmp_path: Path) -> None:
+    ((_, text),) = _AUDIT.findall(PAGE.read_text(encoding="utf-8"))
+    folder = library("before", tmp_path)
+    command = [sys.executable, "-m", "pytest_cudafork", "imports", "mypkg"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines() == text.splitlines()
+
+
+@needs_torch
+def test_the_example_in_python_names_the_same_lines(tmp_path: Path) -> None:
+    folder = library("before", tmp_path)
+    command = [sys.executable, str(LIBRARY / "audit_it.py")]
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    lines = {line.split()[1].rpartition("mypkg/")[2] for line in done.stdout.splitlines()}
+    assert lines == {"ops/fused.py:5", "attention.py:9", "gemm.py:5"}
+
+
+@needs_torch
+def test_the_repaired_library_touches_in_the_leaf_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(library("after", tmp_path))
+    records = audit("mypkg")
+    assert [record.module for record in records if record.verdict.touched] == ["mypkg.ops.fused"]
+    assert {record.verdict.value for record in records} == {"clean", "touches"}
