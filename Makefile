@@ -22,7 +22,7 @@ NATIVE := $(wildcard pytest_cudafork/observe/native/*.c) \
           $(wildcard pytest_cudafork/observe/native/*.inc)
 # Errors only: pip warns about the settings of the machine, too.
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check --no-input
-LINTED := pytest_cudafork tests tools benchmarks demo docs conftest.py setup.py
+LINTED := pytest_cudafork sample_engine tests tools benchmarks demo docs conftest.py setup.py
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
@@ -79,7 +79,7 @@ changelog: $(STAMP)
 clean:
 	@rm -rf "$(VENV)" "$(BENCH_VENV)" "$(PLUGINS_VENV)" build dist *.egg-info pytest_cudafork/observe/native/lib
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	@find pytest_cudafork tests tools benchmarks demo -name __pycache__ -prune -exec rm -rf {} +
+	@find pytest_cudafork sample_engine tests tools benchmarks demo -name __pycache__ -prune -exec rm -rf {} +
 
 $(STAMP): pyproject.toml setup.py constraints/dev.txt tools/check_python.py $(NATIVE)
 	@command -v "$(PYTHON)" >/dev/null || { \

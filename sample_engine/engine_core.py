@@ -117,7 +117,7 @@ class EngineCore:
 def _info(runner: ModelRunner) -> dict[str, Any]:
     return {
         "model": runner.config.model,
-        "backend": runner.backend.name,
+        "backend": runner.backend.description,
         "device": str(runner.device),
         "dtype": str(runner.dtype).removeprefix("torch."),
         "num_blocks": runner.num_blocks,

@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from pytest_cudafork.isolate import leftovers, wire
 
@@ -166,7 +166,14 @@ def forget_parent_exit_work() -> None:
         atexit.register(util._exit_function)
 
 
-def leave(status: int, channel: Channel | None = None) -> NoReturn:
+class Farewell(Protocol):
+    """What takes the last word to the parent: a channel, or the zygote's control."""
+
+    def send(self, word: str, /) -> None:
+        """Tell the parent."""
+
+
+def leave(status: int, channel: Farewell | None = None) -> NoReturn:
     """End this process: what was registered for its end, its streams, and no more.
 
     Where there is a channel, the parent is told when nothing is left that could fail, so that it

@@ -70,6 +70,8 @@ class Children:
         self._config = config
         self._owner = os.getpid()
         self._zygote: Zygote | None = None
+        self._leaving: list[Zygote] = []
+        """Those that end their process."""
         self._zygotes = 0
         self._served = 0
         self._left_out: dict[str, Blame] = {}
@@ -155,10 +157,13 @@ class Children:
                 raise ChildError(f"the fork server died, and there is no other: {blame.reason}")
         raise ChildError("the fork server died again and again")
 
-    def _close_zygote(self) -> None:
+    def _close_zygote(self, *, reap: bool = True) -> None:
         if self._zygote is not None:
             self._zygote.close()
+            self._leaving.append(self._zygote)
             self._zygote = None
+        while self._leaving and reap:
+            self._leaving.pop().reap()
 
     # -- tests -----------------------------------------------------------------------------------
 
@@ -292,6 +297,11 @@ class Children:
             self._forks.forget_ahead()
             self._settle(wait=True)
             self._spares.close()
+        self._close_zygote(reap=False)
+
+    def finish(self) -> None:
+        """End everything, and wait until it has ended."""
+        self.close()
         self._close_zygote()
 
 
@@ -303,7 +313,7 @@ def children_of(
     random_state: tuple[Any, ...] | None = None,
     filters: Sequence[Any] = (),
 ) -> Children:
-    """Return the session's children; none is started by this, and all end at unconfigure.
+    """Return the session's children; none is started by this, and all have ended at unconfigure.
 
     Args:
         config: The session's configuration.
@@ -314,7 +324,7 @@ def children_of(
     children: Any = config.stash.get(CHILDREN, None)
     if children is None:
         children = config.stash[CHILDREN] = Children(config, Randomness(random_state), filters)
-        config.add_cleanup(children.close)
+        config.add_cleanup(children.finish)
     return children  # type: ignore[no-any-return]
 
 

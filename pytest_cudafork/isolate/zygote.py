@@ -160,12 +160,14 @@ def main() -> NoReturn:
     sys.path[:] = request["path"]
     sys.argv[:] = request["argv"]
     status = child.EXIT_LOST
+    control: zygote_control.Control | None = None
     try:
         control = zygote_control.Control(sock, stdout, stderr)
         remembered = randomness.Randomness()  # before the first conftest is imported
-        child_session.run_pytest(request, lambda cwd: Template(request, cwd, control, remembered))
+        made = control
+        child_session.run_pytest(request, lambda cwd: Template(request, cwd, made, remembered))
         status = 0
     except BaseException as error:
         sys.stderr.write(child_items.text_of(error))
     finally:
-        child.leave(status)
+        child.leave(status, control)

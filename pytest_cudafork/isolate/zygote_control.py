@@ -5,7 +5,8 @@ Runs in the zygote, imports nothing of the parent side, and does not know what t
 The control socket (``SOCK_SEQPACKET``) carries, from the zygote: ``ready`` with what it is (JSON,
 see ``Control.send_ready``); ``child PID COOKIE`` with the descriptors of its channel and its
 stacks; ``exit PID CODE`` (negative: signal) once that child and its process group are gone;
-``error TEXT`` where no child could be forked. From the parent: ``next`` asks for a child,
+``error TEXT`` where no child could be forked; ``done`` when all that it had to do is done. From the
+parent: ``next`` asks for a child,
 ``waiting`` says that it does nothing else. Its end is the zygote's end.
 """
 
@@ -68,6 +69,11 @@ class Control:
         self._sock.send(
             b"ready " + json.dumps(about, ensure_ascii=False).encode("utf-8", "replace")
         )
+
+    def send(self, word: str, /) -> None:
+        """Tell the parent one word; where it is gone, nobody."""
+        with contextlib.suppress(OSError):
+            self._sock.send(word.encode("ascii"))
 
     def use_spare_time(self) -> None:
         """Fold memory for as long as the parent does not wait for this process."""

@@ -83,6 +83,7 @@ class Zygote:
         self._refusal = ""
         """Why a child that was asked for could not be forked."""
         self._ahead: list[tuple[int, bytes, list[int]]] = []
+        self._done = False
         self._cookie = wire.new_cookie()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log_fd = os.memfd_create("pytest-cudafork-zygote", os.MFD_CLOEXEC)
@@ -105,6 +106,7 @@ class Zygote:
                 finally:
                     for fd in outputs:
                         os.close(fd)
+            self._ended = {self._cookie: self.pid}
         except BaseException:
             self._control.close()
             os.close(self._log_fd)
@@ -198,29 +200,47 @@ class Zygote:
             self._control.send(word.encode())
 
     def close(self) -> None:
-        """End it and its children."""
+        """End its session and its children; ``reap`` has to follow.
+
+        Between the two the kernel takes it apart, which nobody need wait for.
+        """
         if not self.is_mine:
             self._process.returncode = 0  # not our child: Popen must neither wait nor warn
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
+        if self.is_mine and self._process.poll() is None:
+            deadline = time.monotonic() + _CLOSE_SECONDS
+            if not self._is_done(deadline):
+                self._wait_for_end(deadline)
         self._control.close()
-        ended = {self._cookie: self._process.pid}
         for pid, cookie, fds in self._ahead:
-            ended[cookie] = pid
+            self._ended[cookie] = pid
             for fd in fds:
                 os.close(fd)
         self._ahead.clear()
+
+    def reap(self) -> None:
+        """Wait for the process, and end what it has left."""
         if self.is_mine:
             if self._process.poll() is None:
-                self._wait_for_end()
-            leftovers.end(ended)
+                self._wait_for_end(time.monotonic() + _CLOSE_SECONDS)
+            leftovers.end(self._ended)
         os.close(self._log_fd)
 
-    def _wait_for_end(self) -> None:
+    def _is_done(self, deadline: float) -> bool:
+        """Whether it says that it has finished its session, and that all went well."""
+        with contextlib.suppress(OSError, EOFError, ValueError):  # TimeoutError is an OSError
+            while not self._done:
+                self._take_message(deadline)
+        return self._done
+
+    def _wait_for_end(self, deadline: float) -> None:
         """Wait while it finishes its session; say so if that goes wrong."""
         import subprocess
 
         trouble = ""
         try:
-            code = self._process.wait(timeout=_CLOSE_SECONDS)
+            code = self._process.wait(timeout=max(0.0, deadline - time.monotonic()))
             trouble = crash.describe(code) if code != 0 else ""
         except subprocess.TimeoutExpired:
             trouble = f"did not end within {_CLOSE_SECONDS:g} s and was killed"
@@ -266,6 +286,8 @@ class Zygote:
             self._exits[int(pid)] = int(code)
         elif word == "error":
             self._refusal = rest
+        elif word == "done":
+            self._done = True
 
     def _receive(self, deadline: float) -> tuple[str, list[int]]:
         """Receive one message.

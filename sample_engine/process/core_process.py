@@ -137,6 +137,20 @@ def _settle_process(order: CoreOrder) -> None:
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])
     keep_last_words(order.words)
+    _compute_with_one_thread()
+
+
+def _compute_with_one_thread() -> None:
+    """Let torch use one thread, as vLLM's workers do, unless ``OMP_NUM_THREADS`` says otherwise.
+
+    Threads that wait for each other on cores that others use, too, can take fifty times as long.
+    """
+    if os.environ.get("OMP_NUM_THREADS"):
+        return
+    os.environ["OMP_NUM_THREADS"] = "1"  # for a torch that is still to be imported
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(1)
 
 
 def _serve(core: Core, front_end: _FrontEnd) -> bool:

@@ -17,6 +17,7 @@ __all__ = [
     "LOG2_E",
     "absorb",
     "dot_precision",
+    "head_pad",
     "jit",
     "load_tile",
     "look_up",
@@ -31,6 +32,14 @@ LOG2_E = 1.4426950408889634
 def jit(function: Callable[..., Any]) -> Any:
     """``triton.jit``, with a type."""
     return triton.jit(function)
+
+
+_LEAST_DOT = 16  # the least size that Triton multiplies on a GPU; its interpreter takes any
+
+
+def head_pad(dim: int) -> int:
+    """How wide the tiles of a kernel are that multiplies heads of this size."""
+    return max(_LEAST_DOT, next_power_of_2(dim))
 
 
 def next_power_of_2(number: int) -> int:

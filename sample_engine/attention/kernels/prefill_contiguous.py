@@ -15,9 +15,9 @@ from sample_engine.attention.kernels.common import (
     LOG2_E,
     absorb,
     dot_precision,
+    head_pad,
     jit,
     load_tile,
-    next_power_of_2,
 )
 from sample_engine.attention.kernels.prefill import (
     PrefillConfig,
@@ -229,7 +229,7 @@ def prefill_contiguous(
             GROUP=num_heads // key.shape[1],
             PACK=num_heads // key.shape[1] if config.pack_heads else 1,
             HEAD_DIM=dim,
-            HEAD_PAD=next_power_of_2(dim),
+            HEAD_PAD=head_pad(dim),
             BLOCK_M=config.block_m,
             BLOCK_N=config.block_n,
             TILE_MAJOR=config.tile_major,

@@ -18,10 +18,10 @@ from sample_engine.attention.kernels.common import (
     LOG2_E,
     absorb,
     dot_precision,
+    head_pad,
     jit,
     load_tile,
     look_up,
-    next_power_of_2,
     places,
 )
 from sample_engine.attention.kernels.prefill import (
@@ -212,7 +212,7 @@ def prefill_paged(
         GROUP=num_heads // num_kv_heads,
         PACK=num_heads // num_kv_heads if config.pack_heads else 1,
         HEAD_DIM=dim,
-        HEAD_PAD=next_power_of_2(dim),
+        HEAD_PAD=head_pad(dim),
         BLOCK_M=config.block_m,
         BLOCK_N=config.block_n,
         PAGE=page,
