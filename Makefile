@@ -12,8 +12,8 @@ BENCH_VENV ?= .venv-bench
 PLUGINS_VENV ?= .venv-plugins
 TESTARGS ?=
 BENCHARGS ?=
-# Most tests wait for processes that they start, so two workers pay off on two cores.
-WORKERS ?= 2
+# Most tests wait for processes that they start, so three workers pay off on two cores.
+WORKERS ?= 3
 
 PY := "$(VENV)/bin/python"
 STAMP := $(VENV)/installed
@@ -32,6 +32,8 @@ SHELL := /bin/sh
 
 # Another project's settings must not reach this one's environment or tests.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTEST_ADDOPTS PYTEST_PLUGINS
+# Tests start some thousand interpreters, which would compile the package again each time.
+unexport PYTHONDONTWRITEBYTECODE
 export PIP_ROOT_USER_ACTION := ignore
 
 help:
