@@ -125,10 +125,16 @@ def prepare(stacks_fd: int) -> None:
 
 
 def arm_stacks(stacks_fd: int) -> None:
-    """Send the stacks of all threads to ``stacks_fd`` on a fatal signal, SIGABRT among them."""
+    """Send the stacks of all threads to ``stacks_fd`` on a fatal signal, SIGABRT among them.
+
+    Also where a library has put a handler of its own in the place of faulthandler's (tvm_ffi does so
+    when it is imported): while it takes itself for enabled, faulthandler does not look.
+    """
     import faulthandler
 
     with contextlib.suppress(OSError, ValueError):  # the test closed the descriptor
+        os.fstat(stacks_fd)
+        faulthandler.disable()
         faulthandler.enable(file=stacks_fd, all_threads=True)
 
 

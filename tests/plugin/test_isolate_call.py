@@ -102,6 +102,34 @@ def test_a_crash_names_the_signal_and_shows_the_stack(run: RunInChild) -> None:
         run(lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
+def test_a_crash_shows_the_stack_where_a_library_has_taken_the_signal_before(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        import ctypes
+        import faulthandler
+        import signal
+
+        import pytest
+        from pytest_cudafork.child_errors import ChildCrashed
+
+        def reads_null():
+            ctypes.string_at(0)
+
+        def test_it(run_forked):
+            faulthandler.enable()
+            handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: None)
+            ctypes.CDLL(None).signal(signal.SIGSEGV, handler)  # as C++ code does
+            with pytest.raises(ChildCrashed, match="SIGSEGV") as caught:
+                run_forked(reads_null)
+            assert "in reads_null" in caught.value.stacks
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:faulthandler")
+    result.assert_outcomes(passed=1)
+
+
 def test_a_crash_after_the_result_is_not_a_result(run: RunInChild) -> None:
     def leaves_a_bomb() -> int:
         import atexit
