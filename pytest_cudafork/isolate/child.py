@@ -127,7 +127,7 @@ def prepare(stacks_fd: int) -> None:
 def arm_stacks(stacks_fd: int) -> None:
     """Send the stacks of all threads to ``stacks_fd`` on a fatal signal, SIGABRT among them.
 
-    Also where a library has put a handler of its own in the place of faulthandler's (tvm_ffi does so
+    Also where a library has put a handler of its own in place of faulthandler's (tvm_ffi does so
     when it is imported): while it takes itself for enabled, faulthandler does not look.
     """
     import faulthandler
