@@ -1,9 +1,11 @@
 """Owns what the tests of the engine share: one thread for torch, Triton's interpreter.
 
+Where a library that the engine stands on is not installed, each file is skipped and says so.
+
 Triton decides when it is imported whether it interprets, and again when a kernel's module is. So
 both are imported here, before any test module can do it, and the variable is taken back at once: it
 would reach the sessions and engine cores that tests start. On a machine with a GPU the kernels are
-left to be compiled (tests/gpu), unless TRITON_INTERPRET=1 is set.
+left to be compiled (test_attention_on_gpu.py), unless TRITON_INTERPRET=1 is set.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 
+_NEEDED = ("torch", "msgspec", "numpy", "safetensors", "tqdm")
+_MISSING = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
 _VARIABLE = "TRITON_INTERPRET"
 _KERNELS = (
     "combine_splits",
@@ -44,13 +48,28 @@ def _import_under_the_interpreter() -> None:
             os.environ[_VARIABLE] = before
 
 
-if _HAS_TRITON and _INTERPRETS:
+if _HAS_TRITON and _INTERPRETS and not _MISSING:
     _import_under_the_interpreter()
+
+
+class _SkippedFile(pytest.Module):
+    """A file that cannot be imported here."""
+
+    def collect(self) -> list[Any]:
+        """Skip it, with the reason."""
+        return pytest.skip(f"the engine needs {', '.join(_MISSING)}", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module | None:
+    """Do not import what needs a library that is missing."""
+    return _SkippedFile.from_parent(parent, path=module_path) if _MISSING else None
 
 
 @pytest.fixture(scope="package", autouse=True)
 def one_thread() -> Iterator[None]:
     """Compute small things on one thread, and fork from a process whose pool of threads is idle."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -63,5 +82,7 @@ def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     if not _HAS_TRITON:
         pytest.skip("needs triton")
     if not _INTERPRETS:
-        pytest.skip("there is a GPU: tests/gpu runs the kernels compiled (or TRITON_INTERPRET=1)")
+        pytest.skip(
+            "there is a GPU: test_attention_on_gpu.py compiles the kernels (or TRITON_INTERPRET=1)"
+        )
     monkeypatch.setenv(_VARIABLE, "1")

@@ -1,6 +1,6 @@
 """Each Triton kernel, in Triton's interpreter, against float64 and against its oracle in torch.
 
-bfloat16 is not here: the interpreter gets it wrong without a word; tests/gpu has it. Neither are
+bfloat16 is not here: the interpreter gets it wrong without a word; a GPU test has it. Neither are
 races, for the interpreter runs one program after the other, and the kernel in Gluon, which it does
 not run at all.
 """
