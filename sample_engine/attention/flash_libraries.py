@@ -111,14 +111,10 @@ class FlashAttention4(FlashLibrary):
         return result
 
 
-class FlashAttention3(FlashLibrary):
-    """``fa3_fwd_interface``: for Hopper; the published build has neither pages nor float16."""
+class _Contiguous(FlashLibrary):
+    """Those that cannot read pages as they are here: keys and values are gathered for them."""
 
-    module = "fa3_fwd_interface"
-    package = "fa3-fwd"
     paged = False
-    dtypes = (torch.bfloat16,)
-    capabilities = (9,)
 
     def attend(
         self,
@@ -147,12 +143,20 @@ class FlashAttention3(FlashLibrary):
         return result
 
 
-class FlashAttention2(FlashLibrary):
+class FlashAttention3(_Contiguous):
+    """``fa3_fwd_interface``: for Hopper; the published build has neither pages nor float16."""
+
+    module = "fa3_fwd_interface"
+    package = "fa3-fwd"
+    dtypes = (torch.bfloat16,)
+    capabilities = (9,)
+
+
+class FlashAttention2(_Contiguous):
     """``flash_attn``: its pages hold a multiple of 256 tokens, so ours are gathered for it."""
 
     module = "flash_attn"
     package = "flash-attn"
-    paged = False
     dtypes = _SIXTEEN_BITS
     capabilities = (8, 9, 10, 11, 12)
 
@@ -160,32 +164,6 @@ class FlashAttention2(FlashLibrary):
     def is_installed(cls) -> bool:
         """Looks into the folders of ``flash_attn``, which another library may own."""
         return _has("flash_attn_interface.py")
-
-    def attend(
-        self,
-        query: torch.Tensor,  # [T', H, D]
-        key: torch.Tensor,  # [S, K, D]
-        value: torch.Tensor,  # [S, K, D]
-        query_start: torch.Tensor,  # [R' + 1] int32
-        kv: torch.Tensor,  # [R' + 1] int32
-        block_table: torch.Tensor | None,
-        max_query_len: int,
-        max_seq_len: int,
-        scale: float,
-    ) -> torch.Tensor:
-        """Over contiguous keys and values."""
-        result: torch.Tensor = self._module.flash_attn_varlen_func(
-            query,
-            key,
-            value,
-            query_start,
-            kv,
-            max_query_len,
-            max_seq_len,
-            softmax_scale=scale,
-            causal=True,
-        )
-        return result
 
 
 # The one that reads pages comes first: it needs no copy of them.

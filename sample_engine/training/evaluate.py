@@ -23,10 +23,10 @@ from sample_engine.model.llama import Llama
 from sample_engine.model.loading import TINY_FOLDER, load_eagle_head, load_model
 from sample_engine.training import loop
 from sample_engine.training.acceptance import acceptances
+from sample_engine.training.command import machine
 from sample_engine.training.corpus import Windows, load_corpus
 from sample_engine.training.generate import continued
 from sample_engine.training.measure import bits_per_byte
-from sample_engine.training.train import machine
 from sample_engine.training.unroll import guess
 
 __all__ = ["main", "measured_head", "model_card"]

@@ -10,7 +10,6 @@ import argparse
 import dataclasses
 import json
 import logging
-import platform
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from torch import Tensor, nn
 from sample_engine.model import checkpoint
 from sample_engine.model.llama import DecoderLayer, Llama
 from sample_engine.model.loading import TINY_FOLDER, read_config
-from sample_engine.training import loop
+from sample_engine.training import command, loop
 from sample_engine.training.attention import causal_windows, window_positions
 from sample_engine.training.corpus import Corpus, Windows, load_corpus
 from sample_engine.training.measure import bits_per_byte
@@ -138,13 +137,8 @@ def _add_dropout(model: Llama, share: float) -> list[Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sample_engine.training.train")
+    parser = command.parser("train", minutes=4.0)
     parser.add_argument("--out", type=Path, required=True, help="folder for the trained model")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1")
-    parser.add_argument("--minutes", type=float, default=4.0, help="all of it, compiling included")
-    parser.add_argument("--steps", type=int, help="train this many steps, whatever time it takes")
-    parser.add_argument("--source", type=Path, help="a library folder instead of this Python's")
-    parser.add_argument("--max-bytes", type=int, help="of each split, for short trials")
     parser.add_argument("--window", type=int, default=ModelSettings.window)
     parser.add_argument("--batch", type=int, default=ModelSettings.batch)
     parser.add_argument("--dropout", type=float, default=ModelSettings.dropout)
@@ -152,7 +146,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tests-share", type=float, default=ModelSettings.tests_share)
     parser.add_argument("--check-tokens", type=int, default=ModelSettings.check_tokens)
     parser.add_argument("--seed", type=int, default=ModelSettings.seed)
-    parser.add_argument("--no-compile", action="store_true")
     return parser
 
 
@@ -160,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Train from the command line."""
     options = _parser().parse_args(arguments)
     loop.set_up_logging()
-    budget = loop.Budget(seconds=60 * options.minutes, steps=options.steps)
+    budget = command.budget_of(options)
     device = loop.pick_device(options.device)
     settings = ModelSettings(
         window=options.window,
@@ -192,16 +185,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "outcome": dataclasses.asdict(outcome),
         "tokens": outcome.steps * settings.batch * settings.window,
         "corpus": corpus.facts,
-        "machine": machine(device),
     }
-    (out / "train.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    command.write_facts(out / "train.json", facts, device)
     _log.info("validation %.4f bits per byte, written to %s", outcome.best, out)
-
-
-def machine(device: torch.device) -> dict[str, str]:
-    """Return what a training ran on."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return {"device": name, "torch": str(torch.__version__), "python": platform.python_version()}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import copy
 import dataclasses
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -23,11 +22,10 @@ from sample_engine.model import checkpoint
 from sample_engine.model.eagle import EagleConfig, EagleHead
 from sample_engine.model.llama import Llama
 from sample_engine.model.loading import load_model
-from sample_engine.training import loop
+from sample_engine.training import command, loop
 from sample_engine.training.corpus import Corpus, Windows, load_corpus
 from sample_engine.training.generate import continued
 from sample_engine.training.optimizer import Optimizer, OptimizerSettings
-from sample_engine.training.train import machine
 from sample_engine.training.unroll import draft_loss, expected_tokens, guess
 
 __all__ = ["HeadSettings", "initialize_head", "main", "train_head"]
@@ -179,18 +177,12 @@ def _batches(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sample_engine.training.train_eagle")
+    parser = command.parser("train_eagle", minutes=3.0)
     parser.add_argument("--model", type=Path, required=True, help="folder of the trained model")
     parser.add_argument("--out", type=Path, help="folder for the head; the model's if not given")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1")
-    parser.add_argument("--minutes", type=float, default=3.0, help="all of it, compiling included")
-    parser.add_argument("--steps", type=int, help="train this many steps, whatever time it takes")
-    parser.add_argument("--source", type=Path, help="a library folder instead of this Python's")
-    parser.add_argument("--max-bytes", type=int, help="of each split, for short trials")
     for name in ("window", "batch", "decay", "variation", "texts", "prompt", "own-share", "seed"):
         default = getattr(HeadSettings, name.replace("-", "_"))
         parser.add_argument(f"--{name}", type=type(default), default=default)
-    parser.add_argument("--no-compile", action="store_true")
     return parser
 
 
@@ -198,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Train from the command line."""
     options = _parser().parse_args(arguments)
     loop.set_up_logging()
-    budget = loop.Budget(seconds=60 * options.minutes, steps=options.steps)
+    budget = command.budget_of(options)
     device = loop.pick_device(options.device)
     settings = HeadSettings(
         window=options.window,
@@ -228,9 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     facts = {
         "settings": dataclasses.asdict(settings),
         "outcome": dataclasses.asdict(outcome),
-        "machine": machine(device),
     }
-    (out / "train_eagle.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    command.write_facts(out / "train_eagle.json", facts, device)
     _log.info("greedy and sampled together %.3f, written to %s", -outcome.best, out)
 
 
