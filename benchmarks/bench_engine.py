@@ -1,0 +1,153 @@
+"""Owns what a decode step costs through the whole engine: front end, core, model, sampling.
+
+It knows the engine by its public face alone. The time of a step is the slope between a short and a
+long generation, so that the prompt's pass cancels out. The bandwidth limit of a step is the time in
+which the device can read what a step has to read, all weights and the cache of the texts, at the
+speed at which it copies; the copy is measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from results_file import parser, publish, table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from sample_engine import LLM, SamplingParams
+from sample_engine.model.loading import read_config
+
+SHORT, LONG = 16, 144  # tokens generated in the two runs
+
+
+def copy_bandwidth() -> float:
+    """Return bytes a second that the device reads and writes in a copy of 4 GiB."""
+    import torch
+
+    source = torch.empty(2**31, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    times = []
+    for _ in range(8):
+        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begun.record()
+        target.copy_(source)
+        ended.record()
+        ended.synchronize()
+        times.append(begun.elapsed_time(ended) / 1e3)
+    return float(2 * source.numel() / min(times))
+
+
+def bytes_of_step(model: str, element: int, batch: int, length: float) -> float:
+    """Return what a decode step reads: each weight once, and the keys and values of all texts."""
+    shape = read_config(model)
+    hidden, heads = shape.hidden_size, shape.num_attention_heads
+    per_head = shape.head_dim
+    attention = hidden * per_head * (2 * heads + 2 * shape.num_key_value_heads)
+    mlp = 3 * hidden * shape.intermediate_size
+    weights = shape.num_hidden_layers * (attention + mlp) + hidden * shape.vocab_size
+    cache = batch * length * shape.num_hidden_layers * 2 * shape.num_key_value_heads * per_head
+    return (weights + cache) * element
+
+
+def seconds_per_step(llm: LLM, prompt: str, batch: int, rounds: int) -> float:
+    """Return the median time of a decode step of ``batch`` requests."""
+
+    def run(tokens: int) -> tuple[float, int]:
+        params = SamplingParams(max_tokens=tokens, ignore_eos=True)
+        before = llm.metrics()["steps"]
+        started = time.perf_counter()
+        llm.generate([prompt] * batch, params, use_tqdm=False)
+        return time.perf_counter() - started, llm.metrics()["steps"] - before
+
+    run(LONG)
+    slopes = []
+    for _ in range(rounds):
+        (short, few), (long, many) = run(SHORT), run(LONG)
+        slopes.append((long - short) / (many - few))
+    return statistics.median(slopes)
+
+
+def measure(options: argparse.Namespace, settings: dict[str, Any], batch: int) -> dict[str, Any]:
+    """Return the figures of one engine at one batch size, in milliseconds and tokens a second."""
+    prompt = "x" * options.prompt
+    longest = options.prompt + LONG + 8
+    with LLM(
+        model=options.model,
+        load_format=options.load_format,
+        device="cuda",
+        dtype="bfloat16",
+        max_model_len=longest,
+        max_num_seqs=max(batch, 1),
+        max_num_batched_tokens=max(2048, batch),
+        num_blocks=batch * (longest // 16 + 2) + 2,
+        enable_prefix_caching=False,
+        **settings,
+    ) as llm:
+        step = seconds_per_step(llm, prompt, batch, options.rounds)
+        ran = llm.info()["backend"]
+    return {"backend": ran, "ms": step * 1e3, "tokens_per_s": batch / step}
+
+
+def main() -> None:
+    """Measure, print, and keep the results if that is asked for."""
+    made = parser("Decode through the whole engine, on a GPU.", rounds=3)
+    made.add_argument("--model", default="llama-3-8b")
+    made.add_argument("--load-format", default="dummy")
+    made.add_argument("--prompt", type=int, default=512, help="tokens of a prompt")
+    made.add_argument("--batch", type=int, nargs="+", default=[1, 32])
+    made.add_argument(
+        "--settings",
+        nargs="+",
+        default=[
+            '{"attention_backend": "triton", "worker_method": "inproc"}',
+            '{"attention_backend": "flash", "worker_method": "inproc"}',
+            '{"attention_backend": "lazy_plan", "worker_method": "inproc"}',
+            '{"attention_backend": "triton", "worker_method": "spawn"}',
+        ],
+        help="JSON objects of engine settings, a row each",
+    )
+    made.add_argument("--topic", default="engine_decode", help="name of the results file")
+    options = made.parse_args()
+    copied = copy_bandwidth()
+    rows, figures = [["copy", "", "", "", f"{copied / 1e12:.2f} TB/s", "1.00"]], []
+    for batch in options.batch:
+        read = bytes_of_step(options.model, 2, batch, options.prompt + (SHORT + LONG) / 2)
+        for text in options.settings:
+            try:
+                found = measure(options, json.loads(text), batch)
+            except Exception as error:  # a backend that is not there: the others go on
+                print(f"left out: {text} at batch {batch}: {type(error).__name__}: {error}")
+                continue
+            speed = read / (found["ms"] / 1e3)
+            figures.append(
+                {"settings": json.loads(text), "batch": batch, **found, "of_copy": speed / copied}
+            )
+            rows.append(
+                [
+                    f"{batch} x {text}",
+                    found["backend"].split(",")[0][:40],
+                    f"{found['ms']:.3f}",
+                    f"{found['tokens_per_s']:.0f}",
+                    f"{speed / 1e12:.2f} TB/s",
+                    f"{speed / copied:.3f}",
+                ]
+            )
+            print(rows[-1], flush=True)
+    header = ["engine", "backend", "ms a step", "tokens/s", "weights and cache read", "of copy"]
+    publish(
+        options.topic,
+        f"Decode through the engine: {options.model}",
+        table(header, rows),
+        {"model": options.model, "prompt": options.prompt, "copy": copied, "rows": figures},
+        save=options.save,
+    )
+
+
+if __name__ == "__main__":
+    main()
