@@ -55,17 +55,12 @@ def shared_objects(one: Snapshot, two: Snapshot, allowed: Allowed) -> list[Alias
     inside: set[int] = set()
     for key, node in one.by_id.items():
         other = two.by_id.get(key)
-        if other is None or node.kind not in (Kind.MUTABLE, Kind.MODULE):
-            continue
-        below = id(node.parent) in inside
-        if node.kind is Kind.MODULE or allowed.covers(node.path, node.value):
-            inside.add(key)  # and what hangs below it
-            continue
-        if below:
+        if id(node.parent) in inside:  # a walk meets what holds an object before the object
             inside.add(key)
-            continue
-        inside.add(key)
-        found.append(Alias(node.path, other.path, node))
+        elif other is not None and node.kind in (Kind.MUTABLE, Kind.MODULE):
+            inside.add(key)
+            if node.kind is Kind.MUTABLE and not allowed.covers(node.path, node.value):
+                found.append(Alias(node.path, other.path, node))
     return found
 
 

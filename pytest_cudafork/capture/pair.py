@@ -230,6 +230,10 @@ def _judge(
     if any(found.check in wrong for found in checks.findings):
         looks.report_missing(missing)
         return
+    inputs = looks.inputs_read_by(missing)
+    if inputs:
+        looks.report_missing(missing, inputs)
+        return
     kept = [passes.persistent(passes.captured), passes.after.tensors()]
     made = passes.fresh(kept, forget_carried=False)
     assert passes.graph is not None, "there are nodes, so there is a graph"

@@ -261,8 +261,32 @@ class PairChecks:
         self._checks.did("missing-kernels")
         return missing_nodes(self._passes.warmup, graph.recording)
 
-    def report_missing(self, missing: Counter[tuple[str, str]]) -> None:
-        """Note work that the graph lacks."""
+    def inputs_read_by(self, missing: Counter[tuple[str, str]]) -> list[str]:
+        """Return the persistent inputs that missing work was the first to read.
+
+        None where the graph does not use memory that the warm-up has made: then the work was to
+        choose or tune something. Kinds of work that the graph has at all do not count.
+        """
+        graph = self._passes.graph
+        nodes, uses = self._passes.warmup.nodes, self._passes.warmup.uses
+        if graph is None or graph.recording.uses is None or nodes is None or uses is None:
+            return []
+        made = {use.pointer for use in uses if use.owned}
+        if not any(use.pointer in made for use in graph.recording.uses if not use.owned):
+            return []
+        there = {key(node) for node in graph.recording.nodes or ()}
+        inputs = self._passes.persistent(self._passes.warm).items()
+        places = {storage_of(tensor): path for path, tensor in inputs}
+        found = []
+        for use in uses:
+            if use.reads and use.pointer in places and 0 <= use.node < len(nodes):
+                first = key(nodes[use.node])
+                if first in missing and first not in there:
+                    found.append(places[use.pointer])
+        return found
+
+    def report_missing(self, missing: Counter[tuple[str, str]], inputs: Sequence[str] = ()) -> None:
+        """Note work that the graph lacks, and which inputs it read."""
         count = sum(missing.values())
         names = [f"{name} x{n}" if n > 1 else name for (_, name), n in missing.most_common(8)]
         more = len(missing) - len(names)
@@ -271,7 +295,8 @@ class PairChecks:
         self._checks.add(
             "missing-kernels",
             f"{count} {verb} missing from the graph: {', '.join(names)}"
-            + (f" and {more} more" if more > 0 else ""),
+            + (f" and {more} more" if more > 0 else "")
+            + (f"; it read {', '.join(inputs)}" if inputs else ""),
             where=next(filter(None, lines), ""),
             why=_INITIALIZER,
             todo=_SEPARATE,

@@ -40,6 +40,7 @@ class Program(Subject):
         self._eager = fn if eager is None else eager
         self.is_own_reference = self._eager is fn
         self._checks = checks
+        self._last: Any = None
         self._doubtful: dict[str, tuple[int, int, str]] = {}
         self._where = storages(self.inputs())
         self._reached = storages(self.reachable())
@@ -75,14 +76,15 @@ class Program(Subject):
     def replay(self) -> Any:
         """Replay the graph."""
         if self._own_replay is not None:
-            return self._own_replay()
+            self._last = self._own_replay()
+            return self._last
         assert self.graph is not None, "there is a graph if there are rounds"
         self.graph.replay()
         return self.graph.recording.result
 
     def outputs(self) -> Any:
-        """The static outputs, which only a graph captured here tells before it is replayed."""
-        return self.graph.recording.result if self.graph is not None else None
+        """The static outputs; those of a graph captured elsewhere are known after a replay."""
+        return self.graph.recording.result if self.graph is not None else self._last
 
     def inputs(self) -> dict[str, torch.Tensor]:
         """The static inputs, as the list or mapping holds them now."""

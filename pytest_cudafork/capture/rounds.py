@@ -153,15 +153,37 @@ class Rounds:
             wanted = {path: value for path, value in effects.items() if path not in gone}
             wrong += differences(wanted, {**present, **replayed.effects}, self._tolerance)
         if wrong and not self._is_reproducible(expected, effects, before, rows):
-            self._checks.note(
-                "eager code is not reproducible: two runs on the same inputs differ by more than "
-                "the tolerance, so its difference from the replay says nothing"
-            )
+            self._irreproducible(wrong[0], replayed, stimulus, before)
             wrong = []
         for one in wrong:
             got = {**replayed.outputs, **replayed.effects}.get(one.path)
             want = {**expected, **effects}.get(one.path)
             self._note(one, stimulus, want, got, replayed.unwritten.get(one.path), number)
+
+    def _irreproducible(
+        self, one: Difference, replayed: _Replayed, stimulus: Stimulus, before: Before
+    ) -> None:
+        """Decide what it means that eager code never gives the same: on the GPU, or in Python."""
+        cause = self._effects and self._subject.is_own_reference
+        if cause:
+            uninitialized(self._subject, self._checks, self._tolerance, cuda=self._cuda)
+            cause = not any(one.check == "uninitialized-read" for one in self._checks.findings)
+        again = self._replay(stimulus, before) if cause else None
+        if again is None or differences(replayed.outputs, again.outputs, self._tolerance):
+            self._checks.note(
+                "eager code is not reproducible: two runs on the same inputs differ by more than "
+                "the tolerance, so its difference from the replay says nothing"
+            )
+            return
+        self._checks.add(
+            "replay-differs",
+            f"{one.what}; after {stimulus.name}. Eager code gives something else each time, and "
+            "the replay always the same",
+            path=one.path,
+            why="it looks frozen: what Python counts or draws is another number in the next call, "
+            "and the graph keeps the value of its capture",
+            todo="count in a tensor that the graph itself changes; draw from torch's generator",
+        )
 
     def _is_reproducible(
         self,

@@ -116,10 +116,10 @@ class _Plain(NamedTuple):
 
 
 def _plain_copy(value: Any) -> _Plain:
-    copy = dict(value) if isinstance(value, dict) else None
-    if copy is None:
-        copy = frozenset(value) if isinstance(value, set | frozenset) else tuple(value)
-    return _Plain(type(value).__name__, copy)
+    kind = type(value).__name__
+    if isinstance(value, dict):
+        return _Plain(kind, dict(value))
+    return _Plain(kind, frozenset(value) if isinstance(value, set | frozenset) else tuple(value))
 
 
 def changes(before: Snapshot, after: Snapshot) -> list[Change]:

@@ -20,6 +20,7 @@ class Subject(abc.ABC):
 
     name = "output"
     graph: Capture | None = None
+    is_own_reference = False  # eager code is the captured function itself, and no new state
 
     @abc.abstractmethod
     def eager(self) -> Any:

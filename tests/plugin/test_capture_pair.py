@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -281,6 +282,21 @@ def test_work_done_once_per_process_is_noted_and_no_finding() -> None:
 
     pair = capture_pair(create, Desc(4), backend="software")
     assert any("aten::cos" in note for note in pair.report.notes)
+
+
+def test_work_that_reads_the_inputs_is_missed_wherever_its_result_is_kept() -> None:
+    runner = Runner()
+
+    @functools.lru_cache
+    def plan(num_reqs: int) -> Any:
+        return runner.lens[:num_reqs].float().rsqrt()
+
+    def create(desc: Desc, warmup: bool) -> Any:
+        state = {"lens": runner.lens}
+        return lambda: runner.x * plan(desc.num_reqs)[:, None] + state["lens"][:, None], state
+
+    with pytest.raises(CapturePairError, match=r"aten::rsqrt; it read persistent\['seq_lens'\]"):
+        runner.check(create)
 
 
 def test_a_forward_alone_is_checked_by_what_it_carries() -> None:

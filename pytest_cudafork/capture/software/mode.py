@@ -124,6 +124,10 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not fo
         traits = self.traits(op)
         if traits.in_python:
             return self._open(op, args, kwargs)
+        if traits.composite:
+            # Only under torch.inference_mode() do such operators come as a whole.
+            with self:
+                return op.decompose(*args, **kwargs)
         return self.meet(op, traits, args, kwargs)
 
     def _open(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:

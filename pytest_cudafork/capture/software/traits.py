@@ -50,6 +50,7 @@ class Traits:
     has_device: bool
     has_generator: bool
     in_python: bool  # a custom operator whose kernel for CPU is Python code
+    composite: bool  # made of other operators, which are what is recorded
 
 
 _SYNCS = frozenset(
@@ -70,6 +71,7 @@ _VIEWS = frozenset({"_unsafe_view", "_reshape_alias", "lift", "set_", "set_data"
 _NORMS = frozenset(
     {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_update_stats"}
 )
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _KERNEL_KEYS = ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 
 
@@ -104,6 +106,7 @@ def traits_of(op: Any) -> Traits:
         has_device="device" in names,
         has_generator="generator" in names,
         in_python=not aten and _in_python(full, schema.overload_name),
+        composite=op.has_kernel_for_dispatch_key(_COMPOSITE),
     )
 
 
