@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_cudafork._version import version as __version__
+    from pytest_cudafork.capture.backend import CaptureFinding
+    from pytest_cudafork.capture.replay import assert_replay_equals_eager
     from pytest_cudafork.errors import (
+        CapturePairError,
         ChildCrashed,
         ChildError,
         ChildExit,
@@ -21,7 +24,10 @@ if TYPE_CHECKING:
         CudaForkError,
         CudaForkWarning,
         CudaTouchError,
+        GraphCaptureError,
+        GraphUsageError,
         PoisonedTouchError,
+        ReplayDiffersError,
     )
     from pytest_cudafork.imports.api import audit
     from pytest_cudafork.imports.records import ImportRecord
@@ -31,6 +37,8 @@ if TYPE_CHECKING:
     from pytest_cudafork.state import current_state as cuda_state
 
 __all__ = [
+    "CaptureFinding",
+    "CapturePairError",
     "ChildCrashed",
     "ChildError",
     "ChildExit",
@@ -39,23 +47,29 @@ __all__ = [
     "CudaForkWarning",
     "CudaState",
     "CudaTouchError",
+    "GraphCaptureError",
+    "GraphUsageError",
     "ImportRecord",
     "ImportVerdict",
     "PoisonedTouchError",
+    "ReplayDiffersError",
     "Touch",
     "Verdict",
     "__version__",
+    "assert_replay_equals_eager",
     "audit",
     "cuda_state",
 ]
 
 _HOME = {
+    "CaptureFinding": ("capture.backend", "CaptureFinding"),
     "CudaState": ("observe.driver", "CudaState"),
     "ImportRecord": ("imports.records", "ImportRecord"),
     "ImportVerdict": ("imports.records", "Verdict"),
     "Touch": ("observe.touch", "Touch"),
     "Verdict": ("observe.driver", "Verdict"),
     "__version__": ("_version", "version"),
+    "assert_replay_equals_eager": ("capture.replay", "assert_replay_equals_eager"),
     "audit": ("imports.api", "audit"),
     "cuda_state": ("state", "current_state"),
 }

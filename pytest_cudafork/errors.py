@@ -5,6 +5,8 @@ It knows nothing of the parts that raise them.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pytest_cudafork.child_errors import (
     ChildCrashed,
     ChildError,
@@ -12,7 +14,11 @@ from pytest_cudafork.child_errors import (
     ChildTimeout,
 )
 
+if TYPE_CHECKING:
+    from pytest_cudafork.capture.backend import CaptureFinding
+
 __all__ = [
+    "CapturePairError",
     "ChildCrashed",
     "ChildError",
     "ChildExit",
@@ -20,7 +26,10 @@ __all__ = [
     "CudaForkError",
     "CudaForkWarning",
     "CudaTouchError",
+    "GraphCaptureError",
+    "GraphUsageError",
     "PoisonedTouchError",
+    "ReplayDiffersError",
 ]
 
 
@@ -48,10 +57,43 @@ class PoisonedTouchError(RuntimeError):
     """
 
 
+class GraphCaptureError(AssertionError):
+    """A captured graph does not compute what eager code computes, or cannot be captured.
+
+    ``findings`` holds everything that is wrong, in the order of the checks. Recoverable: the device
+    and the process are usable afterwards.
+    """
+
+    def __init__(self, text: str, findings: tuple[CaptureFinding, ...] = ()) -> None:
+        super().__init__(text)
+        self.findings = findings
+
+
+class CapturePairError(GraphCaptureError):
+    """``capture_pair`` found that warm-up and capture do not fit together; Recoverable."""
+
+
+class ReplayDiffersError(GraphCaptureError):
+    """``assert_replay_equals_eager`` found a replay that eager code contradicts; Recoverable."""
+
+
+class GraphUsageError(GraphCaptureError):
+    """A check of graphs was given something that it cannot check; Recoverable by another call."""
+
+
 class CudaForkWarning(UserWarning):
     """Something limits what pytest-cudafork can see or do; the test outcome stands."""
 
 
-for _public in (CudaForkError, CudaForkWarning, CudaTouchError, PoisonedTouchError):
+for _public in (
+    CapturePairError,
+    CudaForkError,
+    CudaForkWarning,
+    CudaTouchError,
+    GraphCaptureError,
+    GraphUsageError,
+    PoisonedTouchError,
+    ReplayDiffersError,
+):
     _public.__module__ = "pytest_cudafork"
 del _public

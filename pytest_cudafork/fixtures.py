@@ -13,6 +13,8 @@ import pytest
 from pytest_cudafork.session import SESSION
 
 if TYPE_CHECKING:
+    from pytest_cudafork.capture.backend import GraphBackend
+    from pytest_cudafork.capture.pair import CapturedPair
     from pytest_cudafork.observe.driver import CudaState
     from pytest_cudafork.phantom_fixture import PhantomCuda
 
@@ -101,3 +103,44 @@ def phantom_cuda(request: pytest.FixtureRequest) -> Iterator[PhantomCuda]:
     from pytest_cudafork.phantom_fixture import phantom_for
 
     yield from phantom_for(request.config.stash[SESSION])
+
+
+class CapturePair(Protocol):
+    """Runs warm-up and capture of one forward and checks the pair."""
+
+    def __call__(
+        self, create_forward_fn: Callable[..., Any], desc: Any, **options: Any
+    ) -> CapturedPair:
+        """Check the pair; the options are those of ``pytest_cudafork.capture.pair``."""
+
+
+@pytest.fixture
+def graph_backend(request: pytest.FixtureRequest) -> Iterator[GraphBackend]:
+    """Give the way in which this test captures graphs: ``.name``, and ``.device`` for its tensors.
+
+    The marker ``graph_capture(backends=[...])`` and ``--cuda-fork-graphs`` choose it; else it is
+    real graphs where there is a GPU, and the software graph elsewhere. Skips the test where there
+    is none of the kind that the marker names.
+    """
+    from pytest_cudafork.graph_tests import backend_for_test
+
+    yield from backend_for_test(request)
+
+
+@pytest.fixture
+def capture_pair(graph_backend: GraphBackend) -> CapturePair:
+    """Run warm-up and capture as a graph manager does, and check that they fit together.
+
+    ``pair = capture_pair(create_forward_fn, desc, mode="FULL", persistent={...}, outputs=...,
+    vary=[...])`` has ``warmup`` and ``captured`` (the states), ``graph`` and ``report``.
+
+    Raises (when called):
+        CapturePairError: something is wrong; the message has each finding with its path and line.
+        GraphUsageError: the factory or the arguments cannot be checked.
+
+    """
+    from functools import partial
+
+    from pytest_cudafork.capture.pair import capture_pair as check
+
+    return partial(check, backend=graph_backend.name)

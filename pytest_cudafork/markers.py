@@ -20,6 +20,7 @@ DEFAULT_TIMEOUT = 600.0
 
 METHODS = ("auto", "fork", "forkserver", "spawn")
 SCOPES = ("test", "module")
+GRAPHS = ("software", "cuda")
 
 
 class MarkerError(ValueError):
@@ -70,6 +71,12 @@ MARKERS = (
             "wait": "a number of seconds above 0",
         },
     ),
+    Marker(
+        "graph_capture",
+        "graph_capture(backends=['software', 'cuda'])",
+        "run the test once with each way to capture graphs; cuda is skipped where there is no GPU",
+        {"backends": "a list of one or both of software, cuda"},
+    ),
 )
 
 
@@ -83,6 +90,8 @@ class Marks(NamedTuple):
     scope: str = "test"
     fork_ok: str | None = None
     gpus: GpuWish | None = None
+    graphs: tuple[str, ...] = ()
+    """The graph backends to run the test with; none: it is not marked."""
     complaint: str = ""
     """What is wrong with the markers; the test fails for it in its set-up."""
     left_alone: bool = False
@@ -164,6 +173,9 @@ def read_marks(item: pytest.Item) -> Marks:
         scope=isolated.get("scope", "test"),
         fork_ok=fork_ok["reason"] if fork_ok is not None else None,
         gpus=gpus,
+        graphs=tuple(values["graph_capture"].get("backends", GRAPHS))
+        if "graph_capture" in values
+        else (),
     )
 
 
@@ -197,6 +209,13 @@ def _keywords(marker: Marker, mark: pytest.Mark) -> dict[str, Any]:
 
 
 def _accepts(key: str, value: object) -> bool:
+    if key == "backends":
+        return (
+            isinstance(value, list | tuple)
+            and 0 < len(value) <= len(GRAPHS)
+            and all(isinstance(name, str) and name in GRAPHS for name in value)
+            and len(set(value)) == len(value)
+        )
     if key in ("method", "scope"):
         return isinstance(value, str) and value in (METHODS if key == "method" else SCOPES)
     if key == "timeout":

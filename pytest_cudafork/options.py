@@ -43,6 +43,8 @@ class Device(NamedTuple):
     face: str = "absent"
 
 
+GRAPHS = ("auto", "software", "cuda")
+"""What ``--cuda-fork-graphs`` takes."""
 ISOLATE = ("none", "fork", "forkserver", "spawn", "auto")
 """What ``--cuda-fork-isolate`` takes."""
 
@@ -60,6 +62,8 @@ class Settings(NamedTuple):
     """The GPUs that tests may use; None: all."""
     imports: ImportSettings = ImportSettings()
     """The import audit."""
+    graphs: str | None = None
+    """How to capture graphs: "auto", "software" or "cuda"; None: nothing was said."""
 
     @property
     def active(self) -> bool:
@@ -110,6 +114,13 @@ _OWN_OPTIONS = (
         "The GPUs that tests marked gpus(n) may use: auto (default: all), a number of them as in "
         "2, or a list of numbers or UUIDs as in 0,2 ('2,' is GPU 2 alone). CUDA_VISIBLE_DEVICES "
         "limits them further.",
+    ),
+    Option(
+        "cuda_fork_graphs",
+        "BACKEND",
+        "How tests capture graphs: auto (default: real ones where there is a GPU, else software), "
+        "software, cuda. Tests marked graph_capture(backends=...) run on each backend that they "
+        "name and that this allows.",
     ),
 )
 OPTIONS = (*_OWN_OPTIONS, *IMPORT_OPTIONS)
@@ -177,6 +188,7 @@ def read_settings(config: pytest.Config, namespace: Any) -> Settings:
         ledger=ledger or "",
         isolate=isolate,
         gpus=gpus,
+        graphs=read_option(config, namespace, OPTIONS[6], parse_graphs),
         imports=read_imports(config, namespace),
     )
 
@@ -228,6 +240,18 @@ def parse_isolate(text: str) -> str:
     """
     if text not in ISOLATE:
         raise ValueError(f"{text!r} is not a method: use {', '.join(ISOLATE)}")
+    return text
+
+
+def parse_graphs(text: str) -> str:
+    """Read how graphs are captured.
+
+    Raises:
+        ValueError: there is no such backend.
+
+    """
+    if text not in GRAPHS:
+        raise ValueError(f"{text!r} is not a way to capture graphs: use {', '.join(GRAPHS)}")
     return text
 
 

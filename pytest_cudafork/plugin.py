@@ -12,8 +12,10 @@ import pytest
 
 from pytest_cudafork import forked, markers, options, session
 from pytest_cudafork.fixtures import (
+    capture_pair,
     cuda_state,
     cuda_uninitialized,
+    graph_backend,
     phantom_cuda,
     run_forked,
     run_forkserver,
@@ -23,8 +25,10 @@ from pytest_cudafork.isolation import IsolationHooks
 from pytest_cudafork.session import SESSION
 
 __all__ = [
+    "capture_pair",
     "cuda_state",
     "cuda_uninitialized",
+    "graph_backend",
     "phantom_cuda",
     "run_forked",
     "run_forkserver",
@@ -63,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
         isolate = None  # there is nothing to isolate
     config.pluginmanager.register(IsolationHooks(config, isolate), "cudafork-isolation")
     _register_gpus(config)
+    _choose_graphs(config)
     if state.watch is not None:
         from pytest_cudafork.check import Check
 
@@ -76,6 +81,41 @@ def _register_gpus(config: pytest.Config) -> None:
     leases = GpuLeases(config, config.stash[SESSION].settings.gpus)
     config.pluginmanager.register(leases, "cudafork-gpus")
     config.pluginmanager.register(RefusedTests(), "cudafork-gpus-refused")
+
+
+def _choose_graphs(config: pytest.Config) -> None:
+    if config.stash[SESSION].settings.graphs is not None:
+        from pytest_cudafork.graph_tests import choose_for_session
+
+        choose_for_session(config)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test marked ``graph_capture`` once with each backend."""
+    if metafunc.definition.get_closest_marker("graph_capture") is not None:
+        from pytest_cudafork.graph_tests import parametrize
+
+        parametrize(metafunc)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Have a test use the backend that it was made for, though it asks for no fixture."""
+    call = getattr(item, "callspec", None)
+    if call is not None and "graph_backend" in call.params:
+        names: list[str] = getattr(item, "fixturenames", [])
+        if "graph_backend" not in names:  # pytest has taken it out again
+            names.append("graph_backend")
+
+
+def pytest_report_collectionfinish(
+    config: pytest.Config, items: list[pytest.Item]
+) -> list[str] | None:
+    """Say how graphs are captured, if a test does."""
+    if not any("graph_backend" in getattr(item, "fixturenames", ()) for item in items):
+        return None
+    from pytest_cudafork.report.graphs import graph_line
+
+    return [graph_line(config.stash[SESSION].settings, items)]
 
 
 def _register_imports(config: pytest.Config) -> bool:

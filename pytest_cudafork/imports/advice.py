@@ -252,6 +252,10 @@ def place_of(edge: Edge, base: str | None = None) -> str:
     return ":".join([path, *([",".join(map(str, edge.lines))] if edge.lines else [])])
 
 
+CHANGE_IT_TOO = "change the line itself"
+CHANGE_IT = f"{CHANGE_IT_TOO}: no import that can be made lazy frees a module"
+
+
 def to_do(advice: Advice, base: str | None = None) -> list[str]:
     """Return what to change: one import, or a few; or the culprit line itself."""
     lines = []
@@ -262,7 +266,7 @@ def to_do(advice: Advice, base: str | None = None) -> list[str]:
         lines.append(first + _make_lazy(advice.together, len(advice.modules), base))
     if advice.culprit is None:
         return ["no Python was running, so nothing can be said of who imports it"]
-    return lines or ["change the line itself: no import that can be made lazy frees a module"]
+    return lines or [CHANGE_IT]
 
 
 def _make_lazy(cut: Cut, count: int, base: str | None) -> str:

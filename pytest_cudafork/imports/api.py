@@ -51,6 +51,7 @@ def audit(
         library and name.
 
     Raises:
+        TypeError: ``package`` is no text, or ``exclude`` or ``without`` is one.
         ValueError: There is no such package, or an argument has a value that it cannot have.
         RuntimeError: This is not Linux, or the real driver was asked for and there is none.
 
@@ -60,6 +61,7 @@ def audit(
     from pytest_cudafork.option import parse_modules
     from pytest_cudafork.options import parse_device
 
+    _check_types(package, exclude=exclude, without=without)
     imports = options_imports.ImportSettings(
         packages=parse_modules(package),
         exclude=tuple(exclude),
@@ -73,6 +75,18 @@ def audit(
         settings = plan.settings_of(imports, parse_device(device))
     settled = run(found, settings, imports.without, confirm=confirm)
     return [each.record for each in settled]
+
+
+def _check_types(package: object, **lists: object) -> None:
+    """Check what Python would take and misunderstand: a text is a sequence of texts, too."""
+    if not isinstance(package, str):
+        raise TypeError(
+            "audit() takes the name of a package, such as 'vllm', or of more than one in one text "
+            f"('vllm, flashinfer'), not {package!r}"
+        )
+    for name, value in lists.items():
+        if isinstance(value, str):
+            raise TypeError(f"audit() takes a list of texts as {name}: write {name}=[{value!r}]")
 
 
 def run(

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_cudafork.imports import verdicts
+from pytest_cudafork.imports import unbuilt, verdicts
 from pytest_cudafork.imports.process import AuditProcess
 from pytest_cudafork.imports.records import ImportRecord, Verdict
 from pytest_cudafork.imports.settings import AuditSettings
@@ -66,8 +66,10 @@ class Auditor:
 
     def fresh(self, module: str) -> ImportRecord:
         """Import a module in an interpreter of its own, and return that record."""
+        known = self._records.get(module)  # threads that did not end are not waited for once more
+        hopeless = [thread.where for thread in known.running] if known is not None else []
         try:
-            process = AuditProcess(self._settings, module)
+            process = AuditProcess(self._settings, module, hopeless)
         except OSError as error:
             return self._unknown(module, f"{_NO_PROCESS}: {error}")
         with contextlib.closing(process):
@@ -174,7 +176,11 @@ class Auditor:
         touches = process.touches_of(int(answer["pid"]))
         answer = {"timeout": self._settings.timeout, **answer}
         return verdicts.judge(
-            self._package, self._settings.without, answer, touches, process.limits
+            self._package,
+            self._settings.without,
+            answer,
+            touches,
+            [unbuilt.explained(limit) for limit in process.limits],
         )
 
     def _unknown(
@@ -185,7 +191,7 @@ class Auditor:
             package=self._package,
             verdict=verdict,
             without=self._settings.without,
-            reason=" ".join(reason.split()),
+            reason=" ".join(unbuilt.explained(reason).split()),
         )
 
 
@@ -195,4 +201,4 @@ def why_not(settings: AuditSettings) -> str:
         while process.error == "" and process.pid == 0:
             if process.read(_SILENCE_SECONDS) is None:
                 return f"the audit's process {process.how_it_ended()}"
-        return process.error
+        return unbuilt.explained(process.error)

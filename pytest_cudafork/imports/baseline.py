@@ -26,11 +26,14 @@ else:
     import tomli as tomllib
 
 UPDATE_OPTION = "--cuda-fork-imports-update"
+SHELL_UPDATE_OPTION = "--update"
+"""What the same is called on the audit's own command line."""
 
 _HEADER = f"""\
 # Modules that initialize CUDA when they are imported, and the lines that do it: known and
 # accepted. The import audit fails on any other, and asks to remove those that have become clean.
-# To write it anew, add this to the options of the audit: {UPDATE_OPTION}
+# To write it anew, add {UPDATE_OPTION} to the options of pytest, or
+# {SHELL_UPDATE_OPTION} to those of `python -m pytest_cudafork imports`.
 """
 _WITHOUT = " without "
 _AT_LINE = re.compile(r"at line (\d+)")
@@ -85,8 +88,8 @@ class Baseline:
         )
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Baseline:
-        """Read a file.
+    def read(cls, path: str | os.PathLike[str], update: str = UPDATE_OPTION) -> Baseline:
+        """Read a file; ``update`` is the option that writes one.
 
         Raises:
             BaselineError: It is missing, cannot be read, or is no baseline.
@@ -98,7 +101,7 @@ class Baseline:
                 data = file.read()
         except FileNotFoundError:
             raise BaselineError(
-                f"{shown}: there is no such baseline. Create it with {UPDATE_OPTION}."
+                f"{shown}: there is no such baseline. Create it with {update}."
             ) from None
         except OSError as error:
             raise BaselineError(f"{shown}: cannot be read: {error.strerror}.") from error
@@ -108,7 +111,7 @@ class Baseline:
         """Whether a module's touch is known.
 
         The culprit line plays no part: one that has moved is the same touch. A crash, a time limit
-        or a failed import is never accepted.
+        or a failed import in which nothing touched is never accepted.
         """
         return record.verdict.touched and (record.module, record.without) in self._entries
 
@@ -125,7 +128,11 @@ class Baseline:
                 deselected included. Entries of other packages are not judged by it.
 
         """
-        clean = {(each.module, each.without) for each in records if each.verdict is Verdict.CLEAN}
+        clean = {
+            (each.module, each.without)
+            for each in records
+            if each.verdict is Verdict.CLEAN and not each.so_far
+        }
         exists = {package: frozenset(modules) for package, modules in (found or {}).items()}
         return [
             entry
@@ -142,7 +149,7 @@ class Baseline:
         """Return today's baseline: touching modules added, stale entries removed, others kept.
 
         Kept are the entries of modules that were not audited this time, and of those about which
-        nothing was learned (crashed, timed out, not importable, not observable).
+        nothing was learned (crashed, timed out, not importable, not observable, clean so far).
 
         Args:
             records: What was audited this time.

@@ -20,7 +20,7 @@ from pytest_cudafork import option, options, options_imports
 from pytest_cudafork.imports import plan, record_data
 from pytest_cudafork.imports.api import run
 from pytest_cudafork.imports.auditors import Target
-from pytest_cudafork.imports.baseline import Baseline
+from pytest_cudafork.imports.baseline import SHELL_UPDATE_OPTION, Baseline
 from pytest_cudafork.imports.findings import Findings
 from pytest_cudafork.imports.outcomes import Outcome
 from pytest_cudafork.imports.story import story_lines
@@ -48,7 +48,7 @@ def main(args: Sequence[str]) -> int:
         with plan.usage_errors(), _stoppable():
             findings = _audit(given)
     except (ValueError, RuntimeError) as error:
-        parser.exit(USAGE, f"{parser.prog}: error: {error}\n")
+        parser.exit(USAGE, f"{parser.prog}: error: {_own_words(str(error))}\n")
     except KeyboardInterrupt as stop:
         sys.stderr.write("interrupted\n")
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
@@ -82,8 +82,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m pytest_cudafork imports",
         description="Import every module of a package in a process of its own, and say which "
-        "initialize CUDA. Exit status: 0 clean, 1 a module is not, 2 wrong usage or not "
-        "observable.",
+        "initialize CUDA. Exit status: 0 if none does, crashes or takes too long (one that cannot "
+        "be imported counts with --strict only, one in the baseline does not), 1 if one does, 2 on "
+        "wrong usage or where something could not be observed.",
     )
     add = parser.add_argument
     add("packages", metavar="PKG", type=_typed(option.parse_modules), help="separated by commas")
@@ -94,8 +95,14 @@ def _parser() -> argparse.ArgumentParser:
         help="auto (default), real, phantom, or phantom:sm_90x2")  # fmt: skip
     add("--no-confirm", action="store_true", help="Ask no fresh interpreter.")
     add("--json", metavar="FILE", default="", help="Write the records here.")
-    add("-v", "--verbose", action="store_true", help="Tell every module that is not clean in full.")
+    add("-v", "--verbose", action="store_true",
+        help="Tell every module that is not clean in full, and leave no name out.")  # fmt: skip
     return parser
+
+
+def _own_words(text: str) -> str:
+    """Call an option as it is called here, where a message has the name it has in pytest."""
+    return text.replace("--cuda-fork-imports-", "--").replace("--cuda-fork-device", "--device")
 
 
 def _add(parser: argparse.ArgumentParser, each: option.Option) -> None:
@@ -125,10 +132,10 @@ def _typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def _audit(given: argparse.Namespace) -> Findings:
     imports = ImportSettings(**{name: getattr(given, name) for name in ImportSettings._fields})
-    options_imports.check(imports, "--update", "--baseline")
+    options_imports.check(imports, SHELL_UPDATE_OPTION, "--baseline")
     baseline = Baseline()
     if imports.baseline and (not imports.update or os.path.exists(imports.baseline)):
-        baseline = Baseline.read(imports.baseline)
+        baseline = Baseline.read(imports.baseline, SHELL_UPDATE_OPTION)
     found = plan.find_all(imports.packages, imports.exclude)
     settings = plan.settings_of(imports, given.device)
     progress = _Progress(sys.stderr)
@@ -165,7 +172,7 @@ def _show(findings: Findings, written: Sequence[Line], *, full: bool) -> None:
     for record in findings.records if full else ():
         if findings.outcome(record) not in quiet:
             _print(*map(Line, story_lines(record)), Line(""))
-    _print(*summary_lines(findings), *written)
+    _print(*summary_lines(findings, full=full), *written)
 
 
 def _print(*lines: Line) -> None:

@@ -10,10 +10,8 @@ files wins, is asked of the finders that an import would ask. What a package add
 from __future__ import annotations
 
 import contextlib
-import difflib
 import fnmatch
 import importlib
-import importlib.metadata
 import keyword
 import os
 import pkgutil
@@ -34,6 +32,8 @@ from importlib.machinery import (
 from itertools import accumulate
 from typing import Any
 from zipimport import zipimporter
+
+from pytest_cudafork.imports.spelling import installed_as, meant
 
 _LEFT_OUT = frozenset({"__init__", "__main__", "__pycache__"})
 _BRACKETS = re.compile(r"\[!?[\w\-]+\]")
@@ -61,7 +61,14 @@ class FoundModule:
 
 
 class UnknownPackage(ValueError):
-    """There is no such package or module; recoverable, nothing was imported."""
+    """There is no such package or module; recoverable, nothing was imported.
+
+    ``is_top`` says that its top-level package is not there.
+    """
+
+    def __init__(self, message: str, *, is_top: bool = False) -> None:
+        super().__init__(message)
+        self.is_top = is_top
 
 
 def find_modules(
@@ -91,7 +98,7 @@ def find_modules(
     search = _Search(path)
     found = search.root(package)
     if found is None:
-        raise UnknownPackage(_unknown(package, search))
+        raise _unknown(package, search)
     if any(_matches(name, exclude) for name in accumulate(package.split("."), "{}.{}".format)):
         return []
     module, locations = found
@@ -297,7 +304,7 @@ def _check_name(package: str) -> None:
     if not all(map(_is_name, package.split("."))):
         raise ValueError(
             f"{package!r} is no module name; give the name that is imported, such as 'vllm' or "
-            f"'vllm.attention'.{_installed_as(package)}"
+            f"'vllm.attention'.{installed_as(package)}"
         )
     if package.rpartition(".")[2] in _LEFT_OUT:
         raise ValueError(f"{package!r} is left out: name the package or module that it belongs to.")
@@ -312,39 +319,25 @@ def _check_patterns(patterns: Iterable[str]) -> None:
             )
 
 
-def _unknown(package: str, search: _Search) -> str:
+def _unknown(package: str, search: _Search) -> UnknownPackage:
     """Say what was looked for and where, and what may have been meant."""
     parent, _, short = package.rpartition(".")
-    above = search.root(parent) if parent else None
     if not parent:
-        where = f"{len(search.path())} entries of the module search path"
         names = set(search.names_in(search.path()))
-        if search.asks_finders:
-            names |= set(sys.builtin_module_names)
-            where = f"the finders of sys.meta_path and {where}"
-    elif above is None:
+        names |= set(sys.builtin_module_names) if search.asks_finders else set()
+        count = len(search.path())
+        where = f"on the module search path ({count} {'entry' if count == 1 else 'entries'})"
+        hints = f"{meant(short, names)}{installed_as(package)}"
+        return UnknownPackage(f"There is no module {package!r} {where}.{hints}", is_top=True)
+    above = search.root(parent)
+    if above is None:
         return _unknown(parent, search)
-    elif not above[0].is_package:
-        return f"There is no module {package!r}: {parent!r} is a module, not a package."
-    else:
-        where, names = f"{parent!r} ({', '.join(above[1])})", set(search.names_in(above[1]))
-    close = difflib.get_close_matches(short, sorted(names), n=1)
-    meant = f" Did you mean {'.'.join(filter(None, (parent, close[0])))!r}?" if close else ""
-    hint = "" if parent else _installed_as(package)
-    return f"There is no module {package!r} in {where}.{meant}{hint}"
-
-
-def _installed_as(name: str) -> str:
-    """Tell what is imported if the name is that of a distribution."""
-
-    def normalized(distribution: str) -> str:
-        return re.sub(r"[-_.]+", "-", distribution).lower()
-
-    modules = sorted(
-        module
-        for module, distributions in importlib.metadata.packages_distributions().items()
-        if _is_name(module) and normalized(name) in map(normalized, distributions)
+    module, folders = above
+    if not module.is_package:
+        return UnknownPackage(
+            f"There is no module {package!r}: {parent!r} is a module, not a package."
+        )
+    return UnknownPackage(
+        f"The package {parent!r} ({', '.join(folders)}) has no module {short!r}."
+        f"{meant(short, search.names_in(folders), parent)}"
     )
-    if not modules:
-        return " What is imported may be called otherwise than what is installed (PyYAML: 'yaml')."
-    return f" The distribution {name!r} is imported as {' or '.join(map(repr, modules))}."

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from pytest_cudafork.imports.footing import Footing, Loaded
+from pytest_cudafork.imports.settings import DEFAULT_TIMEOUT
+from pytest_cudafork.imports.threads import Patience, RunningThread, Threads
 from pytest_cudafork.isolate import child
 from pytest_cudafork.isolate.template_memory import OpenMP
 from pytest_cudafork.observe.observer import Observer
@@ -32,7 +34,9 @@ class Told(NamedTuple):
     ``kind`` is "imported", "failed" or "exited"; ``error`` the exception's class name, ``reason``
     its one line, ``missing`` the module that a ``ModuleNotFoundError`` missed; ``state`` and
     ``why`` the driver's word on this process; ``threads`` how many Python has (those of libraries
-    know how to be forked); ``moved`` whether the interpreter itself is not as it was.
+    know how to be forked); ``moved`` whether the interpreter itself is not as it was; ``running``
+    the threads that it has left running, as they are in a ``RunningThread``, and ``waited`` how
+    long they were waited for.
     """
 
     kind: str
@@ -46,6 +50,13 @@ class Told(NamedTuple):
     why: str
     threads: int
     moved: bool
+    running: list[Any]
+    waited: float
+
+    @property
+    def left_running(self) -> tuple[RunningThread, ...]:
+        """The threads that it has left running."""
+        return tuple(RunningThread(*each) for each in self.running)
 
     @property
     def is_clean(self) -> bool:
@@ -60,14 +71,22 @@ class Importer:
     Args:
         observer: It watches this process.
         loaded: What is imported already; None: this looks for itself.
+        patience: How long threads that it leaves running are waited for.
 
     """
 
-    def __init__(self, observer: Observer, loaded: Loaded | None = None) -> None:
+    def __init__(
+        self,
+        observer: Observer,
+        loaded: Loaded | None = None,
+        patience: Patience | None = None,
+    ) -> None:
         self._observer = observer
         self._import: Callable[[str], Any] = importlib.import_module
         self._clock = time.monotonic
-        self._threads = threading.enumerate
+        self._count_threads = threading.enumerate
+        self._threads = Threads()
+        self._patience = patience or Patience(DEFAULT_TIMEOUT)
         self._own_pid = os.getpid
         self._pid = os.getpid()
         self._leave: Callable[[int], NoReturn] = os._exit
@@ -81,9 +100,12 @@ class Importer:
         Args:
             module: Its name.
             last: Whether nothing else will be imported in this process; then what the module has
-                done to the interpreter is put right before more is asked of it.
+                done to the interpreter is put right before more is asked of it, and threads that
+                it has left running are waited for.
 
         """
+        if last:
+            self._threads.watch()
         start = self._clock()
         error: BaseException | None = None
         try:
@@ -102,8 +124,11 @@ class Importer:
 
     def _tell(self, error: BaseException | None, seconds: float, last: bool) -> Told:
         moved = self._footing.has_moved()
+        waited = 0.0
         if last:
             self._footing.put_back()
+            seconds_left = self._patience.seconds(seconds)
+            waited = self._threads.wait(seconds_left, self._patience.hopeless, self._has_touched)
         child.flush_streams()
         OpenMP().pause()
         state = self._observer.state()
@@ -111,9 +136,14 @@ class Importer:
             loaded=self._footing.added(),
             state=state.verdict.value,
             why=state.why,
-            threads=len(self._threads()),
+            threads=len(self._count_threads()),
             moved=moved,
+            running=list(self._threads.running()),
+            waited=waited,
         )
+
+    def _has_touched(self) -> bool:
+        return self._observer.state().verdict.value == "initialized"
 
 
 def _told(error: BaseException | None, seconds: float, why: str = "") -> Told:
@@ -131,6 +161,8 @@ def _told(error: BaseException | None, seconds: float, why: str = "") -> Told:
         why=why,
         threads=1,
         moved=True,
+        running=[],
+        waited=0.0,
     )
 
 

@@ -42,7 +42,7 @@ def _find(package: str, exclude: Sequence[str]) -> list[FoundModule]:
         found = find_modules(package, exclude)
     except UnknownPackage as error:
         folder = package.partition(".")[0]
-        if os.path.isdir(folder):
+        if error.is_top and os.path.isdir(folder):
             raise UnknownPackage(
                 f"{error} The folder {folder!r} is here, but not on the module search path: start "
                 "with `python -m pytest`, or set `pythonpath = .` in the ini file."

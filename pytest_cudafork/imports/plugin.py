@@ -211,7 +211,8 @@ class ImportAudit:
         written = write_results(findings)
         if exitstatus == pytest.ExitCode.OK and any(line.tone == "bad" for line in written):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        self._told = [*summary_lines(findings), *written]
+        full = int(self._config.getoption("verbose", 0)) > 0
+        self._told = [*summary_lines(findings, full=full), *written]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Tell what was found."""

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pytest_cudafork.imports import importer, warden
@@ -42,7 +42,9 @@ Message = dict[str, Any]
 class AuditProcess:
     """A template, or a fresh interpreter for one module, with the ledger that it writes."""
 
-    def __init__(self, settings: AuditSettings, module: str = "") -> None:
+    def __init__(
+        self, settings: AuditSettings, module: str = "", hopeless: Iterable[str] = ()
+    ) -> None:
         self.error = ""
         """Why it cannot watch, if it cannot."""
         self.limits: list[str] = []
@@ -57,12 +59,12 @@ class AuditProcess:
         self._cookies: dict[bytes, int] = {}
         self._things = contextlib.ExitStack()
         try:
-            self._begin(settings, module)
+            self._begin(settings, module, list(hopeless))
         except BaseException:
             self._things.close()
             raise
 
-    def _begin(self, settings: AuditSettings, module: str) -> None:
+    def _begin(self, settings: AuditSettings, module: str, hopeless: list[str]) -> None:
         folder = tempfile.mkdtemp(prefix="pytest-cudafork-imports-")
         self._things.callback(shutil.rmtree, folder, ignore_errors=True)
         ledger = Ledger(os.path.join(folder, "ledger.jsonl"))
@@ -80,6 +82,7 @@ class AuditProcess:
             "settings": settings.to_plain(),
             "ledger": ledger.path,
             "module": module,
+            "hopeless": hopeless,
         }
         with theirs, launch.request_file(request) as request_fd:
             fds = (theirs.fileno(), request_fd, self._stacks, self._slate_fd)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_cudafork.imports.records import ImportRecord, Verdict
+from pytest_cudafork.imports.threads import RunningThread
 from pytest_cudafork.observe.touch import Touch
 
 _PLAIN = ("module", "package", "without", "reason", "output", "seconds", "confirmed")
@@ -27,6 +28,7 @@ def to_plain(record: ImportRecord) -> dict[str, Any]:
         "scope": culprit.scope.value if culprit else "",
         "touches": [_touch_to_plain(touch) for touch in record.touches],
         "loaded": list(record.loaded),
+        "running": [thread._asdict() for thread in record.running],
     }
 
 
@@ -37,6 +39,7 @@ def from_plain(data: Mapping[str, Any]) -> ImportRecord:
         verdict=Verdict(data["verdict"]),
         touches=tuple(Touch.from_record(touch) for touch in data["touches"]),
         loaded=tuple(data["loaded"]),
+        running=tuple(RunningThread(**thread) for thread in data["running"]),
     )
 
 

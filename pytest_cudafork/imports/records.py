@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from pytest_cudafork.imports.threads import RunningThread
 from pytest_cudafork.observe.touch import Frame, Touch
 
 
@@ -17,6 +18,7 @@ class Verdict(enum.Enum):
     CLEAN = "clean"
     TOUCHES = "touches"
     TOUCHES_THEN_FAILS = "touches, then fails to import"
+    TOUCHES_THEN_CRASHES = "touches, then crashes"
     NOT_IMPORTABLE = "not importable"
     NOT_OBSERVABLE = "not observable"
     CRASHED = "crashed"
@@ -25,7 +27,10 @@ class Verdict(enum.Enum):
     @property
     def touched(self) -> bool:
         """Whether the import initialized CUDA."""
-        return self in (Verdict.TOUCHES, Verdict.TOUCHES_THEN_FAILS)
+        return self in _TOUCHED
+
+
+_TOUCHED = (Verdict.TOUCHES, Verdict.TOUCHES_THEN_FAILS, Verdict.TOUCHES_THEN_CRASHES)
 
 
 @dataclass(frozen=True)
@@ -37,13 +42,14 @@ class ImportRecord:
         package: The package that was asked for.
         verdict: What became of it.
         without: The library that was hidden, or "".
-        touches: The first touch and, if another library made it, the second. A module that
-            crashed or ran out of time may have touched before.
+        touches: The first touch and, if another library made it, the second. A module that ran
+            out of time or memory may have touched before.
         reason: Why it could not be imported or observed, how it crashed; one line.
         output: The end of what it wrote.
         seconds: How long its import took.
         confirmed: Whether a fresh interpreter said the same; None if none was asked.
         loaded: The modules that its import added to ``sys.modules``, itself included.
+        running: The threads that its import has left running, after they were waited for.
 
     """
 
@@ -57,6 +63,12 @@ class ImportRecord:
     seconds: float = 0.0
     confirmed: bool | None = None
     loaded: tuple[str, ...] = ()
+    running: tuple[RunningThread, ...] = ()
+
+    @property
+    def so_far(self) -> bool:
+        """Whether it is clean as far as could be seen: a thread that it has started still runs."""
+        return self.verdict is Verdict.CLEAN and bool(self.running)
 
     @property
     def culprit(self) -> Frame | None:

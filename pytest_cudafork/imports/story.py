@@ -25,6 +25,8 @@ def headline_of(record: ImportRecord) -> str:
         return f"the import initializes CUDA at {_at(record)}"
     if record.verdict is Verdict.TOUCHES_THEN_FAILS:
         return f"the import initializes CUDA at {_at(record)}, then fails: {record.reason}"
+    if record.verdict is Verdict.TOUCHES_THEN_CRASHES:
+        return f"the import initializes CUDA at {_at(record)}, then crashes: {record.reason}"
     if record.verdict is Verdict.NOT_IMPORTABLE:
         return f"cannot be imported: {record.reason}"
     if record.verdict is Verdict.NOT_OBSERVABLE:
@@ -38,6 +40,8 @@ def _title(record: ImportRecord) -> str:
         return "the import initializes CUDA"
     if record.touches and record.verdict is Verdict.TOUCHES_THEN_FAILS:
         return f"the import initializes CUDA, then fails: {record.reason}"
+    if record.touches and record.verdict is Verdict.TOUCHES_THEN_CRASHES:
+        return f"the import initializes CUDA, then crashes: {record.reason}"
     return headline_of(record)
 
 

@@ -9,16 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from pytest_cudafork.imports.advice import Advice, advice_lines
+from pytest_cudafork.imports.advice import CHANGE_IT, CHANGE_IT_TOO, Advice, advice_lines
 from pytest_cudafork.imports.baseline import BaselineError
 from pytest_cudafork.imports.findings import Difference, Findings
 from pytest_cudafork.imports.outcomes import Outcome
 from pytest_cudafork.imports.records import ImportRecord, Verdict
+from pytest_cudafork.imports.threads import RunningThread
 from pytest_cudafork.observe.render import short_path
-
-_MOST_IN_FULL = 10
-_MOST_LINES = 30
-_MOST_NAMED = 5
 
 
 class Line(NamedTuple):
@@ -37,28 +34,50 @@ class Line(NamedTuple):
         }.get(self.tone, {})
 
 
-def summary_lines(findings: Findings) -> list[Line]:
+class _Limits(NamedTuple):
+    """How much is told."""
+
+    lines: int = 30
+    in_full: int = 10
+    reasons: int = 5
+    names: int = 5
+
+    def named(self, names: Sequence[str]) -> str:
+        left = len(names) - self.names
+        more = f" and {left} more" if left > 0 else ""
+        return ", ".join(names[: self.names]) + more
+
+
+_SHORT = _Limits()
+_ALL = _Limits(*[1 << 60] * len(_SHORT))
+
+
+def summary_lines(findings: Findings, *, full: bool = False) -> list[Line]:
     """Return the summary: culprit lines with what to do, differences, confirmations, counts.
 
     Args:
         findings: What was found.
+        full: Whether to name every line and every module, however many there are.
 
     """
+    limits = _ALL if full else _SHORT
     return [
-        *_groups(findings, findings.advice),
-        *_trouble(findings),
-        *_not_importable(findings),
-        *(line for each in findings.differences for line in _difference(findings, each)),
+        *_groups(findings, findings.advice, limits),
+        *_trouble(findings, limits),
+        *_not_importable(findings, limits),
+        *_so_far(findings, limits),
+        *(line for each in findings.differences for line in _difference(findings, each, limits)),
         *_confirmations(findings),
         *_stale(findings),
         *_counts(findings),
     ]
 
 
-def _groups(findings: Findings, advice: Iterable[Advice]) -> Iterator[Line]:
+def _groups(findings: Findings, advice: Iterable[Advice], limits: _Limits) -> Iterator[Line]:
     """Tell each culprit line with what to do about it; only the first ones in full."""
     groups = list(advice)
-    for number, group in enumerate(groups[:_MOST_LINES]):
+    explained = False
+    for number, group in enumerate(groups[: limits.lines]):
         accepted = _accepted(findings, group.modules)
         headline, *rest = advice_lines(group, findings.base)
         if accepted:
@@ -66,9 +85,12 @@ def _groups(findings: Findings, advice: Iterable[Advice]) -> Iterator[Line]:
             headline += f", {'all' if every else f'{accepted} of them'} in the baseline"
         bad = accepted < len(group.modules)
         yield Line(headline, "bad" if bad else "warn")
-        yield from map(Line, rest if number < _MOST_IN_FULL else ())
-    if len(groups) > _MOST_LINES:
-        yield Line(f"... and {len(groups) - _MOST_LINES} more lines")
+        for text in rest if number < limits.in_full else ():
+            again = text.strip() == CHANGE_IT
+            yield Line(f"  {CHANGE_IT_TOO}" if again and explained else text)
+            explained = explained or again
+    if len(groups) > limits.lines:
+        yield Line(f"... and {len(groups) - limits.lines} more lines (-v names them)")
 
 
 def _accepted(findings: Findings, modules: Iterable[str]) -> int:
@@ -79,31 +101,74 @@ def _accepted(findings: Findings, modules: Iterable[str]) -> int:
     )
 
 
-def _trouble(findings: Findings) -> Iterator[Line]:
+def _trouble(findings: Findings, limits: _Limits) -> Iterator[Line]:
     """Name the modules about which little can be said, those with one reason together."""
-    wanted = (Verdict.CRASHED, Verdict.TIMED_OUT, Verdict.NOT_OBSERVABLE)
-    groups: dict[tuple[Verdict, str], list[str]] = {}
+    groups: dict[tuple[str, str], list[ImportRecord]] = {}
     for record in findings.records:
-        if record.verdict in wanted:
-            groups.setdefault((record.verdict, record.reason), []).append(_name(record))
-    for (verdict, reason), names in list(groups.items())[:_MOST_IN_FULL]:
-        yield Line(f"{verdict.value}: {_named(names)}: {reason}", "bad")
-    if len(groups) > _MOST_IN_FULL:
-        yield Line(f"... and {len(groups) - _MOST_IN_FULL} more such reasons")
+        if record.verdict in _TROUBLE:
+            reason = record.reason
+            if record.touches and not record.verdict.touched:
+                where = _short(record.where, findings.base)
+                reason += f"; before that it initialized CUDA at {where}"
+            groups.setdefault((_TROUBLE[record.verdict], reason), []).append(record)
+    for (what, reason), records in list(groups.items())[: limits.in_full]:
+        accepted = all(findings.outcome(record) is Outcome.ACCEPTED for record in records)
+        tone = "warn" if accepted else "bad"
+        yield Line(f"{what}: {limits.named(list(map(_name, records)))}: {reason}", tone)
+    yield from _left([len(each) for each in groups.values()][limits.in_full :])
 
 
-def _not_importable(findings: Findings) -> Iterator[Line]:
-    records = [each for each in findings.main if each.verdict is Verdict.NOT_IMPORTABLE]
-    reasons = Counter(record.reason for record in records)
+_TROUBLE = {
+    Verdict.TOUCHES_THEN_CRASHES: "initializes CUDA, then crashes",
+    Verdict.CRASHED: "crashed",
+    Verdict.TIMED_OUT: "timed out",
+    Verdict.NOT_OBSERVABLE: "not observable",
+}
+
+
+def _not_importable(findings: Findings, limits: _Limits) -> Iterator[Line]:
+    reasons: dict[str, list[str]] = {}
+    for record in findings.main:
+        if record.verdict is Verdict.NOT_IMPORTABLE:
+            reasons.setdefault(record.reason, []).append(_name(record))
     tone = "bad" if findings.settings.strict else ""
-    for reason, count in reasons.most_common(_MOST_NAMED):
-        yield Line(f"not importable: {_modules(count)}: {reason}", tone)
-    left = len(reasons) - _MOST_NAMED
-    if left > 0:
-        yield Line(f"... and for {left} more reasons")
+    groups = sorted(reasons.items(), key=lambda group: -len(group[1]))
+    for reason, names in groups[: limits.reasons]:
+        yield Line(f"not importable: {limits.named(names)}: {reason}", tone)
+    yield from _left([len(names) for _, names in groups[limits.reasons :]])
 
 
-def _difference(findings: Findings, found: Difference) -> Iterator[Line]:
+def _left(counts: Sequence[int]) -> Iterator[Line]:
+    """Say how many modules are not named, for how many reasons."""
+    if counts:
+        reasons = _count(len(counts), "more reason")
+        yield Line(f"... and {_modules(sum(counts))} for {reasons} (-v names them)")
+
+
+def _so_far(findings: Findings, limits: _Limits) -> Iterator[Line]:
+    """Name the modules that are clean while threads which they have started still run."""
+    groups: dict[tuple[str, ...], list[ImportRecord]] = {}
+    for record in findings.records:
+        if record.so_far:
+            key = tuple(sorted(thread.where for thread in record.running))
+            groups.setdefault(key, []).append(record)
+    for records in list(groups.values())[: limits.in_full]:
+        threads = records[0].running
+        shown = ", ".join(_thread(each, findings.base) for each in threads[: limits.names])
+        more = f" and {len(threads) - limits.names} more" if len(threads) > limits.names else ""
+        run = f"{_count(len(threads), 'thread')} still {'runs' if len(threads) == 1 else 'run'}"
+        names = limits.named(list(map(_name, records)))
+        yield Line(f"clean so far: {names}: {run} ({shown}{more})", "warn")
+    yield from _left([len(each) for each in groups.values()][limits.in_full :])
+
+
+def _thread(thread: RunningThread, base: str) -> str:
+    kind = "daemon " if thread.daemon else ""
+    at = f"started at {_short(thread.where, base)}" if thread.where else "nobody saw who started it"
+    return f"{kind}{thread.name}, {at}"
+
+
+def _difference(findings: Findings, found: Difference, limits: _Limits) -> Iterator[Line]:
     name = " and ".join(found.library.split("+"))
     if not found.installed:
         yield Line(f"without {name}: it is not installed here, so to hide it changes nothing")
@@ -115,11 +180,11 @@ def _difference(findings: Findings, found: Difference) -> Iterator[Line]:
         )
     if found.advice:
         yield Line(f"only without {name}:")
-        for line in _groups(findings, found.advice):
+        for line in _groups(findings, found.advice, limits):
             yield Line(f"  {line.text}", line.tone)
     if found.lost:
         lost = _modules(len(found.lost))
-        yield Line(f"without {name}: {lost} cannot be imported: {_named(found.lost)}")
+        yield Line(f"without {name}: {lost} cannot be imported: {limits.named(found.lost)}")
     if found.same:
         yield Line(f"without {name}: the same verdicts")
 
@@ -128,12 +193,14 @@ def _confirmations(findings: Findings) -> Iterator[Line]:
     """Say how much of this does not rest on the template alone."""
     checked = [record for record in findings.records if record.confirmed]
     lines = {record.where for record in checked if record.verdict.touched}
-    clean = sum(record.verdict is Verdict.CLEAN for record in checked)
+    clean = sum(record.verdict is Verdict.CLEAN and not record.so_far for record in checked)
+    so_far = sum(record.so_far for record in checked)
     ends = sum(record.verdict in (Verdict.CRASHED, Verdict.TIMED_OUT) for record in checked)
     errors = sum(record.verdict is Verdict.NOT_IMPORTABLE for record in checked)
     parts = [
         _count(len(lines), "culprit line") if lines else "",
         _count(clean, "clean module") if clean else "",
+        f"{_modules(so_far)} clean so far" if so_far else "",
         _count(ends, "crash or time limit", "crashes and time limits") if ends else "",
         _count(errors, "failing import") if errors else "",
     ]
@@ -165,6 +232,10 @@ def _counts(findings: Findings) -> Iterator[Line]:
     for (package, library), counts in findings.counts.items():
         hidden = f" without {' and '.join(library.split('+'))}" if library else ""
         parts = [f"{counts[verdict]} {_WORDS[verdict]}" for verdict in Verdict if counts[verdict]]
+        own = (each for each in findings.of_library(library) if each.package == package)
+        so_far = sum(record.so_far for record in own)
+        if so_far:
+            parts[0] += f" ({so_far} of them so far)"
         text = f"{package}{hidden}: {_modules(sum(counts.values()))}: {', '.join(parts)}"
         yield Line(text, "bad" if bad else "good")
 
@@ -173,6 +244,7 @@ _WORDS = {
     Verdict.CLEAN: "clean",
     Verdict.TOUCHES: "initialize CUDA",
     Verdict.TOUCHES_THEN_FAILS: "initialize CUDA, then fail to import",
+    Verdict.TOUCHES_THEN_CRASHES: "initialize CUDA, then crash",
     Verdict.NOT_IMPORTABLE: "not importable",
     Verdict.NOT_OBSERVABLE: "not observable",
     Verdict.CRASHED: "crashed",
@@ -225,12 +297,6 @@ def _write_graph(findings: Findings) -> Line:
 
 def _name(record: ImportRecord) -> str:
     return f"{record.module}[without {record.without}]" if record.without else record.module
-
-
-def _named(names: Sequence[str]) -> str:
-    left = len(names) - _MOST_NAMED
-    more = f" and {left} more" if left > 0 else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
 
 
 def _short(where: str, base: str) -> str:

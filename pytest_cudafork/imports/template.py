@@ -32,6 +32,7 @@ from pytest_cudafork.imports.job import Job, leave_orphaned
 from pytest_cudafork.imports.settings import AuditSettings
 from pytest_cudafork.imports.signals import Deafness
 from pytest_cudafork.imports.slate import Slate
+from pytest_cudafork.imports.threads import Patience
 from pytest_cudafork.isolate import child, leftovers, template_memory
 from pytest_cudafork.observe.observer import Observer, WatchSettings
 from pytest_cudafork.observe.witnesses import WitnessError
@@ -58,6 +59,7 @@ class Template:
         self._preloads: list[str] = []
         self._running: list[Job] = []
         self._wanted = preload.Wanted()
+        self._patience = Patience(settings.timeout)
         self._sweeper = leftovers.Sweeper()
         self._deafness = Deafness()
         self._received = b""
@@ -128,7 +130,8 @@ class Template:
 
     def _import(self, job: Job) -> NoReturn:
         self._deafness.end()
-        job.report(importer.Importer(self._observer, self._loaded).run(job.module))
+        imports = importer.Importer(self._observer, self._loaded, self._patience)
+        job.report(imports.run(job.module))
 
     def _look_after(self, ready: set[int]) -> None:
         now = time.monotonic()
@@ -148,13 +151,15 @@ class Template:
         answer = job.finish(self._sweeper)
         self._sweeper.sweep()
         self._say(answer)
-        told = answer["told"]
-        is_clean = told is not None and importer.Told(**told).is_clean
+        told = None if answer["told"] is None else importer.Told(**answer["told"])
+        is_clean = told is not None and told.is_clean
         if not is_clean:
             self._wanted.refuse(job.module)
+        if told is not None and told.state == "clean":
+            self._patience.learn(told.waited, told.left_running)
         if told is not None and self._waiting:
-            loaded = told["loaded"] if is_clean else preload.others(told["loaded"], job.module)
-            self._wanted.add([name for name in loaded if name != job.module], told["seconds"])
+            loaded = told.loaded if is_clean else preload.others(told.loaded, job.module)
+            self._wanted.add([name for name in loaded if name != job.module], told.seconds)
             self._preloads += self._wanted.next()
 
     # -- growing ---------------------------------------------------------------------------------
@@ -313,7 +318,8 @@ def main(control_fd: int, request_fd: int, stacks_fd: int, slate_fd: int) -> NoR
     module = request["module"]
     if module:
         leave, slate = os._exit, Slate(slate_fd)
-        slate.write(importer.encode(importer.Importer(observer).run(module)))
+        patience = Patience(settings.timeout, request["hopeless"])
+        slate.write(importer.encode(importer.Importer(observer, None, patience).run(module)))
         leave(0)
     os.close(slate_fd)
     Template(sock, settings, observer).serve()

@@ -14,6 +14,7 @@ from pytest_cudafork.imports.records import ImportRecord, Verdict
 from pytest_cudafork.isolate import crash
 from pytest_cudafork.observe.touch import Touch
 
+_ENDED = (Verdict.TIMED_OUT, Verdict.CRASHED, Verdict.TOUCHES_THEN_CRASHES)
 OVER_MEMORY = "its import was ended: it held more memory than it may"
 
 
@@ -37,7 +38,7 @@ def judge(
     told = None if answer["told"] is None else Told(**answer["told"])
     verdict, reason = _verdict(answer, told, bool(touches), limits)
     output = answer["output"]
-    if verdict in (Verdict.TIMED_OUT, Verdict.CRASHED) and answer["stacks"]:
+    if verdict in _ENDED and answer["stacks"]:
         output = f"{output}\n{answer['stacks']}".strip()
     elif told is not None and told.traceback:
         output = f"{output}\n{told.traceback}".strip()
@@ -51,6 +52,7 @@ def judge(
         output=output,
         seconds=0.0 if told is None else told.seconds,
         loaded=() if told is None else tuple(told.loaded),
+        running=() if told is None else told.left_running,
     )
 
 
@@ -62,7 +64,8 @@ def _verdict(
     if answer["over_memory"]:
         return Verdict.CRASHED, OVER_MEMORY
     if told is None or answer["status"] != 0:
-        return Verdict.CRASHED, f"the process {crash.describe(answer['status'])} during the import"
+        verdict = Verdict.TOUCHES_THEN_CRASHES if touched else Verdict.CRASHED
+        return verdict, f"the process {crash.describe(answer['status'])} during the import"
     touched = touched or told.state == "initialized"
     if told.kind != "imported":
         if touched:

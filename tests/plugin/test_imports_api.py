@@ -169,6 +169,23 @@ def test_arguments_that_cannot_be(
         audit(package, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("package", "options", "words"),
+    [
+        (5, {}, r"the name of a package, such as 'vllm', .* not 5"),
+        (["a", "b"], {}, r"one text \('vllm, flashinfer'\), not \['a', 'b'\]"),
+        (None, {}, "not None"),
+        ("shop", {"exclude": "shop.hook"}, r"as exclude: write exclude=\['shop.hook'\]"),
+        ("shop", {"without": "numba"}, r"as without: write without=\['numba'\]"),
+    ],
+)
+def test_arguments_of_a_wrong_type(
+    shop: Path, package: object, options: dict[str, object], words: str
+) -> None:
+    with pytest.raises(TypeError, match=words):
+        audit(package, **options)  # type: ignore[arg-type]
+
+
 @needs_torch
 def test_touches_by_way_of_torch_are_seen_where_the_template_has_imported_it(
     tmp_path: Path,

@@ -12,7 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.imports.baseline import Baseline, BaselineError, Entry, entry_of
+from pytest_cudafork.imports.baseline import (
+    SHELL_UPDATE_OPTION,
+    Baseline,
+    BaselineError,
+    Entry,
+    entry_of,
+)
 from pytest_cudafork.imports.records import ImportRecord, Verdict
 from pytest_cudafork.observe.touch import Touch
 
@@ -75,7 +81,8 @@ vllm = "vllm/__init__.py:1"
 def test_the_file_is_sorted_with_a_module_on_each_line() -> None:
     head, _, body = FULL.text().partition("\n\n")
     assert all(line.startswith("# ") for line in head.splitlines())
-    assert "--cuda-fork-imports-update" in head
+    assert "--cuda-fork-imports-update to the options of pytest" in head
+    assert "--update to those of `python -m pytest_cudafork imports`" in head
     assert body == BODY
 
 
@@ -240,6 +247,8 @@ def test_a_culprit_is_shown_relative_to_the_base() -> None:
 def test_a_missing_file_says_how_to_create_it(tmp_path: Path) -> None:
     with pytest.raises(BaselineError, match=r"base\.toml: .*--cuda-fork-imports-update"):
         Baseline.read(tmp_path / "base.toml")
+    with pytest.raises(BaselineError, match=r"base\.toml: .* Create it with --update\.$"):
+        Baseline.read(tmp_path / "base.toml", SHELL_UPDATE_OPTION)
 
 
 def test_what_is_no_file_is_told(tmp_path: Path) -> None:

@@ -59,7 +59,9 @@ def test_the_exit_status_tells(
         (["shopp"], "There is no module 'shopp'"),
         (["shop", "--nope"], "unrecognized arguments: --nope"),
         (["shop", "--update"], "--update: there is no file to write: name it with --baseline=FILE"),
-        (["shop", "--baseline=nope.toml"], "nope.toml: there is no such baseline"),
+        (["shop", "--baseline=nope.toml"], "nope.toml: there is no such baseline. Create it with"),
+        (["shop.flush"], "(SHOP) has no module 'flush'. Did you mean 'shop.flash'?"),
+        (["shop.models.nope"], "The package 'shop.models' (SHOP/models) has no module 'nope'.\n"),
         (["shop", "--timeout=soon"], "'soon' is not a number of seconds above 0"),
         (["shop", "--graph=no/where/g.html"], "the graph cannot be written: there is no folder"),
         (["shop", "--without=json"], "json cannot be hidden"),
@@ -75,7 +77,8 @@ def test_wrong_arguments_end_with_2(
         main(args)
     out, err = capsys.readouterr()
     assert ended.value.code == 2
-    assert words in err
+    assert words.replace("SHOP", str(shop)) in err
+    assert "--cuda-fork" not in err, "an option of pytest's, which is called otherwise here"
     assert "Traceback" not in err
     assert out == ""
 
@@ -110,7 +113,9 @@ def test_all_that_it_prints_and_writes(pytester: pytest.Pytester, shop: Path) ->
 def test_a_baseline_from_the_shell(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = ["shop", "--exclude=shop.hook", "--baseline=known.toml", "--no-confirm", *PHANTOM]
     assert main([*args, "--update"]) == 0
-    assert '"shop.models.big" = "shop/flash.py:2"' in (shop.parent / "known.toml").read_text()
+    text = (shop.parent / "known.toml").read_text()
+    assert '"shop.models.big" = "shop/flash.py:2"' in text
+    assert "--update to those of `python -m pytest_cudafork imports`" in text
     assert main(args) == 0
     (shop / "clean.py").write_text(TOUCH)
     (shop / "late.py").write_text("")
@@ -132,6 +137,48 @@ def test_the_program_has_a_usage(pytester: pytest.Pytester) -> None:
     assert result.ret == 0
     for option in IMPORT_OPTIONS[1:]:
         assert option.name.replace("cuda_fork_imports_", "--") in result.stdout.str()
+    words = " ".join(result.stdout.str().split())
+    assert "--cuda-fork" not in words
+    assert "(one that cannot be imported counts with --strict only" in words
+
+
+def test_what_touches_and_then_ends_its_process_counts_as_touching(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_package(
+        shop.parent, "abrupt", {"__init__": "", "ends": f"{TOUCH}\nimport os; os._exit(0)"}
+    )
+    args = ["abrupt", "--baseline=known.toml", *PHANTOM]
+    assert main([*args[:1], *PHANTOM]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "abrupt/ends.py:1 (module body): 1 module"
+    assert lines[2] == (
+        "initializes CUDA, then crashes: abrupt.ends: the process exited with status 0 during the "
+        "import"
+    )
+    assert lines[-1] == "abrupt: 2 modules: 1 clean, 1 initialize CUDA, then crash"
+    assert main([*args, "--update", "-v"]) == 0
+    assert '"abrupt.ends" = "abrupt/ends.py:1"' in (shop.parent / "known.toml").read_text()
+    assert main(args) == 0
+    capsys.readouterr()
+    assert main(["abrupt", "-v", *PHANTOM]) == 1
+    told = capsys.readouterr().out
+    assert "abrupt.ends: the import initializes CUDA, then crashes: the process exited" in told
+    assert "import os; os._exit(0)" not in told
+    assert TOUCH in told
+
+
+def test_verbose_names_what_the_summary_leaves_out(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_package(shop.parent, "bad", {"__init__": ""})
+    write_package(shop.parent, "bad", {f"m{n}": f"raise ValueError({n})" for n in range(8)})
+    main(["bad", "--no-confirm", *PHANTOM])
+    assert "... and 3 modules for 3 more reasons (-v names them)" in capsys.readouterr().out
+    main(["bad", "--no-confirm", "-v", *PHANTOM])
+    lines = capsys.readouterr().out.splitlines()
+    for number in range(8):
+        assert f"not importable: bad.m{number}: ValueError: {number}" in lines
 
 
 def test_text_that_the_terminal_cannot_show(pytester: pytest.Pytester) -> None:
@@ -141,4 +188,4 @@ def test_text_that_the_terminal_cannot_show(pytester: pytest.Pytester) -> None:
         result = command_line(pytester, "words", "--strict", "-v", "--no-confirm")
     assert result.ret == 1
     assert result.stderr.str() == ""
-    result.stdout.fnmatch_lines([r"not importable: 1 module: ValueError: [?] \udcff"])
+    result.stdout.fnmatch_lines([r"not importable: words: ValueError: [?] \udcff"])

@@ -20,6 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cudafork.imports.discover import FoundModule, UnknownPackage, find_modules
+from pytest_cudafork.imports.plan import find_all
+from tests.plugin.imports_support import write_package
 
 ABI = EXTENSION_SUFFIXES[0]
 COMPILED = list(Path(sysconfig.get_config_var("DESTSHARED")).glob("_queue.*"))
@@ -301,16 +303,39 @@ def test_the_module_that_is_a_program_is_refused_by_name(write: Write) -> None:
 
 def test_an_unknown_package_is_told_with_a_close_match(write: Write) -> None:
     root = write("attention/__init__.py", "attention/layer.py", "single.py")
-    with pytest.raises(UnknownPackage, match=r"'atention' in 1 entries.*mean 'attention'"):
+    with pytest.raises(UnknownPackage, match=r"'atention' on .*\(1 entry\).*mean 'attention'"):
         names("atention", [root])
-    with pytest.raises(UnknownPackage, match=r"mean 'attention\.layer'"):
+    with pytest.raises(UnknownPackage, match=r"'attention' \(.*mean 'attention\.layer'\?"):
         names("attention.layers", [root])
     with pytest.raises(UnknownPackage, match=r"'atention' .*mean 'attention'"):
         names("atention.layer", [root])
     with pytest.raises(UnknownPackage, match="'single' is a module, not a package"):
         names("single.part", [root])
-    with pytest.raises(UnknownPackage, match=r"finders of sys\.meta_path.*mean 'hypothesis'"):
+    with pytest.raises(UnknownPackage, match=r"search path \(\d+ entries\).*mean 'hypothesis'"):
         find_modules("hypotesis")
+    with pytest.raises(UnknownPackage, match=r"layer' or 'attention\.layer2'\?"):
+        names("attention.layr", [write("attention/layer2.py")])
+    with pytest.raises(UnknownPackage, match=r"has no module 'nope'\.$"):
+        names("attention.nope", [root])
+
+
+def test_only_a_close_name_is_taken_for_what_was_meant() -> None:
+    with pytest.raises(UnknownPackage) as unknown:
+        find_modules("nope")
+    assert "mean" not in str(unknown.value), "opcode is in the standard library"
+    assert "meta_path" not in str(unknown.value)
+
+
+def test_a_folder_here_is_named_only_where_it_is_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_package(tmp_path, "here", {"__init__": ""})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownPackage, match=r"The folder 'here' is here, but not on the module"):
+        find_all(["here.nope"], [])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UnknownPackage, match=r"The package 'here' \(.*\) has no module 'nope'\.$"):
+        find_all(["here.nope"], [])
 
 
 def test_a_folder_without_modules_is_no_package(write: Write) -> None:

@@ -110,7 +110,7 @@ ENDS = {
         "os.execv(sys.executable, [sys.executable, '-c', 'print(1)'])",
         "crashed: exited with status 0",
     ),
-    "touches_and_ends": (f"{TOUCH}\nos._exit(4)", "crashed: exited with status 4"),
+    "touches_and_ends": (f"{TOUCH}\nos._exit(4)", "touches, then crashes: exited with status 4"),
 }
 
 ERRORS = {
@@ -366,5 +366,5 @@ def test_in_a_session_with_workers(pytester: pytest.Pytester) -> None:
     expected = {f"foe.{name}": verdict.partition(": ")[0] for name, (_, verdict) in cases.items()}
     innocent = {f"foe.{name}" if name else "foe": v for name, v in INNOCENT_VERDICTS.items()}
     assert session.verdicts == {**expected, **innocent}
-    assert r"not importable: 1 module: ValueError: \udcff \x00 \x1b[31m" in session.section()
+    assert r"not importable: foe.unprintable: ValueError: \udcff \x00 \x1b[31m" in session.section()
     assert (pytester.path / "j.xml").stat().st_size > 1000

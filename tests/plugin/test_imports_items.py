@@ -98,7 +98,7 @@ def _check_summary(session: Session) -> None:
         "shop/late.py:1 (module body): 1 module",
         "  change the line itself: no import that can be made lazy frees a module",
         "crashed: shop.hook: the process exited with status 7 during the import",
-        "not importable: 1 module: ModuleNotFoundError: No module named 'no_such_library'",
+        "not importable: shop.broken: ModuleNotFoundError: No module named 'no_such_library'",
         "shop: 10 modules: 4 clean, 3 initialize CUDA, 1 initialize CUDA, then fail to import, "
         "1 not importable, 1 crashed",
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -36,6 +38,7 @@ def lines_of(
     settings: ImportSettings | None = None,
     entries: Sequence[Entry] = (),
     artifacts: Mapping[str, str] | None = None,
+    full: bool = False,
 ) -> list[str]:
     artifacts = artifacts or {}
     settled = tuple(Settled(each, artifacts.get(each.module, "")) for each in records)
@@ -44,7 +47,7 @@ def lines_of(
     findings = Findings(
         settled, {"pkg": found}, settings or ImportSettings(), Baseline(entries), "/base"
     )
-    return [line.text for line in summary_lines(findings)]
+    return [line.text for line in summary_lines(findings, full=full)]
 
 
 def test_lines_are_sorted_by_how_many_modules_reach_them() -> None:
@@ -71,7 +74,7 @@ def test_a_touch_without_a_python_stack_has_no_line() -> None:
 def test_very_many_lines_are_not_all_shown() -> None:
     records = [record(f"pkg.m{number}", V.TOUCHES, f"f{number:02}.py:1") for number in range(50)]
     lines = lines_of(records)
-    assert "... and 20 more lines" in lines
+    assert "... and 20 more lines (-v names them)" in lines
     assert len([line for line in lines if "(module body)" in line]) == 30
     assert len(lines) < 60
 
@@ -88,11 +91,52 @@ def test_trouble_with_one_reason_is_told_together() -> None:
         "not observable: pkg.blind[without lib]: no eyes",
     ]
     assert lines[3:6] == [
-        "not importable: 2 modules: E0",
-        "not importable: 2 modules: E1",
-        "not importable: 1 module: E2",
+        "not importable: pkg.e0, pkg.e7: E0",
+        "not importable: pkg.e1, pkg.e8: E1",
+        "not importable: pkg.e2: E2",
     ]
-    assert "... and for 2 more reasons" in lines
+    assert "... and 2 modules for 2 more reasons (-v names them)" in lines
+
+
+def test_in_full_every_module_is_named() -> None:
+    records = [record(f"pkg.c{number}", V.CRASHED, f"C{number % 12}") for number in range(24)]
+    records += [
+        record(f"pkg.e{number}", V.NOT_IMPORTABLE, f"E{number % 9}") for number in range(90)
+    ]
+    records += [record(f"pkg.t{number}", V.TOUCHES, f"{number}.py:1") for number in range(40)]
+    text = "\n".join(lines_of(records, full=True))
+    for each in records:
+        shown = each.where.removeprefix("/base/") if each.verdict.touched else each.module
+        assert re.search(rf"{re.escape(shown)}\b", text), each.module
+    assert "more" not in text
+    assert text.count("change the line itself") == 40
+    short = "\n".join(lines_of(records))
+    assert "... and 4 modules for 2 more reasons (-v names them)" in short
+    assert "... and 40 modules for 4 more reasons (-v names them)" in short
+
+
+def test_why_no_import_is_named_is_said_once() -> None:
+    records = [record(f"pkg.m{number}", V.TOUCHES, f"{number}.py:1") for number in range(4)]
+    lines = [line for line in lines_of(records) if "change the line itself" in line]
+    assert lines == [
+        "  change the line itself: no import that can be made lazy frees a module",
+        *["  change the line itself"] * 3,
+    ]
+
+
+def test_a_touch_before_a_crash_or_a_time_limit_is_told() -> None:
+    crash = record("pkg.ends", V.TOUCHES_THEN_CRASHES, "a.py:3")
+    crash = dataclasses.replace(crash, reason="it fell over")
+    hang = dataclasses.replace(
+        crash, module="pkg.hangs", verdict=V.TIMED_OUT, reason="it took too long"
+    )
+    lines = lines_of([crash, hang])
+    assert lines[0] == "a.py:3 (module body): 1 module"
+    assert lines[2:] == [
+        "initializes CUDA, then crashes: pkg.ends: it fell over",
+        "timed out: pkg.hangs: it took too long; before that it initialized CUDA at a.py:3",
+        "pkg: 2 modules: 1 initialize CUDA, then crash, 1 timed out",
+    ]
 
 
 def test_artifacts_are_owned_up_to() -> None:

@@ -43,6 +43,8 @@ RIGHT = {
         (mark.gpus(1, wait=3), mark.spawn_only),
         Marks(spawn_only=True, isolated=True, gpus=GpuWish(1, wait=3)),
     ),
+    "graphs": ((mark.graph_capture,), Marks(graphs=("software", "cuda"))),
+    "graphs, one": ((mark.graph_capture(backends=["cuda"]),), Marks(graphs=("cuda",))),
     "closest wins": (
         (mark.cuda_isolated(method="fork"), mark.cuda_isolated(method="spawn", timeout=3)),
         Marks(isolated=True, method="fork"),
@@ -71,6 +73,12 @@ WRONG = {
     "cuda_fork_ok(reason=' ')": "reason is a text that is not empty",
     "cuda_fork_ok(reason=None)": "reason is a text that is not empty",
     "cuda_fork_ok('a reason')": "takes keywords only, not ('a reason',)",
+    "graph_capture('cuda')": "takes keywords only, not ('cuda',)",
+    "graph_capture(backend='cuda')": "does not take 'backend'",
+    "graph_capture(backends='cuda')": "backends is a list of one or both of software, cuda",
+    "graph_capture(backends=[])": "backends is a list of one or both of software, cuda",
+    "graph_capture(backends=['gpu'])": "backends is a list of one or both of software, cuda",
+    "graph_capture(backends=['cuda', 'cuda'])": "backends is a list of one or both of software",
     "spawn_only(1)": "takes keywords only, not (1,)",
     "spawn_only(timeout=1)": "does not take 'timeout'",
 }
@@ -116,7 +124,7 @@ def test_every_advertised_keyword_is_taken() -> None:
         "scope": "module",
         "reason": "because",
     }
-    values |= {"n": 2, "share": True, "wait": 0.5}
+    values |= {"n": 2, "share": True, "wait": 0.5, "backends": ["software"]}
     for marker in MARKERS:
         read(getattr(mark, marker.name).with_args(**{k: values[k] for k in marker.keywords}))
 

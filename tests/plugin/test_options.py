@@ -70,6 +70,11 @@ VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("2", {"gpus": GpuChoice(most=2, text="2")}),
         ("0,2", {"gpus": GpuChoice(names=("0", "2"), text="0,2")}),
     ),
+    "cuda_fork_graphs": (
+        ("auto", {"graphs": "auto"}),
+        ("cuda", {"graphs": "cuda"}),
+        ("software", {"graphs": "software"}),
+    ),
 }
 # The same for the import audit, with the fields of its own settings.
 IMPORT_VALUES: dict[str, tuple[tuple[str, Any], ...]] = {

@@ -23,6 +23,8 @@ OUTCOMES: dict[str, dict[str, int]] = {
     "test_first.py": {"failed": 1},
     "test_first_fixed.py": {"passed": 1},
     "test_gpus.py": {"passed": 3},
+    "test_graph_pair.py": {"failed": 1},
+    "test_graphs.py": {"passed": 2, "skipped": 1},
     "test_isolated.py": {"passed": 4},
     "test_phantom.py": {"passed": 4},
     "test_state.py": {"passed": 1},
@@ -30,7 +32,11 @@ OUTCOMES: dict[str, dict[str, int]] = {
 }
 
 # What an example needs beside the check.
-ARGS = {"test_gpus.py": ("--cuda-fork-device=phantom:sm_90x2",)}
+ARGS = {
+    "test_gpus.py": ("--cuda-fork-device=phantom:sm_90x2",),
+    "test_graph_pair.py": ("--cuda-fork-graphs=software",),
+    "test_graphs.py": ("--cuda-fork-graphs=software",),
+}
 
 # Not importorskip: pytester forgets the modules that a test imports, and torch does not survive a
 # second import.

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
 
-from tests.repo.sources import modules
+from tests.repo.sources import Module, imports_of, modules
 
 # One interpreter forks a child for each module: a fresh interpreter each would cost ten times this.
 # What the children share is what this import needs, nothing of the package.
+# The checks of graphs import torch, which takes longer than all else: the children share it, too.
 IMPORT_EACH = """
-import importlib, os, sys, traceback, warnings
+import importlib, importlib.util, os, sys, traceback, warnings
+if "torch" in os.environ["SHARED"]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import torch
+        import torch.utils._python_dispatch
 warnings.simplefilter("error")
 for name in sys.argv[1:]:
     sys.stdout.flush()
@@ -32,10 +39,27 @@ for name in sys.argv[1:]:
 """
 
 
+def needs_torch(module: Module) -> bool:
+    """Whether a module imports torch at its top, itself or through another of the package."""
+    by_name = {one.name: one for one in modules()}
+    waiting, seen = [module.name], set()
+    while waiting:
+        name = waiting.pop()
+        if name.partition(".")[0] == "torch":
+            return True
+        if name in by_name and name not in seen:
+            seen.add(name)
+            found = imports_of(by_name[name])
+            waiting += [one.target for one in found if not one.late and not one.typing]
+    return False
+
+
 def test_each_module_imports_alone_and_without_a_warning() -> None:
-    names = [module.name for module in modules()]
+    torch = importlib.util.find_spec("torch") is not None
+    names = [module.name for module in modules() if torch or not needs_torch(module)]
     # A watch that this process is under would be inherited, and with it modules of the package.
     env = {name: value for name, value in os.environ.items() if not name.startswith("_CUDAFORK_")}
+    env["SHARED"] = "torch" if torch else ""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", IMPORT_EACH, *names],
         stdout=subprocess.PIPE,

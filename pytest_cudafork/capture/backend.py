@@ -1,0 +1,140 @@
+"""Owns the interface of the two ways to capture a graph, and the values that pass through it.
+
+It knows neither CUDA nor the software graph, and nothing of what is checked: it says what a
+backend does, records and refuses. It does not import torch.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+__all__ = [
+    "Capture",
+    "CaptureFailedError",
+    "CaptureFinding",
+    "GraphBackend",
+    "GraphNode",
+    "MemoryUse",
+    "Recording",
+    "ReplayFailedError",
+]
+
+
+class GraphNode(NamedTuple):
+    """One piece of work in a graph, or in an eager run that was recorded."""
+
+    kind: str  # "op", "triton", "kernel", "memcpy", "memset", "host", "other"
+    name: str  # of the op or kernel, as the user would search for it
+    where: str = ""  # file:line of the innermost line of user code that issued it; "": unknown
+
+
+class MemoryUse(NamedTuple):
+    """A storage that recorded work reads or writes."""
+
+    pointer: int  # address of the storage's first byte
+    nbytes: int
+    reads: bool
+    writes: bool
+    owned: bool  # allocated within the recorded work
+    tensor: str  # as a reader knows it: "float32[4, 8]"
+    node: int  # index of the first node that uses it
+
+
+@dataclasses.dataclass(frozen=True)
+class CaptureFinding:
+    """One thing that is wrong, in the words of a failure."""
+
+    check: str  # a stable word, e.g. "aliased-state"; the reference lists them
+    what: str  # one sentence with the values
+    path: str = ""  # of the object within state, inputs or outputs: "state.plan"
+    where: str = ""  # file:line of the user's code
+    why: str = ""  # why it matters
+    todo: str = ""  # what to do next
+
+
+class CaptureFailedError(RuntimeError):
+    """A capture could not be completed. The device and the process are as before it.
+
+    ``finding`` names the line of user code that cannot be captured.
+    """
+
+    def __init__(self, finding: CaptureFinding) -> None:
+        super().__init__(finding.what)
+        self.finding = finding
+
+
+class ReplayFailedError(RuntimeError):
+    """A replay could not be run, for instance because it would read freed memory."""
+
+    def __init__(self, finding: CaptureFinding) -> None:
+        super().__init__(finding.what)
+        self.finding = finding
+
+
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """What a function did. ``None`` stands for "cannot be told", with the reason in words."""
+
+    result: Any  # what the function returned
+    nodes: tuple[GraphNode, ...] | None
+    uses: tuple[MemoryUse, ...] | None
+    why_not: str = ""
+
+
+class Capture(abc.ABC):
+    """A captured graph. ``recording.result`` holds its static outputs."""
+
+    recording: Recording
+    findings: tuple[
+        CaptureFinding, ...
+    ] = ()  # seen in the capture itself; it succeeded all the same
+
+    @abc.abstractmethod
+    def replay(self) -> None:
+        """Run the graph once and wait for it. Raises :class:`ReplayFailedError`."""
+
+    @abc.abstractmethod
+    def reset(self) -> None:
+        """Let go of the graph and its memory. Twice does no harm."""
+
+
+class GraphBackend(abc.ABC):
+    """A way to capture graphs. It holds no capture."""
+
+    name: ClassVar[str]  # "software", "cuda"
+
+    @abc.abstractmethod
+    def why_not(self) -> str | None:
+        """Why it cannot be used in this process, in words; None: it can. Initializes nothing."""
+
+    @property
+    @abc.abstractmethod
+    def device(self) -> str:
+        """Where the tensors of a test have to lie: "cpu", "cuda"."""
+
+    @abc.abstractmethod
+    def new_pool(self) -> Any:
+        """Memory that several captures may share, for ``capture(pool=...)``."""
+
+    @abc.abstractmethod
+    def record(self, fn: Callable[[], Any]) -> Recording:
+        """Run ``fn`` eagerly, as a warm-up, and record what it does. Its exceptions pass."""
+
+    @abc.abstractmethod
+    def capture(self, fn: Callable[[], Any], *, pool: Any = None) -> Capture:
+        """Capture ``fn``: it is run once and its work recorded, not executed.
+
+        Raises :class:`CaptureFailedError` where the work cannot be captured. Exceptions of ``fn``
+        that have another cause pass; in both cases the device is usable afterwards.
+        """
+
+    @abc.abstractmethod
+    def synchronize(self) -> None:
+        """Wait for all work of the device."""
+
+    @abc.abstractmethod
+    def differences(self) -> str:
+        """Where its answer can differ from what a CUDA graph does, in words; "": nowhere."""

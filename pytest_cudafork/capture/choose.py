@@ -1,0 +1,123 @@
+"""Owns the choice of how to capture: the software graph, or real ones where there is a GPU.
+
+It does not know how either captures. It initializes nothing and does not import torch by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+
+from pytest_cudafork.capture.backend import GraphBackend
+from pytest_cudafork.errors import GraphUsageError
+
+NAMES = ("software", "cuda")
+AUTO = "auto"
+CHOICES = (AUTO, *NAMES)
+"""What ``--cuda-fork-graphs`` and ``backend=`` take."""
+
+_DRIVER_SIGNS = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg", "/dev/nvhost-ctrl")
+
+_PREFERRED: ContextVar[str] = ContextVar("cudafork_graph_backend", default=AUTO)
+_CAPTURING: ContextVar[str] = ContextVar("cudafork_graph_capturing", default="")
+
+
+@contextlib.contextmanager
+def preferring(name: str) -> Iterator[None]:
+    """Let "auto" mean this backend meanwhile, for the length of a test."""
+    before = _PREFERRED.get()
+    _PREFERRED.set(name)
+    try:
+        yield
+    finally:
+        _PREFERRED.set(before)  # a fixture may end in another context than it began in
+
+
+@contextlib.contextmanager
+def capturing(what: str) -> Iterator[None]:
+    """Refuse a check within a check: a graph cannot be captured while another one is.
+
+    Raises:
+        GraphUsageError: one is.
+
+    """
+    outer = _CAPTURING.get()
+    if outer:
+        raise GraphUsageError(
+            f"{what} was called while {outer} captures: a graph cannot be captured within another; "
+            "call it before or after, not from the function that is captured"
+        )
+    token = _CAPTURING.set(what)
+    try:
+        yield
+    finally:
+        _CAPTURING.reset(token)
+
+
+def why_no_gpu() -> str | None:
+    """Why there can be no real graphs, asked of the file system only; None: there may be."""
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed"
+    if not any(os.path.exists(path) for path in _DRIVER_SIGNS):
+        return f"no GPU: {_DRIVER_SIGNS[0]} is not there"
+    return None
+
+
+def why_not(name: str) -> str | None:
+    """Why a backend cannot be used here; None: it can. Imports torch where that decides it."""
+    if name == "cuda":
+        reason = why_no_gpu()
+        if reason is not None:
+            return reason
+    return _load(name).why_not()
+
+
+def backends(names: Sequence[str]) -> list[GraphBackend]:
+    """Return backends by name, usable here or not; "auto" stands for one that is usable."""
+    return [_load(resolve(name)) for name in names]
+
+
+def resolve(name: str) -> str:
+    """Return what "auto" stands for: the test's marker, the option, else the GPU if there is one.
+
+    Raises:
+        GraphUsageError: there is no such backend.
+
+    """
+    if name not in CHOICES:
+        raise GraphUsageError(f"backend={name!r}: use one of {', '.join(CHOICES)}")
+    if name == AUTO:
+        name = _PREFERRED.get()
+    if name != AUTO:
+        return name
+    return "software" if why_not("cuda") is not None else "cuda"
+
+
+def usable(name: str) -> GraphBackend:
+    """Return a backend that works here.
+
+    Raises:
+        GraphUsageError: this one does not, or does not exist.
+
+    """
+    name = resolve(name)
+    reason = why_not(name)
+    if reason is not None:
+        raise GraphUsageError(
+            f"the {name} graph backend cannot be used: {reason}; use backend='auto', or mark the "
+            f"test @pytest.mark.graph_capture(backends=[{name!r}]), which skips it here"
+        )
+    return _load(name)
+
+
+def _load(name: str) -> GraphBackend:
+    if name == "software":
+        from pytest_cudafork.capture.software.backend import SoftwareBackend
+
+        return SoftwareBackend()
+    from pytest_cudafork.capture.cuda.backend import CudaBackend
+
+    return CudaBackend()

@@ -1,0 +1,77 @@
+"""Owns what a captured graph holds: its nodes in order, named as the user would search for them.
+
+It reads the graph and knows neither who captured it nor what the nodes are compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pytest_cudafork.capture.backend import GraphNode
+from pytest_cudafork.capture.cuda.libcuda import DriverError, LibCuda
+from pytest_cudafork.capture.cuda.names import short_name
+
+NO_NAME = "a kernel whose name the driver does not tell (it needs 12.3 or later)"
+_DEEPEST = 8  # graphs within graphs
+# CUgraphNodeType. A child's nodes stand in its place; empty nodes and events are no work.
+_KERNEL, _MEMCPY, _MEMSET, _HOST, _CHILD = range(5)
+_NO_WORK = {5: "empty", 6: "wait for event", 7: "record event"}
+_OTHER = {
+    8: "signal semaphore",
+    9: "wait for semaphore",
+    10: "allocation",
+    11: "free",
+    12: "memory operations",
+    13: "conditional",
+}
+
+
+class RawNode(NamedTuple):
+    """A node as the driver tells it."""
+
+    node: GraphNode
+    top: int  # index among the nodes of the whole graph, those within a child under the child's
+    source: int = 0  # addresses of a copy
+    target: int = 0
+
+
+def list_nodes(cuda: LibCuda, graph: int) -> list[RawNode]:
+    """All work of a graph, in the order in which it was captured.
+
+    Raises :class:`DriverError` where the driver does not tell.
+    """
+    found: list[RawNode] = []
+    for top, node in enumerate(cuda.nodes(graph)):
+        found.extend(_read(cuda, node, top, 0))
+    return found
+
+
+def _read(cuda: LibCuda, node: int, top: int, depth: int) -> list[RawNode]:
+    kind = cuda.node_type(node)
+    if kind in _NO_WORK:
+        return []
+    if kind == _CHILD and depth < _DEEPEST:
+        children = cuda.nodes(cuda.child(node))
+        return [one for child in children for one in _read(cuda, child, top, depth + 1)]
+    if kind == _KERNEL:
+        name = cuda.kernel_name(node)
+        return [RawNode(GraphNode("kernel", short_name(name) if name else NO_NAME), top)]
+    if kind == _MEMCPY:
+        try:
+            ends = cuda.copy_ends(node)
+        except DriverError:  # a kind of copy that this older structure cannot hold
+            return [RawNode(GraphNode("memcpy", "memcpy"), top)]
+        return [RawNode(GraphNode("memcpy", "memcpy"), top, ends.source, ends.target)]
+    if kind == _MEMSET:
+        return [RawNode(GraphNode("memset", "memset"), top)]
+    if kind == _HOST:
+        return [RawNode(GraphNode("host", "host function"), top)]
+    return [RawNode(GraphNode("other", _OTHER.get(kind, f"node of type {kind}")), top)]
+
+
+def with_lines(raw: Sequence[RawNode], lines: Sequence[str]) -> tuple[GraphNode, ...]:
+    """Give each node the line that issued it; ``lines`` holds one for each node of the graph."""
+    return tuple(
+        one.node._replace(where=lines[one.top]) if one.top < len(lines) else one.node for one in raw
+    )

@@ -1,0 +1,197 @@
+"""Owns the watch over a function while it runs: each operator and Triton launch, with its line.
+
+It lets everything happen as it would have happened and only looks. It knows no check; what is
+looked at beside the operators is a :class:`Probe`'s affair.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_cudafork.capture.cuda.lines import Line, line_in_thread, line_of
+from pytest_cudafork.capture.cuda.memory import Storages
+
+_ALLOCATES_ONLY = ("aten.empty", "aten.new_empty", "aten.lift_fresh", "aten.resize_")
+
+
+# In-place operators that do not look at what was there. Those that write to out= do not either.
+_OVERWRITES = frozenset(
+    {"copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_"}
+)
+
+
+class Step(NamedTuple):
+    """One operator or Triton launch that ran."""
+
+    name: str
+    line: Line
+    launches: bool  # it works on the contents of CUDA tensors
+
+
+class Probe:
+    """What is looked at around each step. This one looks at nothing."""
+
+    def before(self, index: int, step: Step) -> None:
+        """Look before step ``index`` runs."""
+
+    def after(self, index: int, step: Step) -> None:
+        """Look after it has run, also where it raised."""
+
+
+class Signature(NamedTuple):
+    """What an operator does with its arguments."""
+
+    written: frozenset[int | str]  # positions and names
+    replaced: frozenset[int | str]  # those of them whose old contents do not matter
+    reads: bool  # the contents of what it does not write
+    fills: bool  # its new tensors have contents
+    view: bool  # it returns no new memory
+
+
+@functools.lru_cache(maxsize=4096)
+def signature_of(func: Any) -> Signature:
+    """Read an operator's schema."""
+    written: set[int | str] = set()
+    replaced: set[int | str] = set()
+    overwrites = str(func).split(".")[1] in _OVERWRITES
+    for index, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            written |= {index, argument.name}
+            if overwrites or argument.kwarg_only:
+                replaced |= {index, argument.name}
+    returns = [one.alias_info for one in func._schema.returns]
+    view = bool(returns) and all(one is not None and not one.is_write for one in returns)
+    allocates = str(func).startswith(_ALLOCATES_ONLY)
+    if allocates:
+        written.clear()
+    quiet = view or allocates
+    return Signature(frozenset(written), frozenset(replaced), not quiet, not allocates, view)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of an argument or result, those of a list too."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+
+
+class Observer(TorchDispatchMode):  # type: ignore[misc]
+    """Watches what the thread that enters it does, and what autograd does on its behalf."""
+
+    def __init__(self, probe: Probe | None = None) -> None:
+        super().__init__()
+        self.steps: list[Step] = []
+        self.storages = Storages()
+        self.raised = -1  # index of the last step that raised
+        self._probe = probe or Probe()
+        self._thread = threading.get_ident()
+
+    # With these two, torch.compile compiles as it would have done without the watch.
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Tell torch that this is no mode of the user's."""
+        return True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Tell torch that compiling is none of its business."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if any(
+            not issubclass(kind, torch.nn.Parameter) and kind is not torch.Tensor for kind in types
+        ):
+            return NotImplemented  # a tensor of its own kind says what it consists of
+        signature = signature_of(func)
+        inputs = [*enumerate(args), *kwargs.items()]
+        launches = signature.reads and any(
+            tensor.is_cuda and tensor.numel() for _, value in inputs for tensor in tensors_in(value)
+        )
+        with self._watched(str(func), launches) as index:
+            result = func(*args, **kwargs)
+        where = self.steps[index].line.where
+        seen = set()
+        for place, value in inputs:
+            for tensor in tensors_in(value):
+                seen.add(id(tensor))
+                writes = place in signature.written
+                if writes or signature.reads:
+                    reads = place not in signature.replaced
+                    self.storages.note(tensor, index, where, reads=reads, writes=writes)
+        if signature.view:
+            return result
+        for tensor in tensors_in(result):
+            if id(tensor) not in seen:
+                self.storages.note(tensor, index, where, writes=signature.fills, made=True)
+        if signature.fills and not launches and any(t.is_cuda for t in tensors_in(result)):
+            self.steps[index] = self.steps[index]._replace(launches=True)  # full, rand, arange
+        return result
+
+    def launched(
+        self, name: str, tensors: list[torch.Tensor]
+    ) -> contextlib.AbstractContextManager[int]:
+        """Watch a launch that does not pass torch's dispatcher."""
+        return self._launch(name, tensors)
+
+    @contextlib.contextmanager
+    def _launch(self, name: str, tensors: list[torch.Tensor]) -> Iterator[int]:
+        with self._watched(name, launches=True) as index:
+            yield index
+        where = self.steps[index].line.where
+        for tensor in tensors:
+            self.storages.note(tensor, index, where, reads=True, writes=True)
+
+    @contextlib.contextmanager
+    def _watched(self, name: str, launches: bool) -> Iterator[int]:
+        line = line_of(sys._getframe())
+        if not line.where and threading.get_ident() != self._thread:
+            line = line_in_thread(self._thread)  # backward runs in a thread of torch's
+        index, step = len(self.steps), Step(name, line, launches)
+        self.steps.append(step)
+        self._probe.before(index, step)
+        try:
+            yield index
+        except BaseException:
+            self.raised = index
+            raise
+        finally:
+            self._probe.after(index, step)
+
+
+@contextlib.contextmanager
+def triton_launches(observer: Observer) -> Iterator[None]:
+    """Show an observer the launches of Triton kernels, which do not pass torch's dispatcher."""
+    jit = sys.modules.get("triton.runtime.jit")
+    function = getattr(jit, "JITFunction", None)
+    if function is None:
+        yield
+        return
+    original = function.run
+
+    @functools.wraps(original)
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("warmup"):
+            return original(self, *args, **kwargs)  # compiles, and launches nothing
+        name = getattr(getattr(self, "fn", None), "__name__", "a Triton kernel")
+        tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
+        with observer.launched(name, tensors):
+            return original(self, *args, **kwargs)
+
+    function.run = run
+    try:
+        yield
+    finally:
+        function.run = original

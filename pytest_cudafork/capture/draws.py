@@ -1,0 +1,74 @@
+"""Owns two checks beside the rounds: random numbers advance, and unfilled memory is not read.
+
+It does not know how a difference from eager code is told.
+"""
+
+from __future__ import annotations
+
+from pytest_cudafork.capture.compare import Tolerance, differences, frozen_copy
+from pytest_cudafork.capture.fill import filling
+from pytest_cudafork.capture.story import Checks
+from pytest_cudafork.capture.subject import Before, Subject
+
+
+def randomness(subject: Subject, checks: Checks, *, cuda: bool) -> int:
+    """Check that each replay draws other numbers, if eager code does; return how many it took."""
+    checks.did("rng-frozen")
+    before = Before.of(subject, cuda=cuda)
+    replays, eagers = [], []
+    for _ in range(2):  # what counts the draws goes on, the static inputs do not
+        before.inputs.restore()
+        replays.append(frozen_copy(subject.replay(), subject.name))
+    before.restore()
+    for _ in range(2):
+        before.inputs.restore()
+        eagers.append(frozen_copy(subject.eager(), subject.name))
+    before.restore()
+    exact = Tolerance(0, 0)
+    if not differences(eagers[0], eagers[1], exact):
+        checks.note("random numbers were to be checked, but two eager runs give the same")
+        return 2
+    if not differences(replays[0], replays[1], exact):
+        checks.add(
+            "rng-frozen",
+            f"two replays give the same {subject.name}, two eager runs do not",
+            path=subject.name,
+            why="dropout or sampling that repeats looks right in one replay and is not: the "
+            "random numbers, or the seed, are those of the capture",
+            todo="draw from the default generator within the graph, register your own with the "
+            "graph (CUDAGraph.register_generator_state), or count the seed up in a tensor "
+            "within the graph; a number that Python counts is frozen",
+        )
+    return 2
+
+
+def uninitialized(subject: Subject, checks: Checks, tolerance: Tolerance, *, cuda: bool) -> None:
+    """Check that eager results do not depend on memory that nobody has filled."""
+    if any(one.check == "uninitialized-read" for one in checks.findings):
+        return
+    before = Before.of(subject, cuda=cuda)
+    results = []
+    try:
+        for value in (0, 0, 1):
+            before.restore()
+            with filling(value) as lines:
+                results.append(frozen_copy(subject.eager(), subject.name))
+    except Exception as error:  # some code does not run below a dispatch mode
+        checks.cannot("uninitialized-read", f"{type(error).__name__}: {error}")
+        return
+    finally:
+        before.restore()
+    checks.did("uninitialized-read")
+    exact = Tolerance(0, 0)
+    if differences(results[0], results[1], exact):
+        return
+    for one in differences(results[0], results[2], tolerance):
+        checks.add(
+            "uninitialized-read",
+            f"{one.path} depends on memory that nobody has filled: the eager results with 0 in it "
+            "and with 1 in it differ",
+            path=one.path,
+            where=", ".join(lines),
+            why="in the pool of a graph that memory holds what another graph has left there",
+            todo="look for torch.empty: fill all of it, or read only what was written",
+        )

@@ -1,0 +1,53 @@
+"""Owns memory that is handed out uninitialized: it gets known contents, so that reads of it show.
+
+It does not know who reads it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_cudafork.capture.attempt import is_users
+from pytest_cudafork.capture.tensors import alias, has_memory
+
+
+class _Fill(TorchDispatchMode):  # type: ignore[misc]
+    """Fills what ``torch.empty`` and its kin return."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__()
+        self._value = value
+        self.lines: list[str] = []  # of user code that asked for such memory
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        name = func._schema.name.partition("::")[2]
+        leaves_it = name.startswith(("empty", "new_empty")) and isinstance(made, torch.Tensor)
+        if leaves_it and has_memory(made) and made.numel() and made.element_size() > 1:
+            alias(made).fill_(self._value)
+            where = _users_line(sys._getframe(1))
+            if where and where not in self.lines and len(self.lines) < 3:
+                self.lines.append(where)
+        return made
+
+
+def _users_line(frame: FrameType | None) -> str:
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+@contextmanager
+def filling(value: int) -> Iterator[list[str]]:
+    """Let memory that is handed out uninitialized hold this value; gives the lines that get it."""
+    with _Fill(value) as mode:
+        yield mode.lines

@@ -1,0 +1,105 @@
+"""Owns the two sides of a pair's comparison: the captured forward, and eager runs on new states.
+
+It does not know what is wrong with either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pytest_cudafork.capture.aliasing import shared_memory
+from pytest_cudafork.capture.passes import Passes
+from pytest_cudafork.capture.reach import (
+    moved,
+    reachable_generators,
+    reachable_tensors,
+    storages,
+)
+from pytest_cudafork.capture.stimulus import Stimulus, takes_argument
+from pytest_cudafork.capture.story import Checks
+from pytest_cudafork.capture.subject import Subject
+from pytest_cudafork.capture.tensors import storage_of
+
+
+class PairSubject(Subject):
+    """The captured forward, compared with eager runs on new states."""
+
+    def __init__(self, passes: Passes, outputs: Callable[[], Any] | None, checks: Checks) -> None:
+        self._passes, self._outputs, self._checks = passes, outputs, checks
+        self.graph = passes.graph
+        self.is_silent = False
+        self._refresh: Callable[..., Any] | None = None
+        self._where = storages(self.inputs())
+
+    def varying(self, change: Callable[..., Any] | None) -> Callable[[], Any]:
+        """Return the change as a round applies it; the state of each eager run gets it, too."""
+
+        def apply() -> Any:
+            self._refresh = change if change is not None and takes_argument(change) else None
+            if change is None:
+                return None
+            return change(self._passes.captured.state) if self._refresh else change()
+
+        return apply
+
+    def eager(self) -> Any:
+        """Run the forward on a state that is built for it."""
+        made = self._passes.fresh([self.inputs(), self.reachable()])
+        if self._refresh is not None:
+            self._refresh(made.state)
+        result = self._passes.run_fresh(made)
+        if self._outputs is not None:
+            return self._outputs()
+        self.is_silent = result is None and not self.inputs()
+        return result
+
+    def replay(self) -> Any:
+        """Replay the graph."""
+        assert self.graph is not None, "there is a graph if there are rounds"
+        self.graph.replay()
+        return self._outputs() if self._outputs is not None else self.graph.recording.result
+
+    def outputs(self) -> Any:
+        """The static outputs."""
+        if self._outputs is not None:
+            return self._outputs()
+        return self.graph.recording.result if self.graph is not None else None
+
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """The persistent inputs."""
+        return self._passes.persistent(self._passes.captured)
+
+    def reachable(self) -> dict[str, torch.Tensor]:
+        """What forward and factory carry, and memory that all states share."""
+        passes = self._passes
+        own = passes.after_capture.tensors()
+        common = shared_memory(passes.after_capture, passes.after)
+        private = [tensor for path, tensor in own.items() if path not in common]
+        known = [*self.inputs().values(), *private]
+        found = reachable_tensors(passes.captured.forward, known, self._checks)
+        found.update(reachable_tensors(passes.factory.create, known, self._checks))
+        inputs = {storage_of(tensor) for tensor in self.inputs().values()}
+        found.update({path: own[path] for path in common if storage_of(own[path]) not in inputs})
+        return found
+
+    def generators(self) -> list[torch.Generator]:
+        """The generators that the forward carries."""
+        return reachable_generators(self._passes.captured.forward)
+
+    def moved(self) -> set[str]:
+        """Reachable memory that has moved is told of by the check of the states."""
+        return set()
+
+    def after_change(self, stimulus: Stimulus) -> None:
+        """Note persistent inputs that lie elsewhere now."""
+        for path, old, new in moved(self._where, self.inputs(), None):
+            self._checks.add(
+                "moved-input",
+                f"{path} lay at {old:#x} and lies at {new:#x} after {stimulus.name}; the graph "
+                "still reads the old memory",
+                path=path,
+                todo="write into the persistent tensor (copy_, fill_) instead of making a new one",
+            )

@@ -1,0 +1,131 @@
+"""Owns the software backend: how a capture begins, ends and is replayed.
+
+It does not know what operators, kernels, threads and host functions do meanwhile; see the other
+modules of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from pytest_cudafork.capture.backend import (
+    Capture,
+    CaptureFailedError,
+    CaptureFinding,
+    GraphBackend,
+    Recording,
+    ReplayFailedError,
+)
+from pytest_cudafork.capture.software.capture_mode import CaptureMode
+from pytest_cudafork.capture.software.differences import DIFFERENCES
+from pytest_cudafork.capture.software.lines import UserLines
+from pytest_cudafork.capture.software.mode import EagerMode, Recorder
+from pytest_cudafork.capture.software.pool import Pool
+from pytest_cudafork.capture.software.refusals import Refusals
+from pytest_cudafork.capture.software.session import capturing, noting
+from pytest_cudafork.capture.software.shapes import Shapes
+from pytest_cudafork.capture.software.tape import Tape
+from pytest_cudafork.capture.software.traits import Traits
+
+__all__ = ["SoftwareBackend", "SoftwareCapture"]
+
+
+class SoftwareCapture(Capture):
+    """A recorded tape, its results and the memory it lies in."""
+
+    def __init__(
+        self, tape: Tape, recording: Recording, findings: tuple[CaptureFinding, ...], pool: Pool
+    ) -> None:
+        self.recording = recording
+        self.findings = findings
+        self._tape: Tape | None = tape
+        self._pool: Pool | None = pool
+
+    def replay(self) -> None:
+        """Run the recorded work once."""
+        if self._tape is None:
+            raise ReplayFailedError(
+                CaptureFinding(
+                    "capture-failed",
+                    "the graph was reset and cannot be replayed",
+                    todo="capture it anew",
+                )
+            )
+        with torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunction():
+            self._tape.replay(self.recording.nodes or ())
+
+    def reset(self) -> None:
+        """Let go of the work and the memory."""
+        if self._tape is not None:
+            self._tape.clear()
+        self._tape = self._pool = None
+
+
+class SoftwareBackend(GraphBackend):
+    """Captures work on CPU tensors.
+
+    ``host_scalars``: tensors of one number that stand for numbers on the host, which a graph takes
+    by value when it is captured. All other tensors lie on the device.
+    """
+
+    name: ClassVar[str] = "software"
+
+    def __init__(self, host_scalars: Iterable[Tensor] = ()) -> None:
+        self._host_scalars = tuple(host_scalars)
+        self._lines = UserLines()
+        self._traits: dict[Any, Traits] = {}
+        self._shapes = Shapes()
+
+    def why_not(self) -> str | None:
+        """It can be used wherever torch can."""
+        return None
+
+    @property
+    def device(self) -> str:
+        """Where tensors lie."""
+        return "cpu"
+
+    def new_pool(self) -> Pool:
+        """Memory that several captures may share."""
+        return Pool()
+
+    def synchronize(self) -> None:
+        """Nothing runs behind the caller's back."""
+
+    def record(self, fn: Callable[[], Any]) -> Recording:
+        """Run ``fn`` eagerly and list what it does."""
+        recorder = Recorder(self._lines)
+        with noting(EagerMode(recorder, self._traits)):
+            result = fn()
+        return Recording(result, tuple(recorder.nodes), recorder.memories.uses())
+
+    def capture(self, fn: Callable[[], Any], *, pool: Any = None) -> SoftwareCapture:
+        """Run ``fn`` once, recording its work instead of running it."""
+        pool = Pool() if pool is None else pool
+        refusals = Refusals(self._lines)
+        recorder = Recorder(self._lines, pool)
+        mode = CaptureMode(recorder, self._traits, self._shapes, pool, refusals)
+        for each in self._host_scalars:
+            mode.note_host(each)
+        try:
+            with capturing(mode, refusals):
+                result = fn()
+        except CaptureFailedError:
+            raise
+        except Exception as error:
+            if refusals.first is not None:
+                raise CaptureFailedError(refusals.first) from error
+            raise
+        if refusals.first is not None:
+            raise CaptureFailedError(refusals.first)
+        mode.settle()
+        recording = Recording(result, tuple(recorder.nodes), recorder.memories.uses())
+        return SoftwareCapture(mode.tape, recording, tuple(recorder.findings), pool)
+
+    def differences(self) -> str:
+        """In what a CUDA graph may do something else."""
+        return DIFFERENCES

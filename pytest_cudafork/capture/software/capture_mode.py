@@ -1,0 +1,330 @@
+"""Owns what each operator does in a capture: it is recorded, and its results hold poison.
+
+It does not know how a capture begins and ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from pytest_cudafork.capture.software.dynamic import depends_on_values
+from pytest_cudafork.capture.software.memory import Memory, text_of
+from pytest_cudafork.capture.software.mode import (
+    Recorder,
+    RecordingMode,
+    argument,
+    note_uses,
+    tensors_in,
+)
+from pytest_cudafork.capture.software.pool import Pool, poison
+from pytest_cudafork.capture.software.refusals import Refusals
+from pytest_cudafork.capture.software.shapes import (
+    NotDenseError,
+    Shapes,
+    Spec,
+    map_tensors,
+    signature,
+)
+from pytest_cudafork.capture.software.steps import Wrapped, step_of
+from pytest_cudafork.capture.software.tape import Place, Tape
+from pytest_cudafork.capture.software.traits import Kind, Traits
+
+__all__ = ["CaptureMode"]
+
+
+class CaptureMode(RecordingMode):
+    """Records and does not run."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        known: dict[Any, Traits],
+        shapes: Shapes,
+        pool: Pool,
+        refusals: Refusals,
+    ) -> None:
+        super().__init__(recorder, known)
+        self.tape = Tape()
+        self._shapes = shapes
+        self._pool = pool
+        self._refusals = refusals
+        self._by_kind: dict[Kind, Callable[..., Any]] = {
+            Kind.EMPTY: self._empty,
+            Kind.LIFT: self._lift,
+            Kind.SCALAR: self._scalar,
+            Kind.SYNC: self._sync,
+            Kind.RESIZE: self._resize,
+        }
+
+    def higher_order(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Refuse: the branches of such operators are chosen by values."""
+        self._refusals.refuse(
+            f"the higher-order operator {op} at {{where}} cannot be recorded",
+            "its parts are functions, run or not run by values that are not there yet",
+            "call the function that it wraps, or leave this call outside the capture",
+            check="capture-failed",
+        )
+
+    def meet(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Record an operator."""
+        kind = traits.kind
+        if kind is Kind.VIEW:
+            return op(*args, **kwargs)
+        special = self._by_kind.get(kind)
+        if special is not None:
+            return special(op, traits, args, kwargs)
+        found: list[Tensor] = []
+        try:
+            key = signature(args, found)
+            if kwargs:
+                key = (key, tuple(kwargs), signature(kwargs.values(), found))
+        except RuntimeError:  # a sparse tensor has no strides
+            self._refuse_layout(traits, str(found[-1].layout))
+        for each in found:
+            if not each.is_cpu:
+                return self._elsewhere(op, traits, args, kwargs, each.device)
+            if each.layout != torch.strided:
+                self._refuse_layout(traits, str(each.layout))
+        if traits.has_device:
+            device = kwargs.get("device")
+            if device is not None and device.type != "cpu":
+                return self._elsewhere(op, traits, args, kwargs, device)
+        if traits.dynamic and depends_on_values(traits, args, kwargs):
+            self._refusals.shape(traits.name)
+        if traits.has_generator:
+            self._check_generator(traits, kwargs)
+        host = self._host(found)
+        if host and len(host) == len(found):
+            return self._on_host(op, args, kwargs)
+        return self._work(op, traits, args, kwargs, key, found)
+
+    # ---- work
+
+    def _work(
+        self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any], key: Any, found: Any
+    ) -> Any:
+        try:
+            specs = self._shapes(op, traits, args, kwargs, key)
+        except NotDenseError as error:
+            self._refuse_layout(traits, str(error))
+        for index, spec in specs.resized:
+            self._grow(argument(traits.written[index], args, kwargs), spec, traits)
+        recorder = self.recorder
+        node = recorder.node("op", traits.name)
+        note_uses(recorder, traits, args, kwargs, found, node)
+        for written in traits.written:
+            for each in tensors_in(argument(written, args, kwargs)):
+                self._leave_host(each)
+        places = [self._place(each) for each in args]
+        named = {name: self._place(each) for name, each in kwargs.items()} if kwargs else {}
+        results, fresh = self._results(traits, specs.results, args, kwargs, node)
+        self.tape.add(step_of(op, places, named, fresh), node)
+        return results
+
+    def _results(
+        self, traits: Traits, specs: Any, args: Any, kwargs: dict[str, Any], node: int
+    ) -> tuple[Any, Any]:
+        """What the caller gets, and the places that a replay fills, in the operator's structure."""
+        if len(traits.returns) == 1:
+            source = traits.returns[0]
+            if source is not None:
+                return argument(traits.written[source], args, kwargs), None
+            if isinstance(specs, Spec):
+                made = self._make(specs, node)
+                return made, self._place(made)
+            made = _build(specs, lambda spec: self._make(spec, node))
+            return made, self._place(made)
+        if not traits.returns:
+            return None, None
+        results: list[Any] = []
+        fresh: list[Any] = []
+        for source, spec in zip(traits.returns, specs, strict=True):
+            if source is not None:
+                results.append(argument(traits.written[source], args, kwargs))
+                fresh.append(None)
+            else:
+                made = _build(spec, lambda spec: self._make(spec, node))
+                results.append(made)
+                fresh.append(self._place(made))
+        return tuple(results), fresh
+
+    def _make(self, spec: Spec, node: int) -> Tensor:
+        """Memory of the graph for a result; it holds poison until a replay."""
+        if spec.nbytes == 0:
+            made = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device="cpu")
+            memory = self.recorder.memories.own(made)
+            memory.keep = made.untyped_storage()
+        else:
+            block, made = self._pool.lend(spec.nbytes, spec.dtype)
+            poison(made)
+            made.set_(made.untyped_storage(), 0, spec.shape, spec.stride)
+            memory = self.recorder.memories.own(made, block)
+        if node >= 0:
+            self.recorder.use(memory, node, reads=False, writes=True)
+        else:
+            memory.filled = spec.nbytes == 0
+            memory.where = self.recorder.line()
+        return made
+
+    def places(self, tree: Any) -> Any:
+        """The places of the tensors in the arguments of a kernel, descriptors included."""
+        if isinstance(tree, dict):
+            return {name: self.places(each) for name, each in tree.items()}
+        if isinstance(tree, (list, tuple)):
+            return [self.places(each) for each in tree]
+        base = getattr(tree, "base", None)
+        if isinstance(base, Tensor) and not isinstance(tree, Tensor):
+            return Wrapped(tree, self._place(base))
+        return self._place(tree)
+
+    def _place(self, tree: Any) -> Any:
+        if isinstance(tree, Tensor):
+            memory = self.recorder.memories.of(tree)
+            if memory.host:
+                return tree.clone()  # by value, as a number is passed to a kernel
+            if memory.value is None and tree.dim() == 0 and not memory.owned:
+                memory.value = tree.clone()
+            return self.tape.place(tree, memory)
+        if isinstance(tree, (list, tuple)):
+            return [self._place(each) for each in tree]
+        return tree
+
+    # ---- what is not work
+
+    def _empty(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
+        found: list[Tensor] = []
+        key = (signature(args, found), tuple(kwargs), signature(kwargs.values(), found))
+        device = kwargs.get("device") or (found[0].device if found else torch.device("cpu"))
+        if device.type != "cpu":
+            return op(*args, **kwargs)
+        spec = self._shapes(op, traits, args, kwargs, key).results
+        if not isinstance(spec, Spec):
+            return op(*args, **kwargs)
+        made = self._make(spec, -1)
+        memory = self.recorder.memories.of(made)
+        if memory.block is not None:
+            self.tape.add_poison(made, memory)
+        return made
+
+    def _lift(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
+        data = args[0]
+        if data.dim():
+            self._refusals.host_data("a list or an array as a tensor")
+        return self.note_host(op(*args, **kwargs))
+
+    def _scalar(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
+        return self.note_host(op(*args, **kwargs))
+
+    def _sync(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
+        found: list[Tensor] = []
+        signature(args, found)
+        if len(self._host(found)) == len(found) or found[0].is_meta:
+            return op(*args, **kwargs)
+        short = traits.name.split("::", 1)[1]
+        call = "item() or bool(), int(), float()" if short == "_local_scalar_dense" else short
+        return self._refusals.sync(f"{call} of {text_of(found[0])}")
+
+    def _resize(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
+        tensor = args[0]
+        size = args[1].shape if isinstance(args[1], Tensor) else args[1]
+        needed = (torch.Size(size).numel() + tensor.storage_offset()) * tensor.element_size()
+        if tensor.is_cpu and needed > tensor.untyped_storage().nbytes():
+            self._refuse_growth(tensor, traits)
+        return op(*args, **kwargs)
+
+    def _grow(self, tensor: Tensor, spec: Spec, traits: Traits) -> None:
+        """Give an empty ``out=`` its memory, as the operator would."""
+        if tensor.numel():
+            self._refuse_growth(tensor, traits)
+        made = self._make(spec, -1)
+        tensor.set_(made.untyped_storage(), 0, spec.shape, spec.stride)
+
+    def _refuse_growth(self, tensor: Tensor, traits: Traits) -> None:
+        self._refusals.refuse(
+            f"{traits.name} at {{where}} moves {text_of(tensor)} to other memory",
+            "graphs captured before, and this one, hold the old address",
+            "allocate it at its largest size before the capture and use a slice of it",
+            check="capture-failed",
+        )
+
+    def _refuse_layout(self, traits: Traits, layout: str) -> NoReturn:
+        self._refusals.refuse(
+            f"{traits.name} at {{where}} works with a tensor of layout {layout}",
+            "the software graph records dense tensors; operators on others mostly wait for their "
+            "shapes on a GPU",
+            "use a dense tensor within the graph",
+            check="capture-failed",
+        )
+
+    def _elsewhere(
+        self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any], device: Any
+    ) -> Any:
+        if device.type == "meta":
+            return op(*args, **kwargs)
+        return self._refusals.refuse(
+            f"{traits.name} at {{where}} works on {device}",
+            "the software graph records work on CPU tensors",
+            "make all tensors of this test on the CPU, or use the backend 'cuda'",
+            check="capture-failed",
+        )
+
+    def _check_generator(self, traits: Traits, kwargs: dict[str, Any]) -> None:
+        generator = kwargs.get("generator")
+        if generator is not None and generator._cdata != torch.default_generator._cdata:
+            self._refusals.refuse(
+                f"{traits.name} at {{where}} draws from a generator of its own",
+                "a CUDA graph knows the default generator only; another one has to be registered "
+                "with CUDAGraph.register_generator_state before the capture",
+                "use the default generator within the graph, or draw before the replay into a "
+                "static input",
+                check="capture-failed",
+            )
+
+    # ---- numbers that the host knows
+
+    def _host(self, found: list[Tensor]) -> list[Tensor]:
+        memories = self.recorder.memories
+        return [e for e in found if (m := memories.get(e)) is not None and m.host]
+
+    def note_host(self, tensor: Tensor) -> Tensor:
+        """Note that the host knows what a tensor holds."""
+        memory = self.recorder.memories.of(tensor)
+        memory.host = True
+        memory.keep = tensor.untyped_storage()
+        return tensor
+
+    def _on_host(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Arithmetic with host numbers happens now, as on a machine with a GPU."""
+        result = op(*args, **kwargs)
+        map_tensors(self.note_host, result)
+        return result
+
+    def _leave_host(self, tensor: Tensor) -> None:
+        """A host number is written by recorded work: from here on it lies on the device."""
+        memory = self.recorder.memories.get(tensor)
+        if memory is None or not memory.host:
+            return
+        memory.host = False
+        value = tensor.clone()
+        place: Place = self.tape.place(tensor, memory)
+        self.tape.add(lambda: place.tensor.copy_(value), -1)
+
+    def settle(self) -> None:
+        """At the end: single numbers that are gone already were numbers of the host."""
+        for place in list(self.tape.outside()):
+            memory: Memory = place.memory
+            if memory.value is not None and memory.storage() is None:
+                memory.keep = memory.value.untyped_storage()
+                self.tape.settle(place)
+
+
+def _build(specs: Any, make: Callable[[Spec], Tensor]) -> Any:
+    if isinstance(specs, Spec):
+        return make(specs)
+    if isinstance(specs, list):
+        return [_build(each, make) for each in specs]
+    return specs

@@ -1,0 +1,218 @@
+"""Owns the dispatch modes: what each operator does while work is recorded, run or not run.
+
+It does not know Triton, threads or host functions; see the other modules of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_cudafork.capture.backend import CaptureFinding, GraphNode
+from pytest_cudafork.capture.software.lines import UserLines
+from pytest_cudafork.capture.software.memory import Memories, Memory
+from pytest_cudafork.capture.software.pool import Pool
+from pytest_cudafork.capture.software.traits import Kind, Traits, Written, traits_of
+
+__all__ = ["EagerMode", "Recorder", "RecordingMode", "argument", "note_uses", "tensors_in"]
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+
+class Recorder:
+    """Nodes and memory of recorded work."""
+
+    def __init__(self, line: UserLines, pool: Pool | None = None) -> None:
+        self.line = line
+        self.nodes: list[GraphNode] = []
+        self.memories = Memories(pool)
+        self.findings: list[CaptureFinding] = []
+
+    def node(self, kind: str, name: str) -> int:
+        """Note a piece of work; its number."""
+        self.nodes.append(GraphNode(kind, name, self.line()))
+        return len(self.nodes) - 1
+
+    def use(self, memory: Memory, node: int, *, reads: bool, writes: bool) -> None:
+        """Note that a node uses memory."""
+        if memory.node < 0:
+            memory.node = node
+        if reads:
+            memory.reads = True
+            if not memory.filled:
+                self._unfilled(memory, node)
+        if writes:
+            memory.writes = True
+            memory.filled = True
+
+    def _unfilled(self, memory: Memory, node: int) -> None:
+        memory.filled = True  # said once
+        name, where = self.nodes[node].name, self.nodes[node].where
+        self.findings.append(
+            CaptureFinding(
+                "uninitialized-read",
+                f"{name} reads {memory.text}, which was allocated at {memory.where} and which "
+                "nothing in the graph has written",
+                where=where,
+                why="a replay reads what happens to lie in the memory pool",
+                todo="fill it within the graph (zeros, copy_), or check that the node that fills "
+                "it was recorded: a warm-up may have done it",
+            )
+        )
+
+
+def tensors_in(tree: Any) -> Iterable[Tensor]:
+    """The tensors in nested lists and tuples."""
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, (list, tuple)):
+        for each in tree:
+            yield from tensors_in(each)
+
+
+def _dense(tree: Any) -> Iterable[Tensor]:
+    """The tensors that have a storage."""
+    return (each for each in tensors_in(tree) if each.layout == torch.strided)
+
+
+def argument(written: Written, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The argument that an operator writes."""
+    if written.position < len(args):
+        return args[written.position]
+    return kwargs.get(written.name)
+
+
+class RecordingMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed
+    """What capturing and recording an eager run have in common."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or the first operator imports the compiler
+
+    def __init__(self, recorder: Recorder, known: dict[Any, Traits]) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self.paused = False
+        self._known = known
+        self._entered: Any = None
+
+    def traits(self, op: Any) -> Traits:
+        """What is known of an operator."""
+        found = self._known.get(op)
+        if found is None:
+            found = self._known[op] = traits_of(op)
+        return found
+
+    def __torch_dispatch__(
+        self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Meet one operator."""
+        kwargs = kwargs or {}
+        if self.paused:
+            return op(*args, **kwargs)
+        if types and any(each not in _PLAIN for each in types):
+            return NotImplemented  # a tensor subclass says first what it is made of
+        if not isinstance(op, torch._ops.OpOverload):
+            return self.higher_order(op, args, kwargs)
+        traits = self.traits(op)
+        if traits.in_python:
+            return self._open(op, args, kwargs)
+        if traits.composite:
+            # Only under torch.inference_mode() do such operators come as a whole.
+            with self:
+                return op.decompose(*args, **kwargs)
+        return self.meet(op, traits, args, kwargs)
+
+    def _open(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run the Python kernel of a custom operator; its operators are recorded one by one.
+
+        That is what a capture of a CUDA graph does: the Python code runs now and never again.
+        """
+        with torch._C._AutoDispatchBelowAutograd(), self:
+            return op.redispatch(_CPU, *args, **kwargs)
+
+    def higher_order(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Meet ``torch.cond`` and its kind."""
+        raise NotImplementedError
+
+    def meet(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Meet an operator of torch, or one with a native kernel."""
+        raise NotImplementedError
+
+
+class EagerMode(RecordingMode):
+    """Runs everything, and notes what it was."""
+
+    def higher_order(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run it; what it does inside is noted."""
+        with self:
+            return op(*args, **kwargs)
+
+    def meet(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run it and note it."""
+        result = op(*args, **kwargs)
+        kind = traits.kind
+        if kind in (Kind.VIEW, Kind.SYNC, Kind.SCALAR, Kind.RESIZE):
+            return result
+        memories = self.recorder.memories
+        if kind is Kind.LIFT:
+            memories.of(result).host = True
+            return result
+        if kind is Kind.EMPTY:
+            self._new(memories.own(result))
+            return result
+        found = [*_dense(args), *_dense(list(kwargs.values()))]
+        if found and all((m := memories.get(each)) is not None and m.host for each in found):
+            for each in tensors_in(result):
+                memories.of(each).host = True
+            return result
+        node = self.recorder.node("op", traits.name)
+        note_uses(self.recorder, traits, args, kwargs, found, node)
+        inside = {id(each) for each in found}
+        for each in _dense(result):
+            if id(each) not in inside and memories.get(each) is None:
+                self.recorder.use(memories.own(each), node, reads=False, writes=True)
+        return result
+
+    def _new(self, memory: Memory) -> None:
+        memory.filled = False
+        memory.where = self.recorder.line()
+
+
+def note_uses(
+    recorder: Recorder,
+    traits: Traits,
+    args: Any,
+    kwargs: dict[str, Any],
+    found: list[Tensor],
+    node: int,
+) -> None:
+    """Note what an operator reads and writes of its arguments."""
+    memories = recorder.memories
+    if not traits.written:
+        if not traits.shape_only:
+            for each in found:
+                recorder.use(memories.of(each), node, reads=each.numel() > 0, writes=False)
+        return
+    plain = list(found)
+    targets: list[tuple[Tensor, Written]] = []
+    for written in traits.written:
+        for each in tensors_in(argument(written, args, kwargs)):
+            targets.append((each, written))
+            at = next((i for i, other in enumerate(plain) if other is each), None)
+            if at is not None:
+                del plain[at]
+    for each in plain:
+        recorder.use(memories.of(each), node, reads=each.numel() > 0, writes=False)
+    for each, written in targets:
+        # A partial write of fresh memory is no read of it: only plain arguments count as such.
+        memory = memories.of(each)
+        memory.filled = True
+        recorder.use(memory, node, reads=written.reads, writes=True)

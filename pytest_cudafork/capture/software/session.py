@@ -1,0 +1,84 @@
+"""Owns all that is in force while a capture or a recorded eager run is under way, and its undoing.
+
+It does not know what is done with the outcome.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from pytest_cudafork.capture.backend import CaptureFailedError, CaptureFinding
+from pytest_cudafork.capture.software import launches
+from pytest_cudafork.capture.software.capture_mode import CaptureMode
+from pytest_cudafork.capture.software.compiled import not_compiled
+from pytest_cudafork.capture.software.cpu_waits import as_on_a_gpu
+from pytest_cudafork.capture.software.host_calls import HostCalls
+from pytest_cudafork.capture.software.mode import EagerMode
+from pytest_cudafork.capture.software.refusals import Refusals
+from pytest_cudafork.capture.software.threads import OtherThreads
+
+__all__ = ["capturing", "noting"]
+
+
+@contextlib.contextmanager
+def capturing(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
+    """Capture in this thread."""
+    _refuse_a_second()
+    generator = torch.default_generator
+    before = generator.get_state()
+    host = HostCalls(refusals, mode.recorder.memories, mode.recorder.line.place)
+    with contextlib.ExitStack() as undo:
+        undo.enter_context(_no_collections())
+        undo.enter_context(not_compiled())
+        undo.enter_context(as_on_a_gpu())
+        undo.enter_context(host.refused())
+        undo.enter_context(OtherThreads(refusals).watched())
+        undo.enter_context(launches.captured(mode, refusals))
+        undo.enter_context(mode)
+        yield
+    if refusals.first is None and not torch.equal(before, generator.get_state()):
+        refusals.first = CaptureFinding(
+            "capture-failed",
+            "the state of the random generator changed within the capture",
+            why="something seeded it, or drew numbers past the recorded operators; a graph draws "
+            "when it is replayed, never when it is captured",
+            todo="seed and draw outside the capture",
+        )
+        generator.set_state(before)
+
+
+@contextlib.contextmanager
+def noting(mode: EagerMode) -> Iterator[None]:
+    """Note what this thread does."""
+    with not_compiled(), as_on_a_gpu(), launches.noted(mode), mode:
+        yield
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """Garbage is collected before and after, or what memory is free would depend on when."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _refuse_a_second() -> None:
+    stack: Any = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    if any(isinstance(mode, CaptureMode) for mode in stack) or OtherThreads.busy():
+        raise CaptureFailedError(
+            CaptureFinding(
+                "capture-failed",
+                "a capture was begun within a capture",
+                why="CUDA allows one capture of a stream at a time, and torch one of a process",
+                todo="capture the inner function before or after the outer one",
+            )
+        )

@@ -1,0 +1,169 @@
+"""Owns the recorded work of a capture and its replay.
+
+A tensor is recorded as a place: memory, offset, shape, strides, dtype. At a replay places on memory
+from outside are looked up anew, once, so that freed memory is noticed and not kept alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pytest_cudafork.capture.backend import CaptureFinding, GraphNode, ReplayFailedError
+from pytest_cudafork.capture.software.memory import Memory
+from pytest_cudafork.capture.software.pool import poison
+
+__all__ = ["Place", "Tape"]
+
+
+class Place:
+    """Where a recorded tensor lies. ``tensor`` is there during a replay."""
+
+    __slots__ = ("dtype", "memory", "negated", "offset", "shape", "stride", "tensor")
+
+    def __init__(self, tensor: Tensor, memory: Memory) -> None:
+        self.memory = memory
+        self.offset = tensor.storage_offset()
+        self.shape = tensor.shape
+        self.stride = tensor.stride()
+        self.dtype = tensor.dtype
+        self.negated = (tensor.is_conj(), tensor.is_neg())
+        self.tensor: Any = None
+
+    @classmethod
+    def whole(cls, tensor: Tensor, memory: Memory) -> Place:
+        """All the memory of a tensor, in a row."""
+        made = cls(tensor, memory)
+        count = memory.nbytes // tensor.element_size()
+        made.offset, made.shape, made.stride = 0, torch.Size((count,)), (1,)
+        return made
+
+    def find(self) -> None:
+        """Make the tensor."""
+        storage = self.memory.storage()
+        made = torch.empty(0, dtype=self.dtype, device="cpu")
+        made.set_(storage, self.offset, self.shape, self.stride)
+        if self.negated[0]:
+            made = torch._conj(made)
+        if self.negated[1]:
+            made = torch._neg_view(made)
+        self.tensor = made
+
+
+class Tape:
+    """What a replay does, in order."""
+
+    def __init__(self) -> None:
+        self._places: dict[Any, Place] = {}
+        self._outside: list[Place] = []
+        self._inside: list[Place] = []  # not looked up yet; that is not done in a capture, which
+        # may run in inference mode
+        self._steps: list[tuple[Callable[[], None], int]] = []
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def place(self, tensor: Tensor, memory: Memory) -> Place:
+        """The place of a tensor; equal tensors share one."""
+        key = (
+            id(memory), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype,
+            tensor.is_conj(), tensor.is_neg(),
+        )  # fmt: skip
+        found = self._places.get(key)
+        if found is None:
+            found = self._places[key] = Place(tensor, memory)
+            self._note(found)
+        return found
+
+    def _note(self, place: Place) -> None:
+        memory = place.memory
+        held = memory.block is not None or memory.keep is not None
+        (self._inside if held else self._outside).append(place)
+
+    def add(self, step: Callable[[], None], node: int) -> None:
+        """Record a step; ``node`` is the number of its node, -1: it has none."""
+        self._steps.append((step, node))
+
+    def add_poison(self, tensor: Tensor, memory: Memory) -> None:
+        """Record that memory is to hold nothing from here on."""
+        place = Place.whole(tensor, memory)
+        self._note(place)
+        self.add(lambda: poison(place.tensor), -1)
+
+    def outside(self) -> list[Place]:
+        """Places on memory that the graph does not own."""
+        return self._outside
+
+    def settle(self, place: Place) -> None:
+        """Its memory is held from now on."""
+        self._outside.remove(place)
+        self._inside.append(place)
+
+    def replay(self, nodes: tuple[GraphNode, ...]) -> None:
+        """Run it once."""
+        self._find(nodes)
+        step = -1
+        try:
+            for run, node in self._steps:
+                step = node
+                run()
+        except ReplayFailedError:
+            raise
+        except Exception as error:
+            raise ReplayFailedError(_failed(error, nodes, step)) from error
+        finally:
+            for place in self._outside:
+                place.tensor = None
+
+    def _find(self, nodes: tuple[GraphNode, ...]) -> None:
+        while self._inside:
+            self._inside.pop().find()
+        try:
+            for place in self._outside:
+                storage = place.memory.storage()
+                if storage is None or storage.data_ptr() != place.memory.pointer:
+                    raise ReplayFailedError(_freed(place.memory, nodes, storage is not None))
+                place.find()
+        except BaseException:
+            for place in self._outside:
+                place.tensor = None
+            raise
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        self._places.clear()
+        self._outside.clear()
+        self._inside.clear()
+        self._steps.clear()
+
+
+def _freed(memory: Memory, nodes: tuple[GraphNode, ...], moved: bool) -> CaptureFinding:
+    verb = "reads" if memory.reads and not memory.writes else "uses"
+    node = nodes[memory.node] if 0 <= memory.node < len(nodes) else GraphNode("op", "an operation")
+    how = "was resized to other memory" if moved else "was freed"
+    where = f" ({node.where})" if node.where else ""
+    return CaptureFinding(
+        "freed-memory",
+        f"the replay {verb} memory that {how} after the capture: {memory.text} at "
+        f"{memory.pointer:#x}, in {node.name}{where}",
+        where=node.where,
+        why="a graph holds the address, not the tensor; on a GPU it reads whatever lies there now",
+        todo="keep that tensor alive as long as the graph (in the object that owns the graph), and "
+        "fill it in place (copy_) instead of making a new one",
+    )
+
+
+def _failed(error: Exception, nodes: tuple[GraphNode, ...], step: int) -> CaptureFinding:
+    node = nodes[step] if 0 <= step < len(nodes) else GraphNode("op", "an operation")
+    where = f" ({node.where})" if node.where else ""
+    return CaptureFinding(
+        "replay-differs",
+        f"{node.name}{where} fails in the replay: {type(error).__name__}: {error}",
+        where=node.where,
+        why="on a GPU this is a device-side assertion or an illegal memory access, reported far "
+        "from here",
+        todo="look at what it read: an index out of range by far is memory that nothing wrote",
+    )

@@ -1,0 +1,201 @@
+"""Owns operators of other threads while a capture runs: they are refused or noticed, not missed.
+
+A dispatch mode belongs to one thread, so each other thread is given a mode of its own: threads that
+start meanwhile at their start, tasks of executors around the task, and threads that exist at their
+next Python call (see ``profiling``). It does not know what is captured.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import thread as executors
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_cudafork.capture.backend import CaptureFailedError, CaptureFinding
+from pytest_cudafork.capture.software.patches import replaced
+from pytest_cudafork.capture.software.profiling import in_other_threads
+from pytest_cudafork.capture.software.refusals import Refusals
+from pytest_cudafork.capture.software.traits import Kind, traits_of
+
+__all__ = ["OtherThreads"]
+
+_WHY = (
+    "a capture records the work of the thread that captures; on a GPU this work would run at once "
+    "on another stream, or break the capture, and would be missing from the graph"
+)
+_WAITS = frozenset({"acquire", "get", "wait", "select", "poll", "sleep", "recv", "accept", "join"})
+_TODO = "do this work in the capturing thread, or keep that thread idle until the capture has ended"
+
+
+class _WatchMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed
+    """Meets operators of another thread. It stays harmless should it outlive the capture."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __init__(self, meet: Callable[[Any], None]) -> None:
+        super().__init__()
+        self.meet: Callable[[Any], None] | None = meet
+
+    def __torch_dispatch__(
+        self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if self.meet is not None:
+            self.meet(op)
+        return op(*args, **(kwargs or {}))
+
+
+class OtherThreads:
+    """Watches them for the length of a capture."""
+
+    def __init__(self, refusals: Refusals) -> None:
+        self._refusals = refusals
+        self._owner = threading.get_ident()
+        self._young: set[int] = set()  # started within the capture
+        self._mode = _WatchMode(self._meet)
+        self._here = threading.local()  # .pushed: the mode is on the stack; .meeting: it is at work
+        self._pushed_in: set[int] = set()
+
+    @staticmethod
+    def busy() -> bool:
+        """Whether a capture is under way in this process."""
+        return hasattr(threading.Thread._bootstrap_inner, "watches")  # type: ignore[attr-defined]
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """For the length of a ``with``; there is one capture at a time in a process."""
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(in_other_threads(self._event))
+            undo.callback(self._end)
+            undo.enter_context(
+                replaced(threading.Thread, "_bootstrap_inner", self._young_threads())
+            )
+            undo.enter_context(replaced(_thread, "start_new_thread", self._raw_threads()))
+            undo.enter_context(replaced(executors._WorkItem, "run", self._tasks()))
+            yield
+
+    def _end(self) -> None:
+        """From here on the mode does nothing; threads that run take it off at their next call."""
+        self._mode.meet = None
+        for _ in range(50):
+            if not self._pushed_in & sys._current_frames().keys():
+                break
+            time.sleep(0.001)
+
+    def _event(self, event: str, called: Any) -> None:
+        """In another thread: have the mode on its stack, except while it waits."""
+        here = self._here
+        if getattr(here, "meeting", False) or getattr(here, "held", False):
+            return
+        pushed = getattr(here, "pushed", False)
+        waits = event == "c_call" and getattr(called, "__name__", "") in _WAITS
+        wanted = self._mode.meet is not None and not waits
+        if wanted == pushed:
+            return
+        modes = torch._C._len_torch_dispatch_stack()
+        if wanted and modes == 0:
+            torch._C._push_on_torch_dispatch_stack(self._mode)
+            here.pushed = True
+            self._pushed_in.add(threading.get_ident())
+        elif pushed and modes == 1 and torch._C._get_dispatch_stack_at(0) is self._mode:
+            torch._C._pop_torch_dispatch_stack(None)
+            here.pushed = False
+            self._pushed_in.discard(threading.get_ident())
+
+    def _meet(self, op: Any) -> None:
+        if getattr(self._here, "meeting", False):
+            return
+        self._here.meeting = True
+        try:
+            self._report(op)
+        finally:
+            self._here.meeting = False
+
+    def _report(self, op: Any) -> None:
+        if isinstance(op, torch._ops.OpOverload):
+            traits = traits_of(op)
+            if traits.kind is Kind.VIEW:
+                return
+            name = traits.name
+        else:
+            name = str(op)
+        thread = threading.current_thread()
+        finding = CaptureFinding(
+            "not-captured",
+            f"{name} at {self._refusals.line() or 'an unknown line'} runs in thread "
+            f"{thread.name!r} while another thread captures",
+            where=self._refusals.line(),
+            why=_WHY,
+            todo=_TODO,
+        )
+        if self._refusals.first is None:
+            self._refusals.first = finding
+        if threading.get_ident() in self._young:
+            raise CaptureFailedError(finding)
+
+    @contextlib.contextmanager
+    def _pushed(self) -> Iterator[None]:
+        """The mode in this thread; the flags of ``TorchDispatchMode`` are those of the process."""
+        if self._mode.meet is None or getattr(self._here, "pushed", False):
+            yield
+            return
+        torch._C._push_on_torch_dispatch_stack(self._mode)
+        self._here.pushed = self._here.held = True
+        try:
+            yield
+        finally:
+            torch._C._pop_torch_dispatch_stack(None)
+            self._here.pushed = self._here.held = False
+
+    @contextlib.contextmanager
+    def _in_young(self) -> Iterator[None]:
+        ident = threading.get_ident()
+        self._young.add(ident)
+        try:
+            with self._pushed():
+                yield
+        finally:
+            self._young.discard(ident)
+
+    def _young_threads(self) -> Any:
+        original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+        def bootstrap(thread: threading.Thread) -> None:
+            with self._in_young():
+                original(thread)
+
+        bootstrap.watches = self  # type: ignore[attr-defined]
+        return bootstrap
+
+    def _raw_threads(self) -> Any:
+        original = _thread.start_new_thread
+
+        def start(function: Any, args: Any, kwargs: Any = None) -> int:
+            def run(*args: Any, **kwargs: Any) -> None:
+                with self._in_young():
+                    function(*args, **kwargs)
+
+            return original(run, args, kwargs or {})
+
+        return start
+
+    def _tasks(self) -> Any:
+        original: Any = executors._WorkItem.run
+
+        def run(item: Any, *args: Any) -> None:
+            if threading.get_ident() == self._owner:
+                original(item, *args)
+                return
+            with self._pushed():
+                original(item, *args)
+
+        return run

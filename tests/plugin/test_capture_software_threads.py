@@ -1,0 +1,196 @@
+"""Operators of other threads are refused or noticed while a capture runs, not missed."""
+
+from __future__ import annotations
+
+import _thread
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pytest_cudafork.capture.backend import CaptureFailedError  # noqa: E402
+from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
+
+X = torch.ones(4)
+
+
+class Worker:
+    """A thread that exists before the capture and takes work from a queue."""
+
+    def __init__(self, kind: Any = queue.Queue) -> None:
+        self.todo, self.done = kind(), kind()
+        self.thread = threading.Thread(target=self._run, name="a worker", daemon=True)
+        self.thread.start()
+        assert self(lambda: 1) == 1
+
+    def __call__(self, work: Callable[[], Any] | None) -> Any:
+        self.todo.put(work)
+        return self.done.get(timeout=30) if work else self.thread.join(30)
+
+    def _run(self) -> None:
+        while (work := self.todo.get()) is not None:
+            self.done.put(work())
+
+
+@pytest.fixture(params=[queue.Queue, queue.SimpleQueue])
+def worker(request: pytest.FixtureRequest) -> Iterator[Worker]:
+    made = Worker(request.param)
+    yield made
+    made(None)
+
+
+def _refused(fn: Callable[[], Any]) -> Any:
+    with pytest.raises(CaptureFailedError) as failure:
+        SoftwareBackend().capture(fn)
+    finding = failure.value.finding
+    assert finding.check == "not-captured"
+    assert "aten::add" in finding.what
+    assert __file__ in finding.where
+    return finding
+
+
+def test_an_operator_in_a_new_thread_is_refused_there_and_fails_the_capture() -> None:
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            X + 1
+        except CaptureFailedError as error:
+            errors.append(error)
+
+    def fn() -> Any:
+        thread = threading.Thread(target=work, name="a helper")
+        thread.start()
+        thread.join()
+        return X * 2
+
+    finding = _refused(fn)
+    assert "'a helper'" in finding.what
+    assert len(errors) == 1
+
+
+def test_an_operator_in_a_raw_thread_is_refused() -> None:
+    def fn() -> Any:
+        done = _thread.allocate_lock()
+        done.acquire()
+
+        def work() -> None:
+            try:
+                X + 1
+            except CaptureFailedError:
+                pass
+            finally:
+                done.release()
+
+        _thread.start_new_thread(work, ())
+        done.acquire()
+        return X * 2
+
+    _refused(fn)
+
+
+def test_a_task_of_an_executor_is_noticed_in_a_thread_that_existed() -> None:
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(int).result()
+        _refused(lambda: executor.submit(lambda: X + 1).result() * 2)
+        assert executor.submit(torch._C._len_torch_dispatch_stack).result() == 0
+
+
+def test_a_thread_that_existed_and_waits_for_work_is_noticed(worker: Worker) -> None:
+    _refused(lambda: worker(lambda: X + 1) * 2)
+
+
+def test_a_thread_is_as_before_after_a_capture(worker: Worker) -> None:
+    for _ in range(2):
+        _refused(lambda: worker(lambda: X + 1) * 2)
+        assert worker(torch._C._len_torch_dispatch_stack) == 0
+        assert worker(sys.getprofile) is None
+        assert worker(lambda: X + 1).tolist() == [2] * 4
+    assert sys.getprofile() is None
+
+
+def test_a_thread_that_runs_all_the_time_is_noticed() -> None:
+    stop, seen = threading.Event(), threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            torch.add(X, 1)
+            seen.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        seen.wait(30)
+
+        def fn() -> Any:
+            for _ in range(100):
+                time.sleep(0.001)
+            return X * 2
+
+        _refused(fn)
+    finally:
+        stop.set()
+        thread.join(30)
+
+
+def test_threads_that_do_no_work_of_torch_do_no_harm(worker: Worker) -> None:
+    def fn() -> Any:
+        assert worker(lambda: sum(range(100))) == 4950
+        assert worker(lambda: X.view(2, 2).shape) == (2, 2)
+        return X * 2
+
+    graph = SoftwareBackend().capture(fn)
+    graph.replay()
+    assert graph.recording.result.tolist() == [2] * 4
+
+
+def test_a_backward_pass_stays_in_the_thread_of_the_capture(worker: Worker) -> None:
+    w = torch.ones(4, requires_grad=True)
+    graph = SoftwareBackend().capture(lambda: torch.autograd.grad((w * X).sum(), w))
+    graph.replay()
+    assert graph.recording.result[0].tolist() == [1] * 4
+
+
+def test_a_capture_in_another_thread_meanwhile_is_refused(worker: Worker) -> None:
+    def other() -> BaseException | None:
+        try:
+            SoftwareBackend().capture(lambda: X + 1)
+        except CaptureFailedError as error:
+            return error
+        return None
+
+    def fn() -> Any:
+        assert "within a capture" in str(worker(other))
+        return X * 2
+
+    SoftwareBackend().capture(fn).replay()
+    assert worker(other) is None
+
+
+def test_with_a_profiler_at_work_new_threads_are_still_refused() -> None:
+    def fn() -> Any:
+        with ThreadPoolExecutor(1) as executor:
+            return executor.submit(lambda: X + 1).result()
+
+    before = sys.getprofile()
+    sys.setprofile(lambda *_: None)
+    try:
+        _refused(fn)
+    finally:
+        sys.setprofile(before)
+
+
+def test_host_functions_of_other_threads_are_left_alone(worker: Worker) -> None:
+    def fn() -> Any:
+        assert worker(lambda: repr([1])) == "[1]"
+        assert worker(X.tolist) == [1] * 4
+        return X * 2
+
+    SoftwareBackend().capture(fn).replay()

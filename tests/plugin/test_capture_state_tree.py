@@ -1,0 +1,281 @@
+"""The walk over a state: every kind of object, each once, with the path a reader would write."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import logging
+import threading
+import time
+import types
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from pytest_cudafork.capture import state_tree  # noqa: E402
+from pytest_cudafork.capture.aliasing import Allowed, shared_memory, shared_objects  # noqa: E402
+from pytest_cudafork.capture.snapshot import How, Snapshot, changes  # noqa: E402
+from pytest_cudafork.capture.state_tree import (  # noqa: E402
+    Kind,
+    TooManyObjectsError,
+    closure_of,
+    walk,
+)
+
+
+class Point(NamedTuple):
+    """A named tuple."""
+
+    x: Any
+    y: Any
+
+
+@dataclasses.dataclass
+class Meta:
+    """Metadata with something lazy."""
+
+    plan: Any = None
+    ready: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """Fixed itself, what it holds may not be."""
+
+    inner: Any
+
+
+class Slots:
+    """Without a dictionary."""
+
+    __slots__ = ("a", "unset")
+
+    def __init__(self, a: Any) -> None:
+        self.a = a
+
+
+class MoreSlots(Slots):
+    """With slots of its own."""
+
+    __slots__ = ("b",)
+
+
+def paths(root: Any) -> set[str]:
+    return {node.path for node in walk(root)}
+
+
+@pytest.mark.parametrize(
+    ("root", "path"),
+    [
+        (Point(1, [torch.ones(1)]), "state.y[0]"),
+        (Meta(plan=torch.ones(1)), "state.plan"),
+        (Frozen({"k": torch.ones(1)}), "state.inner['k']"),
+        ({"layers.0": Meta()}, "state['layers.0'].plan"),
+        ({3: [[1, torch.ones(1)]]}, "state[3][0][1]"),
+        (Slots(Meta()), "state.a.ready"),
+        (MoreSlots(Meta()), "state.a.ready"),
+        (types.SimpleNamespace(n=Meta()), "state.n.plan"),
+        (collections.deque([Meta()]), "state[0].plan"),
+        (functools.partial(print, Meta()), "state.args[0].plan"),
+        (torch.nn.Sequential(torch.nn.Linear(2, 2)), "state.0.weight"),
+        (collections.OrderedDict(a=Meta()), "state['a'].plan"),
+    ],
+)
+def test_paths_read_as_one_would_write_them(root: Any, path: str) -> None:
+    assert path in paths(root)
+
+
+def test_msgspec_structs_are_walked() -> None:
+    msgspec = pytest.importorskip("msgspec")
+    cls = msgspec.defstruct("S", [("plan", Any), ("lens", Any)])
+    cold = msgspec.defstruct("F", [("plan", Any)], frozen=True)
+    assert {"state.plan", "state.lens[0]"} <= paths(cls(None, [torch.ones(1)]))
+    assert state_tree.kind_of(cls(None, [])) is Kind.MUTABLE
+    assert state_tree.kind_of(cold(None)) is Kind.FIXED
+
+
+def test_attrs_classes_are_walked() -> None:
+    attrs = pytest.importorskip("attrs")
+    cls = attrs.make_class("A", {"plan": attrs.field()})
+    cold = attrs.make_class("F", {"plan": attrs.field()}, frozen=True)
+    assert "state.plan" in paths(cls(torch.ones(1)))
+    assert state_tree.kind_of(cold(1)) is Kind.FIXED
+
+
+def test_cycles_end_and_each_object_comes_once() -> None:
+    a: dict[str, Any] = {"self": None, "again": None}
+    a["self"] = a
+    a["again"] = [a, a]
+    assert paths(a) == {"state", "state['again']"}
+
+
+def test_modules_functions_classes_and_locks_are_not_walked() -> None:
+    held = {
+        "module": types,
+        "function": walk,
+        "class": Meta,
+        "method": Meta().__init__,  # type: ignore[misc]
+        "lock": threading.Lock(),
+        "logger": logging.getLogger(),
+        "generator": torch.Generator(),
+    }
+    assert paths(held) == {"state", *(f"state['{name}']" for name in held)}
+
+
+def test_a_property_is_not_called() -> None:
+    class Trap:
+        def __init__(self) -> None:
+            self.kept = [torch.ones(1)]
+
+        @property
+        def boom(self) -> None:
+            raise AssertionError
+
+        def __getattr__(self, name: str) -> None:
+            raise AssertionError(name)
+
+    assert "state.kept[0]" in paths(Trap())
+
+
+def test_containers_of_plain_values_count_as_one_object() -> None:
+    begin = time.perf_counter()
+    assert len(paths({"n": list(range(1_000_000)), "d": {i: i for i in range(10_000)}})) == 3
+    assert time.perf_counter() - begin < 10
+
+
+def test_too_many_objects_are_refused_soon_and_in_words() -> None:
+    begin = time.perf_counter()
+    with pytest.raises(TooManyObjectsError, match=r"more than 100,000 objects.*state\['big'\]"):
+        list(walk({"big": [[i] for i in range(1_000_000)]}))
+    assert time.perf_counter() - begin < 20
+
+
+def test_what_is_skipped_is_not_entered() -> None:
+    big = [[i] for i in range(200_000)]
+    assert len(list(walk({"big": big, "meta": Meta()}, skip=[big]))) == 4
+
+
+def test_a_closure_has_cells_defaults_self_and_globals() -> None:
+    meta = Meta()
+
+    class Owner:
+        def method(self, extra: Any = meta) -> Any:
+            return extra
+
+    def inner(*_: Any) -> Any:
+        return meta
+
+    assert closure_of(inner)["meta"] is meta
+    owner = Owner()
+    assert closure_of(owner.method)["self"] is owner
+    assert closure_of(owner.method)["defaults"] == [meta]
+    assert closure_of(functools.partial(inner, 1))["args"] == (1,)
+    assert closure_of(paths).keys() <= {"walk"}
+
+
+# -- aliases ---------------------------------------------------------------------------------
+
+leaf = st.one_of(st.integers(), st.none(), st.text(max_size=3))
+tree = st.recursive(
+    leaf,
+    lambda below: st.one_of(
+        st.lists(below, max_size=3),
+        st.dictionaries(st.sampled_from("abc"), below, max_size=3),
+        st.builds(Meta, below),
+        st.builds(Frozen, below),
+        st.tuples(below, below),
+    ),
+    max_leaves=12,
+)
+
+
+def copied(value: Any, keep: set[int]) -> Any:
+    """Copy a tree, but not the mutable objects whose ids are to be kept."""
+    if id(value) in keep:
+        return value
+    if isinstance(value, list):
+        return [copied(one, keep) for one in value]
+    if isinstance(value, dict):
+        return {key: copied(one, keep) for key, one in value.items()}
+    if isinstance(value, Meta):
+        return Meta(copied(value.plan, keep))
+    if isinstance(value, Frozen):
+        return Frozen(copied(value.inner, keep))
+    if isinstance(value, tuple):
+        return tuple(copied(one, keep) for one in value)
+    return value
+
+
+@settings(deadline=None, max_examples=150)
+@given(tree, st.data())
+def test_exactly_the_outermost_shared_objects_are_found(value: Any, data: st.DataObject) -> None:
+    root = {"root": value}
+    mutable = [node for node in walk(root) if node.kind is Kind.MUTABLE][1:]
+    chosen = data.draw(st.lists(st.sampled_from(mutable), max_size=3)) if mutable else []
+    kept = {id(node.value) for node in chosen}
+    other = copied(root, kept)
+    found = {id(one.node.value) for one in shared_objects(Snapshot(root), Snapshot(other), no())}
+    inner = {
+        id(node.value)
+        for one in chosen
+        for node in list(walk(one.value))[1:]
+        if node.kind is not Kind.VALUE
+    }
+    assert found == kept - inner
+
+
+def no() -> Allowed:
+    return Allowed(())
+
+
+def test_what_is_allowed_may_be_shared() -> None:
+    config, meta = {"layers": [1]}, Meta()
+    one = Snapshot({"config": config, "meta": meta})
+    two = Snapshot({"config": config, "meta": meta})
+    assert [alias.path for alias in shared_objects(one, two, no())] == [
+        "state['config']",
+        "state['meta']",
+    ]
+    for allowed in (["state['config']"], [config], ["state[[]'config*"]):
+        left = shared_objects(one, two, Allowed(allowed))
+        assert [alias.path for alias in left] in (["state['meta']"], ["state['config']",
+                                                                      "state['meta']"])  # fmt: skip
+    assert not shared_objects(one, two, Allowed([config, meta]))
+
+
+def test_tensors_are_compared_by_memory() -> None:
+    buffer = torch.zeros(8)
+    found = shared_memory(Snapshot({"a": buffer[:4]}), Snapshot({"b": buffer[2:]}))
+    assert found == {"state['a']": "state['b']"}
+
+
+def test_changes_are_told_by_kind() -> None:
+    state: dict[str, Any] = {
+        "meta": Meta(),
+        "cache": {},
+        "lens": torch.ones(2),
+        "n": 1,
+        "t": torch.ones(1),
+    }
+    before = Snapshot(state)
+    state["meta"].plan = torch.ones(3)
+    state["meta"].ready = True
+    state["cache"]["k"] = [torch.ones(1)]
+    state["lens"].add_(1)
+    state["n"] = 2
+    state["t"] = torch.zeros(1)
+    found = {change.path: change.how for change in changes(before, Snapshot(state))}
+    assert found == {
+        "state['cache']": How.INITIALIZED,
+        "state['cache']['k']": How.INITIALIZED,
+        "state['meta'].plan": How.INITIALIZED,
+        "state['meta'].ready": How.INITIALIZED,
+        "state['lens']": How.WRITTEN,
+        "state['n']": How.CHANGED,
+        "state['t']": How.REPLACED,
+    }

@@ -1,0 +1,101 @@
+"""Owns the command that tries all graph specimens on one backend and keeps a record of it.
+
+It does not know what must be true of an outcome. From the root of the repository:
+``python -m tests.specimens.graphs [--cuda] [--save]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.results_file import RESULTS, table, versions
+
+_TESTS = Path(__file__).parents[2]
+_FILES = {
+    "software": _TESTS / "plugin" / "test_graph_specimens.py",
+    "cuda": _TESTS / "gpu" / "test_graph_specimens_on_gpu.py",
+}
+
+
+class Record:
+    """Collects from a session what each form and program did: a plugin for one run."""
+
+    def __init__(self) -> None:
+        self.spoke: dict[str, set[str]] = {}
+        self.counts = {"caught": 0, "missed": 0, "passed": 0, "alarms": 0, "skipped": 0}
+        self.wrong: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a buggy form, a fixed form or a correct program."""
+        if report.when != "call" and report.passed:
+            return
+        name = report.nodeid.partition("::")[2]
+        buggy = name.startswith("test_the_buggy_form")
+        if not buggy and not name.startswith(("test_the_fixed_form", "test_a_correct_program")):
+            return
+        if report.skipped:
+            self.counts["skipped"] += 1
+            return
+        words = ("caught", "missed") if buggy else ("passed", "alarms")
+        self.counts[words[not report.passed]] += 1
+        if not report.passed:
+            self.wrong.append(name)
+        for key, value in report.user_properties:
+            if key == "spoke":
+                specimen, _, checks = str(value).partition(": ")
+                self.spoke.setdefault(specimen, set()).update(checks.split())
+
+    def text(self) -> str:
+        """Return the table, the counts and what went wrong."""
+        rows = [(name, " ".join(sorted(checks))) for name, checks in sorted(self.spoke.items())]
+        told = ", ".join(f"{word} {count}" for word, count in self.counts.items())
+        wrong = "".join(f"\n- {name}" for name in self.wrong)
+        return f"{table(('specimen', 'checks that spoke'), rows)}\n\n{told}\n{wrong}"
+
+
+def main() -> int:
+    """Run the session, print the record, and keep it where that was asked for."""
+    parser = argparse.ArgumentParser(prog="python -m tests.specimens.graphs")
+    parser.add_argument("--cuda", action="store_true", help="real graphs, not the software's")
+    parser.add_argument("--save", action="store_true", help=f"also write a file in {RESULTS.name}/")
+    options = parser.parse_args()
+    backend = "cuda" if options.cuda else "software"
+    record, started = Record(), time.perf_counter()
+    status = pytest.main(["-q", "-p", "no:cacheprovider", str(_FILES[backend])], plugins=[record])
+    data = {
+        "topic": f"graph_specimens_{backend}",
+        "device": _device(options.cuda),
+        "date": datetime.date.today().isoformat(),
+        "versions": versions(),
+        **record.counts,
+        "specimens": len(record.spoke),
+        "seconds": round(time.perf_counter() - started, 1),
+        "status": int(status),
+    }
+    print(record.text())
+    if options.save:
+        page = f"# Graph specimens\n\n{data['date']}, {data['device']}.\n\n"
+        page += f"```\npython -m tests.specimens.graphs {' '.join(sys.argv[1:])}\n```\n\n"
+        page += f"{record.text()}\n\n```json\n{json.dumps(data)}\n```\n"
+        (RESULTS / f"{data['topic']}_{data['date']}.md").write_text(page, encoding="utf-8")
+    print(json.dumps(data))
+    return int(status)
+
+
+def _device(cuda: bool) -> str:
+    if not cuda:
+        return "cpu"
+    import torch
+
+    return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "no GPU"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

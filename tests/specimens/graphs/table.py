@@ -1,0 +1,96 @@
+"""Owns the page of the documentation that lists the graph specimens.
+
+It knows nothing that the catalog does not say, save the names of the correct programs.
+``python -m tests.specimens.graphs.table`` writes the page.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.specimens.graphs.catalog import CATALOG
+from tests.specimens.graphs.specimen import HOME, GraphSpecimen
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "graph-specimens.md"
+
+_HEAD = """\
+# Graph specimens
+
+<!-- Written by `python -m tests.specimens.graphs.table`; edit catalog.py there instead. -->
+
+Each is a module under `tests/specimens/graphs/`: the small piece of an engine in which a real
+project's bug happened, in a class `Buggy` and with that project's repair in a class `Fixed`, and
+the test its author would write, which is the same for both. On three seeds every buggy form must
+fail with the named checks and every fixed form must pass: on the software graph in
+`tests/plugin/test_graph_specimens.py`, on real CUDA graphs in
+`tests/gpu/test_graph_specimens_on_gpu.py`:
+
+```
+python -m pytest tests/plugin/test_graph_specimens.py
+python -m pytest tests/gpu/test_graph_specimens_on_gpu.py   # needs an NVIDIA GPU
+python -m tests.specimens.graphs --cuda --save              # the same as a table, kept as a record
+```
+
+**Bold** names are the bugs that the checks were written for. A dash means that the mechanism does
+not exist there; the last column says why.
+
+"""
+_COLUMNS = ("specimen", "mechanism", "stands for", "software", "cuda", "what is particular")
+_CORRECT = """
+## Correct programs that look suspicious
+
+In the modules `correct*.py` beside them; none of them may raise an alarm.
+
+"""
+
+
+def render() -> str:
+    """Return the page's text."""
+    rows = [_row(*_COLUMNS), _row(*("---" for _ in _COLUMNS))]
+    rows += [_specimen_row(specimen) for specimen in CATALOG]
+    programs = [_row("program", "what is suspicious"), _row("---", "---"), *_program_rows()]
+    return _HEAD + "\n".join(rows) + "\n" + _CORRECT + "\n".join(programs) + "\n"
+
+
+def _specimen_row(specimen: GraphSpecimen) -> str:
+    name = f"**`{specimen.name}`**" if specimen.seed else f"`{specimen.name}`"
+    reason = f" ({specimen.reason})" if specimen.reason else ""
+    return _row(
+        name,
+        specimen.mechanism,
+        ", ".join(_link(bug) for bug in specimen.corpus),
+        _words(specimen, "software"),
+        _words(specimen, "cuda"),
+        specimen.note + reason,
+    )
+
+
+def _words(specimen: GraphSpecimen, backend: str) -> str:
+    if backend not in specimen.backends:
+        return "-"
+    return ", ".join(f"`{word}`" for word in specimen.words(backend))
+
+
+def _program_rows() -> list[str]:
+    """Return a row for each public function of the modules, which are read and not imported."""
+    return [
+        _row(f"`{node.name}`", (ast.get_docstring(node) or "").partition("\n")[0])
+        for name in ("correct.py", "correct_pairs.py", "correct_kinds.py", "correct_tensors.py")
+        for node in ast.parse((HOME / name).read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    ]
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _link(bug: str) -> str:
+    repository, _, number = bug.partition("#")
+    return f"[{bug}](https://github.com/{repository}/issues/{number})"
+
+
+if __name__ == "__main__":
+    PAGE.parent.mkdir(parents=True, exist_ok=True)
+    PAGE.write_text(render(), encoding="utf-8")
