@@ -73,6 +73,8 @@ def _complete(options: argparse.Namespace) -> int:
             if output is not None:  # errors begin on a line of their own
                 with contextlib.suppress(BrokenPipeError):
                     _write("\n")
+        if options.speculative_config is not None:
+            _show_speculation(llm.metrics())
         if options.metrics:
             _show_metrics(tokens, time.monotonic() - began, llm)
     if output is not None and output.error is not None:
@@ -113,6 +115,17 @@ def _show_metrics(tokens: int, seconds: float, llm: Any) -> None:
     lines = [f"{tokens} tokens in {seconds:.2f} s, {speed}"]
     lines += [f"{name}: {value}" for name, value in {**llm.info(), **llm.metrics()}.items()]
     sys.stderr.write("\n".join(lines) + "\n")
+
+
+def _show_speculation(metrics: dict[str, Any]) -> None:
+    """Say on stderr what speculation came to."""
+    rates = metrics.get("acceptance_per_position") or []
+    if rates:
+        accepted = ", ".join(f"{rate:.2f}" for rate in rates)
+        sys.stderr.write(
+            f"{metrics['tokens_per_step']:.2f} tokens per step; drafts accepted, by position: "
+            f"{accepted}\n"
+        )
 
 
 def _write(text: str) -> None:
@@ -168,7 +181,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="METHOD",
         help=f"how the core is started: {', '.join(method.value for method in WorkerMethod)}",
     )
-    add("--speculative-config", type=_json_object, metavar="JSON", help='{"method": "ngram", ...}')
+    add(
+        "--speculative-config",
+        type=_json_object,
+        metavar="JSON",
+        help='guess tokens ahead: {"method": "eagle", "num_speculative_tokens": 3}',
+    )
     add("--metrics", action="store_true", help="show what the engine did, on stderr")
     return parser
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sample_engine.errors import ConfigError
+from sample_engine.speculate.config import SpeculativeConfig
 
 __all__ = ["CUDAGraphMode", "EngineConfig", "WorkerMethod"]
 
@@ -39,7 +40,8 @@ class EngineConfig:
     ``load_format="dummy"``) or a folder with ``config.json`` and ``model.safetensors``.
     ``num_blocks`` is the size of the KV cache in blocks of ``block_size`` tokens, the null block
     included; ``None``: what ``gpu_memory_utilization`` of the free device memory holds, on a CPU
-    what ``max_num_seqs`` requests of full length need, up to 1 GiB.
+    what ``max_num_seqs`` requests of full length need, up to 1 GiB. ``speculative_config`` is what
+    :class:`~sample_engine.speculate.config.SpeculativeConfig` is made of.
 
     Raises :class:`ConfigError` for a value out of range.
     """
@@ -68,6 +70,13 @@ class EngineConfig:
         wrong = list(_wrong(self))
         if wrong:
             raise ConfigError("\n".join(wrong))
+
+    @property
+    def speculative(self) -> SpeculativeConfig | None:
+        """How to speculate; None: not at all."""
+        if self.speculative_config is None:
+            return None
+        return SpeculativeConfig.of(self.speculative_config, warn=False)
 
     @classmethod
     def of(cls, **settings: Any) -> EngineConfig:
@@ -138,4 +147,22 @@ def _wrong(config: EngineConfig) -> list[str]:
             f"tensor_parallel_size={config.tensor_parallel_size!r}: this engine runs a model on "
             "one device; only 1 is supported."
         )
-    return found
+    return found + _wrong_speculation(config)
+
+
+def _wrong_speculation(config: EngineConfig) -> list[str]:
+    if config.speculative_config is None:
+        return []
+    try:
+        drafts = SpeculativeConfig.of(config.speculative_config).num_speculative_tokens
+    except ConfigError as error:
+        return [str(error)]
+    if not isinstance(config.max_num_batched_tokens, int) or (
+        drafts < config.max_num_batched_tokens
+    ):
+        return []
+    return [
+        f"max_num_batched_tokens={config.max_num_batched_tokens!r} holds no token with its "
+        f"num_speculative_tokens={drafts} drafts, which are verified in one step: raise it to at "
+        f"least {drafts + 1}."
+    ]

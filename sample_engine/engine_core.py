@@ -33,6 +33,7 @@ class EngineCore:
         self._info = _info(self._runner)
         self._vocab_size = self._runner.model_config.vocab_size
         self._arrivals = 0
+        speculator = self._runner.speculator
         self.scheduler = Scheduler(
             SchedulerLimits(
                 num_blocks=self._runner.num_blocks,
@@ -43,6 +44,8 @@ class EngineCore:
                 enable_chunked_prefill=config.enable_chunked_prefill,
                 enable_prefix_caching=config.enable_prefix_caching,
                 eos_token_id=self._runner.model_config.eos_token_id,
+                lookahead=speculator.lookahead if speculator else 0,
+                sees_next_token=speculator is not None and speculator.sees_next_token,
             )
         )
 
@@ -118,6 +121,10 @@ def _info(runner: ModelRunner) -> dict[str, Any]:
     return {
         "model": runner.config.model,
         "backend": runner.backend.description,
+        "speculator": runner.speculator.name if runner.speculator else None,
+        "num_speculative_tokens": (
+            runner.speculator.num_speculative_tokens if runner.speculator else 0
+        ),
         "device": str(runner.device),
         "dtype": str(runner.dtype).removeprefix("torch."),
         "num_blocks": runner.num_blocks,

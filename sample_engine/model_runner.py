@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -22,9 +22,13 @@ from sample_engine.kv_cache.memory import allocate_caches, num_blocks_on_cpu, nu
 from sample_engine.model.loading import load_model, read_config
 from sample_engine.request import Request, RequestStatus, SamplingParams
 from sample_engine.resolve import resolve
-from sample_engine.sampling import accept_drafts, sample
+from sample_engine.sampling import sample
+from sample_engine.speculate.draft_state import DraftState
+from sample_engine.speculate.interface import Speculator
+from sample_engine.speculate.registry import SpeculatorParts, make_speculator
+from sample_engine.speculate.step import finish_step
 
-__all__ = ["ForwardOutput", "ModelRunner", "Speculator", "StepState"]
+__all__ = ["ForwardOutput", "ModelRunner"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,27 +37,6 @@ class ForwardOutput:
 
     hidden: torch.Tensor  # [T', hidden size], normed
     aux: Sequence[torch.Tensor]  # [T', hidden size] each: the stream after each of aux_layers
-
-
-@dataclasses.dataclass(frozen=True)
-class StepState:
-    """What a speculator gets to see of a step. Valid until the next one."""
-
-    inputs: ModelInput
-    attn_metadata: Mapping[str, Any]
-    output: ForwardOutput
-    sampled: Sequence[Sequence[int]]  # for each request: the tokens that are certain
-
-
-class Speculator(Protocol):
-    """Guesses tokens. It is asked at the end of each step."""
-
-    @property
-    def aux_layers(self) -> Sequence[int]:
-        """The layers whose features it wants."""
-
-    def propose(self, batch: ScheduledBatch, state: StepState) -> Sequence[Sequence[int]]:
-        """Drafts for each request of the batch, none for one in the middle of its prompt."""
 
 
 class ModelRunner:
@@ -76,18 +59,19 @@ class ModelRunner:
             dtype=self.dtype,
             seed=config.seed,
         )
+        self.speculator, self.draft_state = self._speculator()
         self.inputs = InputBatch(
             config.max_num_seqs,
             config.max_num_batched_tokens,
             self.max_model_len,
             config.block_size,
             self.device,
+            self.draft_state,
         )
         self.num_layers = self.model_config.num_hidden_layers
         self.layer_names = tuple(f"layers.{index}" for index in range(self.num_layers))
-        self.speculator: Speculator | None = None  # set by whoever makes one, before the first step
         self.num_blocks = self._num_blocks()
-        self.caches = allocate_caches(self.spec, self.num_layers, self.num_blocks)
+        self._allocate(self.num_blocks)
 
     def execute(self, batch: ScheduledBatch) -> StepResult:
         """Compute a batch that is not empty. Returns when the tokens are known on the CPU."""
@@ -100,13 +84,19 @@ class ModelRunner:
         output = self.forward(
             inputs.input_ids, inputs.positions, inputs.common.slot_mapping, metadata
         )
-        chosen = self._sample(inputs, output)
-        sampled = _shared_out(batch, chosen)
-        drafts: tuple[tuple[int, ...], ...] = ()
-        if self.speculator is not None:
-            state = StepState(inputs, metadata, output, sampled)
-            drafts = tuple(tuple(each) for each in self.speculator.propose(batch, state))
-        return StepResult(sampled, drafts)
+        logits = self._logits(inputs, output)
+        if self.speculator is None or self.draft_state is None:
+            chosen = sample(logits, inputs.sampling).tolist() if inputs.num_sampled else []
+            return StepResult(_shared_out(batch, chosen), ())
+        return finish_step(
+            batch,
+            inputs,
+            logits,
+            output.aux,
+            self.draft_state,
+            self.speculator,
+            self._rejection_method,
+        )
 
     def build_metadata(self, common: CommonAttentionMetadata) -> dict[str, Any]:
         """The backend's metadata for each layer, by the layer's name.
@@ -140,16 +130,37 @@ class ModelRunner:
         hidden, aux = self.model(input_ids, positions, attend, aux_layers)
         return ForwardOutput(hidden, aux)
 
-    def _sample(self, inputs: ModelInput, output: ForwardOutput) -> list[int]:
-        """The chosen token of each sampled row; waits for the device."""
-        if not inputs.num_sampled:
-            return []
+    def _logits(self, inputs: ModelInput, output: ForwardOutput) -> torch.Tensor:
+        """The logits of the rows that are sampled: [N, vocabulary]."""
         if inputs.sampled_rows is None:
             hidden = output.hidden[: inputs.num_sampled]
         else:
             hidden = output.hidden[inputs.sampled_rows]
-        chosen: list[int] = sample(self.model.compute_logits(hidden), inputs.sampling).tolist()
-        return chosen
+        return self.model.compute_logits(hidden)
+
+    # Speculation
+
+    def _speculator(self) -> tuple[Speculator | None, DraftState | None]:
+        """What drafts, and what it keeps from step to step."""
+        config, speculative = self.config, self.config.speculative
+        if speculative is None:
+            return None, None
+        self._rejection_method = speculative.rejection_sample_method
+        speculator = make_speculator(
+            SpeculatorParts(
+                config, speculative, self.model, self.spec, self.device, self.max_model_len
+            )
+        )
+        keeps = speculator.draws and self._rejection_method == "probabilistic"
+        state = DraftState(
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+            self.max_model_len,
+            speculative.num_speculative_tokens,
+            self.device,
+            drawn_from=self.model_config.vocab_size if keeps else 0,
+        )
+        return speculator, state
 
     # Memory
 
@@ -157,20 +168,30 @@ class ModelRunner:
         config = self.config
         if config.num_blocks is not None:
             return config.num_blocks
+        more = 0 if self.speculator is None else self.speculator.bytes_per_block
         if self.device.type == "cpu":
             return num_blocks_on_cpu(
-                self.spec, self.num_layers, self.max_model_len, config.max_num_seqs
+                self.spec, self.num_layers, self.max_model_len, config.max_num_seqs, more
             )
         torch.cuda.reset_peak_memory_stats(self.device)
         before = torch.cuda.memory_allocated(self.device)
         self.execute_largest_step()
         peak = torch.cuda.max_memory_allocated(self.device) - before
         torch.cuda.empty_cache()
-        return num_blocks_on_gpu(self.spec, self.num_layers, peak, config.gpu_memory_utilization)
+        return num_blocks_on_gpu(
+            self.spec, self.num_layers, peak, config.gpu_memory_utilization, more
+        )
+
+    def _allocate(self, num_blocks: int) -> None:
+        """Make the caches, the speculator's too; earlier ones are let go."""
+        self.caches = []
+        self.caches = allocate_caches(self.spec, self.num_layers, num_blocks)
+        if self.speculator is not None:
+            self.speculator.allocate_cache(num_blocks)
 
     def execute_largest_step(self) -> None:
         """Run a step of the largest size on a cache of its own, to see what memory it takes."""
-        self.caches = allocate_caches(self.spec, self.num_layers, 1)
+        self._allocate(1)
         batch = _largest_batch(self.config, self.max_model_len)
         self.execute(batch)
         for part in batch.requests:
@@ -179,35 +200,27 @@ class ModelRunner:
 
 
 def _shared_out(batch: ScheduledBatch, chosen: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The tokens that are certain now, for each request, out of the choices of all rows."""
-    sampled: list[tuple[int, ...]] = []
-    first = 0
-    for part in batch.requests:
-        if not part.samples:
-            sampled.append(())
-        elif not part.num_drafts:
-            sampled.append((chosen[first],))
-            first += 1
-        else:
-            last = first + part.num_drafts + 1
-            start = part.start + part.count - part.num_drafts
-            drafts = part.request.token_ids(start, start + part.num_drafts)
-            sampled.append(accept_drafts(chosen[first:last], drafts))
-            first = last
-    return tuple(sampled)
+    """The token of each request that has one, out of those of all rows."""
+    tokens = iter(chosen)
+    return tuple((next(tokens),) if part.samples else () for part in batch.requests)
 
 
 def _largest_batch(config: EngineConfig, max_model_len: int) -> ScheduledBatch:
-    """As many requests and tokens as a step may have, all of them in the null block."""
+    """As many requests and tokens as a step may have, all of them in the null block.
+
+    Where the engine speculates each request has as many drafts among them as there can be.
+    """
     num_tokens = min(config.max_num_batched_tokens, config.max_num_seqs * max_model_len)
     num_reqs = min(config.max_num_seqs, num_tokens)
     params = SamplingParams(temperature=1.0, top_p=0.9, seed=0)
+    most = 0 if config.speculative is None else config.speculative.num_speculative_tokens
     parts = []
     for index in range(num_reqs):
         count = num_tokens // num_reqs + (index < num_tokens % num_reqs)
-        blocks = [NULL_BLOCK] * -(-count // config.block_size)
-        request = Request(f"largest-{index}", [0] * count, params, 0, -1 - index)
-        request.block_ids = blocks
+        drafts = min(most, count - 1)
+        request = Request(f"largest-{index}", [0] * (count - drafts), params, 0, -1 - index)
+        request.draft_token_ids = [0] * drafts
+        request.block_ids = [NULL_BLOCK] * -(-count // config.block_size)
         request.status = RequestStatus.RUNNING
-        parts.append(ScheduledRequest(request, 0, count))
+        parts.append(ScheduledRequest(request, 0, count, drafts))
     return ScheduledBatch(tuple(parts))

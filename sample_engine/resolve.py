@@ -91,11 +91,6 @@ def _max_model_len(config: EngineConfig, model: LlamaConfig) -> int:
 
 def _refuse_what_is_missing(config: EngineConfig) -> None:
     """Settings that are known but not built yet are refused: ignored, they would mislead."""
-    if config.speculative_config is not None:
-        raise ConfigError(
-            f"speculative_config={dict(config.speculative_config)!r}: this engine has no "
-            "speculators yet; leave it None."
-        )
     if config.cudagraph_mode is not CUDAGraphMode.NONE:
         raise ConfigError(
             f"cudagraph_mode={config.cudagraph_mode.value!r}: this engine captures no graphs yet; "

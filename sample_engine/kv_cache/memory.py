@@ -22,22 +22,35 @@ def bytes_per_block(spec: AttentionSpec, num_layers: int) -> int:
 
 
 def num_blocks_on_cpu(
-    spec: AttentionSpec, num_layers: int, max_model_len: int, max_num_seqs: int
+    spec: AttentionSpec,
+    num_layers: int,
+    max_model_len: int,
+    max_num_seqs: int,
+    more_bytes: int = 0,
 ) -> int:
-    """Blocks for so many requests of full length, up to 1 GiB, and the null block."""
+    """Blocks for so many requests of full length, up to 1 GiB, and the null block.
+
+    ``more_bytes``: what a block takes besides, in a speculator's cache.
+    """
     wanted = max_num_seqs * -(-max_model_len // spec.block_size)
-    return 1 + max(1, min(wanted, _MOST_BYTES_ON_CPU // bytes_per_block(spec, num_layers)))
+    size = bytes_per_block(spec, num_layers) + more_bytes
+    return 1 + max(1, min(wanted, _MOST_BYTES_ON_CPU // size))
 
 
 def num_blocks_on_gpu(
-    spec: AttentionSpec, num_layers: int, peak_bytes: int, utilization: float
+    spec: AttentionSpec,
+    num_layers: int,
+    peak_bytes: int,
+    utilization: float,
+    more_bytes: int = 0,
 ) -> int:
     """Blocks that fit into a part of what is free now, less what a step needs at its peak.
 
-    Raises :class:`ConfigError` where there is no room for any.
+    ``more_bytes``: what a block takes besides, in a speculator's cache. Raises
+    :class:`ConfigError` where there is no room for any.
     """
     free, total = torch.cuda.mem_get_info(spec.device)
-    size = bytes_per_block(spec, num_layers)
+    size = bytes_per_block(spec, num_layers) + more_bytes
     count = (int(free * utilization) - peak_bytes) // size
     if count < 2:
         raise ConfigError(

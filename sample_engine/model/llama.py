@@ -95,10 +95,25 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is not followed
         attend: LayerAttend,
     ) -> Tensor:
         """Return what each token gathers from those it may see."""
+        return self.gathered(attend(*self.queries_keys_values(x, cos, sin)))
+
+    def queries_keys_values(
+        self,
+        x: Tensor,  # [T, C]
+        cos: Tensor,  # [T, 1, D / 2]
+        sin: Tensor,  # [T, 1, D / 2]
+    ) -> tuple[Tensor, Tensor, Tensor]:  # [T, H, D], [T, K, D], [T, K, D]
+        """Return what goes to ``attend``, with RoPE applied."""
         qkv = self.qkv_proj(x).view(x.shape[0], sum(self.heads), self.head_dim)
         q, k, v = qkv.split(self.heads, dim=1)
-        out = attend(_rotate(q, cos, sin), _rotate(k, cos, sin), v)
-        return cast(Tensor, self.o_proj(out.reshape(x.shape[0], -1)))
+        return _rotate(q, cos, sin), _rotate(k, cos, sin), v
+
+    def gathered(
+        self,
+        out: Tensor,  # [T, H, D], from attend
+    ) -> Tensor:
+        """Return the contribution ``[T, C]`` to the residual stream."""
+        return cast(Tensor, self.o_proj(out.reshape(out.shape[0], -1)))
 
 
 class SwiGLU(nn.Module):  # type: ignore[misc]  # torch is not followed
@@ -136,7 +151,25 @@ class DecoderLayer(nn.Module):  # type: ignore[misc]  # torch is not followed
         attend: LayerAttend,
     ) -> Tensor:
         """Return the residual stream after this layer."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, attend)
+        return self.after_attention(x, attend(*self.before_attention(x, cos, sin)))
+
+    def before_attention(
+        self,
+        x: Tensor,  # [T, C]
+        cos: Tensor,  # [T, 1, D / 2]
+        sin: Tensor,  # [T, 1, D / 2]
+    ) -> tuple[Tensor, Tensor, Tensor]:  # [T, H, D], [T, K, D], [T, K, D]
+        """Return what goes to ``attend``: the piece of the layer before it."""
+        normed = self.input_layernorm(x)
+        return self.self_attn.queries_keys_values(normed, cos, sin)
+
+    def after_attention(
+        self,
+        x: Tensor,  # [T, C]
+        out: Tensor,  # [T, H, D], from attend
+    ) -> Tensor:
+        """Return the residual stream after this layer: the piece of the layer after ``attend``."""
+        x = x + self.self_attn.gathered(out)
         return cast(Tensor, x + self.mlp(self.post_attention_layernorm(x)))
 
 

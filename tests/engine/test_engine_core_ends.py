@@ -141,7 +141,10 @@ def test_an_id_that_is_in_use_is_refused_and_its_request_goes_on(
         ({"device": "tpu"}, "device='tpu' is not one of auto, cpu, cuda"),
         ({"device": "cuda:99"}, "device='cuda:99' is asked for, but"),
         ({"attention_backend": "nonsense"}, "attention_backend='nonsense' is not known"),
-        ({"speculative_config": {"method": "ngram"}}, "this engine has no speculators yet"),
+        (
+            {"speculative_config": {"method": "ngram"}},
+            "speculative_config needs 'num_speculative_tokens'",
+        ),
     ],
 )
 def test_what_is_not_there_is_refused_before_anything_is_loaded(
@@ -180,6 +183,8 @@ def test_a_core_tells_what_its_configuration_came_to(folder: str) -> None:
     assert core.info() == {
         "model": folder,
         "backend": "reference",
+        "speculator": None,
+        "num_speculative_tokens": 0,
         "device": "cpu",
         "dtype": "float32",
         "num_blocks": 200,

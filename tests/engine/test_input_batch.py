@@ -195,7 +195,7 @@ def test_rows_of_ended_requests_are_reused() -> None:
 def test_more_running_requests_than_rows_are_a_mistake_of_the_caller() -> None:
     inputs = input_batch(max_num_seqs=1)
     parts = tuple(ScheduledRequest(running(n, [1], [n + 1]), 0, 1) for n in range(2))
-    with pytest.raises(AssertionError, match="more requests run than max_num_seqs"):
+    with pytest.raises(AssertionError, match="more requests have begun than max_num_seqs"):
         inputs.prepare(ScheduledBatch(parts))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from typing import Any
 
@@ -13,14 +14,17 @@ from sample_engine.process.start_method import StartDecision, choose_start_metho
 CONFIG = EngineConfig(device="cpu", num_blocks=40, max_num_batched_tokens=64)
 
 
-def generate(backend: str, method: str | None = None) -> tuple[list[int], dict[str, Any]]:
+def generate(
+    backend: str, method: str | None = None, device: str = "cpu"
+) -> tuple[list[int], dict[str, Any]]:
     """Generate four tokens; ``method=None`` leaves the start method to the engine."""
+    config = dataclasses.replace(CONFIG, device=device)
     factory = importlib.import_module(backend).make_core  # as reading speculative_config did
     decision = None
     if method is not None:
         wanted = WorkerMethod(method)
         decision = StartDecision(method=wanted, reasons=(), requested=wanted)
-    client = make_client(CONFIG, factory, decision or choose_start_method(CONFIG))
+    client = make_client(config, factory, decision or choose_start_method(config))
     try:
         client.add_request("one", list(b"import os"), SamplingParams(max_tokens=4))
         tokens: list[int] = []
