@@ -158,7 +158,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("prompt", help="the text to go on with; - reads it from stdin")
-    add("--model", default="tiny", help="tiny, or a folder with weights (default: tiny)")
+    add(
+        "--model",
+        default="tiny",
+        help="tiny, a folder with weights, or llama-3-8b with --load-format dummy (default: tiny)",
+    )
     add("--max-tokens", type=int, default=256, metavar="N", help="default: 256")
     add("--temperature", type=float, default=0.0, metavar="T", help="0, the default, is greedy")
     add("--top-k", type=int, default=0, metavar="N", help="0, the default: all tokens")
@@ -170,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="TEXT",
-        help=r"end before this text; may be given again; \n and \t are line end and tab",
+        help=r"end before this text; may be given again; \n is a line end, \t a tab, \\ a backslash",
     )
     add("--device", help="auto, cpu, cuda, cuda:1")
     add("--dtype", help="auto, float32, float16, bfloat16")
