@@ -174,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="TEXT",
-        help=r"end before this text; may be given again; \n is a line end, \t a tab, \\ a backslash",
+        help=r"end before this text; may be given again; \n: line end, \t: tab, \\: backslash",
     )
     add("--device", help="auto, cpu, cuda, cuda:1")
     add("--dtype", help="auto, float32, float16, bfloat16")

@@ -32,6 +32,7 @@ class CUDAGraphMode(str, enum.Enum):
     NONE = "NONE"
     PIECEWISE = "PIECEWISE"
     FULL = "FULL"
+    FULL_AND_PIECEWISE = "FULL_AND_PIECEWISE"  # whole passes of decodes, pieces for all else
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,7 @@ class EngineConfig:
     worker_method: WorkerMethod = WorkerMethod.AUTO
     speculative_config: Mapping[str, Any] | None = None
     cudagraph_mode: CUDAGraphMode = CUDAGraphMode.NONE
+    cudagraph_capture_sizes: tuple[int, ...] | None = None  # tokens, requests; None: 1, 2, 4, ...
     tensor_parallel_size: int = 1
     seed: int = 0
 
@@ -136,15 +138,18 @@ def _wrong(config: EngineConfig) -> list[str]:
     size = config.block_size
     if _is_whole(size) and size >= 1 and size & (size - 1):
         found.append(f"block_size={size!r} must be a power of two.")
+    sizes: Any = config.cudagraph_capture_sizes
+    if sizes is not None and not (sizes and all(type(n) is int and n > 0 for n in sizes)):
+        found.append(
+            f"cudagraph_capture_sizes={sizes!r} must be some whole numbers of at least 1, or None."
+        )
     part: Any = config.gpu_memory_utilization
     if isinstance(part, bool) or not isinstance(part, (int, float)) or not 0.0 < part <= 1.0:
         found.append(
             f"gpu_memory_utilization={part!r} must be a number that lies above 0 and at most at 1."
         )
     if isinstance(config.device, str) and not _DEVICE.fullmatch(config.device):
-        found.append(
-            f"device={config.device!r} is not one of auto, cpu, cuda, cuda:0, cuda:1, ..."
-        )
+        found.append(f"device={config.device!r} is not one of auto, cpu, cuda, cuda:0, cuda:1, ...")
     if config.dtype not in ("auto", "float32", "float16", "bfloat16"):
         found.append(f"dtype={config.dtype!r} is not one of auto, float32, float16, bfloat16.")
     if config.load_format not in ("auto", "dummy"):
@@ -192,9 +197,7 @@ def _wrong_speculation(config: EngineConfig) -> list[str]:
         drafts = SpeculativeConfig.of(config.speculative_config).num_speculative_tokens
     except ConfigError as error:
         return [str(error)]
-    if not _is_whole(config.max_num_batched_tokens) or (
-        drafts < config.max_num_batched_tokens
-    ):
+    if not _is_whole(config.max_num_batched_tokens) or (drafts < config.max_num_batched_tokens):
         return []
     return [
         f"max_num_batched_tokens={config.max_num_batched_tokens!r} holds no token with its "

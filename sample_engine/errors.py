@@ -26,7 +26,7 @@ class EngineError(Exception):
 
 
 class ConfigError(EngineError, ValueError):
-    """A value that no engine can be made of. Recoverable: it is raised before anything starts."""
+    """A value that no engine can be made of. Recoverable: nothing was made."""
 
     __module__ = "sample_engine"
 

@@ -15,7 +15,12 @@ import torch
 from sample_engine.attention.interface import CommonAttentionMetadata
 from sample_engine.attention.registry import choose
 from sample_engine.batch import ScheduledBatch, ScheduledRequest, StepResult
-from sample_engine.config import EngineConfig
+from sample_engine.config import CUDAGraphMode, EngineConfig
+from sample_engine.graphs.descriptor import BatchExecutionDescriptor
+from sample_engine.graphs.execution import GraphExecution, execution_for
+from sample_engine.graphs.piecewise import AttendInto
+from sample_engine.graphs.support import allowed_mode
+from sample_engine.graphs.target import ModelGraphs
 from sample_engine.input_batch import InputBatch, ModelInput
 from sample_engine.kv_cache.block_pool import NULL_BLOCK
 from sample_engine.kv_cache.memory import allocate_caches, num_blocks_on_cpu, num_blocks_on_gpu
@@ -42,7 +47,7 @@ class ForwardOutput:
 class ModelRunner:
     """The model of a configuration, with its KV cache. One step is :meth:`execute`."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, graph_execution: GraphExecution | None = None) -> None:
         self.config = config
         self.model_config = read_config(config.model)
         resolved = resolve(config, self.model_config)
@@ -52,6 +57,11 @@ class ModelRunner:
             torch.cuda.set_device(self.device)  # kernels are launched on the current device
         self.spec = resolved.attention_spec(self.model_config, config.block_size)
         self.backend = choose(config.attention_backend, self.spec)
+        self.cudagraph_mode = allowed_mode(config.cudagraph_mode, self.backend.name)
+        self._graph_execution = graph_execution
+        if self.cudagraph_mode is not CUDAGraphMode.NONE and graph_execution is None:
+            self._graph_execution = execution_for(self.device)
+        self.graphs: ModelGraphs | None = None  # see capture_graphs
         self.model = load_model(
             config.model,
             load_format=config.load_format,
@@ -79,11 +89,9 @@ class ModelRunner:
             return self._execute(batch)
 
     def _execute(self, batch: ScheduledBatch) -> StepResult:
-        inputs = self.inputs.prepare(batch)
-        metadata = self.build_metadata(inputs.common)
-        output = self.forward(
-            inputs.input_ids, inputs.positions, inputs.common.slot_mapping, metadata
-        )
+        desc = self._dispatch(batch)
+        inputs = self.inputs.prepare(batch, desc.num_reqs or 0, desc.num_tokens)
+        output = self._run(desc, inputs)
         logits = self._logits(inputs, output)
         if self.speculator is None or self.draft_state is None:
             chosen = sample(logits, inputs.sampling).tolist() if inputs.num_sampled else []
@@ -96,6 +104,7 @@ class ModelRunner:
             self.draft_state,
             self.speculator,
             self._rejection_method,
+            desc,
         )
 
     def build_metadata(self, common: CommonAttentionMetadata) -> dict[str, Any]:
@@ -116,19 +125,37 @@ class ModelRunner:
 
         So it may be captured. Keys and values go to the cache, features to the speculator.
         """
+        attend_into = self.attention(slot_mapping, attn_metadata)
 
         def attend(
             layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
         ) -> torch.Tensor:
-            cache = self.caches[layer]
-            self.backend.write_kv(key, value, cache, slot_mapping)
             out = torch.empty_like(query)
-            self.backend.forward(query, cache, attn_metadata[self.layer_names[layer]], out)
+            attend_into(layer, query, key, value, out)
             return out
 
-        aux_layers = self.speculator.aux_layers if self.speculator is not None else ()
-        hidden, aux = self.model(input_ids, positions, attend, aux_layers)
+        hidden, aux = self.model(input_ids, positions, attend, self._aux_layers)
         return ForwardOutput(hidden, aux)
+
+    def attention(
+        self,
+        slot_mapping: torch.Tensor,  # [T'] int64
+        attn_metadata: Mapping[str, Any],
+    ) -> AttendInto:
+        """Attention of a batch for all layers: keys and values go to the cache first."""
+
+        def attend_into(
+            layer: int,
+            query: torch.Tensor,
+            key: torch.Tensor,
+            value: torch.Tensor,
+            out: torch.Tensor,
+        ) -> None:
+            cache = self.caches[layer]
+            self.backend.write_kv(key, value, cache, slot_mapping)
+            self.backend.forward(query, cache, attn_metadata[self.layer_names[layer]], out)
+
+        return attend_into
 
     def _logits(self, inputs: ModelInput, output: ForwardOutput) -> torch.Tensor:
         """The logits of the rows that are sampled: [N, vocabulary]."""
@@ -137,6 +164,53 @@ class ModelRunner:
         else:
             hidden = output.hidden[inputs.sampled_rows]
         return self.model.compute_logits(hidden)
+
+    # Graphs
+
+    def capture_graphs(self) -> None:
+        """Capture what the configuration asks for. Before the first step; at most once."""
+        if self.cudagraph_mode is CUDAGraphMode.NONE:
+            return
+        assert self._graph_execution is not None, "set with the mode"
+        config, speculative = self.config, self.config.speculative
+        drafts = 0 if speculative is None else speculative.num_speculative_tokens
+        graphs = ModelGraphs(
+            self.cudagraph_mode,
+            model=self.model,
+            spec=self.spec,
+            inputs=self.inputs,
+            execution=self._graph_execution,
+            max_num_reqs=config.max_num_seqs,
+            max_num_tokens=config.max_num_batched_tokens,
+            max_model_len=self.max_model_len,
+            aux_layers=self._aux_layers,
+            query_lens={1, 1 + drafts},
+            sizes=config.cudagraph_capture_sizes,
+        )
+        states = graphs.capture(self)
+        if self.speculator is not None:
+            self.speculator.capture_graphs(graphs, states)
+        self.graphs = graphs
+
+    def _dispatch(self, batch: ScheduledBatch) -> BatchExecutionDescriptor:
+        counts = [part.count for part in batch.requests]
+        if self.graphs is not None:
+            return self.graphs.dispatch(counts)
+        return BatchExecutionDescriptor(CUDAGraphMode.NONE, sum(counts), len(counts))
+
+    def _run(self, desc: BatchExecutionDescriptor, inputs: ModelInput) -> ForwardOutput:
+        """The forward pass as dispatched."""
+        if self.graphs is not None and desc.cg_mode is CUDAGraphMode.FULL:
+            return ForwardOutput(*self.graphs.run(desc))
+        metadata, slots = self.build_metadata(inputs.common), inputs.common.slot_mapping
+        if self.graphs is not None and desc.cg_mode is CUDAGraphMode.PIECEWISE:
+            attend = self.attention(slots, metadata)
+            return ForwardOutput(*self.graphs.run_pieces(desc, attend))
+        return self.forward(inputs.input_ids, inputs.positions, slots, metadata)
+
+    @property
+    def _aux_layers(self) -> Sequence[int]:
+        return self.speculator.aux_layers if self.speculator is not None else ()
 
     # Speculation
 

@@ -11,8 +11,7 @@ import torch
 
 from sample_engine import platform
 from sample_engine.attention.interface import AttentionSpec
-from sample_engine.config import CUDAGraphMode, EngineConfig
-from sample_engine.errors import ConfigError
+from sample_engine.config import EngineConfig
 from sample_engine.model.config import LlamaConfig
 from sample_engine.preflight import gpu_index, longest_text, why_no_gpu
 
@@ -44,7 +43,6 @@ def resolve(config: EngineConfig, model: LlamaConfig) -> Resolved:
 
     Raises :class:`ConfigError` for what this machine, the model or this engine does not offer.
     """
-    _refuse_what_is_missing(config)
     device = _device(config.device)
     names = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
     default = torch.float32 if device.type == "cpu" else torch.bfloat16
@@ -67,12 +65,3 @@ def _why_no_gpu() -> str:
     if torch.version.cuda is None:
         return f"torch {torch.__version__} was built without CUDA"
     return why_no_gpu()
-
-
-def _refuse_what_is_missing(config: EngineConfig) -> None:
-    """Settings that are known but not built yet are refused: ignored, they would mislead."""
-    if config.cudagraph_mode is not CUDAGraphMode.NONE:
-        raise ConfigError(
-            f"cudagraph_mode={config.cudagraph_mode.value!r}: this engine captures no graphs yet; "
-            "leave it 'NONE'."
-        )

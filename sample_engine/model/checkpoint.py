@@ -103,9 +103,7 @@ def read(path: Path, parts: Parts, place: Callable[[Tensor], Tensor]) -> dict[st
                 tensor = _floating(path, part, file.get_tensor(part.name))
                 return _finite(path, part, place(tensor))
 
-            return {
-                name: torch.cat([placed(part) for part in row]) for name, row in parts.items()
-            }
+            return {name: torch.cat([placed(part) for part in row]) for name, row in parts.items()}
     except (SafetensorError, OSError) as error:
         raise WeightsError(_corrupt(path, error)) from error
 

@@ -21,6 +21,7 @@ shared only by texts that have the token after the block in common (``sees_next_
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -28,6 +29,10 @@ import torch
 from sample_engine.attention.interface import AttentionSpec, CommonAttentionMetadata
 from sample_engine.attention.registry import choose
 from sample_engine.errors import ConfigError
+from sample_engine.graphs.descriptor import BatchExecutionDescriptor
+from sample_engine.graphs.draft_head import DraftHeadGraphs
+from sample_engine.graphs.state import AttentionStatePair
+from sample_engine.graphs.target import ModelGraphs
 from sample_engine.kv_cache.memory import allocate_caches, bytes_per_block
 from sample_engine.model.eagle import EagleHead
 from sample_engine.model.llama import Llama
@@ -75,8 +80,19 @@ class EagleSpeculator(Speculator):
         self.buffers = DecodeBuffers.make(
             max_num_seqs, layer.hidden_size, layer.vocab_size, spec.dtype, spec.device
         )
+        self.graphs: DraftHeadGraphs | None = None  # see capture_graphs
         self._numbers_cpu = torch.arange(max_num_seqs + 1, dtype=torch.int32)
         self._numbers = self._numbers_cpu.to(spec.device)
+
+    def capture_graphs(
+        self,
+        model: ModelGraphs,
+        attn_states: Mapping[BatchExecutionDescriptor, AttentionStatePair],
+    ) -> None:
+        """Capture prefill and decode passes."""
+        graphs = DraftHeadGraphs(self, model)
+        graphs.capture(self, model, attn_states)
+        self.graphs = graphs
 
     def allocate_cache(self, num_blocks: int) -> None:
         """Make the head's cache."""
@@ -92,8 +108,7 @@ class EagleSpeculator(Speculator):
         token_ids, probs = [], []
         for step in range(self.num_speculative_tokens):
             if step:
-                advance(buffers, state.common.block_table, self.spec.block_size, self.max_model_len)
-                self.passes.decode(buffers, self.decode_metadata(buffers, state.common))
+                self.decode(state.common, buffers)
             drafts, distribution = _drawn(buffers.logits, state, step)
             buffers.token_ids.copy_(drafts)
             token_ids.append(drafts)
@@ -109,16 +124,23 @@ class EagleSpeculator(Speculator):
         next_ids = state.texts[state.token_rows, state.positions + 1]
         wrong = state.num_drafts - (state.num_sampled - 1).clamp(min=0)
         last_tokens = (common.query_start_loc[1:] - 1 - wrong).clamp(min=0)
-        self.passes.prefill(
-            next_ids,
-            state.positions,
-            state.aux,
-            common.slot_mapping,
-            last_tokens,
-            self.backend.build(common),
-            buffers,
-        )
+        if self.graphs is None or not self.graphs.run_prefill(state.desc, next_ids, last_tokens):
+            self.passes.prefill(
+                next_ids,
+                state.positions,
+                state.aux,
+                common.slot_mapping,
+                last_tokens,
+                self.backend.build(common),
+                buffers,
+            )
         self._start_decode(buffers, common)
+
+    def decode(self, common: CommonAttentionMetadata, buffers: DecodeBuffers) -> None:
+        """Go one position further and run a decode pass."""
+        if self.graphs is None or not self.graphs.run_decode(buffers.token_ids.shape[0]):
+            advance(buffers, common.block_table, self.spec.block_size, self.max_model_len)
+            self.passes.decode(buffers, self.decode_metadata(buffers, common))
 
     def _start_decode(self, buffers: DecodeBuffers, common: CommonAttentionMetadata) -> None:
         """Fill in who takes part in the decode passes."""

@@ -150,7 +150,8 @@ class EaglePasses:
             _: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
         ) -> torch.Tensor:
             self._backend.write_kv(key, value, cache, slot_mapping)
-            out = torch.empty_like(query)
+            # Rows of nobody's tokens stay as they are: in a graph's memory that may be anything.
+            out = torch.zeros_like(query)
             self._backend.forward(query, cache, attn_metadata, out)
             return out
 

@@ -18,12 +18,17 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from sample_engine.attention.interface import CommonAttentionMetadata
+
+if TYPE_CHECKING:  # they import this module
+    from sample_engine.graphs.descriptor import BatchExecutionDescriptor
+    from sample_engine.graphs.state import AttentionStatePair
+    from sample_engine.graphs.target import ModelGraphs
 
 __all__ = ["Drafts", "RequestSampling", "Speculator", "SpeculatorState", "Unverified", "Verdict"]
 
@@ -86,6 +91,7 @@ class SpeculatorState:
     aux: Sequence[torch.Tensor]  # [T', hidden size] of each of aux_layers
     common: CommonAttentionMetadata
     samples: bool  # whether anything was sampled in this step
+    desc: BatchExecutionDescriptor | None = None  # how the model's pass was run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +118,14 @@ class Speculator(abc.ABC):
 
     def __init__(self, num_speculative_tokens: int) -> None:
         self.num_speculative_tokens = num_speculative_tokens
+
+    def capture_graphs(
+        self,
+        model: ModelGraphs,
+        attn_states: Mapping[BatchExecutionDescriptor, AttentionStatePair],
+    ) -> None:
+        """Capture what it runs on the device, after the model's graphs. Nothing, by default."""
+        del model, attn_states
 
     @abc.abstractmethod
     def propose(self, state: SpeculatorState) -> Drafts | None:

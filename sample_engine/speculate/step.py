@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from sample_engine.batch import ScheduledBatch, StepResult
+from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.input_batch import ModelInput
 from sample_engine.speculate.draft_state import DraftState
 from sample_engine.speculate.interface import Drafts, Speculator, SpeculatorState, Verdict
@@ -26,6 +27,7 @@ def finish_step(
     state: DraftState,
     speculator: Speculator,
     method: str,  # of verification
+    desc: BatchExecutionDescriptor | None = None,  # how the forward pass was run
 ) -> StepResult:
     """Which tokens are certain, and the drafts for the next step. Waits for the device, once."""
     step = inputs.drafts
@@ -45,6 +47,7 @@ def finish_step(
             aux=aux,
             common=inputs.common,
             samples=logits.shape[0] > 0,
+            desc=desc,
         )
     )
     if drafts is None:

@@ -114,7 +114,11 @@ WRONG = {
     "nothing": ([], 2, "the following arguments are required: prompt; see --help"),
     "unknown option": (["a", "--wat"], 2, "unrecognized arguments: --wat; see --help"),
     "number": (["a", "--top-k", "x"], 2, "argument --top-k: invalid int value: 'x'; see --help"),
-    "temperature": (["a", "--temperature", "-1"], 2, "temperature=-1.0 must be a number of 0 or more."),
+    "temperature": (
+        ["a", "--temperature", "-1"],
+        2,
+        "temperature=-1.0 must be a number of 0 or more.",
+    ),
     "method": (["a", "--worker-method", "thread"], 2, "worker_method='thread' is not one of"),
     "JSON": (["a", "--speculative-config", "{"], 2, "'{' is not JSON (Expecting property name"),
     "no object": (["a", "--speculative-config", "[]"], 2, "'[]' is not a JSON object"),

@@ -8,6 +8,7 @@ on, all kernels before it are done. It knows no layer of a model.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -20,8 +21,9 @@ __all__ = ["elements", "jit", "launch_early", "padded", "prefetch", "rounded", "
 
 
 def jit(function: Callable[..., Any]) -> Any:
-    """``triton.jit``, with a type."""
-    return triton.jit(function)
+    """``triton.jit``, with a type; a kernel is built once for all numbers of tokens."""
+    varying = [name for name in ("num_tokens",) if name in inspect.signature(function).parameters]
+    return triton.jit(function, do_not_specialize=varying)
 
 
 def padded(size: int) -> int:
@@ -31,7 +33,8 @@ def padded(size: int) -> int:
 
 def elements(x: torch.Tensor) -> tuple[int, int]:
     """Rows and their stride of a tensor ``[T, C]`` whose rows are contiguous."""
-    assert x.dim() == 2 and x.stride(1) == 1, "rows have to be contiguous"
+    assert x.dim() == 2, "tokens come packed"
+    assert x.stride(1) == 1 or x.shape[1] == 1, "rows have to be contiguous"
     return int(x.shape[0]), int(x.stride(0))
 
 

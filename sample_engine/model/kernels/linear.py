@@ -35,7 +35,7 @@ class LinearConfig:
     """How the kernel is built.
 
     ``split`` programs share a row of the weight. ``descriptor`` loads the weight through Hopper's
-    copy engine. ``ahead`` is how many columns are fetched while the kernel before still runs.
+    copy engine. ``ahead`` columns, a power of two, are fetched while the kernel before still runs.
     """
 
     block_n: int = 32
@@ -83,10 +83,9 @@ def _linear_kernel(
     if not EVEN_N:
         wanted = tl.minimum(features, size_n - 1)  # what comes of them is not stored
     lines = flat_ptr + wanted.to(tl.int64)[:, None] * size_k
-    if OVERLAP:
-        if AHEAD > 0:
-            at = tl.minimum(begin + tl.arange(0, AHEAD // LINE) * LINE, size_k - 1)
-            prefetch(lines + at[None, :])
+    if OVERLAP and AHEAD > 0:
+        at = tl.minimum(begin + tl.arange(0, AHEAD // LINE) * LINE, size_k - 1)
+        prefetch(lines + at[None, :])
     wait_for_inputs(OVERLAP)
     tokens = tl.arange(0, ROWS)
     given = tokens < num_tokens
@@ -164,7 +163,8 @@ def linear(
     num_tokens, x_stride = elements(x)
     size_n, size_k = weight.shape
     out = torch.empty((num_tokens, size_n), dtype=x.dtype, device=x.device)
-    assert num_tokens <= MOST_ROWS and weight.is_contiguous(), "see the shapes"
+    assert num_tokens <= MOST_ROWS, "all tokens have to fit into one tile"
+    assert weight.is_contiguous(), "a weight is read as it lies"
     if not num_tokens:
         return out
     steps = -(-size_k // config.block_k)
@@ -197,7 +197,7 @@ def linear(
         DESCRIPTOR=config.descriptor,
         RESIDUAL=residual is not None and split == 1,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
-        AHEAD=min(config.ahead, config.block_k * config.num_stages),
+        AHEAD=config.ahead,
         LINE=line,
         OVERLAP=overlap,
         num_warps=config.num_warps,
