@@ -73,6 +73,8 @@ def _complete(options: argparse.Namespace) -> int:
             if output is not None:  # errors begin on a line of their own
                 with contextlib.suppress(BrokenPipeError):
                     _write("\n")
+        if options.speculative_config is not None:
+            _show_speculation(llm.metrics())
         if options.metrics:
             _show_metrics(tokens, time.monotonic() - began, llm)
     if output is not None and output.error is not None:
@@ -115,6 +117,17 @@ def _show_metrics(tokens: int, seconds: float, llm: Any) -> None:
     sys.stderr.write("\n".join(lines) + "\n")
 
 
+def _show_speculation(metrics: dict[str, Any]) -> None:
+    """Say on stderr what speculation came to."""
+    rates = metrics.get("acceptance_per_position") or []
+    if rates:
+        accepted = ", ".join(f"{rate:.2f}" for rate in rates)
+        sys.stderr.write(
+            f"{metrics['tokens_per_step']:.2f} tokens per step; drafts accepted, by position: "
+            f"{accepted}\n"
+        )
+
+
 def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
@@ -145,7 +158,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("prompt", help="the text to go on with; - reads it from stdin")
-    add("--model", default="tiny", help="tiny, or a folder with weights (default: tiny)")
+    add(
+        "--model",
+        default="tiny",
+        help="tiny, a folder with weights, or llama-3-8b with --load-format dummy (default: tiny)",
+    )
     add("--max-tokens", type=int, default=256, metavar="N", help="default: 256")
     add("--temperature", type=float, default=0.0, metavar="T", help="0, the default, is greedy")
     add("--top-k", type=int, default=0, metavar="N", help="0, the default: all tokens")
@@ -157,7 +174,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="TEXT",
-        help=r"end before this text; may be given again; \n and \t are line end and tab",
+        help=r"end before this text; may be given again; \n: line end, \t: tab, \\: backslash",
     )
     add("--device", help="auto, cpu, cuda, cuda:1")
     add("--dtype", help="auto, float32, float16, bfloat16")
@@ -168,7 +185,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="METHOD",
         help=f"how the core is started: {', '.join(method.value for method in WorkerMethod)}",
     )
-    add("--speculative-config", type=_json_object, metavar="JSON", help='{"method": "ngram", ...}')
+    add(
+        "--speculative-config",
+        type=_json_object,
+        metavar="JSON",
+        help='guess tokens ahead: {"method": "eagle", "num_speculative_tokens": 3}',
+    )
     add("--metrics", action="store_true", help="show what the engine did, on stderr")
     return parser
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
+import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from sample_engine.errors import ConfigError
+from sample_engine.speculate.config import SpeculativeConfig
 
 __all__ = ["CUDAGraphMode", "EngineConfig", "WorkerMethod"]
 
@@ -29,6 +32,7 @@ class CUDAGraphMode(str, enum.Enum):
     NONE = "NONE"
     PIECEWISE = "PIECEWISE"
     FULL = "FULL"
+    FULL_AND_PIECEWISE = "FULL_AND_PIECEWISE"  # whole passes of decodes, pieces for all else
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,9 +43,10 @@ class EngineConfig:
     ``load_format="dummy"``) or a folder with ``config.json`` and ``model.safetensors``.
     ``num_blocks`` is the size of the KV cache in blocks of ``block_size`` tokens, the null block
     included; ``None``: what ``gpu_memory_utilization`` of the free device memory holds, on a CPU
-    what ``max_num_seqs`` requests of full length need, up to 1 GiB.
+    what ``max_num_seqs`` requests of full length need, up to 1 GiB. ``speculative_config`` is what
+    :class:`~sample_engine.speculate.config.SpeculativeConfig` is made of.
 
-    Raises :class:`ConfigError` for a value out of range.
+    Raises :class:`ConfigError` for a value of another type or out of range.
     """
 
     model: str = "tiny"
@@ -60,6 +65,7 @@ class EngineConfig:
     worker_method: WorkerMethod = WorkerMethod.AUTO
     speculative_config: Mapping[str, Any] | None = None
     cudagraph_mode: CUDAGraphMode = CUDAGraphMode.NONE
+    cudagraph_capture_sizes: tuple[int, ...] | None = None  # tokens, requests; None: 1, 2, 4, ...
     tensor_parallel_size: int = 1
     seed: int = 0
 
@@ -68,6 +74,13 @@ class EngineConfig:
         wrong = list(_wrong(self))
         if wrong:
             raise ConfigError("\n".join(wrong))
+
+    @property
+    def speculative(self) -> SpeculativeConfig | None:
+        """How to speculate; None: not at all."""
+        if self.speculative_config is None:
+            return None
+        return SpeculativeConfig.of(self.speculative_config, warn=False)
 
     @classmethod
     def of(cls, **settings: Any) -> EngineConfig:
@@ -90,6 +103,8 @@ def _unknown(name: str, known: list[str]) -> str:
 
 
 def _parsed(name: str, value: Any) -> Any:
+    if name == "model" and isinstance(value, os.PathLike):
+        return os.fspath(value)
     kinds: dict[str, type[enum.Enum]] = {
         "worker_method": WorkerMethod,
         "cudagraph_mode": CUDAGraphMode,
@@ -104,31 +119,37 @@ def _parsed(name: str, value: Any) -> Any:
         raise ConfigError(f"{name}={value!r} is not one of {values}.") from None
 
 
-_POSITIVE = (
-    "block_size",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-)
+# The least and the most of each. More has no machine memory for, or no number that counts it.
+_WHOLE = {
+    "block_size": (1, 1 << 16),
+    "max_num_seqs": (1, 1 << 16),
+    "max_num_batched_tokens": (1, 1 << 24),
+    "max_model_len": (1, (1 << 31) - 1),
+    "num_blocks": (2, (1 << 31) - 1),
+    "seed": (-(1 << 63), (1 << 64) - 1),
+}
+_MAY_BE_NONE = ("max_model_len", "num_blocks")
+_DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
 
 
 def _wrong(config: EngineConfig) -> list[str]:
     """What is wrong with the values, a line each."""
-    found = []
-    for name in _POSITIVE:
-        value = getattr(config, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            found.append(f"{name}={value!r} must be a whole number of at least 1.")
-    for name, least in (("max_model_len", 1), ("num_blocks", 2)):
-        value = getattr(config, name)
-        if value is not None and (not isinstance(value, int) or value < least):
-            found.append(f"{name}={value!r} must be a whole number of at least {least}, or None.")
-    if config.block_size & (config.block_size - 1):
-        found.append(f"block_size={config.block_size!r} must be a power of two.")
-    if not 0.0 < config.gpu_memory_utilization <= 1.0:
+    found = _wrong_types(config)
+    size = config.block_size
+    if _is_whole(size) and size >= 1 and size & (size - 1):
+        found.append(f"block_size={size!r} must be a power of two.")
+    sizes: Any = config.cudagraph_capture_sizes
+    if sizes is not None and not (sizes and all(type(n) is int and n > 0 for n in sizes)):
         found.append(
-            f"gpu_memory_utilization={config.gpu_memory_utilization!r} must lie above 0 and at "
-            "most at 1."
+            f"cudagraph_capture_sizes={sizes!r} must be some whole numbers of at least 1, or None."
         )
+    part: Any = config.gpu_memory_utilization
+    if isinstance(part, bool) or not isinstance(part, (int, float)) or not 0.0 < part <= 1.0:
+        found.append(
+            f"gpu_memory_utilization={part!r} must be a number that lies above 0 and at most at 1."
+        )
+    if isinstance(config.device, str) and not _DEVICE.fullmatch(config.device):
+        found.append(f"device={config.device!r} is not one of auto, cpu, cuda, cuda:0, cuda:1, ...")
     if config.dtype not in ("auto", "float32", "float16", "bfloat16"):
         found.append(f"dtype={config.dtype!r} is not one of auto, float32, float16, bfloat16.")
     if config.load_format not in ("auto", "dummy"):
@@ -138,4 +159,48 @@ def _wrong(config: EngineConfig) -> list[str]:
             f"tensor_parallel_size={config.tensor_parallel_size!r}: this engine runs a model on "
             "one device; only 1 is supported."
         )
+    return found + _wrong_speculation(config)
+
+
+def _wrong_types(config: EngineConfig) -> list[str]:
+    """What is of another type, or a number out of range, a line each."""
+    found = []
+    for name in ("model", "device", "attention_backend"):
+        value = getattr(config, name)
+        if not isinstance(value, str):
+            found.append(f"{name}={value!r} must be a str.")
+    for name in ("enable_chunked_prefill", "enable_prefix_caching"):
+        value = getattr(config, name)
+        if not isinstance(value, bool):
+            found.append(f"{name}={value!r} must be True or False.")
+    for name, (least, most) in _WHOLE.items():
+        value = getattr(config, name)
+        if value is None and name in _MAY_BE_NONE:
+            continue
+        if not _is_whole(value) or not least <= value <= most:
+            none = ", or None" if name in _MAY_BE_NONE else ""
+            found.append(
+                f"{name}={value!r} must be a whole number of at least {least} and at most "
+                f"{most}{none}."
+            )
     return found
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _wrong_speculation(config: EngineConfig) -> list[str]:
+    if config.speculative_config is None:
+        return []
+    try:
+        drafts = SpeculativeConfig.of(config.speculative_config).num_speculative_tokens
+    except ConfigError as error:
+        return [str(error)]
+    if not _is_whole(config.max_num_batched_tokens) or (drafts < config.max_num_batched_tokens):
+        return []
+    return [
+        f"max_num_batched_tokens={config.max_num_batched_tokens!r} holds no token with its "
+        f"num_speculative_tokens={drafts} drafts, which are verified in one step: raise it to at "
+        f"least {drafts + 1}."
+    ]

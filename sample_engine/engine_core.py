@@ -15,6 +15,7 @@ import torch
 from sample_engine.batch import StepResult
 from sample_engine.config import EngineConfig
 from sample_engine.errors import EngineDeadError, PromptError
+from sample_engine.graphs.execution import GraphExecution
 from sample_engine.limits import SchedulerLimits
 from sample_engine.model_runner import ModelRunner
 from sample_engine.outputs import CoreOutput
@@ -27,12 +28,14 @@ __all__ = ["EngineCore"]
 class EngineCore:
     """A model and the requests that it works on."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, graph_execution: GraphExecution | None = None) -> None:
         self.config = config
-        self._runner: ModelRunner | None = ModelRunner(config)
+        self._runner: ModelRunner | None = ModelRunner(config, graph_execution)
+        self._runner.capture_graphs()
         self._info = _info(self._runner)
         self._vocab_size = self._runner.model_config.vocab_size
         self._arrivals = 0
+        speculator = self._runner.speculator
         self.scheduler = Scheduler(
             SchedulerLimits(
                 num_blocks=self._runner.num_blocks,
@@ -43,6 +46,8 @@ class EngineCore:
                 enable_chunked_prefill=config.enable_chunked_prefill,
                 enable_prefix_caching=config.enable_prefix_caching,
                 eos_token_id=self._runner.model_config.eos_token_id,
+                lookahead=speculator.lookahead if speculator else 0,
+                sees_next_token=speculator is not None and speculator.sees_next_token,
             )
         )
 
@@ -118,7 +123,12 @@ def _info(runner: ModelRunner) -> dict[str, Any]:
     return {
         "model": runner.config.model,
         "backend": runner.backend.description,
+        "speculator": runner.speculator.name if runner.speculator else None,
+        "num_speculative_tokens": (
+            runner.speculator.num_speculative_tokens if runner.speculator else 0
+        ),
         "device": str(runner.device),
+        "cudagraph_mode": runner.cudagraph_mode.value,
         "dtype": str(runner.dtype).removeprefix("torch."),
         "num_blocks": runner.num_blocks,
         "block_size": runner.config.block_size,

@@ -26,7 +26,7 @@ class EngineError(Exception):
 
 
 class ConfigError(EngineError, ValueError):
-    """A value that no engine can be made of. Recoverable: it is raised before anything starts."""
+    """A value that no engine can be made of. Recoverable: nothing was made."""
 
     __module__ = "sample_engine"
 
@@ -44,7 +44,7 @@ class BackendUnavailableError(ConfigError):
 
 
 class WeightsError(EngineError):
-    """Weights that are missing, corrupt or of another shape. Unrecoverable for this engine."""
+    """Weights that are missing, corrupt, of another shape or not finite. No engine is made."""
 
     __module__ = "sample_engine"
 

@@ -26,6 +26,7 @@ from sample_engine.kv_cache.block_pool import NULL_BLOCK
 from sample_engine.kv_cache.block_tables import BlockTables
 from sample_engine.request import Request, RequestStatus
 from sample_engine.sampling import SamplingTensors, noise_keys, seed_keys
+from sample_engine.speculate.draft_state import DraftState, StepDrafts
 
 __all__ = ["InputBatch", "ModelInput"]
 
@@ -44,7 +45,8 @@ class ModelInput:
     common: CommonAttentionMetadata
     sampled_rows: torch.Tensor | None  # [N] int64, of the T tokens; None: all of them, in order
     num_sampled: int  # N
-    sampling: SamplingTensors | None  # None: all greedy
+    sampling: SamplingTensors | None  # None: all greedy, or ``drafts`` says how
+    drafts: StepDrafts | None = None  # where the engine speculates
 
 
 class _Row:
@@ -60,7 +62,7 @@ class _Row:
 
 
 class InputBatch:
-    """Prepares steps. Rows of requests that no longer run are reused when one is needed."""
+    """Prepares steps. Rows of requests that have ended are reused when one is needed."""
 
     def __init__(
         self,
@@ -69,6 +71,7 @@ class InputBatch:
         max_model_len: int,
         block_size: int,
         device: torch.device,
+        drafts: DraftState | None = None,
     ) -> None:
         max_blocks = -(-max_model_len // block_size)
         self.buffers = InputBuffers(max_num_seqs, max_num_batched_tokens, max_blocks, device)
@@ -80,6 +83,7 @@ class InputBatch:
         self._seed_keys = np.zeros(max_num_seqs, np.int64)
         self._rows: dict[int, _Row] = {}  # by Request.arrival
         self._free_rows = list(range(max_num_seqs))[::-1]
+        self._drafts = drafts
         self._pushed_table: tuple[int, list[int]] = (-1, [])
         self._views: dict[tuple[int, int], dict[str, torch.Tensor]] = {}
 
@@ -102,6 +106,9 @@ class InputBatch:
         num_sampled, sampled_rows, sampling = self._write_sampled(batch, rows, num_tokens)
         self._push_table(rows, padded_reqs)
         self.buffers.step.push()
+        drafts = None
+        if self._drafts is not None:
+            drafts = self._drafts.write(batch, rows, padded_reqs, padded_tokens)
         self.buffers.pushed()
         views = self._views_of(padded_reqs, padded_tokens)
         return ModelInput(
@@ -122,6 +129,7 @@ class InputBatch:
             sampled_rows=sampled_rows,
             num_sampled=num_sampled,
             sampling=sampling,
+            drafts=drafts,
         )
 
     # Rows
@@ -145,16 +153,20 @@ class InputBatch:
     def _new_row(self, request: Request) -> _Row:
         if not self._free_rows:
             for arrival, row in list(self._rows.items()):
-                if row.request.status is not RequestStatus.RUNNING:
+                # A preempted one keeps its row, and its drafts' distributions with it. It is there
+                # for it: none that came later starts before it goes on.
+                if row.request.status is RequestStatus.FINISHED:
                     del self._rows[arrival]
                     self._tables.clear(row.index)
                     self._free_rows.append(row.index)
-        assert self._free_rows, "more requests run than max_num_seqs"
+        assert self._free_rows, "more requests have begun than max_num_seqs"
         index, params = self._free_rows.pop(), request.params
         self._temperature[index] = min(params.temperature, _LARGEST_FLOAT32)
         self._top_k[index] = min(params.top_k, _LARGEST_TOP_K)
         self._top_p[index] = params.top_p
         self._seed_keys[index] = int(seed_keys(torch.tensor([request.seed])))
+        if self._drafts is not None:
+            self._drafts.give_row(index, request)
         row = self._rows[request.arrival] = _Row(index, request)
         return row
 
@@ -201,6 +213,10 @@ class InputBatch:
         table[len(rows) : padded_reqs] = NULL_BLOCK
         self.buffers.table.push()
 
+    def forget_tables(self) -> None:
+        """Whoever has written into the block tables' buffer says so: they are pushed anew."""
+        self._pushed_table = (-1, [])
+
     def _write_sampled(
         self, batch: ScheduledBatch, rows: list[int], num_tokens: int
     ) -> tuple[int, torch.Tensor | None, SamplingTensors | None]:
@@ -214,7 +230,9 @@ class InputBatch:
                 tokens += range(last - part.num_drafts - 1, last)
                 greedy = greedy and part.request.params.temperature == 0
         num_sampled = len(tokens)
-        sampling = None if greedy else self._sampling(batch, rows)
+        sampling = None
+        if not greedy and self._drafts is None:
+            sampling = self._sampling(batch, rows)
         if num_sampled == num_tokens:
             return num_sampled, None, sampling
         self.buffers.step.numpy["sampled_rows"][:num_sampled] = tokens

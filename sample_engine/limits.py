@@ -24,11 +24,34 @@ class SchedulerLimits:
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
     eos_token_id: int | None = None
+    # A speculator keeps keys and values for so many tokens beyond those that a step computes ...
+    lookahead: int = 0
+    # ... and for a token they depend on the next one, too.
+    sees_next_token: bool = False
 
     def most_tokens(self, request: Request) -> int:
         """Tokens of prompt and output at which a request ends."""
         wished = len(request.prompt_token_ids) + request.params.max_tokens
         return min(wished, self.max_model_len)
+
+    def most_drafts(self, request: Request) -> int:
+        """How many drafts of a request the next step can verify, all of them together.
+
+        It depends on nothing but the request: what else runs must not change which drafts are
+        verified, or seeds would not give the same text. The token after the last draft comes
+        without: with it no limit may be passed.
+        """
+        most = min(
+            self.most_tokens(request) - request.num_tokens - 1,
+            self._cache_tokens - request.num_tokens,
+            self.max_num_batched_tokens - 1,
+        )
+        return max(0, most)
+
+    def tokens_with_lookahead(self, request: Request, num_tokens: int) -> int:
+        """Tokens that a request needs blocks for when a step computes it up to ``num_tokens``."""
+        last = min(self.most_tokens(request) - 1, self._cache_tokens)
+        return max(num_tokens, min(num_tokens + self.lookahead, last))
 
     def fits_cache(self, num_tokens: int) -> bool:
         """Whether the whole cache holds so many tokens."""

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sample_engine.config import EngineConfig
-from sample_engine.errors import EngineDeadError, EngineError, PromptError, RemoteError
+from sample_engine.errors import EngineDeadError, PromptError, RemoteError
 from sample_engine.model.tokenizer import ByteTokenizer
 from sample_engine.outputs import CoreOutput
 from sample_engine.outputs_text import RequestText
+from sample_engine.preflight import check_before_start
 from sample_engine.process.client import make_client
 from sample_engine.process.core_process import CoreFactory, make_engine_core, refusal
 from sample_engine.progress import progress_bar
@@ -68,13 +70,16 @@ class LLM:
 
     def __init__(
         self,
-        model: str = "tiny",
+        model: str | os.PathLike[str] = "tiny",
         *,
         core_factory: CoreFactory = make_engine_core,
         **settings: Any,
     ) -> None:
         self.config = EngineConfig.of(model=model, **settings)
+        self._owner = os.getpid()
         self._tokenizer = ByteTokenizer()
+        if core_factory is make_engine_core:  # another core may want another machine
+            check_before_start(self.config)
         self._client = make_client(self.config, core_factory)
         self._live: dict[str, _Live] = {}
         self._count = 0
@@ -142,10 +147,15 @@ class LLM:
         return dict(self._client.info)
 
     def shutdown(self) -> None:
-        """End the core and its process; twice does no harm."""
+        """End the core and its process, from any thread; twice does no harm.
+
+        Calls of other threads that are under way raise :class:`EngineDeadError`.
+        """
         self._finalizer()
 
     def __enter__(self) -> LLM:
+        """Return the engine. Raises :class:`EngineDeadError` if it is gone already."""
+        self._client.check()
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -231,6 +241,8 @@ class LLM:
     @contextlib.contextmanager
     def _in_turn(self) -> Iterator[None]:
         """One thread at a time talks to the core."""
+        if os.getpid() != self._owner:
+            self._client.check()  # before the lock: a forked child may have inherited it taken
         with self._lock:
             yield
             self._tell_aborts()
@@ -240,8 +252,7 @@ class LLM:
         while self._to_abort:
             request_ids.append(self._to_abort.popleft())
         if request_ids:
-            with contextlib.suppress(EngineError):  # a dead core computes nothing more anyway
-                self._client.abort(request_ids)
+            self._client.abort(request_ids)
 
 
 def _finished(requests: list[_Live]) -> tuple[RequestOutput, ...]:
@@ -265,25 +276,49 @@ def _tell_errors(requests: list[_Live], batch: _Batch) -> None:
 
 def _checked(prompts: str | Sequence[str], sampling_params: Params) -> _Batch:
     """Check the arguments before anything is computed."""
-    single = isinstance(prompts, str)
-    texts = [prompts] if isinstance(prompts, str) else list(prompts)
+    texts = _texts(prompts)
+    each = _each(sampling_params, len(texts))
+    return _Batch(texts, each, isinstance(prompts, str))
+
+
+def _texts(prompts: object) -> list[str]:
+    if isinstance(prompts, str):
+        return [prompts]
+    if not isinstance(prompts, Iterable) or isinstance(prompts, (bytes, bytearray, Mapping)):
+        raise TypeError(
+            f"prompts={prompts!r} is of the type {type(prompts).__name__}: give a str, or a list "
+            "of str."
+        )
+    texts = list(prompts)
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"Prompt {number} is {text!r}: prompts are str, or a list of str.")
+    return texts
+
+
+def _each(sampling_params: object, count: int) -> list[SamplingParams]:
+    """The parameters of each of so many prompts."""
     if sampling_params is None:
         sampling_params = SamplingParams()
     if isinstance(sampling_params, SamplingParams):
-        return _Batch(texts, [sampling_params] * len(texts), single)
+        return [sampling_params] * count
+    wanted = "it is a SamplingParams, or a list with one for each prompt."
+    if not isinstance(sampling_params, Iterable) or isinstance(
+        sampling_params, (str, bytes, bytearray, Mapping)
+    ):
+        is_mapping = isinstance(sampling_params, Mapping)
+        hint = " SamplingParams(**values) makes one of a mapping." if is_mapping else ""
+        raise TypeError(
+            f"sampling_params={sampling_params!r} is of the type {type(sampling_params).__name__}: "
+            f"{wanted}{hint}"
+        )
     each = list(sampling_params)
     for params in each:
         if not isinstance(params, SamplingParams):
-            raise TypeError(
-                f"sampling_params holds {params!r}: it is a SamplingParams, or a list with one for "
-                "each prompt."
-            )
-    if len(each) != len(texts):
+            raise TypeError(f"sampling_params holds {params!r}: {wanted}")
+    if len(each) != count:
         raise PromptError(
-            f"There are {len(texts)} prompts and {len(each)} sampling_params: give one for all, or "
+            f"There are {count} prompts and {len(each)} sampling_params: give one for all, or "
             "one for each prompt."
         )
-    return _Batch(texts, each, single)
+    return each

@@ -8,23 +8,32 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from sample_engine.attention.interface import CommonAttentionMetadata
 from sample_engine.attention.registry import choose
 from sample_engine.batch import ScheduledBatch, ScheduledRequest, StepResult
-from sample_engine.config import EngineConfig
+from sample_engine.config import CUDAGraphMode, EngineConfig
+from sample_engine.graphs.descriptor import BatchExecutionDescriptor
+from sample_engine.graphs.execution import GraphExecution, execution_for
+from sample_engine.graphs.piecewise import AttendInto
+from sample_engine.graphs.support import allowed_mode
+from sample_engine.graphs.target import ModelGraphs
 from sample_engine.input_batch import InputBatch, ModelInput
 from sample_engine.kv_cache.block_pool import NULL_BLOCK
 from sample_engine.kv_cache.memory import allocate_caches, num_blocks_on_cpu, num_blocks_on_gpu
 from sample_engine.model.loading import load_model, read_config
 from sample_engine.request import Request, RequestStatus, SamplingParams
 from sample_engine.resolve import resolve
-from sample_engine.sampling import accept_drafts, sample
+from sample_engine.sampling import sample
+from sample_engine.speculate.draft_state import DraftState
+from sample_engine.speculate.interface import Speculator
+from sample_engine.speculate.registry import SpeculatorParts, make_speculator
+from sample_engine.speculate.step import finish_step
 
-__all__ = ["ForwardOutput", "ModelRunner", "Speculator", "StepState"]
+__all__ = ["ForwardOutput", "ModelRunner"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,31 +44,10 @@ class ForwardOutput:
     aux: Sequence[torch.Tensor]  # [T', hidden size] each: the stream after each of aux_layers
 
 
-@dataclasses.dataclass(frozen=True)
-class StepState:
-    """What a speculator gets to see of a step. Valid until the next one."""
-
-    inputs: ModelInput
-    attn_metadata: Mapping[str, Any]
-    output: ForwardOutput
-    sampled: Sequence[Sequence[int]]  # for each request: the tokens that are certain
-
-
-class Speculator(Protocol):
-    """Guesses tokens. It is asked at the end of each step."""
-
-    @property
-    def aux_layers(self) -> Sequence[int]:
-        """The layers whose features it wants."""
-
-    def propose(self, batch: ScheduledBatch, state: StepState) -> Sequence[Sequence[int]]:
-        """Drafts for each request of the batch, none for one in the middle of its prompt."""
-
-
 class ModelRunner:
     """The model of a configuration, with its KV cache. One step is :meth:`execute`."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, graph_execution: GraphExecution | None = None) -> None:
         self.config = config
         self.model_config = read_config(config.model)
         resolved = resolve(config, self.model_config)
@@ -69,6 +57,11 @@ class ModelRunner:
             torch.cuda.set_device(self.device)  # kernels are launched on the current device
         self.spec = resolved.attention_spec(self.model_config, config.block_size)
         self.backend = choose(config.attention_backend, self.spec)
+        self.cudagraph_mode = allowed_mode(config.cudagraph_mode, self.backend.name)
+        self._graph_execution = graph_execution
+        if self.cudagraph_mode is not CUDAGraphMode.NONE and graph_execution is None:
+            self._graph_execution = execution_for(self.device)
+        self.graphs: ModelGraphs | None = None  # see capture_graphs
         self.model = load_model(
             config.model,
             load_format=config.load_format,
@@ -76,18 +69,19 @@ class ModelRunner:
             dtype=self.dtype,
             seed=config.seed,
         )
+        self.speculator, self.draft_state = self._speculator()
         self.inputs = InputBatch(
             config.max_num_seqs,
             config.max_num_batched_tokens,
             self.max_model_len,
             config.block_size,
             self.device,
+            self.draft_state,
         )
         self.num_layers = self.model_config.num_hidden_layers
         self.layer_names = tuple(f"layers.{index}" for index in range(self.num_layers))
-        self.speculator: Speculator | None = None  # set by whoever makes one, before the first step
         self.num_blocks = self._num_blocks()
-        self.caches = allocate_caches(self.spec, self.num_layers, self.num_blocks)
+        self._allocate(self.num_blocks)
 
     def execute(self, batch: ScheduledBatch) -> StepResult:
         """Compute a batch that is not empty. Returns when the tokens are known on the CPU."""
@@ -95,18 +89,23 @@ class ModelRunner:
             return self._execute(batch)
 
     def _execute(self, batch: ScheduledBatch) -> StepResult:
-        inputs = self.inputs.prepare(batch)
-        metadata = self.build_metadata(inputs.common)
-        output = self.forward(
-            inputs.input_ids, inputs.positions, inputs.common.slot_mapping, metadata
+        desc = self._dispatch(batch)
+        inputs = self.inputs.prepare(batch, desc.num_reqs or 0, desc.num_tokens)
+        output = self._run(desc, inputs)
+        logits = self._logits(inputs, output)
+        if self.speculator is None or self.draft_state is None:
+            chosen = sample(logits, inputs.sampling).tolist() if inputs.num_sampled else []
+            return StepResult(_shared_out(batch, chosen), ())
+        return finish_step(
+            batch,
+            inputs,
+            logits,
+            output.aux,
+            self.draft_state,
+            self.speculator,
+            self._rejection_method,
+            desc,
         )
-        chosen = self._sample(inputs, output)
-        sampled = _shared_out(batch, chosen)
-        drafts: tuple[tuple[int, ...], ...] = ()
-        if self.speculator is not None:
-            state = StepState(inputs, metadata, output, sampled)
-            drafts = tuple(tuple(each) for each in self.speculator.propose(batch, state))
-        return StepResult(sampled, drafts)
 
     def build_metadata(self, common: CommonAttentionMetadata) -> dict[str, Any]:
         """The backend's metadata for each layer, by the layer's name.
@@ -126,30 +125,116 @@ class ModelRunner:
 
         So it may be captured. Keys and values go to the cache, features to the speculator.
         """
+        attend_into = self.attention(slot_mapping, attn_metadata)
 
         def attend(
             layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
         ) -> torch.Tensor:
-            cache = self.caches[layer]
-            self.backend.write_kv(key, value, cache, slot_mapping)
             out = torch.empty_like(query)
-            self.backend.forward(query, cache, attn_metadata[self.layer_names[layer]], out)
+            attend_into(layer, query, key, value, out)
             return out
 
-        aux_layers = self.speculator.aux_layers if self.speculator is not None else ()
-        hidden, aux = self.model(input_ids, positions, attend, aux_layers)
+        hidden, aux = self.model(input_ids, positions, attend, self._aux_layers)
         return ForwardOutput(hidden, aux)
 
-    def _sample(self, inputs: ModelInput, output: ForwardOutput) -> list[int]:
-        """The chosen token of each sampled row; waits for the device."""
-        if not inputs.num_sampled:
-            return []
+    def attention(
+        self,
+        slot_mapping: torch.Tensor,  # [T'] int64
+        attn_metadata: Mapping[str, Any],
+    ) -> AttendInto:
+        """Attention of a batch for all layers: keys and values go to the cache first."""
+
+        def attend_into(
+            layer: int,
+            query: torch.Tensor,
+            key: torch.Tensor,
+            value: torch.Tensor,
+            out: torch.Tensor,
+        ) -> None:
+            cache = self.caches[layer]
+            self.backend.write_kv(key, value, cache, slot_mapping)
+            self.backend.forward(query, cache, attn_metadata[self.layer_names[layer]], out)
+
+        return attend_into
+
+    def _logits(self, inputs: ModelInput, output: ForwardOutput) -> torch.Tensor:
+        """The logits of the rows that are sampled: [N, vocabulary]."""
         if inputs.sampled_rows is None:
             hidden = output.hidden[: inputs.num_sampled]
         else:
             hidden = output.hidden[inputs.sampled_rows]
-        chosen: list[int] = sample(self.model.compute_logits(hidden), inputs.sampling).tolist()
-        return chosen
+        return self.model.compute_logits(hidden)
+
+    # Graphs
+
+    def capture_graphs(self) -> None:
+        """Capture what the configuration asks for. Before the first step; at most once."""
+        if self.cudagraph_mode is CUDAGraphMode.NONE:
+            return
+        assert self._graph_execution is not None, "set with the mode"
+        config, speculative = self.config, self.config.speculative
+        drafts = 0 if speculative is None else speculative.num_speculative_tokens
+        graphs = ModelGraphs(
+            self.cudagraph_mode,
+            model=self.model,
+            spec=self.spec,
+            inputs=self.inputs,
+            execution=self._graph_execution,
+            max_num_reqs=config.max_num_seqs,
+            max_num_tokens=config.max_num_batched_tokens,
+            max_model_len=self.max_model_len,
+            aux_layers=self._aux_layers,
+            query_lens={1, 1 + drafts},
+            sizes=config.cudagraph_capture_sizes,
+        )
+        states = graphs.capture(self)
+        if self.speculator is not None:
+            self.speculator.capture_graphs(graphs, states)
+        self.graphs = graphs
+
+    def _dispatch(self, batch: ScheduledBatch) -> BatchExecutionDescriptor:
+        counts = [part.count for part in batch.requests]
+        if self.graphs is not None:
+            return self.graphs.dispatch(counts)
+        return BatchExecutionDescriptor(CUDAGraphMode.NONE, sum(counts), len(counts))
+
+    def _run(self, desc: BatchExecutionDescriptor, inputs: ModelInput) -> ForwardOutput:
+        """The forward pass as dispatched."""
+        if self.graphs is not None and desc.cg_mode is CUDAGraphMode.FULL:
+            return ForwardOutput(*self.graphs.run(desc))
+        metadata, slots = self.build_metadata(inputs.common), inputs.common.slot_mapping
+        if self.graphs is not None and desc.cg_mode is CUDAGraphMode.PIECEWISE:
+            attend = self.attention(slots, metadata)
+            return ForwardOutput(*self.graphs.run_pieces(desc, attend))
+        return self.forward(inputs.input_ids, inputs.positions, slots, metadata)
+
+    @property
+    def _aux_layers(self) -> Sequence[int]:
+        return self.speculator.aux_layers if self.speculator is not None else ()
+
+    # Speculation
+
+    def _speculator(self) -> tuple[Speculator | None, DraftState | None]:
+        """What drafts, and what it keeps from step to step."""
+        config, speculative = self.config, self.config.speculative
+        if speculative is None:
+            return None, None
+        self._rejection_method = speculative.rejection_sample_method
+        speculator = make_speculator(
+            SpeculatorParts(
+                config, speculative, self.model, self.spec, self.device, self.max_model_len
+            )
+        )
+        keeps = speculator.draws and self._rejection_method == "probabilistic"
+        state = DraftState(
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+            self.max_model_len,
+            speculative.num_speculative_tokens,
+            self.device,
+            drawn_from=self.model_config.vocab_size if keeps else 0,
+        )
+        return speculator, state
 
     # Memory
 
@@ -157,20 +242,30 @@ class ModelRunner:
         config = self.config
         if config.num_blocks is not None:
             return config.num_blocks
+        more = 0 if self.speculator is None else self.speculator.bytes_per_block
         if self.device.type == "cpu":
             return num_blocks_on_cpu(
-                self.spec, self.num_layers, self.max_model_len, config.max_num_seqs
+                self.spec, self.num_layers, self.max_model_len, config.max_num_seqs, more
             )
         torch.cuda.reset_peak_memory_stats(self.device)
         before = torch.cuda.memory_allocated(self.device)
         self.execute_largest_step()
         peak = torch.cuda.max_memory_allocated(self.device) - before
         torch.cuda.empty_cache()
-        return num_blocks_on_gpu(self.spec, self.num_layers, peak, config.gpu_memory_utilization)
+        return num_blocks_on_gpu(
+            self.spec, self.num_layers, peak, config.gpu_memory_utilization, more
+        )
+
+    def _allocate(self, num_blocks: int) -> None:
+        """Make the caches, the speculator's too; earlier ones are let go."""
+        self.caches = []
+        self.caches = allocate_caches(self.spec, self.num_layers, num_blocks)
+        if self.speculator is not None:
+            self.speculator.allocate_cache(num_blocks)
 
     def execute_largest_step(self) -> None:
         """Run a step of the largest size on a cache of its own, to see what memory it takes."""
-        self.caches = allocate_caches(self.spec, self.num_layers, 1)
+        self._allocate(1)
         batch = _largest_batch(self.config, self.max_model_len)
         self.execute(batch)
         for part in batch.requests:
@@ -179,35 +274,27 @@ class ModelRunner:
 
 
 def _shared_out(batch: ScheduledBatch, chosen: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The tokens that are certain now, for each request, out of the choices of all rows."""
-    sampled: list[tuple[int, ...]] = []
-    first = 0
-    for part in batch.requests:
-        if not part.samples:
-            sampled.append(())
-        elif not part.num_drafts:
-            sampled.append((chosen[first],))
-            first += 1
-        else:
-            last = first + part.num_drafts + 1
-            start = part.start + part.count - part.num_drafts
-            drafts = part.request.token_ids(start, start + part.num_drafts)
-            sampled.append(accept_drafts(chosen[first:last], drafts))
-            first = last
-    return tuple(sampled)
+    """The token of each request that has one, out of those of all rows."""
+    tokens = iter(chosen)
+    return tuple((next(tokens),) if part.samples else () for part in batch.requests)
 
 
 def _largest_batch(config: EngineConfig, max_model_len: int) -> ScheduledBatch:
-    """As many requests and tokens as a step may have, all of them in the null block."""
+    """As many requests and tokens as a step may have, all of them in the null block.
+
+    Where the engine speculates each request has as many drafts among them as there can be.
+    """
     num_tokens = min(config.max_num_batched_tokens, config.max_num_seqs * max_model_len)
     num_reqs = min(config.max_num_seqs, num_tokens)
     params = SamplingParams(temperature=1.0, top_p=0.9, seed=0)
+    most = 0 if config.speculative is None else config.speculative.num_speculative_tokens
     parts = []
     for index in range(num_reqs):
         count = num_tokens // num_reqs + (index < num_tokens % num_reqs)
-        blocks = [NULL_BLOCK] * -(-count // config.block_size)
-        request = Request(f"largest-{index}", [0] * count, params, 0, -1 - index)
-        request.block_ids = blocks
+        drafts = min(most, count - 1)
+        request = Request(f"largest-{index}", [0] * (count - drafts), params, 0, -1 - index)
+        request.draft_token_ids = [0] * drafts
+        request.block_ids = [NULL_BLOCK] * -(-count // config.block_size)
         request.status = RequestStatus.RUNNING
-        parts.append(ScheduledRequest(request, 0, count))
+        parts.append(ScheduledRequest(request, 0, count, drafts))
     return ScheduledBatch(tuple(parts))

@@ -11,9 +11,9 @@ import torch
 
 from sample_engine import platform
 from sample_engine.attention.interface import AttentionSpec
-from sample_engine.config import CUDAGraphMode, EngineConfig
-from sample_engine.errors import ConfigError
+from sample_engine.config import EngineConfig
 from sample_engine.model.config import LlamaConfig
+from sample_engine.preflight import gpu_index, longest_text, why_no_gpu
 
 __all__ = ["Resolved", "resolve"]
 
@@ -43,29 +43,18 @@ def resolve(config: EngineConfig, model: LlamaConfig) -> Resolved:
 
     Raises :class:`ConfigError` for what this machine, the model or this engine does not offer.
     """
-    _refuse_what_is_missing(config)
     device = _device(config.device)
     names = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
     default = torch.float32 if device.type == "cpu" else torch.bfloat16
-    return Resolved(device, names.get(config.dtype, default), _max_model_len(config, model))
+    return Resolved(device, names.get(config.dtype, default), longest_text(config, model))
 
 
 def _device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda", 0) if _num_gpus() else torch.device("cpu")
-    kind, _, number = name.partition(":")
-    if name != "cpu" and (kind != "cuda" or (number and not number.isdigit())):
-        raise ConfigError(f"device={name!r} is not one of auto, cpu, cuda, cuda:0, cuda:1, ...")
-    if kind == "cpu":
+    if name == "cpu":
         return torch.device("cpu")
-    index, count = int(number or 0), _num_gpus()
-    if index < count:
-        return torch.device("cuda", index)
-    if count:
-        why = "this process sees one GPU" if count == 1 else f"this process sees {count} GPUs"
-    else:
-        why = _why_no_gpu()
-    raise ConfigError(f"device={name!r} is asked for, but {why}. Or use device='cpu'.")
+    return torch.device("cuda", gpu_index(name, _num_gpus(), _why_no_gpu))
 
 
 def _num_gpus() -> int:
@@ -75,29 +64,4 @@ def _num_gpus() -> int:
 def _why_no_gpu() -> str:
     if torch.version.cuda is None:
         return f"torch {torch.__version__} was built without CUDA"
-    return f"no GPU can be used: {platform.why_no_gpu()}"
-
-
-def _max_model_len(config: EngineConfig, model: LlamaConfig) -> int:
-    longest = model.max_position_embeddings
-    wished = config.max_model_len
-    if wished is not None and wished > longest:
-        raise ConfigError(
-            f"max_model_len={wished} is more than the model was trained for "
-            f"(max_position_embeddings={longest}): ask for at most that."
-        )
-    return wished or longest
-
-
-def _refuse_what_is_missing(config: EngineConfig) -> None:
-    """Settings that are known but not built yet are refused: ignored, they would mislead."""
-    if config.speculative_config is not None:
-        raise ConfigError(
-            f"speculative_config={dict(config.speculative_config)!r}: this engine has no "
-            "speculators yet; leave it None."
-        )
-    if config.cudagraph_mode is not CUDAGraphMode.NONE:
-        raise ConfigError(
-            f"cudagraph_mode={config.cudagraph_mode.value!r}: this engine captures no graphs yet; "
-            "leave it 'NONE'."
-        )
+    return why_no_gpu()

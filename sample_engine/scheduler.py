@@ -3,7 +3,8 @@
 There is no prefill and no decode here: a request has tokens whose keys and values are not computed
 yet, and every step computes some of them, of all requests together at most
 ``max_num_batched_tokens``. A long prompt is thereby cut into chunks, and drafts are verified as if
-they were a short prompt.
+they were a short prompt, all of a request's in one step: were they cut to what fits beside other
+requests, a seed would not give the same text in every batch.
 
 First come, first served: requests start in the order of their arrival, and when blocks run out the
 one that came last gives its blocks back and is computed anew later. So the oldest request always
@@ -38,6 +39,8 @@ class SchedulerCounters:
     preemptions: int = 0
     prefix_queried_tokens: int = 0
     prefix_cached_tokens: int = 0
+    first_tokens: int = 0  # the only ones of their step: nothing is drafted before
+    sampling_steps: int = 0  # of each request, those that brought tokens
     drafted_per_position: list[int] = dataclasses.field(default_factory=list)
     accepted_per_position: list[int] = dataclasses.field(default_factory=list)
 
@@ -50,7 +53,12 @@ class Scheduler:
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self.limits = limits
-        self.kv = KVCacheManager(limits.num_blocks, limits.block_size, limits.enable_prefix_caching)
+        self.kv = KVCacheManager(
+            limits.num_blocks,
+            limits.block_size,
+            limits.enable_prefix_caching,
+            limits.sees_next_token,
+        )
         self.counters = SchedulerCounters()
         self.waiting: deque[Request] = deque()  # by arrival
         self.running: list[Request] = []  # by arrival, all of it before what waits
@@ -100,10 +108,14 @@ class Scheduler:
         parts: list[ScheduledRequest] = []
         index = 0
         while index < len(self.running) and budget:
-            part = self._go_on(self.running[index], budget)
-            if part is not None:
-                parts.append(part)
-                budget -= part.count
+            request = self.running[index]
+            start = request.num_computed_tokens
+            stop = _stop_within(request, start, budget)
+            if stop == start:
+                index += 1  # its drafts do not fit into what is left of this step
+            elif self._go_on(request, stop):
+                parts.append(_part(request, start, stop))
+                budget -= stop - start
                 index += 1
             else:
                 self._drop_finished()  # a preempted one has left the list already
@@ -114,28 +126,31 @@ class Scheduler:
             self.counters.scheduled_tokens += sum(part.count for part in parts)
         return ScheduledBatch(tuple(parts))
 
-    def _go_on(self, request: Request, budget: int) -> ScheduledRequest | None:
-        """The next part of a running request. None: it had to give way, or cannot go on at all."""
-        start = request.num_computed_tokens
-        num_tokens = request.num_tokens
-        stop = min(num_tokens + len(request.draft_token_ids), start + budget)
-        if not self.kv.grow(request, stop):
-            # A draft is a guess: it is not worth another request's blocks.
-            stop = min(stop, num_tokens)
-            while not self.kv.grow(request, stop):
-                if not self.limits.fits_cache(num_tokens):
-                    self._refuse(request)
-                    return None
-                victim = self.running.pop()
-                self._preempt(victim)
-                if victim is request:
-                    return None
-        return ScheduledRequest(request, start, stop - start, max(0, stop - num_tokens))
+    def _go_on(self, request: Request, stop: int) -> bool:
+        """Get a running request its blocks. False: it had to give way, or cannot go on at all."""
+        wanted = self._blocks_wanted(request, stop)
+        while not self.kv.grow(request, wanted):
+            if not self.limits.fits_cache(request.num_tokens):
+                self._refuse(request)
+                return False
+            victim = self.running.pop()
+            self._preempt(victim)
+            if victim is request:
+                return False
+        return True
+
+    def _blocks_wanted(self, request: Request, stop: int) -> int:
+        """Tokens to have blocks for in a step that ends at ``stop``."""
+        if not self.limits.lookahead or stop < request.num_tokens:
+            return stop  # nothing is drafted where nothing is sampled
+        return self.limits.tokens_with_lookahead(request, stop)
 
     def _preempt(self, request: Request) -> None:
-        """Take a request's blocks; it waits again, before all that have not started yet."""
+        """Take a request's blocks; it waits again, before all that have not started yet.
+
+        Its drafts it keeps: the text must not depend on whether they are verified.
+        """
         self.kv.release(request, forget=False)
-        request.draft_token_ids = []
         request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1
         self.waiting.appendleft(request)
@@ -147,10 +162,16 @@ class Scheduler:
         promised = -1  # worked out for the first candidate
         while self.waiting and budget and len(self.running) < self.limits.max_num_seqs:
             request = self.waiting[0]
+            if not self.limits.fits_cache(request.num_tokens):
+                self._refuse(self.waiting.popleft())  # it had grown, and then it was preempted
+                continue
             prefix = self.kv.find_prefix(request)
             start = len(prefix) * self.limits.block_size
-            missing = request.num_tokens - start
+            missing = request.num_tokens + len(request.draft_token_ids) - start
             if missing > budget and not self.limits.may_be_cut(missing):
+                break
+            stop = _stop_within(request, start, budget)
+            if stop == start:
                 break
             if promised < 0:
                 promised = sum(map(self._soon_wanted, self.running))
@@ -158,12 +179,11 @@ class Scheduler:
             if self.running and wanted + promised > self.kv.num_free_besides(prefix):
                 break
             self._start(self.waiting.popleft(), prefix)
-            stop = start + min(missing, budget)
-            given = self.kv.grow(request, stop)
+            given = self.kv.grow(request, self._blocks_wanted(request, stop))
             assert given, f"no blocks for {request.request_id!r}, though they were counted"
             promised += self._soon_wanted(request)
             budget -= stop - start
-            parts.append(ScheduledRequest(request, start, stop - start))
+            parts.append(_part(request, start, stop))
         return parts
 
     def _start(self, request: Request, prefix: list[int]) -> None:
@@ -181,7 +201,8 @@ class Scheduler:
         A request is started only if they are there for all: else it would be preempted at once.
         """
         longest = self.kv.num_blocks_for(self.limits.most_tokens(request) - 1)
-        soon = self.kv.num_blocks_for(request.num_tokens) + 1
+        tokens = request.num_tokens + len(request.draft_token_ids) + self.limits.lookahead
+        soon = self.kv.num_blocks_for(tokens) + 1
         return max(0, min(soon, longest) - len(request.block_ids))
 
     # Update
@@ -192,6 +213,7 @@ class Scheduler:
             f"{len(result.sampled)} results for {len(batch.requests)} requests"
         )
         outputs, self._refused = self._refused, []
+        num_refused = len(outputs)
         for index, part in enumerate(batch.requests):
             if part.request.status is not RequestStatus.RUNNING:
                 continue  # aborted in the meantime
@@ -201,6 +223,7 @@ class Scheduler:
             new = self._advance(part, sampled, drafts)
             if new:
                 outputs.append(_said(part.request, new))
+        self.counters.sampling_steps += len(outputs) - num_refused
         self._drop_finished()
         return outputs
 
@@ -210,6 +233,10 @@ class Scheduler:
         """Bring a request up to date; returns the tokens that are new."""
         request = part.request
         computed = part.start + part.count
+        if not sampled:
+            request.num_computed_tokens = computed
+            self.kv.publish(request)
+            return ()
         if part.num_drafts:
             accepted = len(sampled) - 1
             computed -= part.num_drafts - accepted  # keys and values of other text
@@ -227,12 +254,12 @@ class Scheduler:
         request.num_computed_tokens = computed
         self.kv.publish(request)
         self.counters.generated_tokens += num_new
+        if len(request.output_token_ids) == num_new:
+            self.counters.first_tokens += 1
         if reason is not None:
             self._finish(request, reason)
         elif drafts:
-            # The token after the last draft comes without: with it no limit may be passed.
-            useful = self.limits.most_tokens(request) - request.num_tokens - 1
-            request.draft_token_ids = list(drafts[: max(0, useful)])
+            request.draft_token_ids = list(drafts[: self.limits.most_drafts(request)])
         return tuple(sampled[:num_new])
 
     def _count_drafts(self, drafted: int, accepted: int) -> None:
@@ -273,14 +300,37 @@ class Scheduler:
             self.running = [r for r in self.running if r.status is not RequestStatus.FINISHED]
 
     def metrics(self) -> dict[str, Any]:
-        """The counters, and how things stand now."""
+        """The counters, what follows from them, and how things stand now."""
+        counters = self.counters
+        decode_steps = counters.sampling_steps - counters.first_tokens
+        decode_tokens = counters.generated_tokens - counters.first_tokens
+        pairs = zip(counters.accepted_per_position, counters.drafted_per_position, strict=True)
         return {
-            **dataclasses.asdict(self.counters),
+            **dataclasses.asdict(counters),
+            "decode_steps": decode_steps,
+            "decode_tokens": decode_tokens,
+            "tokens_per_step": decode_tokens / max(1, decode_steps),
+            "acceptance_per_position": [accepted / drafted for accepted, drafted in pairs],
             "running_requests": len(self.running),
             "waiting_requests": len(self.waiting),
             "free_blocks": self.kv.pool.num_free,
             "cached_blocks": len(self.kv.prefix_cache),
         }
+
+
+def _stop_within(request: Request, start: int, budget: int) -> int:
+    """Where a part ends that begins at ``start``; there: nothing of it fits into the budget.
+
+    It holds the last known token and all drafts, or neither: the token is what is sampled after.
+    """
+    whole = request.num_tokens + len(request.draft_token_ids)
+    stop = min(whole, start + budget)
+    return stop if stop == whole else min(stop, request.num_tokens - 1)
+
+
+def _part(request: Request, start: int, stop: int) -> ScheduledRequest:
+    drafts = max(0, stop - request.num_tokens) if request.draft_token_ids else 0
+    return ScheduledRequest(request, start, stop - start, drafts)
 
 
 def _said(request: Request, new: tuple[int, ...]) -> CoreOutput:

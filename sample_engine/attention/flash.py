@@ -58,6 +58,11 @@ class FlashBackend(AttentionBackend):
         self._kernels = TritonBackend(spec) if with_triton else None
 
     @property
+    def needs_host_lengths(self) -> bool:
+        """Gathered keys are laid out on the CPU; our kernels take few queries off that."""
+        return not self.library.paged and self._kernels is None
+
+    @property
     def description(self) -> str:
         """The library, and what it does not do itself."""
         if self.library.paged:

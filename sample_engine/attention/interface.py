@@ -90,6 +90,11 @@ class AttentionBackend(abc.ABC):
         self.spec = spec
 
     @property
+    def needs_host_lengths(self) -> bool:
+        """Whether one query per request needs the exact ``seq_lens_cpu``; else bounds will do."""
+        return False
+
+    @property
     def description(self) -> str:
         """The name, and what else a user should know of what runs: libraries, fallbacks."""
         return self.name

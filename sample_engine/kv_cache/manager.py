@@ -24,13 +24,24 @@ class _Known:
 
 
 class KVCacheManager:
-    """Blocks of ``block_size`` tokens for requests; ``request.block_ids`` is kept up to date."""
+    """Blocks of ``block_size`` tokens for requests; ``request.block_ids`` is kept up to date.
 
-    def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool) -> None:
+    ``sees_next_token``: what a block holds of its last token depends on the token after it, too (a
+    draft head gets both). Then a block is found only by texts that have this token in common.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        enable_prefix_caching: bool,
+        sees_next_token: bool = False,
+    ) -> None:
         self.pool = BlockPool(num_blocks)
         self.block_size = block_size
         self.prefix_cache = PrefixCache()
         self._caching = enable_prefix_caching
+        self._ahead = int(sees_next_token)
         self._known: dict[int, _Known] = {}  # by Request.arrival, which no two requests share
 
     def num_blocks_for(self, num_tokens: int) -> int:
@@ -74,14 +85,18 @@ class KVCacheManager:
         """Let the full blocks that are computed be found by requests that begin alike."""
         if not self._caching:
             return
-        known = self._known[request.arrival]
-        num_full = request.num_computed_tokens // self.block_size
-        if num_full <= known.published:
+        known = request.num_computed_tokens
+        if self._ahead:
+            # All tokens may be computed, where the one that ended the text had been a draft.
+            known = min(known, request.num_tokens - 1)
+        num_full = known // self.block_size
+        entry = self._known[request.arrival]
+        if num_full <= entry.published:
             return
         hashes = self._hashes(request, num_full)
-        for index in range(known.published, num_full):
+        for index in range(entry.published, num_full):
             self.prefix_cache.put(hashes[index], request.block_ids[index])
-        known.published = num_full
+        entry.published = num_full
 
     def release(self, request: Request, *, forget: bool) -> None:
         """Take a request's blocks. ``forget``: for good, it will not come again.
@@ -100,5 +115,6 @@ class KVCacheManager:
         size = self.block_size
         for index in range(len(hashes), num_full):
             parent = hashes[-1] if hashes else ROOT_HASH
-            hashes.append(block_hash(parent, request.token_ids(index * size, (index + 1) * size)))
+            tokens = request.token_ids(index * size, (index + 1) * size + self._ahead)
+            hashes.append(block_hash(parent, tokens))
         return hashes

@@ -5,6 +5,8 @@ It does not know what a block holds or for whom.
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 from sample_engine.attention.interface import AttentionSpec, LayerCache
@@ -22,22 +24,35 @@ def bytes_per_block(spec: AttentionSpec, num_layers: int) -> int:
 
 
 def num_blocks_on_cpu(
-    spec: AttentionSpec, num_layers: int, max_model_len: int, max_num_seqs: int
+    spec: AttentionSpec,
+    num_layers: int,
+    max_model_len: int,
+    max_num_seqs: int,
+    more_bytes: int = 0,
 ) -> int:
-    """Blocks for so many requests of full length, up to 1 GiB, and the null block."""
+    """Blocks for so many requests of full length, up to 1 GiB, and the null block.
+
+    ``more_bytes``: what a block takes besides, in a speculator's cache.
+    """
     wanted = max_num_seqs * -(-max_model_len // spec.block_size)
-    return 1 + max(1, min(wanted, _MOST_BYTES_ON_CPU // bytes_per_block(spec, num_layers)))
+    size = bytes_per_block(spec, num_layers) + more_bytes
+    return 1 + max(1, min(wanted, _MOST_BYTES_ON_CPU // size))
 
 
 def num_blocks_on_gpu(
-    spec: AttentionSpec, num_layers: int, peak_bytes: int, utilization: float
+    spec: AttentionSpec,
+    num_layers: int,
+    peak_bytes: int,
+    utilization: float,
+    more_bytes: int = 0,
 ) -> int:
     """Blocks that fit into a part of what is free now, less what a step needs at its peak.
 
-    Raises :class:`ConfigError` where there is no room for any.
+    ``more_bytes``: what a block takes besides, in a speculator's cache. Raises
+    :class:`ConfigError` where there is no room for any.
     """
     free, total = torch.cuda.mem_get_info(spec.device)
-    size = bytes_per_block(spec, num_layers)
+    size = bytes_per_block(spec, num_layers) + more_bytes
     count = (int(free * utilization) - peak_bytes) // size
     if count < 2:
         raise ConfigError(
@@ -50,10 +65,39 @@ def num_blocks_on_gpu(
 
 
 def allocate_caches(spec: AttentionSpec, num_layers: int, num_blocks: int) -> list[LayerCache]:
-    """Caches of all layers, filled with zeros: unwritten slots must not hold NaN."""
+    """Caches of all layers, filled with zeros: unwritten slots must not hold NaN.
+
+    Raises :class:`ConfigError` where the device has no room for them.
+    """
+    needed = num_blocks * bytes_per_block(spec, num_layers)
+    free = _free_on_cpu() if spec.device.type == "cpu" else None
+    if free is not None and needed > free:  # the system would promise it, and kill who uses it
+        raise ConfigError(_no_room(spec, num_blocks, needed, free))
     shape = (2, num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim)
     caches = []
-    for _ in range(num_layers):
-        key, value = torch.zeros(shape, dtype=spec.dtype, device=spec.device)
-        caches.append(LayerCache(key, value))
+    try:
+        for _ in range(num_layers):
+            key, value = torch.zeros(shape, dtype=spec.dtype, device=spec.device)
+            caches.append(LayerCache(key, value))
+    except torch.cuda.OutOfMemoryError:
+        free = torch.cuda.mem_get_info(spec.device)[0]
+        raise ConfigError(_no_room(spec, num_blocks, needed, free)) from None
     return caches
+
+
+def _no_room(spec: AttentionSpec, num_blocks: int, needed: int, free: int) -> str:
+    return (
+        f"num_blocks={num_blocks} with block_size={spec.block_size} is too large: keys and values "
+        f"take {needed / 2**30:.1f} GiB, and on {spec.device} {free / 2**30:.1f} GiB are free. "
+        "Lower num_blocks, or leave it None."
+    )
+
+
+def _free_on_cpu() -> int | None:
+    """Bytes that the system can give without swapping; None: it does not say."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as file:
+        for line in file:
+            name, _, amount = line.partition(":")
+            if name == "MemAvailable":
+                return int(amount.split()[0]) << 10
+    return None

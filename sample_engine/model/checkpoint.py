@@ -81,7 +81,7 @@ def read(path: Path, parts: Parts, place: Callable[[Tensor], Tensor]) -> dict[st
     """Return each parameter from a file; ``place`` moves a tensor to its device and dtype.
 
     Names and shapes are checked before anything is moved. Raises :class:`WeightsError` where the
-    file is missing, corrupt or holds something else.
+    file is missing, corrupt, holds something else or numbers that are not finite.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -98,12 +98,12 @@ def read(path: Path, parts: Parts, place: Callable[[Tensor], Tensor]) -> dict[st
                     + "\n".join(f"  {line}" for line in wrong)
                     + "\nUse the config.json that was saved with these weights."
                 )
-            return {
-                name: torch.cat(
-                    [place(_floating(path, part, file.get_tensor(part.name))) for part in row]
-                )
-                for name, row in parts.items()
-            }
+
+            def placed(part: Part) -> Tensor:
+                tensor = _floating(path, part, file.get_tensor(part.name))
+                return _finite(path, part, place(tensor))
+
+            return {name: torch.cat([placed(part) for part in row]) for name, row in parts.items()}
     except (SafetensorError, OSError) as error:
         raise WeightsError(_corrupt(path, error)) from error
 
@@ -149,6 +149,20 @@ def _floating(path: Path, part: Part, tensor: Tensor) -> Tensor:
         raise WeightsError(
             f"{part.name} in {str(path)!r} is of {tensor.dtype}: quantized weights are not read. "
             "Save them as bfloat16, float16 or float32."
+        )
+    return tensor
+
+
+def _finite(path: Path, part: Part, tensor: Tensor) -> Tensor:
+    """Refuse NaN and infinity, on the device and in the precision in which they would compute.
+
+    Least and most are found in one pass without another tensor, and a NaN is both of them.
+    """
+    if not all(bool(torch.isfinite(end)) for end in torch.aminmax(tensor)):
+        raise WeightsError(
+            f"{part.name} in {str(path)!r} holds numbers that are not finite in {tensor.dtype}: "
+            "the weights were damaged when they were trained or saved, or need a dtype of a "
+            "greater range. Save them anew."
         )
     return tensor
 

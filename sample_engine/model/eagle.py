@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from sample_engine.model.config import LlamaConfig
-from sample_engine.model.llama import Attend, Attention, RMSNorm, SwiGLU, rope_angles
+from sample_engine.model.llama import Attend, Attention, Linear, RMSNorm, SwiGLU, rope_angles
 
 __all__ = ["EagleConfig", "EagleHead"]
 
@@ -75,14 +75,14 @@ class EagleHead(nn.Module):  # type: ignore[misc]  # torch is not followed
         layer = config.layer
         size, eps = layer.hidden_size, layer.rms_norm_eps
         self.aux_norms = nn.ModuleList(RMSNorm(size, eps) for _ in config.aux_layers)
-        self.fuse_proj = nn.Linear(len(config.aux_layers) * size, size, bias=False)
+        self.fuse_proj = Linear(len(config.aux_layers) * size, size)
         self.embed_norm = RMSNorm(size, eps)
         self.hidden_norm = RMSNorm(size, eps)
         self.self_attn = Attention(layer, in_size=2 * size)
         self.post_attention_layernorm = RMSNorm(size, eps)
         self.mlp = SwiGLU(size, layer.intermediate_size)
         self.norm = RMSNorm(size, eps)
-        self.lm_head = nn.Linear(size, layer.vocab_size, bias=False)
+        self.lm_head = Linear(size, layer.vocab_size)
 
     def fuse(
         self,
@@ -103,8 +103,9 @@ class EagleHead(nn.Module):  # type: ignore[misc]  # torch is not followed
         layer = self.config.layer
         cos, sin = rope_angles(positions, layer.head_dim, layer.rope_theta)
         x = torch.cat((self.embed_norm(embeddings), self.hidden_norm(hidden)), dim=-1)
-        x = hidden + self.self_attn(x, cos, sin, partial(attend, 0))
-        return cast(Tensor, x + self.mlp(self.post_attention_layernorm(x)))
+        mixed = self.self_attn(x, cos, sin, partial(attend, 0))
+        x, normed = self.post_attention_layernorm.of_sum(hidden, mixed)
+        return cast(Tensor, self.mlp(normed, x))
 
     def compute_logits(
         self,

@@ -17,12 +17,22 @@ from functools import partial
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sample_engine.model import ops
 from sample_engine.model.config import LlamaConfig
+from sample_engine.model.ops import rope_angles
 
-__all__ = ["Attend", "Attention", "DecoderLayer", "Llama", "RMSNorm", "SwiGLU", "rope_angles"]
+__all__ = [
+    "Attend",
+    "Attention",
+    "DecoderLayer",
+    "Linear",
+    "Llama",
+    "RMSNorm",
+    "SwiGLU",
+    "rope_angles",
+]
 
 # (layer index, q [T, H, D], k [T, K, D], v [T, K, D]) -> [T, H, D]. q and k come with RoPE applied.
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -43,33 +53,39 @@ class RMSNorm(nn.Module):  # type: ignore[misc]  # torch is not followed
         x: Tensor,  # [T, C]
     ) -> Tensor:
         """Return the normed tokens, in the dtype of ``x``."""
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
-        return wide.to(x.dtype) * self.weight
+        return ops.rms_norm(x, self.weight, self.eps)
+
+    def of_sum(
+        self,
+        x: Tensor,  # [T, C]
+        delta: Tensor,  # [T, C]
+    ) -> tuple[Tensor, Tensor]:  # [T, C], [T, C]
+        """Return ``x + delta``, and that normed."""
+        return ops.add_rms_norm(x, delta, self.weight, self.eps)
 
 
-def rope_angles(
-    positions: Tensor,  # [T] int64
-    head_dim: int,
-    theta: float,
-) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine of the rotation of each position: ``[T, 1, D / 2]``, float32.
+class Linear(nn.Linear):  # type: ignore[misc]  # torch is not followed
+    """A linear layer without a bias."""
 
-    They are worked out anew in each pass: a buffer would lose its digits in ``.to(bfloat16)``.
-    """
-    pairs = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device)
-    angles = positions[:, None, None].float() * theta ** (-pairs / head_dim)
-    return angles.cos(), angles.sin()
+    def __init__(self, in_size: int, out_size: int) -> None:
+        super().__init__(in_size, out_size, bias=False)
 
+    def forward(
+        self,
+        x: Tensor,  # [T, in]
+    ) -> Tensor:
+        """Return ``[T, out]``."""
+        return ops.linear(x, self.weight)
 
-def _rotate(
-    x: Tensor,  # [T, H or K, D]
-    cos: Tensor,  # [T, 1, D / 2]
-    sin: Tensor,  # [T, 1, D / 2]
-) -> Tensor:
-    """Turn the pairs ``(x[i], x[i + D / 2])``; in float32, returned in the dtype of ``x``."""
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    def added_to(
+        self,
+        residual: Tensor,  # [T, out]
+        x: Tensor,  # [T, in]
+    ) -> Tensor:
+        """Return ``residual + self(x)``, in one go where nobody looks at ``self(x)``."""
+        if self.training or torch.is_grad_enabled():
+            return cast(Tensor, residual + self(x))
+        return ops.linear(x, self.weight, residual)
 
 
 class Attention(nn.Module):  # type: ignore[misc]  # torch is not followed
@@ -84,8 +100,8 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is not followed
         )
         self.head_dim = config.head_dim
         size = config.hidden_size
-        self.qkv_proj = nn.Linear(in_size or size, sum(self.heads) * self.head_dim, bias=False)
-        self.o_proj = nn.Linear(self.heads[0] * self.head_dim, size, bias=False)
+        self.qkv_proj = Linear(in_size or size, sum(self.heads) * self.head_dim)
+        self.o_proj = Linear(self.heads[0] * self.head_dim, size)
 
     def forward(
         self,
@@ -95,10 +111,25 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is not followed
         attend: LayerAttend,
     ) -> Tensor:
         """Return what each token gathers from those it may see."""
+        return self.gathered(attend(*self.queries_keys_values(x, cos, sin)))
+
+    def queries_keys_values(
+        self,
+        x: Tensor,  # [T, C]
+        cos: Tensor,  # [T, 1, D / 2]
+        sin: Tensor,  # [T, 1, D / 2]
+    ) -> tuple[Tensor, Tensor, Tensor]:  # [T, H, D], [T, K, D], [T, K, D]
+        """Return what goes to ``attend``, with RoPE applied."""
         qkv = self.qkv_proj(x).view(x.shape[0], sum(self.heads), self.head_dim)
         q, k, v = qkv.split(self.heads, dim=1)
-        out = attend(_rotate(q, cos, sin), _rotate(k, cos, sin), v)
-        return cast(Tensor, self.o_proj(out.reshape(x.shape[0], -1)))
+        return (*ops.rotate(q, k, cos, sin), v)
+
+    def gathered(
+        self,
+        out: Tensor,  # [T, H, D], from attend
+    ) -> Tensor:
+        """Return the contribution ``[T, C]`` to the residual stream."""
+        return cast(Tensor, self.o_proj(out.reshape(out.shape[0], -1)))
 
 
 class SwiGLU(nn.Module):  # type: ignore[misc]  # torch is not followed
@@ -106,16 +137,16 @@ class SwiGLU(nn.Module):  # type: ignore[misc]  # torch is not followed
 
     def __init__(self, hidden_size: int, intermediate_size: int) -> None:
         super().__init__()
-        self.gate_up_proj = nn.Linear(hidden_size, 2 * intermediate_size, bias=False)
-        self.down_proj = nn.Linear(intermediate_size, hidden_size, bias=False)
+        self.gate_up_proj = Linear(hidden_size, 2 * intermediate_size)
+        self.down_proj = Linear(intermediate_size, hidden_size)
 
     def forward(
         self,
-        x: Tensor,  # [T, C]
+        x: Tensor,  # [T, C], normed
+        stream: Tensor,  # [T, C]
     ) -> Tensor:
-        """Return ``down(silu(gate(x)) * up(x))``."""
-        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
-        return cast(Tensor, self.down_proj(F.silu(gate) * up))
+        """Return ``stream + down(silu(gate(x)) * up(x))``."""
+        return self.down_proj.added_to(stream, ops.silu_and_mul(self.gate_up_proj(x)))
 
 
 class DecoderLayer(nn.Module):  # type: ignore[misc]  # torch is not followed
@@ -136,8 +167,26 @@ class DecoderLayer(nn.Module):  # type: ignore[misc]  # torch is not followed
         attend: LayerAttend,
     ) -> Tensor:
         """Return the residual stream after this layer."""
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, attend)
-        return cast(Tensor, x + self.mlp(self.post_attention_layernorm(x)))
+        return self.after_attention(x, attend(*self.before_attention(x, cos, sin)))
+
+    def before_attention(
+        self,
+        x: Tensor,  # [T, C]
+        cos: Tensor,  # [T, 1, D / 2]
+        sin: Tensor,  # [T, 1, D / 2]
+    ) -> tuple[Tensor, Tensor, Tensor]:  # [T, H, D], [T, K, D], [T, K, D]
+        """Return what goes to ``attend``: the piece of the layer before it."""
+        normed = self.input_layernorm(x)
+        return self.self_attn.queries_keys_values(normed, cos, sin)
+
+    def after_attention(
+        self,
+        x: Tensor,  # [T, C]
+        out: Tensor,  # [T, H, D], from attend
+    ) -> Tensor:
+        """Return the residual stream after this layer: the piece of the layer after ``attend``."""
+        x, normed = self.post_attention_layernorm.of_sum(x, self.self_attn.gathered(out))
+        return cast(Tensor, self.mlp(normed, x))
 
 
 class Llama(nn.Module):  # type: ignore[misc]  # torch is not followed
@@ -149,9 +198,9 @@ class Llama(nn.Module):  # type: ignore[misc]  # torch is not followed
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.lm_head: nn.Linear | None = None
+        self.lm_head: Linear | None = None
         if not config.tie_word_embeddings:
-            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+            self.lm_head = Linear(config.hidden_size, config.vocab_size)
 
     def forward(
         self,
@@ -179,4 +228,4 @@ class Llama(nn.Module):  # type: ignore[misc]  # torch is not followed
     ) -> Tensor:
         """Return the logits ``[N, vocabulary]`` in float32."""
         head = self.embed_tokens if self.lm_head is None else self.lm_head
-        return F.linear(hidden, head.weight).float()
+        return ops.linear(hidden, head.weight).float()

@@ -6,7 +6,9 @@ It knows requests and tokens, and no text.
 from __future__ import annotations
 
 import abc
+import contextlib
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +16,14 @@ from typing import Any
 
 from sample_engine import errors
 from sample_engine.config import EngineConfig, WorkerMethod
-from sample_engine.errors import ConfigError, EngineDeadError, EngineError, PromptError, RemoteError
+from sample_engine.errors import (
+    ConfigError,
+    EngineDeadError,
+    EngineError,
+    PromptError,
+    RemoteError,
+    WeightsError,
+)
 from sample_engine.outputs import CoreOutput
 from sample_engine.process.core_handle import CoreHandle
 from sample_engine.process.core_process import Core, CoreFactory, make_engine_core, refusal
@@ -23,15 +32,13 @@ from sample_engine.process.messages import (
     Abort,
     Add,
     Failed,
-    MessageError,
     Metrics,
     MetricsWanted,
     Outputs,
     Ready,
     Stage,
     ToFrontEnd,
-    decode_to_core,
-    encode,
+    why_not_sent,
 )
 from sample_engine.process.start_method import StartDecision, choose_start_method
 from sample_engine.request import SamplingParams
@@ -50,6 +57,13 @@ class CoreClient(abc.ABC):
     info: Mapping[str, Any]
 
     @abc.abstractmethod
+    def check(self) -> None:
+        """Raise :class:`EngineDeadError` if nothing can be asked: dead, or another process' core.
+
+        It waits for nothing, a lock included.
+        """
+
+    @abc.abstractmethod
     def add_request(
         self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
     ) -> None:
@@ -60,7 +74,10 @@ class CoreClient(abc.ABC):
 
     @abc.abstractmethod
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Nothing more is wanted of these; outputs on their way may still come."""
+        """Nothing more is wanted of these; outputs on their way may still come.
+
+        A core that is gone computes nothing anyway: the next call tells of it.
+        """
 
     @abc.abstractmethod
     def get_outputs(self, timeout: float | None = None) -> list[CoreOutput]:
@@ -72,7 +89,10 @@ class CoreClient(abc.ABC):
 
     @abc.abstractmethod
     def shutdown(self) -> None:
-        """Let go of everything; twice does no harm."""
+        """Let go of everything, from any thread; twice does no harm.
+
+        Calls of other threads that are under way end with :class:`EngineDeadError`.
+        """
 
 
 def make_client(
@@ -94,14 +114,26 @@ class InprocClient(CoreClient):
     def __init__(self, config: EngineConfig, factory: CoreFactory, decision: StartDecision) -> None:
         self._owner = os.getpid()
         self._core: Core | None = factory(config)
+        self._turn = threading.RLock()  # a step, or the end
         self._waiting: list[CoreOutput] = []
         self.info = {**self._core.info(), **_about(decision, self._owner)}
 
     @property
     def _running(self) -> Core:
-        if self._core is None:
+        if os.getpid() != self._owner:
+            # Threads that torch computes with did not come along: a step would wait for them.
+            raise EngineDeadError(
+                f"The engine core runs in process {self._owner}, from which this one was forked: "
+                "make a new engine here, with a process of its own (worker_method='spawn')."
+            )
+        core = self._core
+        if core is None:
             raise EngineDeadError("The engine core was shut down: make a new engine.")
-        return self._core
+        return core
+
+    def check(self) -> None:
+        """Raise :class:`EngineDeadError` if there is no core here."""
+        _ = self._running
 
     def add_request(
         self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
@@ -115,19 +147,22 @@ class InprocClient(CoreClient):
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget requests."""
-        self._running.abort(list(request_ids))
+        with contextlib.suppress(EngineDeadError):
+            self._running.abort(list(request_ids))
 
     def get_outputs(self, timeout: float | None = None) -> list[CoreOutput]:
         """Compute a step; ``timeout`` has no meaning here."""
         found, self._waiting = self._waiting, []
-        core = self._running
-        if core.has_unfinished():
-            try:
-                with interrupts_deferred():
-                    found += core.step()
-            except Exception:
-                self._core = None  # half a step is computed: nothing can be said of the rest
-                raise
+        self.check()  # before the lock: in a forked child nobody may be left to release it
+        with self._turn:
+            core = self._running
+            if core.has_unfinished():
+                try:
+                    with interrupts_deferred():
+                        found += core.step()
+                except Exception:
+                    self._core = None  # half a step is computed: nothing can be said of the rest
+                    raise
         return found
 
     def metrics(self) -> dict[str, Any]:
@@ -136,9 +171,12 @@ class InprocClient(CoreClient):
 
     def shutdown(self) -> None:
         """Let go of the core; in a child that was forked from its owner, leave it alone."""
+        if os.getpid() != self._owner:
+            return
         core, self._core = self._core, None
-        if core is not None and os.getpid() == self._owner:
-            core.shutdown()
+        if core is not None:
+            with self._turn:  # a step of another thread ends first
+                core.shutdown()
 
 
 class ProcessClient(CoreClient):
@@ -164,6 +202,10 @@ class ProcessClient(CoreClient):
             self._handle.end(0)
             raise
 
+    def check(self) -> None:
+        """Raise :class:`EngineDeadError` if the process is known to be gone."""
+        self._handle.check()
+
     def add_request(
         self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
     ) -> None:
@@ -174,7 +216,7 @@ class ProcessClient(CoreClient):
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget requests."""
-        self._handle.send(Abort(list(request_ids)))
+        self._handle.send(Abort(list(request_ids)), quiet=True)
 
     def get_outputs(self, timeout: float | None = None) -> list[CoreOutput]:
         """Wait for outputs. Raises :class:`EngineDeadError` or :class:`RemoteError`."""
@@ -250,20 +292,20 @@ class ProcessClient(CoreClient):
 
 def _check_request(message: Add) -> None:
     """Refuse what would not arrive as it was sent: numbers that are none, or too large."""
-    try:
-        decode_to_core(encode(message))
-    except (MessageError, TypeError, ValueError, OverflowError) as error:
+    why = why_not_sent(message)
+    if why is not None:
         raise PromptError(
             f"Request {message.request_id!r} with {message.params!r} cannot be sent to the engine "
-            f"core: {error}"
-        ) from None
+            f"core: {why}."
+        )
 
 
 def _remote_error(failed: Failed, name: str) -> EngineError:
     """The error of a core as one of this process, with the traceback of the other.
 
     An error of the engine's own at the start is raised as what it is, so that callers can filter on
-    it whatever the start method.
+    it whatever the start method. A setting or weights that are refused need no traceback: where in
+    the core that was found helps nobody.
     """
     remote = RemoteError(
         f"{name} failed while {failed.doing}: {failed.error_type}: {failed.text}\n\n"
@@ -273,7 +315,8 @@ def _remote_error(failed: Failed, name: str) -> EngineError:
     if not (isinstance(kind, type) and issubclass(kind, EngineError)):
         return remote
     error = kind(failed.text)
-    error.__cause__ = remote
+    if not isinstance(error, (ConfigError, WeightsError)):
+        error.__cause__ = remote
     return error
 
 

@@ -1,7 +1,8 @@
 """Owns a core's process as the front end holds it: its pipe, its life and its death.
 
-Whoever waits for a message waits for the death, too, so that a dead core is noticed at once. It
-does not know what the messages mean.
+Whoever waits for a message waits for the death, too, so that a dead core is noticed at once. One
+thread at a time holds it; :meth:`CoreHandle.end` of another thread, or of a signal handler, gets in
+between. It does not know what the messages mean.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import os
 import signal
 import socket
 import struct
+import threading
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe, wait
+from typing import TypeVar
 
 from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.errors import EngineDeadError
@@ -40,6 +44,11 @@ _TERMINATE_SECONDS = 2.0
 _LAST_SECONDS = 1.0
 # Messages that are read at one go: so many that a fast core does not keep the reader for ever.
 _MOST_AT_ONCE = 64
+_Result = TypeVar("_Result")
+
+
+class _Over(Exception):
+    """Nothing can be said to the process any more; ``CoreHandle._why`` says why."""
 
 
 class CoreHandle:
@@ -51,6 +60,12 @@ class CoreHandle:
         self._connection, theirs = Pipe()
         self._words = LastWords()
         self._death: EngineDeadError | None = None
+        self._death_told = False
+        # A signal handler may end the process in the middle of a call of its own thread.
+        self._turn = threading.RLock()
+        self._to_end = False
+        self._waking = threading.RLock()
+        self._wake: tuple[int, int] | None = None  # a pipe: readable once somebody ends the process
         self._watched: list[int] = []  # readable once the process is dead; the best one last
         to_close = self._connection if method is WorkerMethod.FORK else None
         order = CoreOrder(theirs, factory, config, self._owner, self._words, to_close)
@@ -66,6 +81,7 @@ class CoreHandle:
         with contextlib.suppress(AttributeError, OSError):
             # The sentinel alone does not tell of the death if a child of the core holds it.
             self._watched.append(os.pidfd_open(self.pid))
+        self._wake = os.pipe()  # made after the core, which has no use for it
         _limit_waits(self._connection)
 
     @property
@@ -73,66 +89,62 @@ class CoreHandle:
         """The process, for messages."""
         return f"The engine core (pid {self.pid}, started by {self._method.value})"
 
-    def send(self, message: ToCore) -> None:
-        """Say something. Raises :class:`EngineDeadError` if nobody hears it."""
-        self._check()
+    def check(self) -> None:
+        """Raise :class:`EngineDeadError` if nobody hears, or it is not this process' to say."""
+        if self._is_over():
+            raise self._why()
+
+    def send(self, message: ToCore, *, quiet: bool = False) -> None:
+        """Say something. Raises :class:`EngineDeadError` if nobody hears it.
+
+        ``quiet``: nothing is raised, and it is left to the next call to tell of a death.
+        """
         try:
-            with interrupts_deferred():
-                self._connection.send_bytes(encode(message))
-        except BlockingIOError:
-            raise self._stuck("does not take what it is told") from None
-        except OSError:
-            raise self._dead() from None
+            self._in_turn(lambda: self._send(message))
+        except _Over:
+            if not quiet:
+                raise self._why() from None
 
     def receive(self, timeout: float | None) -> list[ToFrontEnd]:
         """Wait for messages and return all that are there; none after ``timeout`` seconds.
 
         Raises :class:`EngineDeadError` when the process is dead and all that it said has been read.
         """
-        self._check()
-        ready = wait([self._connection, *self._watched], timeout)
-        if not ready:
-            return []
-        found: list[ToFrontEnd] = []
         try:
-            with interrupts_deferred():
-                while len(found) < _MOST_AT_ONCE and self._connection.poll(0):
-                    found.append(decode_to_front_end(self._connection.recv_bytes(MOST_BYTES)))
-        except BlockingIOError:
-            raise self._stuck("stopped in the middle of a message") from None
-        except MessageError as error:
-            self._end_now(f"{self.name} was ended: {error}")
-            raise
-        except (EOFError, OSError):
-            if not found:
-                raise self._dead() from None
-        if not found:  # nothing to read, and still something was ready: the process has ended
-            raise self._dead()
-        return found
+            return self._in_turn(lambda: self._receive(timeout))
+        except _Over:
+            raise self._why() from None
 
     def end(self, seconds: float) -> None:
         """End the process: ask, and after some seconds terminate, and kill; twice does no harm.
 
-        In a child that was forked from its owner it is left alone: it is not the child's.
+        Calls of other threads that are under way end with :class:`EngineDeadError`. In a child that
+        was forked from its owner it is left alone: it is not the child's.
         """
         if self._death is not None or os.getpid() != self._owner:
             return
         deadline = time.monotonic() + seconds
-        with contextlib.suppress(EngineDeadError, MessageError):
-            self.send(Stop())
-            while (left := deadline - time.monotonic()) > 0:
-                # A core that waits for somebody to read cannot hear the word.
-                if any(isinstance(message, Stopped) for message in self.receive(left)):
-                    break
-        if self._death is None:
-            self._wait_for_end(max(0.1, deadline - time.monotonic()))
-            self._end_now(f"{self.name} was shut down: make a new engine.")
+        self._to_end = True
+        with self._waking:
+            if self._wake is not None:
+                os.write(self._wake[1], b"!")
+        if not self._turn.acquire(timeout=max(seconds, _LAST_SECONDS)):
+            # A thread waits in the middle of a message. The death lets it go.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self._turn.acquire()
+        try:
+            if self._death is None:
+                self._end(deadline)
+        finally:
+            self._turn.release()
 
     def give_up(self, why: str) -> None:
         """End the process at once; ``why`` is what is said to whoever still wants something."""
-        if self._death is None:
-            self._wait_for_end(_LAST_SECONDS)  # most likely it is about to end by itself
-            self._end_now(f"{self.name} {why}")
+        with self._turn:
+            if self._death is None:
+                self._wait_for_end(_LAST_SECONDS)  # most likely it is about to end by itself
+                self._end_now(f"{self.name} {why}")
 
     def stacks(self) -> str:
         """Make the process write what its threads do, and return it; "" if it does not."""
@@ -147,29 +159,109 @@ class CoreHandle:
                 return self._words.since(before)
         return ""
 
-    def _check(self) -> None:
+    @property
+    def _shut_down(self) -> str:
+        return f"{self.name} was shut down: make a new engine."
+
+    def _is_over(self) -> bool:
+        return self._death is not None or self._to_end or os.getpid() != self._owner
+
+    def _why(self) -> EngineDeadError:
+        """Why nothing can be said any more. Of a death all of it once, then where that was said."""
         if self._death is not None:
-            raise EngineDeadError(str(self._death))
+            first, more, _ = str(self._death).partition("\n")
+            told, self._death_told = self._death_told, True
+            if told and more:
+                return EngineDeadError(f"{first} The first error that told of it says more.")
+            return EngineDeadError(str(self._death))
         if os.getpid() != self._owner:
-            raise EngineDeadError(
+            return EngineDeadError(
                 f"{self.name} belongs to process {self._owner}, from which this one was forked: "
                 "make a new engine here."
             )
+        return EngineDeadError(self._shut_down)
 
-    def _stuck(self, what: str) -> EngineDeadError:
-        stacks = self.stacks()
-        return self._end_now(
-            f"{self.name} {what} for {_STUCK_SECONDS} seconds and was ended. Its stacks:\n{stacks}"
-        )
+    def _in_turn(self, call: Callable[[], _Result]) -> _Result:
+        """Let one thread at a time talk to the process, and none once somebody ends it."""
+        if self._is_over():
+            raise _Over  # before the lock: in a forked child nobody may be left to release it
+        with self._turn:
+            if self._is_over():
+                raise _Over
+            return call()
 
-    def _dead(self) -> EngineDeadError:
-        """Reap the process and say what became of it."""
-        self._wait_for_end(_REAP_SECONDS)
-        words = self._words.tail()
-        said = f"\nIt last wrote on its stderr:\n{words}" if words else ""
-        return self._end_now(f"{self.name} {_ending(self._exit_code())}.{said}")
+    def _send(self, message: ToCore) -> None:
+        try:
+            with interrupts_deferred():
+                self._connection.send_bytes(encode(message))
+        except BlockingIOError:
+            raise self._stuck("does not take what it is told") from None
+        except OSError:
+            raise self._dead() from None
 
-    def _end_now(self, why: str) -> EngineDeadError:
+    def _receive(self, timeout: float | None, *, ending: bool = False) -> list[ToFrontEnd]:
+        """Wait and read; ``ending``: for the thread that ends the process, the others are woken."""
+        woken = self._wake[:1] if self._wake is not None and not ending else ()
+        try:
+            ready = wait([self._connection, *self._watched, *woken], timeout)
+        except (OSError, ValueError):
+            if self._is_over():  # a signal handler has ended the process meanwhile
+                raise _Over from None
+            raise
+        if not ending and self._is_over():
+            raise _Over
+        if not ready:
+            return []
+        found: list[ToFrontEnd] = []
+        try:
+            with interrupts_deferred():
+                while len(found) < _MOST_AT_ONCE and self._connection.poll(0):
+                    found.append(decode_to_front_end(self._connection.recv_bytes(MOST_BYTES)))
+        except BlockingIOError:
+            raise self._stuck("stopped in the middle of a message") from None
+        except MessageError as error:
+            self._end_now(f"{self.name} was ended: {error}")
+            self._death_told = True
+            raise
+        except (EOFError, OSError):
+            if not found:
+                raise self._dead() from None
+        if not found:  # nothing to read, and still something was ready: the process has ended
+            raise self._dead()
+        return found
+
+    def _end(self, deadline: float) -> None:
+        with contextlib.suppress(_Over, MessageError):
+            self._send(Stop())
+            while (left := deadline - time.monotonic()) > 0:
+                # A core that waits for somebody to read cannot hear the word.
+                if any(isinstance(word, Stopped) for word in self._receive(left, ending=True)):
+                    break
+        if self._death is None:
+            self._wait_for_end(max(0.1, deadline - time.monotonic()))
+            self._end_now(self._shut_down)
+
+    def _stuck(self, what: str) -> _Over:
+        if self._death is None:
+            stacks = self.stacks()
+            self._end_now(
+                f"{self.name} {what} for {_STUCK_SECONDS} seconds and was ended.\n"
+                f"Its stacks:\n{stacks}"
+            )
+        return _Over()
+
+    def _dead(self) -> _Over:
+        """Reap the process and note what became of it."""
+        if self._death is None:
+            self._wait_for_end(_REAP_SECONDS)
+            words = self._words.tail()
+            said = f"\nIt last wrote on its stderr:\n{words}" if words else ""
+            self._end_now(f"{self.name} {_ending(self._exit_code())}.{said}")
+        return _Over()
+
+    def _end_now(self, why: str) -> None:
+        if self._death is not None:  # a signal handler was faster
+            return
         self._death = EngineDeadError(why)
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self._wait_for_end(0):
@@ -178,27 +270,30 @@ class CoreHandle:
             self._wait_for_end(_TERMINATE_SECONDS)
         self._exit_code()  # reaps it
         self._close()
-        return self._death
 
     def _wait_for_end(self, seconds: float) -> bool:
         """Whether the process is dead, after at most so many seconds.
 
         Not ``join``, which waits for the sentinel, and that a child of the core may hold open.
         """
-        return bool(wait(self._watched[-1:], seconds))
+        return not self._watched or bool(wait(self._watched[-1:], seconds))
 
     def _exit_code(self) -> int | None:
         """The exit code of the dead process; None if somebody else has reaped it."""
         deadline = time.monotonic() + _LAST_SECONDS
-        while self._process.exitcode is None and time.monotonic() < deadline:
-            time.sleep(0.005)  # a fork server reaps it, and tells
-        return self._process.exitcode
+        with contextlib.suppress(ValueError):  # closed by a signal handler meanwhile
+            while self._process.exitcode is None and time.monotonic() < deadline:
+                time.sleep(0.005)  # a fork server reaps it, and tells
+            return self._process.exitcode
+        return None
 
     def _close(self) -> None:
         """Give all descriptors back."""
         self._connection.close()
         self._words.close()
-        for fd in self._watched[1:]:
+        with self._waking:
+            wake, self._wake = self._wake, None
+        for fd in (*self._watched[1:], *(wake or ())):
             os.close(fd)
         if self._watched:
             self._watched = []

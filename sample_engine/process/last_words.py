@@ -44,8 +44,8 @@ class LastWords:
         return self._fd
 
     def size(self) -> int:
-        """Return how much has been written."""
-        return os.fstat(self._fd).st_size
+        """Return how much has been written; 0 once it is closed."""
+        return os.fstat(self._fd).st_size if self._fd >= 0 else 0
 
     def tail(self) -> str:
         """Return the last lines; from the crash on if there was one. "" if nothing was written."""
@@ -58,6 +58,8 @@ class LastWords:
 
     def since(self, start: int) -> str:
         """Return what was written from ``start`` on, without the frames below the core's loop."""
+        if self._fd < 0:
+            return ""
         text = os.pread(self._fd, _KEPT_BYTES, start).decode("utf-8", "replace")
         found = []
         below = False

@@ -35,6 +35,7 @@ __all__ = [
     "decode_to_core",
     "decode_to_front_end",
     "encode",
+    "why_not_sent",
 ]
 
 PROTOCOL = 1
@@ -134,6 +135,15 @@ def decode_to_core(frame: bytes) -> ToCore:
 def decode_to_front_end(frame: bytes) -> ToFrontEnd:
     """Read a frame of the engine core. Raises :class:`MessageError` that says what came."""
     return _decode(frame, _decoder_to_front_end(), "the engine core")
+
+
+def why_not_sent(message: ToCore) -> str | None:
+    """Why a message of the front end would not arrive as it was sent; None: it would."""
+    try:
+        _decoder_to_core().decode(memoryview(encode(message))[len(_LETTERS) + 1 :])
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        return str(error)
+    return None
 
 
 @functools.cache

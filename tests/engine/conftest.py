@@ -23,13 +23,14 @@ _NEEDED = ("torch", "msgspec", "numpy", "safetensors", "tqdm")
 _MISSING = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
 _VARIABLE = "TRITON_INTERPRET"
 _KERNELS = (
-    "combine_splits",
-    "decode_paged",
-    "gather_kv",
-    "plan_decode",
-    "prefill_contiguous",
-    "prefill_paged",
-    "write_kv",
+    "attention.kernels.combine_splits",
+    "attention.kernels.decode_paged",
+    "attention.kernels.gather_kv",
+    "attention.kernels.plan_decode",
+    "attention.kernels.prefill_contiguous",
+    "attention.kernels.prefill_paged",
+    "attention.kernels.write_kv",
+    "speculate.kernels.ngram",
 )
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 _INTERPRETS = os.environ.get(_VARIABLE) == "1" or not Path("/dev/nvidiactl").exists()
@@ -41,7 +42,7 @@ def _import_under_the_interpreter() -> None:
     try:
         importlib.import_module("triton.language")
         for name in _KERNELS:
-            importlib.import_module(f"sample_engine.attention.kernels.{name}")
+            importlib.import_module(f"sample_engine.{name}")
     finally:
         del os.environ[_VARIABLE]
         if before is not None:

@@ -173,8 +173,9 @@ class Harness:
         hashes = set()
         for request in self.requests.values():
             chained = ROOT_HASH
-            for start in range(0, request.num_tokens - size + 1, size):
-                chained = block_hash(chained, request.token_ids(start, start + size))
+            ahead = int(self.limits.sees_next_token)
+            for start in range(0, request.num_tokens - size + 1 - ahead, size):
+                chained = block_hash(chained, request.token_ids(start, start + size + ahead))
                 hashes.add(chained)
         cache = self.scheduler.kv.prefix_cache
         assert sum(len(cache.find([each])) for each in hashes) == len(cache)
@@ -191,9 +192,23 @@ class Harness:
         for part in batch.requests:
             # The last token of all is chosen, but never computed.
             assert part.start + part.count < self.limits.most_tokens(part.request)
+            drafts = len(part.request.draft_token_ids)
+            assert part.num_drafts == (drafts if part.samples else 0), "drafts were cut"
+            stop = part.start + part.count
+            assert part.samples or stop < part.request.num_tokens, "the last token, but no drafts"
+            self._check_lookahead(part)
             if not self.limits.enable_chunked_prefill and not part.samples:
                 longest = self.limits.max_num_batched_tokens
-                assert part.request.num_tokens > longest, "cut though it fits a step"
+                assert part.request.num_tokens + drafts > longest, "cut though it fits a step"
+
+    def _check_lookahead(self, part: ScheduledRequest) -> None:
+        """All tokens that a speculator may keep something of have blocks of their own."""
+        if not part.samples:
+            return
+        size, cache = self.limits.block_size, (self.limits.num_blocks - 1) * self.limits.block_size
+        last = min(self.limits.most_tokens(part.request) - 1, cache)
+        wanted = min(part.start + part.count + self.limits.lookahead, last)
+        assert len(part.request.block_ids) * size >= wanted
 
     def _take(self, output: CoreOutput) -> None:
         """An output continues what came before, and nothing comes after the end."""
@@ -223,6 +238,9 @@ class Harness:
         arrivals = [r.arrival for r in [*scheduler.running, *scheduler.waiting]]
         assert arrivals == sorted(arrivals)
         assert len(scheduler.running) <= self.limits.max_num_seqs
+        # What has begun keeps its row in the input batch, also while it waits again.
+        begun = [r for r in scheduler.waiting if r.status is RequestStatus.PREEMPTED]
+        assert len(scheduler.running) + len(begun) <= self.limits.max_num_seqs
         for name, request in self.requests.items():
             assert (request.status is RequestStatus.FINISHED) == (name in self.ended)
             assert self.tokens[name] == request.output_token_ids

@@ -18,7 +18,7 @@ from sample_engine.config import EngineConfig
 from sample_engine.engine_core import EngineCore
 from sample_engine.model import checkpoint
 from sample_engine.model.llama import Llama
-from sample_engine.model.loading import load_model
+from sample_engine.model.loading import load_eagle_head, load_model
 from sample_engine.outputs import CoreOutput
 from sample_engine.request import SamplingParams
 from sample_engine.sampling import SamplingTensors, noise_keys, sample, seed_keys
@@ -66,6 +66,14 @@ def model_folder(path: Path, **changed: Any) -> str:
     parts = checkpoint.llama_parts(model.config, model)
     checkpoint.write(path / "model.safetensors", model, parts, {})
     return str(path)
+
+
+def add_head(folder: str) -> str:
+    """Give a model a draft head, of random weights: it is never right but by chance."""
+    head = load_eagle_head(folder, load_format="dummy", device="cpu", dtype=torch.float32, seed=1)
+    path, parts = Path(folder) / "eagle.safetensors", checkpoint.plain_parts(head)
+    checkpoint.write(path, head, parts, {"config": head.config.to_json()})
+    return folder
 
 
 def plain_model(folder: str) -> Llama:

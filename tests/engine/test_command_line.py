@@ -93,7 +93,8 @@ def test_the_options_reach_the_engine(
     monkeypatch.setattr(sample_engine.llm, "LLM", Spy)
     sampling = "--max-tokens=3 --temperature=0.5 --top-k=7 --top-p=0.9 --seed=11 --stop=x"
     engine = "--model=mine --device=cpu --dtype=float32 --load-format=dummy --worker-method=inproc"
-    more = ["--attention-backend=reference", '--speculative-config={"method": "ngram"}']
+    speculative = '{"method": "ngram", "num_speculative_tokens": 2}'
+    more = ["--attention-backend=reference", f"--speculative-config={speculative}"]
     assert run(capsys, "a", *sampling.split(), *engine.split(), *more)[0] == 0
     assert seen == [
         {
@@ -103,7 +104,7 @@ def test_the_options_reach_the_engine(
             "load_format": "dummy",
             "worker_method": "inproc",
             "attention_backend": "reference",
-            "speculative_config": {"method": "ngram"},
+            "speculative_config": {"method": "ngram", "num_speculative_tokens": 2},
         },
         SamplingParams(max_tokens=3, temperature=0.5, top_k=7, top_p=0.9, seed=11, stop=("x",)),
     ]
@@ -113,10 +114,19 @@ WRONG = {
     "nothing": ([], 2, "the following arguments are required: prompt; see --help"),
     "unknown option": (["a", "--wat"], 2, "unrecognized arguments: --wat; see --help"),
     "number": (["a", "--top-k", "x"], 2, "argument --top-k: invalid int value: 'x'; see --help"),
-    "temperature": (["a", "--temperature", "-1"], 2, "temperature=-1.0 must be 0 or more."),
+    "temperature": (
+        ["a", "--temperature", "-1"],
+        2,
+        "temperature=-1.0 must be a number of 0 or more.",
+    ),
     "method": (["a", "--worker-method", "thread"], 2, "worker_method='thread' is not one of"),
     "JSON": (["a", "--speculative-config", "{"], 2, "'{' is not JSON (Expecting property name"),
     "no object": (["a", "--speculative-config", "[]"], 2, "'[]' is not a JSON object"),
+    "speculator": (
+        ["a", '--speculative-config={"method": "eagel", "num_speculative_tokens": 3}'],
+        2,
+        "method='eagel' is not one of 'eagle', 'ngram'. Did you mean 'eagle'?",
+    ),
     "empty prompt": ([""], 2, "Request '0' has an empty prompt."),
 }
 

@@ -168,8 +168,8 @@ def test_an_error_in_a_step_comes_with_its_traceback(method: WorkerMethod) -> No
 def test_an_error_at_the_start_is_raised_as_what_it_is(method: WorkerMethod) -> None:
     with pytest.raises(ConfigError, match="num_blocks=1 must be") as caught:
         start(method, Script(at_start="config error"))
-    assert isinstance(caught.value.__cause__, RemoteError)
-    assert "in _config_error" in str(caught.value.__cause__)
+    assert caught.value.__cause__ is None  # where in the core it was found is noise
+    assert caught.value.__context__ is None
 
 
 def test_another_error_at_the_start_carries_the_remote_traceback() -> None:
@@ -327,20 +327,17 @@ def test_an_abort_is_heard_and_a_refusal_is_an_output() -> None:
 
 
 @pytest.mark.parametrize("method", [FORK, WorkerMethod.INPROC], ids=lambda m: m.value)
-@pytest.mark.parametrize(
-    "wrong",
-    [SamplingParams(max_tokens=2.5), SamplingParams(seed=1 << 70)],  # type: ignore[arg-type]
-    ids=["fraction", "seed"],
-)
-def test_parameters_that_cannot_be_sent_are_refused(
-    method: WorkerMethod, wrong: SamplingParams
+@pytest.mark.parametrize("wrong", [[1.5], [1 << 70], ["a"]], ids=["fraction", "large", "text"])
+def test_a_request_that_cannot_be_sent_is_refused_and_the_engine_goes_on(
+    method: WorkerMethod, wrong: list[int]
 ) -> None:
     decision = StartDecision(method, (), method)
     make = InprocClient if method is WorkerMethod.INPROC else ProcessClient
     client = make(EngineConfig(), Script(), decision)
     try:
-        with pytest.raises(PromptError, match="cannot be sent to the engine core"):
-            client.add_request("a", [1], wrong)
+        with pytest.raises(PromptError, match="cannot be sent to the engine core") as caught:
+            client.add_request("a", wrong, SamplingParams())
+        assert "ake a new engine" not in str(caught.value)
         client.add_request("b", [1], SamplingParams(max_tokens=2))
         assert tokens_of(collect(client)["b"]) == [1, 1]
     finally:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from sample_engine.batch import ScheduledBatch
-from sample_engine.model_runner import StepState
 from sample_engine.request import SamplingParams
 from tests.engine.support import (
     COUNT,
     GREEDY,
     PROMPTS,
     SAMPLED,
-    VOCAB,
     generate,
     make_core,
     model_folder,
@@ -125,70 +121,6 @@ def test_greedy_and_sampled_requests_share_a_batch(folder: str, expected: Expect
         assert tokens[name] == expected[SAMPLED if number % 2 else GREEDY][name]
 
 
-# Drafts
-
-
-class Oracle:
-    """Proposes what comes next, with mistakes; it knows from a run without drafts."""
-
-    aux_layers: Sequence[int] = ()
-
-    def __init__(self, expected: dict[str, list[int]], most: int, share_right: float) -> None:
-        self.expected = expected
-        self.most = most
-        self.share_right = share_right
-        self.chance = random.Random(7)
-
-    def propose(self, batch: ScheduledBatch, state: StepState) -> list[list[int]]:
-        found = []
-        for part, sampled in zip(batch.requests, state.sampled, strict=True):
-            request = part.request
-            known = len(request.output_token_ids) + len(sampled)
-            rest = self.expected[request.request_id][known : known + self.most]
-            drafts = [
-                token if self.chance.random() < self.share_right else self.chance.randrange(VOCAB)
-                for token in rest
-            ]
-            found.append(drafts if sampled else [])
-        return found
-
-
-@BOTH
-@pytest.mark.parametrize("share_right", [0.0, 0.7, 1.0])
-@pytest.mark.parametrize("num_blocks", [200, 15], ids=["roomy", "preempting"])
-def test_drafts_change_no_token(
-    folder: str, expected: Expected, params: SamplingParams, share_right: float, num_blocks: int
-) -> None:
-    core = make_core(folder, num_blocks=num_blocks)
-    core.runner.speculator = Oracle(expected[params], 4, share_right)
-    assert generate(core, PROMPTS, params) == expected[params]
-    metrics = core.metrics()
-    accepted, drafted = metrics["accepted_per_position"], metrics["drafted_per_position"]
-    assert sum(drafted) > 50
-    assert (metrics["preemptions"] > 0) == (num_blocks == 15)
-    if share_right == 1.0:
-        assert accepted == drafted
-    else:
-        assert sum(accepted) < sum(drafted)
-
-
-def test_a_speculator_sees_hidden_states_and_features(folder: str, expected: Expected) -> None:
-    class Spy(Oracle):
-        aux_layers = (1, 0)
-        shapes: set[tuple[int, ...]] = set()  # noqa: RUF012
-
-        def propose(self, batch: ScheduledBatch, state: StepState) -> list[list[int]]:
-            assert len(state.output.aux) == 2
-            for each in (state.output.hidden, *state.output.aux):
-                assert each.shape == (batch.num_tokens, 32)
-            assert set(state.attn_metadata) == {"layers.0", "layers.1"}
-            return super().propose(batch, state)
-
-    core = make_core(folder)
-    core.runner.speculator = Spy(expected[GREEDY], 2, 1.0)
-    assert generate(core, PROMPTS, GREEDY) == expected[GREEDY]
-
-
 # On a GPU
 
 
@@ -215,7 +147,5 @@ def test_a_gpu_makes_the_same_tokens(
 ) -> None:
     settings = {"block_size": 16, **settings}
     core = make_core(folder, device="cuda", dtype="float32", attention_backend=backend, **settings)
-    assert generate(core, PROMPTS, params) == expected[params]
-    core.runner.speculator = Oracle(expected[params], 4, 0.7)
     assert generate(core, PROMPTS, params) == expected[params]
     core.shutdown()

@@ -141,7 +141,10 @@ def test_an_id_that_is_in_use_is_refused_and_its_request_goes_on(
         ({"device": "tpu"}, "device='tpu' is not one of auto, cpu, cuda"),
         ({"device": "cuda:99"}, "device='cuda:99' is asked for, but"),
         ({"attention_backend": "nonsense"}, "attention_backend='nonsense' is not known"),
-        ({"speculative_config": {"method": "ngram"}}, "this engine has no speculators yet"),
+        (
+            {"speculative_config": {"method": "ngram"}},
+            "speculative_config needs 'num_speculative_tokens'",
+        ),
     ],
 )
 def test_what_is_not_there_is_refused_before_anything_is_loaded(
@@ -164,8 +167,8 @@ def test_requests_without_a_seed_differ_and_the_engines_seed_repeats_them(folder
     assert len({tuple(tokens) for tokens in first.values()}) == 4
 
 
-@pytest.mark.parametrize("seed", [-1, 2**63, 2**64 + 5, 10**40])
-def test_any_whole_number_is_a_seed(folder: str, seed: int) -> None:
+@pytest.mark.parametrize("seed", [-1, -(2**63), 2**63, 2**64 - 1])
+def test_any_seed_of_the_range_is_one(folder: str, seed: int) -> None:
     params = SamplingParams(temperature=1.0, seed=seed, max_tokens=3)
     core = make_core(folder)
     made = generate(core, {"a": [1, 2], "b": [1, 2]}, params)
@@ -180,6 +183,8 @@ def test_a_core_tells_what_its_configuration_came_to(folder: str) -> None:
     assert core.info() == {
         "model": folder,
         "backend": "reference",
+        "speculator": None,
+        "num_speculative_tokens": 0,
         "device": "cpu",
         "dtype": "float32",
         "num_blocks": 200,

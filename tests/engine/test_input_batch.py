@@ -195,13 +195,13 @@ def test_rows_of_ended_requests_are_reused() -> None:
 def test_more_running_requests_than_rows_are_a_mistake_of_the_caller() -> None:
     inputs = input_batch(max_num_seqs=1)
     parts = tuple(ScheduledRequest(running(n, [1], [n + 1]), 0, 1) for n in range(2))
-    with pytest.raises(AssertionError, match="more requests run than max_num_seqs"):
+    with pytest.raises(AssertionError, match="more requests have begun than max_num_seqs"):
         inputs.prepare(ScheduledBatch(parts))
 
 
 def test_settings_beyond_what_a_tensor_holds_mean_the_same() -> None:
     inputs = input_batch()
-    request = running(0, [1, 2], [1], temperature=1e300, top_k=10**30)
+    request = running(0, [1, 2], [1], temperature=1e300, top_k=2**63 - 1)
     made = inputs.prepare(ScheduledBatch((ScheduledRequest(request, 0, 2),)))
     assert made.sampling is not None
     assert made.sampling.temperature.isfinite().all()

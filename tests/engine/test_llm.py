@@ -189,10 +189,15 @@ def test_wrong_arguments_are_refused_before_anything_is_computed(llm: LLM) -> No
     wrong: list[tuple[Any, Any, type[Exception], str]] = [
         (["a", 7], None, TypeError, "Prompt 1 is 7: prompts are str"),
         ([["a"]], None, TypeError, r"Prompt 0 is \['a'\]"),
-        (b"abc", None, TypeError, "Prompt 0 is 97"),
-        ("a", {"max_tokens": 3}, TypeError, "sampling_params holds 'max_tokens'"),
+        (b"abc", None, TypeError, r"prompts=b'abc' is of the type bytes: give a str, or a list"),
+        (None, None, TypeError, "prompts=None is of the type NoneType: give a str"),
+        (5, None, TypeError, "prompts=5 is of the type int: give a str"),
+        ({"a": 1}, None, TypeError, r"prompts=\{'a': 1\} is of the type dict: give a str"),
+        ("a", {"max_tokens": 3}, TypeError, r"the type dict: it is a .*\(\*\*values\) makes one"),
+        ("a", 3, TypeError, "sampling_params=3 is of the type int: it is a SamplingParams, or"),
+        ("a", "x", TypeError, "sampling_params='x' is of the type str: it is a SamplingParams"),
+        ("a", ["x"], TypeError, "sampling_params holds 'x': it is a SamplingParams, or a list"),
         (["a", "b"], [SamplingParams()], PromptError, "are 2 prompts and 1 sampling_params"),
-        ("a", SamplingParams(max_tokens=1.5), PromptError, "cannot be sent"),  # type: ignore[arg-type]
     ]
     for prompts, params, kind, words in wrong:
         with pytest.raises(kind, match=words):

@@ -193,9 +193,14 @@ def with_whole_numbers(tensors: dict[str, torch.Tensor]) -> None:
     tensors["model.norm.weight"] = torch.ones(24, dtype=torch.int8)
 
 
+def with_nan(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = float("nan")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        (with_nan, r"layers\.1\.mlp\.up_proj\.weight in .* not finite in torch\.float32"),
         (without, r"missing: model\.norm\.weight\."),
         (with_more, r"unexpected: model\.layers\.0\.self_attn\.q_proj\.bias\."),
         (with_another_shape, r"down_proj\.weight has the shape \[24, 41\], not \[24, 40\]"),
@@ -215,6 +220,17 @@ def test_weights_of_something_else_are_refused_by_name(
         load_model(str(tmp_path), device="cpu", dtype=torch.float32)
 
 
+def test_weights_beyond_the_range_of_the_wished_precision_are_refused(tmp_path: Path) -> None:
+    path = save(tmp_path) / "model.safetensors"
+    tensors = load_file(path)
+    tensors["model.norm.weight"][0] = -1e9
+    save_file(tensors, path)
+
+    load_model(str(tmp_path), device="cpu", dtype=torch.float32)
+    with pytest.raises(WeightsError, match=r"model\.norm\.weight .* not finite in torch\.float16"):
+        load_model(str(tmp_path), device="cpu", dtype=torch.float16)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -229,6 +245,8 @@ def test_weights_of_something_else_are_refused_by_name(
         ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported, only 'silu'"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling=.* is not supported"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type='yarn' is not supported"),
+        ({"architectures": ["Foo"]}, r"architectures=\['Foo'\] is not supported, only \['LlamaFor"),
+        ({"architectures": []}, r"architectures=\[\] is not supported"),
         ({"model_type": "mamba"}, "model_type='mamba' is not supported, only 'llama'"),
     ],
 )

@@ -19,11 +19,12 @@ from sample_engine.sampling import (
     accept_drafts,
     gumbel,
     noise_keys,
+    probabilities,
     sample,
     seed_keys,
 )
+from tests.engine.chi_square import FALSE_ALARM_RATE, p_value
 
-FALSE_ALARM_RATE = 1e-6
 DRAWS = 40_000
 INF = float("inf")
 
@@ -46,19 +47,6 @@ def how(count: int, first_position: int = 0, **values: Any) -> SamplingTensors:
         keys=noise_keys(seed_keys(seeds), positions),
         filtered=bool(top_k.any() or (top_p < 1).any()),
     )
-
-
-def p_value(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
-    """How often counts would be this far off if the probabilities were right."""
-    expected = probabilities.double() * counts.sum()
-    assert counts[expected == 0].sum() == 0
-    rare = expected < 10  # too rare for the test on their own: taken together
-    counts = torch.cat([counts[~rare], counts[rare].sum()[None]]).double()
-    expected = torch.cat([expected[~rare], expected[rare].sum()[None]])
-    counts, expected = counts[expected > 0], expected[expected > 0]
-    statistic = ((counts - expected) ** 2 / expected).sum()
-    freedom = torch.tensor((len(counts) - 1) / 2, dtype=torch.float64)
-    return float(torch.special.gammaincc(freedom, statistic / 2)) if len(counts) > 1 else 1.0
 
 
 def counted(logits: torch.Tensor, count: int = DRAWS, **settings: Any) -> torch.Tensor:
@@ -297,6 +285,20 @@ def unmix(mixed: int) -> int:
 def test_the_noise_of_any_bits_is_finite(bits: int, noise: float) -> None:
     key = torch.tensor([unmix(bits << 32)])
     assert gumbel(key, torch.tensor([0])).item() == pytest.approx(noise, abs=0.01)
+
+
+# The distribution as such
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_k": 9, "top_p": 0.9}])
+def test_probabilities_are_what_tokens_are_drawn_from(filters: dict[str, Any]) -> None:
+    logits = some_logits(30, scale=0.8)
+    spread = probabilities(logits[None], how(1, temperature=0.8, **filters))[0]
+    assert float(spread.sum()) == pytest.approx(1, abs=1e-6)
+    assert p_value(counted(logits, temperature=0.8, **filters), spread) > FALSE_ALARM_RATE
+    for greedy in (None, how(1, temperature=0.0, **filters)):
+        spread = probabilities(logits[None], greedy)[0]
+        assert spread.equal(torch.nn.functional.one_hot(logits.argmax(), 30).float())
 
 
 # Drafts

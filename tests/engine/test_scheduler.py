@@ -269,21 +269,106 @@ def test_an_end_of_text_among_the_accepted_drafts_ends_the_request_there() -> No
     assert harness.ended == {"a": FinishReason.STOP}
 
 
-def test_drafts_are_given_up_before_another_request_is_preempted() -> None:
+def test_drafts_are_not_cut_to_the_blocks_that_are_free() -> None:
     harness = Harness(limits(num_blocks=6, eos_token_id=None), perfect(6))
     harness.add("first", text(7), max_tokens=9)
     harness.add("second", text(7, 1), max_tokens=2)
     harness.step()
     harness.step()
-    # The drafts would need two blocks more, and one is free; one token has room.
-    assert parts(harness) == [("first", 7, 1), ("second", 7, 1)]
-    assert harness.scheduler.counters.preemptions == 0
+    # The drafts need two blocks more, and one is free.
+    assert parts(harness) == [("first", 7, 7)]
+    assert harness.requests["second"].num_preemptions == 1
     harness.run()
 
 
-def test_a_preempted_request_forgets_its_drafts() -> None:
+def test_drafts_that_do_not_fit_into_a_step_wait_for_the_next_one() -> None:
+    harness = Harness(limits(eos_token_id=None, max_num_batched_tokens=7), perfect(3))
+    for name in "ab":
+        harness.add(name, text(3), max_tokens=20)
+    harness.step()
+    harness.step()
+    assert parts(harness) == [("a", 3, 4)], "of b's four tokens three would fit"
+    assert len(harness.requests["b"].draft_token_ids) == 3
+    harness.run()
+
+
+def test_a_preempted_request_keeps_its_drafts_and_verifies_them_when_it_comes_again() -> None:
     harness = preempting(drafts=2)
     while not harness.requests["second"].num_preemptions:
         harness.step()
-    assert harness.requests["second"].draft_token_ids == []
+    second = harness.requests["second"]
+    drafts = list(second.draft_token_ids)
+    assert drafts
+    while second.status is RequestStatus.PREEMPTED:
+        harness.step()
+    (part,) = (p for p in harness.last_batch.requests if p.request is second)
+    assert (part.start, part.num_drafts) == (0, len(drafts))
     harness.run()
+
+
+def test_a_request_that_comes_again_in_chunks_keeps_its_drafts_to_the_last_of_them() -> None:
+    harness = Harness(
+        limits(
+            num_blocks=8, max_num_batched_tokens=8, enable_prefix_caching=False, eos_token_id=None
+        ),
+        perfect(2),
+    )
+    harness.add("first", text(8), max_tokens=12)
+    harness.add("second", text(7, 1), max_tokens=12)
+    while not harness.requests["second"].num_preemptions:
+        harness.step()
+    second, chunks = harness.requests["second"], []
+    length = second.num_tokens
+    while second.num_tokens == length:
+        assert len(second.draft_token_ids) == 2
+        harness.step()
+        chunks += [p for p in harness.last_batch.requests if p.request is second]
+    assert [part.num_drafts for part in chunks] == [0] * (len(chunks) - 1) + [2]
+    assert len(chunks) == 2
+    assert chunks[0].count == 7 < length, "all would fit, but the last token waits for the drafts"
+    harness.run()
+
+
+def test_blocks_are_there_for_what_a_speculator_writes_beyond_a_step() -> None:
+    harness = Harness(limits(eos_token_id=None, lookahead=6), perfect(3))
+    request = harness.add("a", text(5), max_tokens=30)
+    harness.step()
+    assert len(request.block_ids) == 3, "5 tokens and 6 beyond"
+    harness.step()
+    assert len(request.block_ids) == 4, "9 tokens and 6 beyond"
+    harness.run()
+
+
+def test_no_blocks_are_given_beyond_the_last_token_that_can_be_computed() -> None:
+    harness = Harness(limits(eos_token_id=None, lookahead=20), perfect(3))
+    request = harness.add("a", text(5), max_tokens=5)
+    harness.step()
+    assert len(request.block_ids) == 3, "the last of 10 tokens is never computed"
+    harness.run()
+
+
+def test_where_blocks_depend_on_the_next_token_a_prefix_needs_it_in_common() -> None:
+    """A draft head's keys at a block's last token are made of the token after it."""
+    prompt = [0, 1, 2, 0, 1, 2, 0, 1]
+    for sees_next, follows, found in (
+        (False, 0, 8),
+        (True, 0, 4),
+        (False, 2, 8),
+        (True, 2, 8),
+    ):
+        harness = Harness(limits(eos_token_id=None, sees_next_token=sees_next))
+        harness.add("a", [*prompt, 2, 2], max_tokens=1)
+        harness.run()
+        again = harness.add("b", [*prompt, follows, 1, 1], max_tokens=1)
+        harness.run()
+        assert again.num_cached_tokens == found
+
+
+def test_tokens_per_step_and_acceptance_are_counted_without_the_first_token() -> None:
+    harness = Harness(limits(eos_token_id=None), perfect(3))
+    harness.add("a", text(5), max_tokens=9)
+    harness.run()
+    metrics = harness.scheduler.metrics()
+    assert (metrics["decode_steps"], metrics["decode_tokens"]) == (2, 8)
+    assert metrics["tokens_per_step"] == 4.0
+    assert metrics["acceptance_per_position"] == [1.0, 1.0, 1.0]

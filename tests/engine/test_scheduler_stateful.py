@@ -46,6 +46,8 @@ SOME_LIMITS = st.builds(
     max_num_batched_tokens=st.integers(1, 40),
     enable_chunked_prefill=st.booleans(),
     enable_prefix_caching=st.booleans(),
+    lookahead=st.sampled_from([0, 0, 1, 7]),
+    sees_next_token=st.booleans(),
 )
 
 
@@ -133,6 +135,8 @@ def test_a_long_run_of_random_traffic_ends_with_every_request_served(seed: int) 
             max_model_len=60,
             max_num_batched_tokens=chance.choice([8, 24]),
             enable_chunked_prefill=bool(seed % 2),
+            lookahead=seed % 3,
+            sees_next_token=seed % 3 == 2,
         ),
         Guesses(3, 0.6, chance) if seed % 3 else None,
     )

@@ -208,7 +208,8 @@ def test_the_facts_follow_the_configuration() -> None:
     facts = gather_facts(EngineConfig(device="cpu"))
     assert not facts.uses_gpu
     assert not facts.speculative
-    facts = gather_facts(EngineConfig(device="cuda:1", speculative_config={"method": "ngram"}))
+    speculative = {"method": "ngram", "num_speculative_tokens": 2}
+    facts = gather_facts(EngineConfig(device="cuda:1", speculative_config=speculative))
     assert facts.uses_gpu
     assert facts.speculative
 

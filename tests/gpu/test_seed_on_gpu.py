@@ -26,12 +26,23 @@ def test_it():
     tokens, info = generate({backend!r}, {method!r}, device="cuda")
     assert len(tokens) == 4
 """
+SCRIPT = """
+from seed_script import main
+
+def test_it():
+    main({backend!r}, {speculator!r}, device="cuda", asks_torch={asks_torch})
+"""
 
 
 def session(folder: Path, backend: str, method: str | None, *options: str) -> tuple[int, str]:
     """Run one test of the engine in a session of its own; return its exit status and output."""
+    return run(folder, TEST.format(backend=backend, method=method), *options)
+
+
+def run(folder: Path, test: str, *options: str) -> tuple[int, str]:
+    """Run a test file; return the session's exit status and output."""
     file = folder / "test_engine.py"
-    file.write_text(TEST.format(backend=backend, method=method), encoding="utf-8")
+    file.write_text(test, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:benchmark"]
     done = subprocess.run(
         [*command, *options, str(file)],
@@ -68,7 +79,7 @@ def test_the_check_refuses_the_fork_and_names_the_line(tmp_path: Path) -> None:
     assert code == 1, output
     assert "CudaForkError: fork refused" in output
     assert f"probing_backend.py:{_line()}: class body of ProbingBackend" in output
-    assert "Cannot re-initialize CUDA" not in output
+    assert "RemoteError" not in output
 
 
 def test_the_repaired_backend_runs_in_a_forked_core(tmp_path: Path) -> None:
@@ -78,4 +89,23 @@ def test_the_repaired_backend_runs_in_a_forked_core(tmp_path: Path) -> None:
 
 def test_left_alone_the_engine_asks_the_driver_and_spawns(tmp_path: Path) -> None:
     code, output = session(tmp_path, "probing_backend", None, "--cuda-fork-check")
+    assert code == 0, output
+
+
+@pytest.mark.parametrize("speculator", ["ngram", "eagle"])
+def test_the_reports_script_crashes_is_caught_and_is_repaired(
+    tmp_path: Path, speculator: str
+) -> None:
+    def script(backend: str, asks_torch: bool) -> str:
+        return SCRIPT.format(backend=backend, speculator=speculator, asks_torch=asks_torch)
+
+    code, output = run(tmp_path, script("probing_backend", asks_torch=True))
+    assert code == 1, output
+    assert "Cannot re-initialize CUDA in forked subprocess" in output
+    assert f'probing_backend.py", line {_line()}, in ProbingBackend' in output
+    code, output = run(tmp_path, script("probing_backend", asks_torch=True), "--cuda-fork-check")
+    assert code == 1, output
+    assert "CudaForkError: fork refused" in output
+    assert "seed_script.py" in output
+    code, output = run(tmp_path, script("probing_backend", asks_torch=False), "--cuda-fork-check")
     assert code == 0, output

@@ -204,7 +204,10 @@ def decode_paged(
     length = seq_lens[owner]
     rows = torch.arange(max_query_len, device=query.device)
     tokens = (first[:, None] + rows).clamp(max=max(query.shape[0] - 1, 0))  # [N, Q]
-    grouped = query[tokens].to(kind).view(*tokens.shape, num_kv_heads, -1, query.shape[2])
+    # Rows beyond a request's queries are another's, or a padded token's, which may be NaN.
+    mine = (rows < queries[:, None])[:, :, None, None]
+    picked = torch.where(mine, query[tokens].to(kind), 0.0)  # [N, Q, H, D]
+    grouped = picked.view(*tokens.shape, num_kv_heads, -1, query.shape[2])
     blocks = block_table[owner]  # [N, max_blocks]
     shape = (len(blocks), -1, *key_cache.shape[2:])
     keys = key_cache.index_select(0, blocks.flatten()).to(kind).view(shape)  # [N, S, K, D]

@@ -1,0 +1,141 @@
+"""Owns what speculation brings: tokens per verification step, and speed next to none.
+
+Tokens per step are a property of model and head, and the same on every device but for rounding;
+speed is one of the machine. The prompts are held-out code of this Python's own library, and the
+texts go to their end or to ``--tokens``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from results_file import parser, publish, table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from speculation_prompts import METHODS, NONE, generate, make_core, prompts
+
+from sample_engine.config import CUDAGraphMode
+from sample_engine.request import SamplingParams
+
+# What must be reached: (method, temperature) to tokens per step.
+TARGETS = {
+    ("ngram k=5", 0.0): 1.7,
+    ("eagle k=3", 0.0): 3.3,
+    ("eagle k=5", 0.0): 4.3,
+    ("eagle k=3", 1.0): 2.6,
+}
+BATCHES = (1, 32)
+
+
+def params_of(options: argparse.Namespace, temperature: float, count: int) -> list[SamplingParams]:
+    """Each request has a seed of its own."""
+    return [
+        SamplingParams(
+            temperature=temperature, seed=options.seed + number, max_tokens=options.tokens
+        )
+        for number in range(count)
+    ]
+
+
+def acceptance(options: argparse.Namespace) -> tuple[list[list[str]], dict[str, Any]]:
+    """Tokens per step of each method with a target."""
+    texts = prompts(options.prompts, options.prompt_bytes, options.seed)
+    rows, data = [], {}
+    for (name, temperature), target in TARGETS.items():
+        core = make_core(METHODS[name], options.device, dtype=options.dtype)
+        metrics = generate(core, texts, params_of(options, temperature, len(texts))).metrics
+        core.shutdown()
+        reached, rates = metrics["tokens_per_step"], metrics["acceptance_per_position"]
+        shown = ", ".join(f"{rate:.2f}" for rate in rates)
+        how = "greedy" if temperature == 0 else f"T={temperature:g}"
+        rows.append([f"{name}, {how}", f"{reached:.2f}", f"{target:.1f}", shown])
+        data[f"{name} {how}"] = {
+            "tokens_per_step": round(reached, 3),
+            "target": target,
+            "acceptance_per_position": [round(rate, 3) for rate in rates],
+            "steps": metrics["decode_steps"],
+        }
+    return rows, data
+
+
+def speeds(options: argparse.Namespace) -> tuple[list[list[str]], dict[str, Any]]:
+    """Decoded tokens per second of each method, the methods taking turns; and over none."""
+    texts = prompts(max(BATCHES), options.prompt_bytes, options.seed)
+    rows, data = [], {}
+    for batch in BATCHES:
+        cores = {
+            name: make_core(
+                speculative,
+                options.device,
+                dtype=options.dtype,
+                cudagraph_mode=CUDAGraphMode(options.cudagraph_mode),
+                max_num_seqs=batch,
+                enable_prefix_caching=False,
+            )
+            for name, speculative in METHODS.items()
+        }
+        found: dict[str, list[float]] = {name: [] for name in METHODS}
+        for number in range(options.rounds + 1):
+            for name, core in cores.items():
+                run = generate(core, texts[:batch], params_of(options, 0.0, batch))
+                if number:  # the first round compiles kernels and fills pools of memory
+                    found[name].append(run.speed)
+        medians = {name: statistics.median(speed) for name, speed in found.items()}
+        for name, speed in medians.items():
+            gain = speed / medians[NONE]
+            rows.append([f"{batch}, {name}", f"{speed:.0f}", f"{gain:.2f}"])
+            data[f"{batch} {name}"] = {"tokens_per_second": round(speed), "gain": round(gain, 3)}
+        for core in cores.values():
+            core.shutdown()
+    return rows, data
+
+
+def main() -> None:
+    """Measure, print, and keep the results if that is asked for."""
+    made = parser("Tokens per step of each speculator, and its speed next to none.", rounds=3)
+    made.add_argument("--device", default="auto", help="auto, cpu, cuda; default auto")
+    made.add_argument("--dtype", default="auto", help="auto, float32, bfloat16; default auto")
+    made.add_argument("--prompts", type=int, default=128, help="default 128")
+    made.add_argument("--prompt-bytes", type=int, default=128, help="default 128")
+    made.add_argument("--tokens", type=int, default=256, help="of each text; default 256")
+    made.add_argument("--seed", type=int, default=1, help="of prompts and sampling; default 1")
+    made.add_argument("--cudagraph-mode", default="NONE", help="for the speeds; default NONE")
+    made.add_argument("--only", choices=("acceptance", "speed"), help="one of the two parts")
+    options = made.parse_args()
+    torch.set_num_threads(1)
+    pages, data = [], {}
+    if options.only != "speed":
+        rows, data["acceptance"] = acceptance(options)
+        header = ["speculator", "tokens per step", "target", "accepted by position"]
+        pages.append(table(header, rows))
+    if options.only != "acceptance":
+        rows, data["speed"] = speeds(options)
+        pages.append(table(["batch, speculator", "tokens/s", "x none"], rows))
+    keys = (
+        "device",
+        "dtype",
+        "prompts",
+        "prompt_bytes",
+        "tokens",
+        "seed",
+        "rounds",
+        "cudagraph_mode",
+    )
+    settings = {key: getattr(options, key) for key in keys}
+    publish(
+        "speculation",
+        f"Speculation: tokens per step, and speed (graphs: {options.cudagraph_mode})",
+        "\n\n".join(pages),
+        {"settings": settings, **data},
+        save=options.save,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,139 @@
+"""Owns the graphs of one kind of forward pass: captures them, chooses one for a batch, replays it.
+
+It does not know what is captured: a factory prepares each pass (``state.CreateForwardFn``). Nor
+does it know CUDA: ``execution`` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from sample_engine.config import CUDAGraphMode
+from sample_engine.graphs.descriptor import BatchExecutionDescriptor, capture_order, dispatch
+from sample_engine.graphs.execution import CapturedGraph, GraphCaptureError, GraphExecution
+from sample_engine.graphs.state import AttentionState, AttentionStatePair, CreateForwardFn
+from sample_engine.progress import step_bar
+
+__all__ = ["CudaGraphManager", "GraphSet"]
+
+
+class GraphSet:
+    """Graphs by their descriptors. What captures them is left to the classes below it."""
+
+    def __init__(
+        self,
+        descs: Iterable[BatchExecutionDescriptor],
+        execution: GraphExecution,
+        *,
+        pool: Any = None,
+        show_progress: bool | None = None,
+    ) -> None:
+        self.descs = capture_order(descs)
+        self.execution = execution
+        # One for all: graphs of one engine never run at a time.
+        self.pool = execution.new_pool() if pool is None else pool
+        self.show_progress = show_progress
+        self._graphs: dict[BatchExecutionDescriptor, CapturedGraph] = {}
+        # Graphs read memory that the metadata owns (plans, room for partial results).
+        self._attn_states: dict[BatchExecutionDescriptor, AttentionStatePair] = {}
+        self._chosen: dict[tuple[int, int, int | None], BatchExecutionDescriptor] = {}
+
+    @property
+    def query_lens(self) -> tuple[int, ...]:
+        """How many queries the requests of the FULL graphs have."""
+        lens = {desc.uniform_query_len for desc in self.descs}
+        return tuple(sorted(each for each in lens if each is not None))
+
+    def dispatch(
+        self, num_reqs: int, num_tokens: int, uniform_query_len: int | None
+    ) -> BatchExecutionDescriptor:
+        """How to run a batch (see ``descriptor.dispatch``). Before :meth:`capture`: eagerly."""
+        key = num_reqs, num_tokens, uniform_query_len
+        desc = self._chosen.get(key)
+        if desc is None:
+            desc = self._chosen[key] = dispatch(self._attn_states, *key)
+        return desc
+
+    def __contains__(self, desc: object) -> bool:
+        """Whether there is a FULL graph of this descriptor, so that :meth:`run` can be called."""
+        return desc in self._graphs
+
+    def run(self, desc: BatchExecutionDescriptor) -> None:
+        """Replay a FULL graph on what the persistent inputs hold now."""
+        graph = self._graphs.get(desc)
+        if graph is None:
+            raise KeyError(
+                f"There is no FULL graph of {desc}: it was not captured, or it is PIECEWISE and "
+                "run piece by piece. dispatch() says what there is."
+            )
+        graph.replay()
+
+    def state_of(self, desc: BatchExecutionDescriptor) -> AttentionState:
+        """The state that a FULL graph was captured with; its plans are those of the last replay."""
+        return self._attn_states[desc].captured
+
+    def reset(self) -> None:
+        """Let go of all graphs."""
+        for graph in self._graphs.values():
+            graph.reset()
+        self._graphs.clear()
+        self._attn_states.clear()
+        self._chosen.clear()
+
+    def _capture_all(
+        self, create_forward_fn: CreateForwardFn, progress_bar_desc: str
+    ) -> dict[BatchExecutionDescriptor, AttentionStatePair]:
+        """Warm up and capture each descriptor. If one fails, none is kept."""
+        self.reset()
+        states: dict[BatchExecutionDescriptor, AttentionStatePair] = {}
+        bar = step_bar(len(self.descs), self.show_progress, progress_bar_desc, "graph")
+        try:
+            with torch.inference_mode(), self.execution.session(), bar as tell:
+                for desc in self.descs:
+                    states[desc] = self._capture_one(desc, create_forward_fn)
+                    tell(len(states))
+        except BaseException:
+            self.reset()
+            raise
+        self._attn_states = states
+        self._chosen.clear()
+        return dict(states)
+
+    def _capture_one(
+        self, desc: BatchExecutionDescriptor, create_forward_fn: CreateForwardFn
+    ) -> AttentionStatePair:
+        """Warm up with a state of its own, then capture with a fresh one."""
+        try:
+            forward_fn, warmup = create_forward_fn(desc, True)
+            forward_fn(CUDAGraphMode.NONE)
+            if desc.cg_mode is CUDAGraphMode.PIECEWISE:
+                forward_fn(CUDAGraphMode.PIECEWISE)
+                return AttentionStatePair(warmup, warmup)
+            forward_fn, captured = create_forward_fn(desc, False)
+            self._graphs[desc] = self.execution.capture(
+                lambda: forward_fn(CUDAGraphMode.NONE), self.pool
+            )
+        except Exception as error:
+            raise GraphCaptureError(
+                f"Capturing a graph failed ({desc}): {type(error).__name__}: {error}. "
+                "cudagraph_mode='NONE' runs without graphs."
+            ) from error
+        return AttentionStatePair(warmup, captured)
+
+
+class CudaGraphManager(GraphSet):
+    """The graphs of a model's forward pass."""
+
+    def capture(
+        self,
+        create_forward_fn: CreateForwardFn,
+        progress_bar_desc: str = "Capturing CUDA graphs",
+    ) -> dict[BatchExecutionDescriptor, AttentionStatePair]:
+        """Capture all descriptors: PIECEWISE then FULL, the largest first, on one shared pool.
+
+        Returns the states of warm-up and capture for each. Raises :class:`GraphCaptureError`.
+        """
+        return self._capture_all(create_forward_fn, progress_bar_desc)

@@ -1,0 +1,83 @@
+"""Owns the oracles: for each kernel a function of the same name and arguments in plain torch.
+
+They are what runs where the kernels do not: on a CPU and wherever gradients are wanted. ``overlap``
+and ``config`` say how a kernel is launched and mean nothing here, so they are left out.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["add_rms_norm", "linear", "rms_norm", "rope_angles", "rotate", "silu_and_mul"]
+
+
+def rms_norm(
+    x: Tensor,  # [..., C]
+    weight: Tensor,  # [C]
+    eps: float,
+) -> Tensor:  # [..., C]
+    """Each token scaled to a root mean square of one, times ``weight``; in float32."""
+    wide = x.float()
+    wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return wide.to(x.dtype) * weight
+
+
+def add_rms_norm(
+    x: Tensor,  # [..., C]
+    delta: Tensor,  # [..., C]
+    weight: Tensor,  # [C]
+    eps: float,
+) -> tuple[Tensor, Tensor]:  # [..., C], [..., C]
+    """``x + delta``, and that normed."""
+    total = x + delta
+    return total, rms_norm(total, weight, eps)
+
+
+def rope_angles(
+    positions: Tensor,  # [T] int64
+    head_dim: int,
+    theta: float,
+) -> tuple[Tensor, Tensor]:  # [T, 1, D / 2] float32 each
+    """Cosine and sine of the rotation of each position."""
+    pairs = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device)
+    angles = positions[:, None, None].float() * theta ** (-pairs / head_dim)
+    return angles.cos(), angles.sin()
+
+
+def rotate(
+    query: Tensor,  # [T, H, D]
+    key: Tensor,  # [T, K, D]
+    cos: Tensor,  # [T, 1, D / 2]
+    sin: Tensor,  # [T, 1, D / 2]
+) -> tuple[Tensor, Tensor]:  # [T, H, D], [T, K, D]
+    """Queries and keys with the pairs ``(x[i], x[i + D / 2])`` turned; in float32."""
+    return _turned(query, cos, sin), _turned(key, cos, sin)
+
+
+def _turned(
+    x: Tensor,  # [T, H or K, D]
+    cos: Tensor,  # [T, 1, D / 2]
+    sin: Tensor,  # [T, 1, D / 2]
+) -> Tensor:
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+def silu_and_mul(
+    x: Tensor,  # [..., 2 * I]: gate and up
+) -> Tensor:  # [..., I]
+    """``silu(gate) * up`` of each token."""
+    gate, up = x.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def linear(
+    x: Tensor,  # [..., K]
+    weight: Tensor,  # [N, K]
+    residual: Tensor | None = None,  # [..., N]
+) -> Tensor:  # [..., N]
+    """``x @ weight.T``, plus ``residual``."""
+    out = F.linear(x, weight)
+    return out if residual is None else residual + out

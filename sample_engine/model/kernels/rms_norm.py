@@ -1,0 +1,108 @@
+"""Owns the kernel that norms tokens, and before that adds to them what a layer gives.
+
+It knows no layer. Sums are float32; what is rounded on the way is what torch rounds.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton.language as tl
+
+from sample_engine.model.kernels.common import (
+    elements,
+    jit,
+    launch_early,
+    padded,
+    rounded,
+    wait_for_inputs,
+)
+
+__all__ = ["add_rms_norm", "rms_norm"]
+
+_PER_WARP = 512  # features
+
+
+@jit
+def _rms_norm_kernel(
+    x_ptr: tl.tensor,  # [T, C]
+    delta_ptr: tl.tensor,  # [T, C], read with ADD alone
+    weight_ptr: tl.tensor,  # [C]
+    sum_ptr: tl.tensor,  # [T, C], written with ADD alone
+    out_ptr: tl.tensor,  # [T, C]
+    x_stride: tl.tensor,
+    delta_stride: tl.tensor,
+    eps: tl.tensor,
+    SIZE: tl.constexpr,
+    SIZE_PAD: tl.constexpr,
+    ADD: tl.constexpr,
+    OVERLAP: tl.constexpr,
+) -> None:
+    launch_early(OVERLAP)
+    token = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, SIZE_PAD)
+    ok = at < SIZE
+    weight = tl.load(weight_ptr + at, mask=ok, other=0.0).to(tl.float32)
+    wait_for_inputs(OVERLAP)
+    x = tl.load(x_ptr + token * x_stride + at, mask=ok, other=0.0).to(tl.float32)
+    if ADD:
+        delta = tl.load(delta_ptr + token * delta_stride + at, mask=ok, other=0.0)
+        total = (x + delta.to(tl.float32)).to(sum_ptr.dtype.element_ty)
+        tl.store(sum_ptr + token * SIZE + at, total, mask=ok)
+        x = total.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(x * x, 0) / SIZE + eps)
+    normed = rounded(x * scale, out_ptr) * weight
+    tl.store(out_ptr + token * SIZE + at, normed.to(out_ptr.dtype.element_ty), mask=ok)
+
+
+def rms_norm(
+    x: torch.Tensor,  # [T, C]
+    weight: torch.Tensor,  # [C]
+    eps: float,
+    *,
+    overlap: bool = False,
+) -> torch.Tensor:  # [T, C]
+    """Each token scaled to a root mean square of one, times ``weight``."""
+    return _launch(x, None, weight, eps, overlap)[1]
+
+
+def add_rms_norm(
+    x: torch.Tensor,  # [T, C]
+    delta: torch.Tensor,  # [T, C]
+    weight: torch.Tensor,  # [C]
+    eps: float,
+    *,
+    overlap: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:  # [T, C], [T, C]
+    """``x + delta``, and that normed."""
+    return _launch(x, delta, weight, eps, overlap)
+
+
+def _launch(
+    x: torch.Tensor,  # [T, C]
+    delta: torch.Tensor | None,  # [T, C]
+    weight: torch.Tensor,  # [C]
+    eps: float,
+    overlap: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    num_tokens, x_stride = elements(x)
+    size = x.shape[1]
+    out = torch.empty((num_tokens, size), dtype=x.dtype, device=x.device)
+    total = out if delta is None else torch.empty_like(out)
+    if num_tokens:
+        _rms_norm_kernel[(num_tokens,)](
+            x,
+            x if delta is None else delta,
+            weight,
+            total,
+            out,
+            x_stride,
+            x_stride if delta is None else elements(delta)[1],
+            eps,
+            SIZE=size,
+            SIZE_PAD=padded(size),
+            ADD=delta is not None,
+            OVERLAP=overlap,
+            num_warps=min(16, max(1, padded(size) // _PER_WARP)),
+            launch_pdl=overlap,
+        )
+    return total, out

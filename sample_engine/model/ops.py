@@ -1,0 +1,134 @@
+"""Owns who computes what layers are made of: our kernels on a GPU, plain torch everywhere else.
+
+Torch it is on a CPU, where gradients are wanted, for mixed dtypes and without Triton. It knows no
+layer and no graph. Shapes: ``T`` tokens of this call, packed.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from sample_engine.model.kernels import reference
+
+__all__ = ["add_rms_norm", "linear", "rms_norm", "rope_angles", "rotate", "silu_and_mul"]
+
+_LEAST_CAPABILITY = (8, 0)  # of Triton's GPUs
+_OVERLAPPING = (9, 0)
+_NARROW = (torch.float16, torch.bfloat16)
+
+
+def rms_norm(
+    x: Tensor,  # [T, C]
+    weight: Tensor,  # [C]
+    eps: float,
+) -> Tensor:  # [T, C]
+    """Each token scaled to a root mean square of one, times ``weight``."""
+    if not _in_kernels(x, weight):
+        return reference.rms_norm(x, weight, eps)
+    from sample_engine.model.kernels import rms_norm as kernels
+
+    return kernels.rms_norm(x, weight, eps, overlap=_overlap(x.device))
+
+
+def add_rms_norm(
+    x: Tensor,  # [T, C]
+    delta: Tensor,  # [T, C]
+    weight: Tensor,  # [C]
+    eps: float,
+) -> tuple[Tensor, Tensor]:  # [T, C], [T, C]
+    """``x + delta``, and that normed."""
+    if not _in_kernels(x, delta, weight):
+        return reference.add_rms_norm(x, delta, weight, eps)
+    from sample_engine.model.kernels import rms_norm as kernels
+
+    return kernels.add_rms_norm(x, delta, weight, eps, overlap=_overlap(x.device))
+
+
+def rope_angles(
+    positions: Tensor,  # [T] int64
+    head_dim: int,
+    theta: float,
+) -> tuple[Tensor, Tensor]:
+    """Return cosine and sine of the rotation of each position: ``[T, 1, D / 2]``, float32.
+
+    They are worked out anew in each pass: a buffer would lose its digits in ``.to(bfloat16)``.
+    """
+    if torch.is_grad_enabled() or not _in_kernels(positions):
+        return reference.rope_angles(positions, head_dim, theta)
+    from sample_engine.model.kernels import rotate as kernels
+
+    return kernels.rope_angles(positions, head_dim, theta, overlap=_overlap(positions.device))
+
+
+def rotate(
+    query: Tensor,  # [T, H, D]
+    key: Tensor,  # [T, K, D]
+    cos: Tensor,  # [T, 1, D / 2]
+    sin: Tensor,  # [T, 1, D / 2]
+) -> tuple[Tensor, Tensor]:  # [T, H, D], [T, K, D]
+    """Queries and keys with the pairs ``(x[i], x[i + D / 2])`` turned."""
+    if not _in_kernels(query, key):
+        return reference.rotate(query, key, cos, sin)
+    from sample_engine.model.kernels import rotate as kernels
+
+    return kernels.rotate(query, key, cos, sin, overlap=_overlap(query.device))
+
+
+def silu_and_mul(
+    x: Tensor,  # [T, 2 * I]: gate and up
+) -> Tensor:  # [T, I]
+    """``silu(gate) * up`` of each token."""
+    if not _in_kernels(x):
+        return reference.silu_and_mul(x)
+    from sample_engine.model.kernels import silu_and_mul as kernels
+
+    return kernels.silu_and_mul(x, overlap=_overlap(x.device))
+
+
+def linear(
+    x: Tensor,  # [T, K]
+    weight: Tensor,  # [N, K]
+    residual: Tensor | None = None,  # [T, N]
+) -> Tensor:  # [T, N]
+    """``x @ weight.T``, plus ``residual``; of few tokens in our kernel, otherwise in cuBLAS."""
+    tensors = (x, weight) if residual is None else (x, weight, residual)
+    if x.dtype in _NARROW and weight.is_contiguous() and _in_kernels(*tensors):
+        from sample_engine.model.kernels import linear as kernels
+        from sample_engine.model.kernels import tuning
+
+        if x.shape[0] <= tuning.MOST_TOKENS:
+            config = tuning.linear_config(*weight.shape)
+            overlap = _overlap(x.device)
+            return kernels.linear(x, weight, residual, config=config, overlap=overlap)
+    return reference.linear(x, weight, residual)
+
+
+def _in_kernels(*tensors: Tensor) -> bool:
+    """Whether a kernel may take these tensors."""
+    first = tensors[0]
+    if not first.is_cuda or first.dtype == torch.float64:
+        return False
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return False
+    same = all(tensor.dtype == first.dtype and tensor.is_cuda for tensor in tensors)
+    return same and tensors[0].dim() > 0 and _capability(first.device) >= _LEAST_CAPABILITY
+
+
+def _overlap(device: torch.device) -> bool:
+    from sample_engine.model.kernels import tuning
+
+    return tuning.OVERLAP and _capability(device) >= _OVERLAPPING
+
+
+@functools.cache
+def _capability(device: torch.device) -> tuple[int, int]:
+    """The compute capability of a GPU in use; less than all that are served without Triton."""
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return (0, 0)
+    major, minor = torch.cuda.get_device_capability(device)
+    return int(major), int(minor)

@@ -1,0 +1,139 @@
+"""The interface of speculators and the values that pass between them, the verification and a step.
+
+It knows no speculator (``speculate.registry`` does), and no scheduler. All tensors are on the
+engine's device; nothing here waits for it.
+
+Shapes, in this file and in all speculators::
+
+    R   requests of a step; R' >= R where a graph pads
+    T'  tokens of a step, packed and padded
+    N   rows that are sampled: of each request that samples its last known token and its drafts
+    S   requests that may run at once
+    L   the longest text
+    k   num_speculative_tokens
+    V   tokens of the vocabulary
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from sample_engine.attention.interface import CommonAttentionMetadata
+
+if TYPE_CHECKING:  # they import this module
+    from sample_engine.graphs.descriptor import BatchExecutionDescriptor
+    from sample_engine.graphs.state import AttentionStatePair
+    from sample_engine.graphs.target import ModelGraphs
+
+__all__ = ["Drafts", "RequestSampling", "Speculator", "SpeculatorState", "Unverified", "Verdict"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RequestSampling:
+    """How tokens of each request of a step are chosen."""
+
+    temperature: torch.Tensor  # [R'] float32; 0: greedy
+    top_k: torch.Tensor  # [R'] int64; 0: all
+    top_p: torch.Tensor  # [R'] float32; 1: all
+    seed_keys: torch.Tensor  # [R'] int64, of sampling.seed_keys
+    filtered: bool  # whether any request has a top_k or a top_p
+
+
+@dataclasses.dataclass(frozen=True)
+class Unverified:
+    """The drafts that a step verifies. Request ``r`` owns the rows from ``first_rows[r]`` on.
+
+    It has ``num_drafts[r] + 1`` of the N rows, the model's logits after its last known token and
+    after each draft; one in the middle of its prompt (``samples`` is False) has none.
+    """
+
+    token_ids: torch.Tensor  # [R', k] int64; -1 where there is none
+    num_drafts: torch.Tensor  # [R'] int64
+    first_rows: torch.Tensor  # [R'] int64; any valid row where a request has none
+    samples: torch.Tensor  # [R'] bool
+    positions: torch.Tensor  # [R'] int64: of the first token that is chosen
+    # What drafts were drawn from; None: one-hot, or not asked for. Of greedy requests it is junk.
+    probs: torch.Tensor | None  # [R', k, V] float32
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """The tokens that are certain now."""
+
+    token_ids: torch.Tensor  # [R', k + 1] int64; -1 after the last
+    num_sampled: torch.Tensor  # [R'] int64: 0 in the middle of a prompt, else accepted drafts + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeculatorState:
+    """What a speculator drafts from at the end of a step. Valid until the next one.
+
+    Row ``rows[r]`` of ``texts`` holds the text of request ``r``: the whole prompt from the first
+    step on, and all tokens that are certain, this step's included. Its length is ``lengths[r]``; in
+    the middle of a prompt (``num_sampled`` is 0) it is what has been computed so far, and nothing
+    is to be drafted. What is behind the text is of no account.
+    """
+
+    texts: torch.Tensor  # [S + 1, L + 1] int64; the last row and column are for padding
+    rows: torch.Tensor  # [R'] int64
+    lengths: torch.Tensor  # [R'] int64
+    num_sampled: torch.Tensor  # [R'] int64, of Verdict
+    sampling: RequestSampling | None  # None: all greedy
+    # What the model computed, for speculators with ``aux_layers``.
+    positions: torch.Tensor  # [T'] int64
+    token_rows: torch.Tensor  # [T'] int64: rows[r] of the request of each token
+    num_drafts: torch.Tensor  # [R'] int64: drafts among a request's tokens, at their end
+    aux: Sequence[torch.Tensor]  # [T', hidden size] of each of aux_layers
+    common: CommonAttentionMetadata
+    samples: bool  # whether anything was sampled in this step
+    desc: BatchExecutionDescriptor | None = None  # how the model's pass was run
+
+
+@dataclasses.dataclass(frozen=True)
+class Drafts:
+    """Guesses of what comes after each text. Rows of requests with ``num_sampled`` 0 are junk."""
+
+    token_ids: torch.Tensor  # [R', k] int64: tokens of the vocabulary, also where they are junk
+    counts: torch.Tensor | None = None  # [R'] int64, at most k; None: k each
+    # What they were drawn from, after temperature, top-k and top-p; None: nothing was drawn
+    # (q is one-hot): verification by rejection then accepts a draft with its probability.
+    probs: torch.Tensor | None = None  # [R', k, V] float32
+
+
+class Speculator(abc.ABC):
+    """Guesses tokens. One per engine; it is made by ``registry.make_speculator``."""
+
+    name: ClassVar[str]
+    aux_layers: Sequence[int] = ()  # the layers of the model whose features it wants
+    lookahead: int = 0  # so many tokens beyond those of a step it keeps keys and values for
+    # Whether what it keeps of a token depends on the token after it, too.
+    sees_next_token: bool = False
+    draws: bool = False  # whether its drafts are drawn: ``Drafts.probs`` is there unless all greedy
+    bytes_per_block: int = 0  # of its own KV cache
+
+    def __init__(self, num_speculative_tokens: int) -> None:
+        self.num_speculative_tokens = num_speculative_tokens
+
+    def capture_graphs(
+        self,
+        model: ModelGraphs,
+        attn_states: Mapping[BatchExecutionDescriptor, AttentionStatePair],
+    ) -> None:
+        """Capture what it runs on the device, after the model's graphs. Nothing, by default."""
+        del model, attn_states
+
+    @abc.abstractmethod
+    def propose(self, state: SpeculatorState) -> Drafts | None:
+        """Draft up to k tokens for each request; None where nothing was sampled in this step.
+
+        Device work only: nothing waits for the device.
+        """
+
+    def allocate_cache(self, num_blocks: int) -> None:
+        """Make its own KV cache of so many blocks; an earlier one is let go."""
+        del num_blocks

@@ -1,0 +1,117 @@
+"""Owns drafts out of the text itself: what came after the last few tokens when they came before.
+
+It knows no model. The rule: of the text's last ``prompt_lookup_max`` tokens, or fewer but at least
+``prompt_lookup_min``, take as many as occur earlier in the text too (there they may overlap the
+end); of the places where they do, the last; and draft the ``num_speculative_tokens`` tokens that
+follow there, fewer where the text ends before that, as vLLM does. (Of places with a match of the
+same length vLLM 0.11's proposer takes the first one; recent text says more about what comes next.)
+
+Here is the rule in numpy, for all texts of a batch at once; ``speculate.kernels`` has it for a GPU.
+
+Shapes::
+
+    R  texts, L  tokens of the longest, k  num_speculative_tokens
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from sample_engine.speculate.interface import Drafts, Speculator, SpeculatorState
+
+if TYPE_CHECKING:
+    from sample_engine.speculate.registry import SpeculatorParts
+
+__all__ = ["NgramSpeculator", "look_up_ngrams", "make"]
+
+_Ints = npt.NDArray[np.int64]
+
+
+def look_up_ngrams(
+    texts: npt.NDArray[np.integer[Any]],  # [R, L]
+    lengths: _Ints,  # [R], at most L; behind them texts may hold anything
+    num_speculative_tokens: int,  # k
+    prompt_lookup_max: int,
+    prompt_lookup_min: int,
+) -> tuple[_Ints, _Ints]:  # [R, k], padded with -1; [R]
+    """Drafts for each text, and how many they are."""
+    num_reqs, size = len(lengths), int(lengths.max(initial=0))
+    place = np.arange(num_speculative_tokens)
+    if size < 2:
+        return np.full((num_reqs, len(place)), -1, np.int64), np.zeros(num_reqs, np.int64)
+    texts = texts[:, :size]
+    each, last = np.arange(num_reqs)[:, None], lengths - 1
+    depth = min(prompt_lookup_max, size - 1)
+    suffix = texts[each, np.maximum(last[:, None] - np.arange(depth), 0)]  # backwards
+    # By where an earlier occurrence may end: whether it goes on, and how long it is.
+    matches = np.arange(size - 1) < last[:, None]
+    matched = np.zeros(matches.shape, np.int8 if depth < 128 else np.int64)
+    for back in range(depth):
+        matches[:, :back] = False
+        matches[:, back:] &= texts[:, : size - 1 - back] == suffix[:, back, None]
+        matched += matches.view(np.int8)
+    end = size - 2 - matched[:, ::-1].argmax(axis=1)  # of the longest, the last
+    found = matched.max(axis=1) >= prompt_lookup_min
+    counts = np.where(found, np.minimum(last - end, len(place)), 0)
+    drafts = texts[each, np.minimum(end[:, None] + 1 + place, size - 1)].astype(np.int64)
+    drafts[place >= counts[:, None]] = -1
+    return drafts, counts
+
+
+class NgramSpeculator(Speculator):
+    """Looks up n-grams: on a GPU in one kernel, elsewhere in numpy."""
+
+    name = "ngram"
+
+    def __init__(
+        self, num_speculative_tokens: int, prompt_lookup_max: int, prompt_lookup_min: int
+    ) -> None:
+        super().__init__(num_speculative_tokens)
+        self._rule = (num_speculative_tokens, prompt_lookup_max, prompt_lookup_min)
+
+    def propose(self, state: SpeculatorState) -> Drafts | None:
+        """Drafts that nothing was drawn for: their distribution is one-hot."""
+        if not state.samples:
+            return None
+        lengths = torch.where(state.num_sampled > 0, state.lengths, 0)
+        if state.texts.device.type == "cpu":
+            drafts, counts = self._on_cpu(state, lengths)
+        else:
+            drafts, counts = self._look_up(state.texts, lengths, *self._rule, state.rows)
+        return Drafts(drafts.clamp_(min=0), counts)
+
+    @functools.cached_property
+    def _look_up(self) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+        if importlib.util.find_spec("triton") is None:
+            from sample_engine.speculate.kernels import reference
+
+            return reference.look_up_ngrams
+        from sample_engine.speculate.kernels import ngram
+
+        return ngram.look_up_ngrams
+
+    def _on_cpu(
+        self,
+        state: SpeculatorState,
+        lengths: torch.Tensor,  # [R'] int64
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        known = lengths.numpy()
+        size = int(known.max(initial=0))
+        texts = state.texts.numpy()[state.rows.numpy(), :size]
+        drafts, counts = look_up_ngrams(texts, known, *self._rule)
+        return torch.from_numpy(drafts), torch.from_numpy(counts)
+
+
+def make(parts: SpeculatorParts) -> NgramSpeculator:
+    """The speculator of a configuration. It needs nothing of the model."""
+    config = parts.speculative
+    return NgramSpeculator(
+        config.num_speculative_tokens, config.prompt_lookup_max, config.prompt_lookup_min
+    )

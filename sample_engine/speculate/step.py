@@ -1,0 +1,71 @@
+"""What a step does after the forward pass where the engine speculates: verify, draft, tell.
+
+Everything stays on the device until one copy ends the step. It knows no model and no schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from sample_engine.batch import ScheduledBatch, StepResult
+from sample_engine.graphs.descriptor import BatchExecutionDescriptor
+from sample_engine.input_batch import ModelInput
+from sample_engine.speculate.draft_state import DraftState
+from sample_engine.speculate.interface import Drafts, Speculator, SpeculatorState, Verdict
+from sample_engine.speculate.rejection import verify
+
+__all__ = ["finish_step"]
+
+
+def finish_step(
+    batch: ScheduledBatch,
+    inputs: ModelInput,
+    logits: torch.Tensor,  # [N, V] float32
+    aux: Sequence[torch.Tensor],  # [T', hidden size] each
+    state: DraftState,
+    speculator: Speculator,
+    method: str,  # of verification
+    desc: BatchExecutionDescriptor | None = None,  # how the forward pass was run
+) -> StepResult:
+    """Which tokens are certain, and the drafts for the next step. Waits for the device, once."""
+    step = inputs.drafts
+    assert step is not None, "the inputs were prepared without drafts"
+    verdict = verify(logits, step.sampling, state.unverified(step), method)
+    state.append(step, verdict)
+    drafts = speculator.propose(
+        SpeculatorState(
+            texts=state.texts,
+            rows=step.rows,
+            lengths=step.lengths + verdict.num_sampled,
+            num_sampled=verdict.num_sampled,
+            sampling=step.sampling,
+            positions=inputs.positions,
+            token_rows=step.token_rows,
+            num_drafts=step.num_drafts,
+            aux=aux,
+            common=inputs.common,
+            samples=logits.shape[0] > 0,
+            desc=desc,
+        )
+    )
+    if drafts is None:
+        return StepResult(((),) * len(batch.requests), ())
+    state.keep(step, drafts)
+    return _told(batch, verdict, drafts)
+
+
+def _told(batch: ScheduledBatch, verdict: Verdict, drafts: Drafts) -> StepResult:
+    """The step's outcome as plain numbers: the one copy from the device."""
+    k = drafts.token_ids.shape[1]
+    columns = [verdict.token_ids, drafts.token_ids]
+    if drafts.counts is not None:
+        columns.append(drafts.counts.unsqueeze(-1))
+    lines: list[list[int]] = torch.cat(columns, dim=1).tolist()
+    sampled, proposed = [], []
+    for part, line in zip(batch.requests, lines, strict=False):  # padded requests are left out
+        count = line[-1] if drafts.counts is not None else k
+        sampled.append(tuple(token for token in line[: k + 1] if token >= 0))
+        proposed.append(tuple(line[k + 1 : k + 1 + count]) if part.samples else ())
+    return StepResult(tuple(sampled), tuple(proposed))
