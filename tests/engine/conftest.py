@@ -30,6 +30,10 @@ _KERNELS = (
     "attention.kernels.prefill_contiguous",
     "attention.kernels.prefill_paged",
     "attention.kernels.write_kv",
+    "model.kernels.linear",
+    "model.kernels.rms_norm",
+    "model.kernels.rotate",
+    "model.kernels.silu_and_mul",
     "speculate.kernels.ngram",
 )
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
