@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -103,7 +104,13 @@ def test_verification_and_drafts_never_wait(
 def sync_mode() -> Iterator[Callable[[str], None]]:
     """Set what torch does when something waits for the GPU; put back afterwards."""
     before = torch.cuda.get_sync_debug_mode()
-    yield torch.cuda.set_sync_debug_mode
+
+    def set_mode(mode: str) -> None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+            torch.cuda.set_sync_debug_mode(mode)
+
+    yield set_mode
     torch.cuda.set_sync_debug_mode(before)
 
 

@@ -22,7 +22,7 @@ def _rope_angles_kernel(
     position_ptr: tl.tensor,  # [T] int64
     cos_ptr: tl.tensor,  # [T, 1, D / 2] float32
     sin_ptr: tl.tensor,  # [T, 1, D / 2] float32
-    per_pair: tl.tensor,  # how much the logarithm to base 2 of the frequency falls
+    PER_PAIR: tl.constexpr,  # how much the logarithm to base 2 of the frequency falls, in float64
     HALF: tl.constexpr,
     HALF_PAD: tl.constexpr,
     OVERLAP: tl.constexpr,
@@ -32,7 +32,7 @@ def _rope_angles_kernel(
     pairs = tl.arange(0, HALF_PAD)
     wait_for_inputs(OVERLAP)
     position = tl.load(position_ptr + token).to(tl.float32)
-    frequency = tl.exp2(-pairs.to(tl.float64) * per_pair.to(tl.float64)).to(tl.float32)
+    frequency = tl.exp2(pairs.to(tl.float64) * -PER_PAIR).to(tl.float32)
     angle = position * frequency
     ok = pairs < HALF
     tl.store(cos_ptr + token * HALF + pairs, tl.cos(angle), mask=ok)
@@ -56,7 +56,7 @@ def rope_angles(
             positions.contiguous(),
             cos,
             sin,
-            math.log2(theta) / half,
+            PER_PAIR=math.log2(theta) / half,
             HALF=half,
             HALF_PAD=padded(half),
             OVERLAP=overlap,
