@@ -67,7 +67,7 @@ class Auditor:
     def fresh(self, module: str) -> ImportRecord:
         """Import a module in an interpreter of its own, and return that record."""
         known = self._records.get(module)  # threads that did not end are not waited for once more
-        hopeless = [thread.where for thread in known.running] if known is not None else []
+        hopeless = [each.where for each in known.running] if known and known.so_far else []
         try:
             process = AuditProcess(self._settings, module, hopeless)
         except OSError as error:

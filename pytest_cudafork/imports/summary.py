@@ -114,7 +114,7 @@ def _trouble(findings: Findings, limits: _Limits) -> Iterator[Line]:
     for (what, reason), records in list(groups.items())[: limits.in_full]:
         accepted = all(findings.outcome(record) is Outcome.ACCEPTED for record in records)
         tone = "warn" if accepted else "bad"
-        yield Line(f"{what}: {limits.named(list(map(_name, records)))}: {reason}", tone)
+        yield Line(f"{what}: {limits.named(sorted(map(_name, records)))}: {reason}", tone)
     yield from _left([len(each) for each in groups.values()][limits.in_full :])
 
 
@@ -132,9 +132,9 @@ def _not_importable(findings: Findings, limits: _Limits) -> Iterator[Line]:
         if record.verdict is Verdict.NOT_IMPORTABLE:
             reasons.setdefault(record.reason, []).append(_name(record))
     tone = "bad" if findings.settings.strict else ""
-    groups = sorted(reasons.items(), key=lambda group: -len(group[1]))
+    groups = sorted(reasons.items(), key=lambda group: (-len(group[1]), group[0]))
     for reason, names in groups[: limits.reasons]:
-        yield Line(f"not importable: {limits.named(names)}: {reason}", tone)
+        yield Line(f"not importable: {limits.named(sorted(names))}: {reason}", tone)
     yield from _left([len(names) for _, names in groups[limits.reasons :]])
 
 
@@ -157,7 +157,7 @@ def _so_far(findings: Findings, limits: _Limits) -> Iterator[Line]:
         shown = ", ".join(_thread(each, findings.base) for each in threads[: limits.names])
         more = f" and {len(threads) - limits.names} more" if len(threads) > limits.names else ""
         run = f"{_count(len(threads), 'thread')} still {'runs' if len(threads) == 1 else 'run'}"
-        names = limits.named(list(map(_name, records)))
+        names = limits.named(sorted(map(_name, records)))
         yield Line(f"clean so far: {names}: {run} ({shown}{more})", "warn")
     yield from _left([len(each) for each in groups.values()][limits.in_full :])
 

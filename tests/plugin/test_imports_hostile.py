@@ -265,7 +265,7 @@ def test_each_gets_its_verdict_and_does_not_touch_the_others(
         ("os.fork = os._exit = os.waitpid = os.read = None", "clean"),
         ("import select\nselect.poll = None\nos.chdir('/')", "clean"),
         ("sys.modules.pop('select'); sys.setrecursionlimit(60)", "clean"),
-        (f"threading.Timer(0.2, lambda: exec({TOUCH!r})).start()", "clean"),
+        (f"threading.Timer(0.2, lambda: exec({TOUCH!r})).start()", "touches"),
     ],
     ids=lambda value: str(value)[:24],
 )

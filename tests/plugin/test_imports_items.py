@@ -201,7 +201,7 @@ def test_compiled_modules_are_audited_too(pytester: pytest.Pytester) -> None:
     ("args", "complaint"),
     [
         (["--cuda-fork-imports=shopp"], "*--cuda-fork-imports*no module 'shopp'*mean 'shop'*"),
-        (["--cuda-fork-imports=shop.model"], "*no module 'shop.model'*mean 'shop.models'*"),
+        (["--cuda-fork-imports=shop.model"], "*has no module 'model'*mean 'shop.models'*"),
         (["--cuda-fork-imports=a b"], "*--cuda-fork-imports: 'a b' is not a module name*"),
         (["--cuda-fork-imports=shop", "shop::shop.nope"], "*not found: shop::shop.nope*"),
         (
