@@ -1,9 +1,9 @@
 """Owns what the model's kernels share: how they are compiled, and how they overlap.
 
 With ``overlap`` a kernel starts while the one before it still runs (CUDA's programmatic dependent
-launch, Hopper and later): it fetches weights, which nobody writes, and then waits for what the
-others computed. Each kernel waits before it reads or writes anything else; so by the time it goes
-on, all kernels before it are done. It knows no layer of a model.
+launch, Hopper and later): it fetches weights into the L2 cache, and then waits for what the others
+computed. Each kernel waits before it reads or writes anything; so by the time it goes on, all
+kernels before it are done, and what they wrote is seen. It knows no layer of a model.
 """
 
 from __future__ import annotations

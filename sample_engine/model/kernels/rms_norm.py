@@ -41,8 +41,8 @@ def _rms_norm_kernel(
     token = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, SIZE_PAD)
     ok = at < SIZE
-    weight = tl.load(weight_ptr + at, mask=ok, other=0.0).to(tl.float32)
     wait_for_inputs(OVERLAP)
+    weight = tl.load(weight_ptr + at, mask=ok, other=0.0).to(tl.float32)
     x = tl.load(x_ptr + token * x_stride + at, mask=ok, other=0.0).to(tl.float32)
     if ADD:
         delta = tl.load(delta_ptr + token * delta_stride + at, mask=ok, other=0.0)
