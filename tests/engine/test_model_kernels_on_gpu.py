@@ -159,6 +159,7 @@ def test_overlapping_kernels_in_a_graph_never_race(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(tuning, "OVERLAP", True)
     given = tokens.clone()
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         _pass(model, given)
     torch.cuda.synchronize()
