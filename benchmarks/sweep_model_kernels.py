@@ -4,12 +4,13 @@ It writes no table of the engine: the lines it prints are to be put into ``sampl
 kernels/tuning.py`` by hand. Kernels are compiled on all cores first, without the GPU. Each linear
 layer runs over many copies of its weight, more than the L2 cache holds.
 
-    PYTHONPATH=. python benchmarks/sweep_model_kernels.py [--seconds 60] [--shapes qkv,o]
+    PYTHONPATH=. python benchmarks/sweep_model_kernels.py [--seconds 60] [--ahead 0,2048]
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -190,7 +191,7 @@ def sweep(name: str, until: float) -> tuple[Config, Config]:
                     best[overlap] = (sum(times), config)
             print(json.dumps(report).replace("LinearConfig", ""), flush=True)
     usual = configs_of(layer.size_n)[0]
-    return tuple(best.get(overlap, (0.0, usual))[1] for overlap in (False, True))  # type: ignore[return-value]
+    return best.get(False, (0.0, usual))[1], best.get(True, (0.0, usual))[1]
 
 
 def show(title: str, table: Table) -> None:
@@ -218,20 +219,45 @@ def small_kernels() -> None:
     gated = torch.randn(1, 28672, device="cuda").bfloat16()
     positions = torch.tensor([1000], device="cuda")
     cos, sin = reference.rope_angles(positions, 128, 5e5)
+    calls: list[tuple[Callable[..., object], tuple[Any, ...]]] = [
+        (rms_norm.rms_norm, (x, weight[0], 1e-5)),
+        (rms_norm.add_rms_norm, (x, x, weight[0], 1e-5)),
+        (rotate.rotate, (q, k, cos, sin)),
+        (rotate.rope_angles, (positions, 128, 5e5)),
+        (silu_and_mul.silu_and_mul, (gated,)),
+    ]
     for overlap in (False, True):
-        on: dict[str, Any] = {"overlap": overlap}
-        works: dict[str, Callable[[int], object]] = {
-            "rms_norm": lambda _, on=on: rms_norm.rms_norm(x, weight[0], 1e-5, **on),  # type: ignore[misc]
-            "add_rms_norm": lambda _, on=on: rms_norm.add_rms_norm(x, x, weight[0], 1e-5, **on),  # type: ignore[misc]
-            "rotate": lambda _, on=on: rotate.rotate(q, k, cos, sin, **on),  # type: ignore[misc]
-            "rope_angles": lambda _, on=on: rotate.rope_angles(positions, 128, 5e5, **on),  # type: ignore[misc]
-            "silu_and_mul": lambda _, on=on: silu_and_mul.silu_and_mul(gated, **on),  # type: ignore[misc]
+        times = {
+            kernel.__name__: round(microseconds(repeated(kernel, *args, overlap=overlap)), 2)
+            for kernel, args in calls
         }
-        times = {name: round(microseconds(work), 2) for name, work in works.items()}
         print(f"small kernels, us, overlap={overlap}: {times}", flush=True)
 
 
-def whole_steps(plain: Table, overlapped: Table, bandwidth: float) -> None:
+def repeated(call: Callable[..., object], *args: Any, **kwargs: Any) -> Callable[[int], object]:
+    """A call that is the same each time."""
+    return lambda _: call(*args, **kwargs)
+
+
+Way = tuple[str, Table | None, bool]
+
+
+def ways_of(plain: Table, overlapped: Table, aheads: list[int]) -> list[Way]:
+    """How linear layers are computed in a step, and whether kernels overlap."""
+    ways: list[Way] = [
+        ("cuBLAS", None, False),
+        ("cuBLAS, overlap", None, True),
+        ("ours", plain, False),
+        ("ours, overlap", plain, True),
+        ("ours for overlap, overlap", overlapped, True),
+    ]
+    for ahead in aheads:
+        table = {at: dataclasses.replace(each, ahead=ahead) for at, each in overlapped.items()}
+        ways.append((f"ours for overlap, overlap, ahead={ahead}", table, True))
+    return ways
+
+
+def whole_steps(ways: list[Way], bandwidth: float) -> None:
     """Print what a decode step costs as one graph, with cuBLAS and with our linear layers."""
     from sample_engine.model.loading import load_model
 
@@ -239,16 +265,13 @@ def whole_steps(plain: Table, overlapped: Table, bandwidth: float) -> None:
     limit = weight_bytes(model) / bandwidth * 1000
     print(f"weights {weight_bytes(model) / 1e9:.2f} GB, limit {limit:.3f} ms", flush=True)
     for num_tokens in (1, 4):
-        ways = {"no attention": untouched, "triton, 1024 long": through_backend(num_tokens, 1024)}
-        for attention, attend in ways.items():
+        attends = {
+            "no attention": untouched,
+            "triton, 1024 long": through_backend(num_tokens, 1024),
+        }
+        for attention, attend in attends.items():
             first: torch.Tensor | None = None
-            for title, table, overlap in (
-                ("cuBLAS", None, False),
-                ("cuBLAS, overlap", None, True),
-                ("ours", plain, False),
-                ("ours, overlap", plain, True),
-                ("ours for overlap, overlap", overlapped, True),
-            ):
+            for title, table, overlap in ways:
                 with torch.inference_mode(), tuned(table, overlap=overlap):
                     step = step_of(model, num_tokens, attend)
                     graph = graph_of(step)
@@ -267,6 +290,9 @@ def main() -> None:
     options = argparse.ArgumentParser(description="Search for fast kernels of the model.")
     options.add_argument("--seconds", type=float, default=60)
     options.add_argument("--shapes", default=",".join(SHAPES))
+    options.add_argument(
+        "--ahead", default="", help="columns that are fetched early, such as 0,2048"
+    )
     chosen = options.parse_args()
     start = time.monotonic()
     pool = multiprocessing.get_context("spawn").Pool(min(16, os.cpu_count() or 1), _silence)
@@ -286,7 +312,8 @@ def main() -> None:
         torch.cuda.empty_cache()
     show("best without overlap", plain)
     show("best with overlap", overlapped)
-    whole_steps(plain, overlapped, bandwidth)
+    aheads = [int(ahead) for ahead in chosen.ahead.split(",") if ahead]
+    whole_steps(ways_of(plain, overlapped, aheads), bandwidth)
     print(f"took {time.monotonic() - start:.0f} s")
 
 

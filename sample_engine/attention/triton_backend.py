@@ -55,6 +55,7 @@ class TritonBackend(AttentionBackend):
         capability = capability_of(spec.device)
         self.prefill_config = tuning.prefill_config(spec, capability, paged=True)
         self.decode_config = tuning.decode_config(spec, capability)
+        self.overlap = tuning.overlaps(capability)
         self.most_queries = tuning.most_decode_queries(spec)
         self.num_processors = num_processors(spec.device)
 
@@ -92,7 +93,7 @@ class TritonBackend(AttentionBackend):
         """Write keys and values to their slots."""
         from sample_engine.attention.kernels.write_kv import write_kv
 
-        write_kv(key, value, cache.key, cache.value, slot_mapping)
+        write_kv(key, value, cache.key, cache.value, slot_mapping, overlap=self.overlap)
 
     def forward(
         self,
@@ -162,8 +163,9 @@ class TritonBackend(AttentionBackend):
             self.spec.scale,
             splits,
             config=self.decode_config,
+            overlap=self.overlap,
         )
-        combine_splits(partial_out, partial_lse, starts, lengths, out, splits)
+        combine_splits(partial_out, partial_lse, starts, lengths, out, splits, overlap=self.overlap)
 
 
 def largest_of(common: CommonAttentionMetadata, limit: int) -> tuple[int, bool]:

@@ -15,15 +15,19 @@ from sample_engine.attention.kernels.decode_paged import DecodeConfig
 from sample_engine.attention.kernels.prefill import PrefillConfig
 from sample_engine.attention.kernels.splits import FixedSplits
 
-__all__ = ["decode_config", "most_decode_queries", "prefill_config", "splits_for"]
+__all__ = ["decode_config", "most_decode_queries", "overlaps", "prefill_config", "splits_for"]
 
 # Whether prefill on Hopper is left to the kernel in Gluon where that fits.
 _PREFER_HOPPER = True
 _HOPPER_TRITON = "3.6."  # the Triton whose Gluon it is written for
 
+# Whether kernels overlap (see ``kernel_overlap``), and the first generation that can.
+_OVERLAP = True
+_OVERLAPPING = 9
+
 _MOST_DECODE_ROWS = 64  # query heads times queries in a tile of the decode kernel
 _SPLIT_OF_FLOAT32 = 256
-_LEAST_SPLIT = 256
+_LEAST_SPLIT = 64  # a lone request is cut small: its splits are all the work there is
 _PROGRAMS_PER_PROCESSOR = 6  # so many that the last ones to end are a small part of the whole
 
 
@@ -61,6 +65,11 @@ def decode_config(spec: AttentionSpec, capability: tuple[int, int] | None) -> De
     if spec.dtype == torch.float32 or capability is None:
         return DecodeConfig(block_n=32, num_warps=4, num_stages=2, split_len=_SPLIT_OF_FLOAT32)
     return DecodeConfig(block_n=64, num_warps=4, num_stages=3)
+
+
+def overlaps(capability: tuple[int, int] | None) -> bool:
+    """Whether the kernels of a decode may start before the one before them has ended."""
+    return _OVERLAP and capability is not None and capability[0] >= _OVERLAPPING
 
 
 def most_decode_queries(spec: AttentionSpec) -> int:

@@ -1,12 +1,13 @@
 """Owns who computes what layers are made of: our kernels on a GPU, plain torch everywhere else.
 
-Torch it is on a CPU, where gradients are wanted, for mixed dtypes and without Triton. It knows no
-layer and no graph. Shapes: ``T`` tokens of this call, packed.
+Torch it is on a CPU, where gradients are wanted, under ``torch.compile``, for mixed dtypes and
+without Triton. It knows no layer and no graph. Shapes: ``T`` tokens of this call, packed.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from sample_engine.model.kernels import reference
 
 __all__ = ["add_rms_norm", "linear", "rms_norm", "rope_angles", "rotate", "silu_and_mul"]
 
-_LEAST_CAPABILITY = (8, 0)  # of Triton's GPUs
+_LEAST_CAPABILITY = (8, 0)  # that Triton serves
 _OVERLAPPING = (9, 0)
 _NARROW = (torch.float16, torch.bfloat16)
 
@@ -26,7 +27,7 @@ def rms_norm(
     eps: float,
 ) -> Tensor:  # [T, C]
     """Each token scaled to a root mean square of one, times ``weight``."""
-    if not _in_kernels(x, weight):
+    if x.dim() != 2 or not _in_kernels(x, weight):
         return reference.rms_norm(x, weight, eps)
     from sample_engine.model.kernels import rms_norm as kernels
 
@@ -40,7 +41,7 @@ def add_rms_norm(
     eps: float,
 ) -> tuple[Tensor, Tensor]:  # [T, C], [T, C]
     """``x + delta``, and that normed."""
-    if not _in_kernels(x, delta, weight):
+    if x.dim() != 2 or not _in_kernels(x, delta, weight):
         return reference.add_rms_norm(x, delta, weight, eps)
     from sample_engine.model.kernels import rms_norm as kernels
 
@@ -81,7 +82,7 @@ def silu_and_mul(
     x: Tensor,  # [T, 2 * I]: gate and up
 ) -> Tensor:  # [T, I]
     """``silu(gate) * up`` of each token."""
-    if not _in_kernels(x):
+    if x.dim() != 2 or not _in_kernels(x):
         return reference.silu_and_mul(x)
     from sample_engine.model.kernels import silu_and_mul as kernels
 
@@ -95,7 +96,8 @@ def linear(
 ) -> Tensor:  # [T, N]
     """``x @ weight.T``, plus ``residual``; of few tokens in our kernel, otherwise in cuBLAS."""
     tensors = (x, weight) if residual is None else (x, weight, residual)
-    if x.dtype in _NARROW and weight.is_contiguous() and _in_kernels(*tensors):
+    narrow = x.dtype in _NARROW and x.dim() == 2 and weight.is_contiguous()
+    if narrow and _in_kernels(*tensors):
         from sample_engine.model.kernels import linear as kernels
         from sample_engine.model.kernels import tuning
 
@@ -109,12 +111,22 @@ def linear(
 def _in_kernels(*tensors: Tensor) -> bool:
     """Whether a kernel may take these tensors."""
     first = tensors[0]
-    if not first.is_cuda or first.dtype == torch.float64:
+    if not first.is_cuda or first.dtype == torch.float64 or torch.compiler.is_compiling():
         return False
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return False
-    same = all(tensor.dtype == first.dtype and tensor.is_cuda for tensor in tensors)
-    return same and tensors[0].dim() > 0 and _capability(first.device) >= _LEAST_CAPABILITY
+    alike = all(tensor.dtype == first.dtype and _is_packed(tensor) for tensor in tensors)
+    return alike and _capability(first.device) >= _LEAST_CAPABILITY
+
+
+def _is_packed(tensor: Tensor) -> bool:
+    """Whether what belongs to a token lies in one piece, as the kernels read it."""
+    inner = 1
+    for dim in range(tensor.dim() - 1, 0, -1):
+        if tensor.stride(dim) != inner:
+            return False
+        inner *= tensor.shape[dim]
+    return bool(tensor.is_cuda)
 
 
 def _overlap(device: torch.device) -> bool:
@@ -125,10 +137,8 @@ def _overlap(device: torch.device) -> bool:
 
 @functools.cache
 def _capability(device: torch.device) -> tuple[int, int]:
-    """The compute capability of a GPU in use; less than all that are served without Triton."""
-    try:
-        import triton  # noqa: F401
-    except ImportError:
+    """The compute capability of a GPU in use; one that is not served if it is not NVIDIA's."""
+    if torch.version.cuda is None or importlib.util.find_spec("triton") is None:
         return (0, 0)
     major, minor = torch.cuda.get_device_capability(device)
     return int(major), int(minor)

@@ -60,35 +60,6 @@ def test_a_forked_core_after_a_class_body_probe_is_refused_with_its_line(
     )
 
 
-def test_the_repaired_backend_passes_in_a_forked_core(session: pytest.Pytester) -> None:
-    session.makepyfile(
-        """
-        from engine_with import generate
-
-        def test_it():
-            tokens, info = generate("lazy_backend", "fork")
-            assert info["worker_method"] == "fork"
-            assert len(tokens) == 4
-        """
-    )
-    session.runpytest_subprocess(*CHECK).assert_outcomes(passed=1)
-
-
-def test_left_alone_the_engine_asks_the_driver_and_spawns(session: pytest.Pytester) -> None:
-    session.makepyfile(
-        """
-        from engine_with import generate
-
-        def test_it():
-            tokens, info = generate("probing_backend")
-            assert info["worker_method"] == "spawn"
-            assert any("initialized" in reason for reason in info["worker_reasons"])
-            assert len(tokens) == 4
-        """
-    )
-    session.runpytest_subprocess(*CHECK).assert_outcomes(passed=1)
-
-
 def _line_of(text: str, name: str) -> int:
     lines = (SEED / name).read_text(encoding="utf-8").splitlines()
     return next(number for number, line in enumerate(lines, 1) if text in line)

@@ -10,6 +10,7 @@ import triton.language as tl
 
 from sample_engine.attention.kernels.common import jit, next_power_of_2
 from sample_engine.attention.kernels.splits import FixedSplits, PlannedSplits, Splits
+from sample_engine.kernel_overlap import launch_early, wait_for_inputs
 
 __all__ = ["combine_splits"]
 
@@ -32,7 +33,10 @@ def _combine_splits_kernel(
     HEAD_PAD: tl.constexpr,
     PLANNED: tl.constexpr,
     AT_A_TIME: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
+    launch_early(OVERLAP)
+    wait_for_inputs(OVERLAP)
     head = tl.program_id(0)
     row = tl.program_id(1) % max_query_len
     req = tl.program_id(1) // max_query_len
@@ -79,6 +83,8 @@ def combine_splits(
     seq_lens: torch.Tensor,  # [R'] int32
     out: torch.Tensor,  # [T', H, D]
     splits: Splits,
+    *,
+    overlap: bool = False,
 ) -> None:
     """Put the items of each request with 1 to Q queries together; leave all other rows alone."""
     max_query_len, num_heads, dim = partial_out.shape[1:]
@@ -102,5 +108,7 @@ def combine_splits(
         HEAD_PAD=next_power_of_2(dim),
         PLANNED=planned,
         AT_A_TIME=_AT_A_TIME,
+        OVERLAP=overlap,
         num_warps=4,
+        launch_pdl=overlap,
     )

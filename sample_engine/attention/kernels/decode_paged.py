@@ -28,6 +28,7 @@ from sample_engine.attention.kernels.common import (
 )
 from sample_engine.attention.kernels.prefill import check_rows
 from sample_engine.attention.kernels.splits import FixedSplits, PlannedSplits, Splits
+from sample_engine.kernel_overlap import launch_early, wait_for_inputs
 
 __all__ = ["DecodeConfig", "decode_paged"]
 
@@ -195,7 +196,10 @@ def _decode_paged_kernel(
     PLANNED: tl.constexpr,
     POLICY: tl.constexpr,
     PRECISION: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
+    launch_early(OVERLAP)
+    wait_for_inputs(OVERLAP)
     item, req, start, stop, alone = _item_of(
         seq_len_ptr, item_req_ptr, item_start_ptr, item_stop_ptr, first_item_ptr, num_splits,
         split_len, PLANNED,
@@ -238,6 +242,7 @@ def decode_paged(
     splits: Splits,
     *,
     config: DecodeConfig,
+    overlap: bool = False,
 ) -> None:
     """Attention of each item, for requests with 1 to Q queries; whole ones go to ``out``."""
     check_rows("query", query)
@@ -282,5 +287,7 @@ def decode_paged(
         PLANNED=planned is not None,
         POLICY="evict_first" if config.evict_first else "",
         PRECISION=dot_precision(query.dtype),
+        OVERLAP=overlap,
+        launch_pdl=overlap,
         **config.options,
     )

@@ -9,6 +9,7 @@ import torch
 import triton.language as tl
 
 from sample_engine.attention.kernels.common import jit, next_power_of_2
+from sample_engine.kernel_overlap import launch_early, wait_for_inputs
 
 __all__ = ["write_kv"]
 
@@ -27,7 +28,10 @@ def _write_kv_kernel(
     WIDTH: tl.constexpr,
     WIDTH_PAD: tl.constexpr,
     PAGE: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ) -> None:
+    launch_early(OVERLAP)
+    wait_for_inputs(OVERLAP)
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slot_ptr + token)
     if slot >= 0:
@@ -46,6 +50,8 @@ def write_kv(
     key_cache: torch.Tensor,  # [B, P, K, D]
     value_cache: torch.Tensor,  # [B, P, K, D]
     slot_mapping: torch.Tensor,  # [T'] int64
+    *,
+    overlap: bool = False,
 ) -> None:
     """Write keys and values to their slots; a negative slot (``PAD_SLOT_ID``) is skipped."""
     num_tokens = slot_mapping.shape[0]
@@ -65,5 +71,7 @@ def write_kv(
         WIDTH=width,
         WIDTH_PAD=next_power_of_2(width),
         PAGE=key_cache.shape[1],
+        OVERLAP=overlap,
         num_warps=4,
+        launch_pdl=overlap,
     )

@@ -1,9 +1,6 @@
-"""Owns what the model's kernels share: how they are compiled, and how they overlap.
+"""Owns what the model's kernels share: how they are compiled, rows, rounding, prefetching.
 
-With ``overlap`` a kernel starts while the one before it still runs (CUDA's programmatic dependent
-launch, Hopper and later): it fetches weights, which nobody writes, and then waits for what the
-others computed. Each kernel waits before it reads or writes anything else; so by the time it goes
-on, all kernels before it are done. It knows no layer of a model.
+It knows no layer of a model. How kernels overlap is said in ``kernel_overlap``.
 """
 
 from __future__ import annotations
@@ -15,9 +12,8 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra import cuda
 
-__all__ = ["elements", "jit", "launch_early", "padded", "prefetch", "rounded", "wait_for_inputs"]
+__all__ = ["elements", "jit", "padded", "prefetch", "rounded"]
 
 
 def jit(function: Callable[..., Any]) -> Any:
@@ -36,20 +32,6 @@ def elements(x: torch.Tensor) -> tuple[int, int]:
     assert x.dim() == 2, "tokens come packed"
     assert x.stride(1) == 1 or x.shape[1] == 1, "rows have to be contiguous"
     return int(x.shape[0]), int(x.stride(0))
-
-
-@jit
-def launch_early(OVERLAP: tl.constexpr) -> None:
-    """Let the next kernel start as soon as there is room for it."""
-    if OVERLAP:
-        cuda.gdc_launch_dependents()
-
-
-@jit
-def wait_for_inputs(OVERLAP: tl.constexpr) -> None:
-    """Wait until all kernels before this one are done, and what they wrote can be read."""
-    if OVERLAP:
-        cuda.gdc_wait()
 
 
 @jit

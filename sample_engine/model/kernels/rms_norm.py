@@ -8,14 +8,8 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
-from sample_engine.model.kernels.common import (
-    elements,
-    jit,
-    launch_early,
-    padded,
-    rounded,
-    wait_for_inputs,
-)
+from sample_engine.kernel_overlap import launch_early, wait_for_inputs
+from sample_engine.model.kernels.common import elements, jit, padded, rounded
 
 __all__ = ["add_rms_norm", "rms_norm"]
 
@@ -41,8 +35,8 @@ def _rms_norm_kernel(
     token = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, SIZE_PAD)
     ok = at < SIZE
-    weight = tl.load(weight_ptr + at, mask=ok, other=0.0).to(tl.float32)
     wait_for_inputs(OVERLAP)
+    weight = tl.load(weight_ptr + at, mask=ok, other=0.0).to(tl.float32)
     x = tl.load(x_ptr + token * x_stride + at, mask=ok, other=0.0).to(tl.float32)
     if ADD:
         delta = tl.load(delta_ptr + token * delta_stride + at, mask=ok, other=0.0)

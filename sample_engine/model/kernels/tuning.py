@@ -20,10 +20,10 @@ OVERLAP = True
 
 _BY_SHAPE: Mapping[tuple[int, int], LinearConfig] = MappingProxyType(
     {
-        (6144, 4096): LinearConfig(block_n=16, block_k=256, num_warps=4, num_stages=4),
-        (4096, 4096): LinearConfig(block_n=16, block_k=256, num_warps=4, num_stages=4),
+        (6144, 4096): LinearConfig(block_n=16, block_k=128, num_warps=2, num_stages=8),
+        (4096, 4096): LinearConfig(block_n=64, block_k=256, num_warps=4, num_stages=3, split=2),
         (28672, 4096): LinearConfig(block_n=64, block_k=128, num_warps=4, num_stages=4),
-        (4096, 14336): LinearConfig(block_n=16, block_k=256, num_warps=4, num_stages=4),
+        (4096, 14336): LinearConfig(block_n=64, block_k=256, num_warps=4, num_stages=3, split=2),
         (128256, 4096): LinearConfig(block_n=64, block_k=128, num_warps=4, num_stages=4),
     }
 )
