@@ -129,7 +129,7 @@ def main() -> None:
     )
     settings = {key: getattr(options, key) for key in keys}
     publish(
-        "speculation",
+        "speculation" if options.cudagraph_mode == "NONE" else "speculation_graphs",
         f"Speculation: tokens per step, and speed (graphs: {options.cudagraph_mode})",
         "\n\n".join(pages),
         {"settings": settings, **data},
