@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from sample_engine.config import WorkerMethod
+from sample_engine.config import CUDAGraphMode, WorkerMethod
 from sample_engine.errors import ConfigError, EngineError, PromptError
 from sample_engine.request import SamplingParams
 
@@ -91,6 +91,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         "attention_backend",
         "worker_method",
         "speculative_config",
+        "cudagraph_mode",
     )
     given = {name: getattr(options, name) for name in names}
     return {name: value for name, value in given.items() if value is not None}
@@ -190,6 +191,11 @@ def _parser() -> argparse.ArgumentParser:
         type=_json_object,
         metavar="JSON",
         help='guess tokens ahead: {"method": "eagle", "num_speculative_tokens": 3}',
+    )
+    add(
+        "--cudagraph-mode",
+        metavar="MODE",
+        help=f"on a GPU: {', '.join(mode.value for mode in CUDAGraphMode)} (default: NONE)",
     )
     add("--metrics", action="store_true", help="show what the engine did, on stderr")
     return parser

@@ -60,6 +60,7 @@ WITHOUT_PYTEST = (
     "imports.signals",
     "imports.slate",
     "imports.template",
+    "imports.threads",
     "imports.verdicts",
     "imports.warden",
 )

@@ -18,7 +18,7 @@ import torch
 from sample_engine import LLM, SamplingParams
 from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.process import client
-from sample_engine.process.start_method import StartDecision
+from sample_engine.process.start_method import StartDecision, choose_start_method
 
 SPECULATIVE = {
     "ngram": {
@@ -53,7 +53,7 @@ def main(
 ) -> dict[str, Any]:
     """Generate as the report does; return what the engine tells of itself."""
     touch_quietly()
-    guard = guard_that_asks_torch if asks_torch else client.choose_start_method
+    guard = guard_that_asks_torch if asks_torch else choose_start_method
     with mock.patch.object(client, "choose_start_method", guard), warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*ngram_prompt_lookup", DeprecationWarning)
         llm = LLM(

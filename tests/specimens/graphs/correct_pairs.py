@@ -186,7 +186,7 @@ def statistics_are_shared(bench: Bench) -> None:
     stats, hidden = {"forwards": 0}, bench.randn(ROWS, WIDTH)
 
     def create_forward_fn(desc: Desc, warmup: bool) -> tuple[Any, dict[str, Any]]:
-        state = {"stats": stats, "lengths": [WIDTH] * ROWS}
+        state: dict[str, Any] = {"stats": stats, "lengths": [WIDTH] * ROWS}
 
         def forward(mode: str) -> torch.Tensor:
             state["stats"]["forwards"] += 1
