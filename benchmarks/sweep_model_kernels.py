@@ -39,10 +39,8 @@ ANY = [
     Config(16, 256, 2, 6),
     Config(32, 256, 4, 4),
     Config(32, 128, 4, 6),
-    Config(32, 256, 4, 4, descriptor=True),
     Config(32, 512, 4, 3),
     Config(64, 128, 4, 4),
-    Config(64, 128, 4, 4, descriptor=True),
 ]
 NARROW = [Config(64, 128, 4, 5, split=4), Config(64, 256, 4, 3, split=2), Config(16, 128, 2, 8)]
 WIDE = [Config(64, 64, 4, 6), Config(64, 256, 4, 3), Config(128, 64, 4, 5)]

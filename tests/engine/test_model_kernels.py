@@ -110,7 +110,6 @@ LINEARS = {
     "plain": {"block_n": 16, "block_k": 32},
     "two parts": {"block_n": 16, "block_k": 32, "split": 2},
     "more parts than there is work": {"block_n": 16, "block_k": 32, "split": 9},
-    "descriptor": {"block_n": 16, "block_k": 32, "descriptor": True},
 }
 
 

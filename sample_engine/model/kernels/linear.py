@@ -28,8 +28,8 @@ _SUM_BLOCK = 1024
 class LinearConfig:
     """How the kernel is built.
 
-    ``split`` programs share a row of the weight. ``descriptor`` loads the weight through Hopper's
-    copy engine. ``ahead`` columns, a power of two, are fetched while the kernel before still runs.
+    ``split`` programs share a row of the weight. ``ahead`` columns, a power of two,
+    are fetched while the kernel before still runs.
     """
 
     block_n: int = 32
@@ -37,15 +37,13 @@ class LinearConfig:
     num_warps: int = 4
     num_stages: int = 4
     split: int = 1
-    descriptor: bool = False
     ahead: int = 512
 
 
 @jit
 def _linear_kernel(
     x_ptr: tl.tensor,  # [T, K]
-    weight_ptr: tl.tensor,  # [N, K], or its descriptor
-    flat_ptr: tl.tensor,  # [N, K]
+    weight_ptr: tl.tensor,  # [N, K]
     residual_ptr: tl.tensor,  # [T, N]
     out_ptr: tl.tensor,  # [T, N], or with SPLIT [split, T, N] float32
     num_tokens: tl.tensor,
@@ -60,7 +58,6 @@ def _linear_kernel(
     EVEN_N: tl.constexpr,
     EVEN_K: tl.constexpr,
     SPLIT: tl.constexpr,
-    DESCRIPTOR: tl.constexpr,
     RESIDUAL: tl.constexpr,
     PRECISION: tl.constexpr,
     AHEAD: tl.constexpr,
@@ -76,7 +73,7 @@ def _linear_kernel(
     wanted = features
     if not EVEN_N:
         wanted = tl.minimum(features, size_n - 1)  # what comes of them is not stored
-    lines = flat_ptr + wanted.to(tl.int64)[:, None] * size_k
+    lines = weight_ptr + wanted.to(tl.int64)[:, None] * size_k
     if OVERLAP and AHEAD > 0:
         at = tl.minimum(begin + tl.arange(0, AHEAD // LINE) * LINE, size_k - 1)
         prefetch(lines + at[None, :])
@@ -87,9 +84,7 @@ def _linear_kernel(
     x_at = x_ptr + tokens[None, :] * x_stride + columns[:, None]
     acc = tl.zeros([BLOCK_N, ROWS], tl.float32)
     for start in tl.range(begin, end, BLOCK_K):
-        if DESCRIPTOR:
-            weight = weight_ptr.load([first_n, start])
-        elif EVEN_K:
+        if EVEN_K:
             weight = tl.load(lines + (start + columns)[None, :], eviction_policy="evict_first")
         else:
             inside = (start + columns)[None, :] < end
@@ -172,7 +167,6 @@ def linear(
     line = _LINE // x.element_size()
     _linear_kernel[(-(-size_n // config.block_n), split)](
         x,
-        _descriptor(weight, config) if config.descriptor else weight,
         weight,
         added,
         parts,
@@ -188,7 +182,6 @@ def linear(
         EVEN_N=size_n % config.block_n == 0,
         EVEN_K=size_k % config.block_k == 0,
         SPLIT=split > 1,
-        DESCRIPTOR=config.descriptor,
         RESIDUAL=residual is not None and split == 1,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         AHEAD=config.ahead,
@@ -214,11 +207,3 @@ def linear(
             launch_pdl=overlap,
         )
     return out
-
-
-def _descriptor(weight: torch.Tensor, config: LinearConfig) -> object:
-    """What the copy engine has to know of a weight."""
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    block = [config.block_n, config.block_k]
-    return TensorDescriptor(weight, list(weight.shape), list(weight.stride()), block)
