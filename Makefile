@@ -50,8 +50,10 @@ help:
 demo: $(STAMP)
 	@$(PY) demo/run.py
 
+# What is about other plugins runs once, next to all of them, in test-plugins.
 test: $(STAMP)
-	@$(PY) -m pytest -n $(WORKERS) $(TESTARGS)
+	@$(PY) -m pytest -n $(WORKERS) --dist worksteal \
+	    --ignore-glob='*/test_isolate_with_plugins*.py' $(TESTARGS)
 
 # An environment of its own: some of these plugins change every session that they are loaded in.
 test-plugins: $(PLUGINS_VENV)/installed
