@@ -21,6 +21,10 @@ from pytest_cudafork.capture.tensors import alias, has_memory
 class _Fill(TorchDispatchMode):  # type: ignore[misc]
     """Fills what ``torch.empty`` and its kin return."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or the first operator imports the compiler, which takes seconds
+
     def __init__(self, value: int) -> None:
         super().__init__()
         self._value = value
