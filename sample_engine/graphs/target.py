@@ -24,7 +24,12 @@ from sample_engine.graphs.dummy import DummyInput, fill_with_dummy
 from sample_engine.graphs.execution import GraphExecution
 from sample_engine.graphs.manager import CudaGraphManager
 from sample_engine.graphs.piecewise import AttendInto, PiecewiseForward
-from sample_engine.graphs.state import AttentionState, AttentionStatePair, ForwardFn
+from sample_engine.graphs.state import (
+    AttentionState,
+    AttentionStatePair,
+    CreateForwardFn,
+    ForwardFn,
+)
 from sample_engine.input_batch import InputBatch
 from sample_engine.model.llama import Llama
 
@@ -98,11 +103,16 @@ class ModelGraphs:
         self, forward_pass: ForwardPass
     ) -> dict[BatchExecutionDescriptor, AttentionStatePair]:
         """Capture all. What the persistent inputs held is lost, block tables included."""
+        self._pieces.reset()
+        return self.manager.capture(self.factory(forward_pass))
+
+    def factory(self, forward_pass: ForwardPass) -> CreateForwardFn:
+        """What prepares a pass of a descriptor's size: both passes get metadata of their own."""
 
         def create_forward_fn(
             desc: BatchExecutionDescriptor, warmup: bool
         ) -> tuple[ForwardFn, AttentionState]:
-            del warmup  # both passes get metadata of their own, made from inputs filled anew
+            del warmup  # made from inputs that are filled anew, in either case
             dummy = self.fill_inputs(desc)
             metadata = forward_pass.build_metadata(dummy.common)
             slots = dummy.common.slot_mapping
@@ -112,8 +122,7 @@ class ModelGraphs:
                 return partial(self._in_pieces, dummy, attend), state
             return partial(self._whole_pass, dummy, attend), state
 
-        self._pieces.reset()
-        return self.manager.capture(create_forward_fn)
+        return create_forward_fn
 
     def fill_inputs(self, desc: BatchExecutionDescriptor) -> DummyInput:
         """Put nobody's batch of a descriptor's size into the persistent inputs."""
