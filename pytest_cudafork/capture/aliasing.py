@@ -35,15 +35,23 @@ class Allowed:
         """The objects that were named themselves."""
         return self._objects
 
+    def unmatched(self, paths: Iterable[str]) -> list[str]:
+        """Return the patterns that none of these paths has."""
+        known = list(paths)
+        return [
+            one for one in self._patterns if not any(_is_at_or_below(path, one) for path in known)
+        ]
+
     def covers(self, path: str, value: Any) -> bool:
         """Whether a path, or one above it, or an object is allowed."""
         if id(value) in self._ids:
             return True
-        return any(
-            fnmatch.fnmatchcase(path, escaped) or path.startswith((f"{one}.", f"{one}["))
-            for one in self._patterns
-            for escaped in (one.replace("[", "[[]"),)
-        )
+        return any(_is_at_or_below(path, one) for one in self._patterns)
+
+
+def _is_at_or_below(path: str, pattern: str) -> bool:
+    escaped = pattern.replace("[", "[[]")
+    return fnmatch.fnmatchcase(path, escaped) or path.startswith((f"{pattern}.", f"{pattern}["))
 
 
 def shared_objects(one: Snapshot, two: Snapshot, allowed: Allowed) -> list[Alias]:

@@ -12,6 +12,7 @@ import torch
 
 from pytest_cudafork.capture.state_tree import Kind, walk
 from pytest_cudafork.capture.tensors import has_memory
+from pytest_cudafork.errors import GraphUsageError
 
 _DEFAULTS: dict[str, tuple[float, float]] = {
     "float64": (1e-7, 1e-7),
@@ -38,6 +39,23 @@ class Tolerance(NamedTuple):
             rtol if self.rtol is None else self.rtol,
             atol if self.atol is None else self.atol,
         )
+
+    @classmethod
+    def given(cls, rtol: Any, atol: Any) -> Tolerance:
+        """Read what a user gave.
+
+        Raises:
+            GraphUsageError: no tolerance can be that.
+
+        """
+        for name, value in (("rtol", rtol), ("atol", atol)):
+            right = isinstance(value, int | float) and not isinstance(value, bool)
+            if value is not None and not (right and 0 <= value < math.inf):
+                raise GraphUsageError(
+                    f"{name}={value!r}: give a finite number that is not below 0, or None for the "
+                    "default of the type"
+                )
+        return cls(rtol, atol)
 
     @property
     def bitwise(self) -> bool:
@@ -102,6 +120,10 @@ def difference(
             path,
             f"{path}: eager gives {describe(expected)}, the graph {describe(got)}: shape and type "
             "are those of the capture",
+        )
+    if "meta" in (expected.device.type, got.device.type):
+        raise GraphUsageError(
+            f"{path} lies on the device meta, where tensors have no values: nothing can be compared"
         )
     if not has_memory(expected) or not has_memory(got):
         expected, got = expected.to_dense(), got.to_dense()

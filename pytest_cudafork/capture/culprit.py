@@ -34,19 +34,6 @@ class Slot(NamedTuple):
         except (AttributeError, KeyError, IndexError, TypeError):
             return MISSING
 
-    def put(self, value: Any) -> bool:
-        """Set it, or take it away; whether that was possible."""
-        try:
-            if value is MISSING:
-                delattr(self.owner, self.key) if self.attribute else self.owner.pop(self.key)
-            elif self.attribute:
-                object.__setattr__(self.owner, self.key, value)
-            else:
-                self.owner[self.key] = value
-        except Exception:  # the owner does not allow it
-            return False
-        return True
-
 
 def slot_of(change: Change, origin: Snapshot, target: Snapshot) -> Slot | None:
     """Return where in another state the thing lies that changed in the first one.
@@ -68,25 +55,6 @@ def slot_of(change: Change, origin: Snapshot, target: Snapshot) -> Slot | None:
     if above is None:
         return None
     return Slot(change.path, above.node.value, change.node.key, change.node.attribute)
-
-
-def own_slot(change: Change) -> Slot:
-    """Return the place itself where something changed."""
-    return Slot(change.path, change.node.parent, change.node.key, change.node.attribute)
-
-
-def undo(change: Change) -> None:
-    """Make an object look as if an initialization had not happened to it."""
-    if change.how is How.INITIALIZED and change.node.key is not None:
-        slot = own_slot(change)
-        if slot.get() is not MISSING and slot.get() is not change.old:
-            slot.put(change.old)
-
-
-def redo(change: Change) -> None:
-    """Put back what an initialization has made."""
-    if change.how is How.INITIALIZED and change.node.key is not None:
-        own_slot(change).put(change.node.value)
 
 
 class _Tracer:

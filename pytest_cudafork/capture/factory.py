@@ -8,6 +8,7 @@ and later, which rebuilds what the forward needs for each pass and may return th
 from __future__ import annotations
 
 import enum
+import functools
 import inspect
 import types
 import typing
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 from pytest_cudafork.capture.compare import short
 from pytest_cudafork.capture.state_tree import closure_of
+from pytest_cudafork.capture.written import refuse_lazy
 from pytest_cudafork.errors import GraphUsageError
 
 MODES = ("FULL", "PIECEWISE")
@@ -31,17 +33,20 @@ class Pass(NamedTuple):
     forward: Callable[..., Any]
     state: Any
     own_state: bool  # the factory returned a state; else it is what the forward carries
+    modes: type[enum.Enum] | None = None  # the enumeration that mode= belongs to
 
     def run(self, mode: str, desc: Any) -> Any:
         """Run the forward, with the graph mode if it takes an argument."""
-        argument = _mode_argument(self.forward, mode, desc)
-        return self.forward(*argument)
+        argument = _mode_argument(self.forward, mode, desc, self.modes)
+        result = self.forward(*argument)
+        refuse_lazy(result, "forward_fn")
+        return result
 
 
 class Factory:
     """Calls ``create_forward_fn`` as a graph manager does."""
 
-    def __init__(self, create: Any, desc: Any) -> None:
+    def __init__(self, create: Any, desc: Any, modes: type[enum.Enum] | None = None) -> None:
         """Look at how it wants to be called.
 
         Raises:
@@ -52,7 +57,7 @@ class Factory:
             raise GraphUsageError(
                 f"create_forward_fn is {short(create)}, which cannot be called: {_PROTOCOL}"
             )
-        self.desc = desc
+        self.desc, self._modes = desc, modes
         self.create = create
         self._passes = _how_to_pass_warmup(create)
 
@@ -75,7 +80,7 @@ class Factory:
             made = self.create(desc, warmup)
         else:
             made = self.create(desc)
-        return _read(made)
+        return _read(made)._replace(modes=self._modes)
 
 
 def _how_to_pass_warmup(create: Any) -> str:
@@ -114,13 +119,44 @@ def _read(made: Any) -> Pass:
     if made is None:
         hint = " Does it lack a return?"
     elif isinstance(made, tuple):
-        hint = " The first of the two must be callable."
+        hint = (
+            " The first of the two must be callable."
+            if len(made) == 2
+            else f" These are {len(made)} values, and there are two: put the rest in the state."
+        )
+    elif isinstance(made, list):
+        hint = " Return a tuple, not a list."
     elif inspect.isgenerator(made):
         hint = " It is a generator: it has a yield."
     raise GraphUsageError(f"create_forward_fn returned {short(made)}: {_PROTOCOL}.{hint}")
 
 
-def _mode_argument(forward: Callable[..., Any], mode: str, desc: Any) -> tuple[Any, ...]:
+def check_mode(mode: str, desc: Any) -> None:
+    """Refuse a descriptor that is for another mode.
+
+    Raises:
+        GraphUsageError: a field of it says so.
+
+    """
+    for name in _fields(desc):
+        value = getattr(desc, name, None)
+        if not isinstance(value, enum.Enum) or not hasattr(type(value), "NONE"):
+            continue
+        if value.name in MODES and value.name != mode:
+            raise GraphUsageError(
+                f"desc.{name} is {value.name}, and mode is {mode!r}: give mode={value.name!r}, or "
+                "another descriptor"
+            )
+
+
+def _fields(desc: Any) -> list[str]:
+    names = [*getattr(type(desc), "__dataclass_fields__", ()), *getattr(desc, "_fields", ())]
+    return names + list(getattr(desc, "__dict__", ()))
+
+
+def _mode_argument(
+    forward: Callable[..., Any], mode: str, desc: Any, modes: type[enum.Enum] | None
+) -> tuple[Any, ...]:
     """Return the arguments of the forward: none, or the mode in its own words."""
     try:
         parameters = list(inspect.signature(forward).parameters.values())
@@ -142,7 +178,7 @@ def _mode_argument(forward: Callable[..., Any], mode: str, desc: Any) -> tuple[A
         )
     if not needed and not (takes and _is_mode(takes[0])):
         return ()
-    kind = _mode_type(forward, takes[0], desc)
+    kind = _mode_type(forward, takes[0], desc, modes)
     return (getattr(kind, mode) if kind is not None else mode,)
 
 
@@ -150,16 +186,23 @@ def _is_mode(parameter: inspect.Parameter) -> bool:
     return "mode" in parameter.name
 
 
-def _mode_type(forward: Any, parameter: inspect.Parameter, desc: Any) -> type[enum.Enum] | None:
+def _function_of(forward: Any) -> Any:
+    """Find what carries the annotations. Anything else would be printed, which reads tensors."""
+    while isinstance(forward, functools.partial):
+        forward = forward.func
+    return forward if inspect.isroutine(forward) else type(forward).__call__
+
+
+def _mode_type(
+    forward: Any, parameter: inspect.Parameter, desc: Any, modes: type[enum.Enum] | None
+) -> type[enum.Enum] | None:
     """Find the enumeration of graph modes: by annotation, else by a field of the descriptor."""
     candidates: list[Any] = []
     try:
-        candidates.append(typing.get_type_hints(forward).get(parameter.name))
+        candidates.append(typing.get_type_hints(_function_of(forward)).get(parameter.name))
     except Exception:  # an annotation that cannot be evaluated here says nothing
         candidates.append(parameter.annotation)
-    names = [*getattr(type(desc), "__dataclass_fields__", ()), *getattr(desc, "_fields", ())]
-    names += list(getattr(desc, "__dict__", ()))
-    candidates += [type(getattr(desc, name, None)) for name in names]
+    candidates += [modes, *(type(getattr(desc, name, None)) for name in _fields(desc))]
     for one in candidates:
         if isinstance(one, type) and issubclass(one, enum.Enum) and hasattr(one, "NONE"):
             return one

@@ -15,11 +15,18 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cudafork.capture.attempt import is_users
+from pytest_cudafork.capture.software.compiled import not_compiled
 from pytest_cudafork.capture.tensors import alias, has_memory
 
 
 class _Fill(TorchDispatchMode):  # type: ignore[misc]
     """Fills what ``torch.empty`` and its kin return."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or the first operator imports the compiler, which takes seconds
+
+    supports_higher_order_operators = True
 
     def __init__(self, value: int) -> None:
         super().__init__()
@@ -28,6 +35,8 @@ class _Fill(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
+        if not isinstance(func, torch._ops.OpOverload):
+            return made  # what torch.cond and its kind allocate is not seen
         name = func._schema.name.partition("::")[2]
         leaves_it = name.startswith(("empty", "new_empty")) and isinstance(made, torch.Tensor)
         if leaves_it and has_memory(made) and made.numel() and made.element_size() > 1:
@@ -49,5 +58,5 @@ def _users_line(frame: FrameType | None) -> str:
 @contextmanager
 def filling(value: int) -> Iterator[list[str]]:
     """Let memory that is handed out uninitialized hold this value; gives the lines that get it."""
-    with _Fill(value) as mode:
+    with not_compiled(), _Fill(value) as mode:  # the compiler does not like such modes
         yield mode.lines

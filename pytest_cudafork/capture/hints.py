@@ -61,8 +61,25 @@ def explain(one: Difference, seen: Symptoms) -> Reading:
     words = one.what
     if seen.unwritten is not None and bool(seen.unwritten.any()):
         words += f"; {int(seen.unwritten.sum())} elements were not written at all"
+        if _is_tail(seen.unwritten):
+            return Reading(
+                "replay-differs",
+                words,
+                "the rows that were not written are the last ones: it looks like a buffer that is "
+                "larger than the batch",
+                "slice the outputs (outputs=lambda: buffer[:n]), or let vary return the number of "
+                "live rows; if all rows are live, look for torch.empty",
+            )
     why, todo = _looks_like(one, seen)
     return Reading("replay-differs", words, why, todo)
+
+
+def _is_tail(unwritten: torch.Tensor) -> bool:
+    """Whether whole rows at the end are what was not written."""
+    rows = unwritten.reshape(unwritten.shape[0], -1) if unwritten.dim() else unwritten.reshape(1, 1)
+    tail = rows.all(1)
+    count = int(tail.sum())
+    return count > 0 and bool(tail[-count:].all()) and not bool(rows[: len(rows) - count].any())
 
 
 def _looks_like(one: Difference, seen: Symptoms) -> tuple[str, str]:
@@ -104,5 +121,6 @@ def _looks_like(one: Difference, seen: Symptoms) -> tuple[str, str]:
     return (
         "the graph computes something else than eager code does from the same inputs: look for "
         "host values frozen at capture, Python branches on them, and memory that moved",
-        "compare the nodes of the graph (report.nodes) with the operations of the eager code",
+        "see the line above, and which values of Python have changed since the capture: put them "
+        "in static tensors",
     )

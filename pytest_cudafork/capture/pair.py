@@ -6,6 +6,7 @@ It does not know how a graph is captured, nor how a finding is worded.
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,8 +18,9 @@ from pytest_cudafork.capture.backend import Capture, CaptureFinding, GraphBacken
 from pytest_cudafork.capture.choose import capturing, usable
 from pytest_cudafork.capture.compare import Tolerance, short
 from pytest_cudafork.capture.contents import Contents
-from pytest_cudafork.capture.factory import MODES, Factory
-from pytest_cudafork.capture.pair_checks import PairChecks, missing_nodes
+from pytest_cudafork.capture.factory import MODES, Factory, check_mode
+from pytest_cudafork.capture.missing import inputs_read_by, missing_nodes
+from pytest_cudafork.capture.pair_checks import PairChecks
 from pytest_cudafork.capture.pair_subject import PairSubject
 from pytest_cudafork.capture.passes import Passes, Persistent
 from pytest_cudafork.capture.reach import (
@@ -33,6 +35,8 @@ from pytest_cudafork.capture.stimulus import (
     takes_argument,
 )
 from pytest_cudafork.capture.story import Checks, failure_text
+from pytest_cudafork.capture.tensors import Saved
+from pytest_cudafork.capture.written import nothing_compared
 from pytest_cudafork.errors import CapturePairError, GraphUsageError
 
 
@@ -108,13 +112,22 @@ def capture_pair(
 
     """
     __tracebackhide__ = True
+    modes = type(mode) if isinstance(mode, enum.Enum) else None
     mode = str(getattr(mode, "name", mode))
     _check_arguments(mode, vary, outputs, belongs)
+    _check_lists(shared, other_descs)
+    check_mode(mode, desc)
     wishes = _Wishes(
-        mode, persistent, outputs, tuple(vary), Tolerance(rtol, atol), tuple(other_descs),
-        Allowed([shared] if isinstance(shared, str) else shared), belongs, poison, rng,
+        mode, persistent, outputs, tuple(vary), Tolerance.given(rtol, atol), tuple(other_descs),
+        Allowed(shared), belongs, poison, rng,
     )  # fmt: skip
-    return _check(create_forward_fn, desc, wishes, usable(backend))
+    return _check(Factory(create_forward_fn, desc, modes), wishes, usable(backend))
+
+
+def _check_lists(shared: Any, other_descs: Any) -> None:
+    for name, value in (("shared", shared), ("other_descs", other_descs)):
+        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+            raise GraphUsageError(f"{name} is {short(value)}: give a list, as in {name}=[...]")
 
 
 def _check_arguments(mode: str, vary: Any, outputs: Any, belongs: Any) -> None:
@@ -139,23 +152,28 @@ class _Wishes(NamedTuple):
     rng: bool
 
 
-def _check(create: Any, desc: Any, wishes: _Wishes, backend: GraphBackend) -> CapturedPair:
+def _check(factory: Factory, wishes: _Wishes, backend: GraphBackend) -> CapturedPair:
     __tracebackhide__ = True
     checks = Checks()
     with capturing("capture_pair"):
         passes = Passes(
-            Factory(create, desc), backend, wishes.mode, wishes.persistent, wishes.allowed, checks,
+            factory, backend, wishes.mode, wishes.persistent, wishes.allowed, checks,
             wishes.belongs,
         )  # fmt: skip
         captured = passes.run()
         _same_device(passes, backend)
+        passes.check_shared()
         looks = PairChecks(passes, checks)
         looks.distinct()
         looks.lazy()
         if captured:
             looks.persistent()
             Contents(passes, checks).check(wishes.other_descs)
-            _replays(passes, looks, checks, wishes)
+            inputs = Saved(passes.persistent(passes.captured))
+            try:
+                _replays(passes, looks, checks, wishes)
+            finally:
+                inputs.restore()
     return _result(passes, checks)
 
 
@@ -170,8 +188,8 @@ def _same_device(passes: Passes, backend: GraphBackend) -> None:
     if len(others) > (0 if backend.device == "cpu" else 1):
         words = " and ".join(f"{path} on {where}" for where, path in found.items())
         raise GraphUsageError(
-            f"the state has tensors on {len(found)} devices: {words}. A graph belongs to one "
-            f"device ({backend.device!r} with the {backend.name} backend)"
+            f"the state has {words}. A graph belongs to one device: make them on "
+            f"graph_backend.device ({backend.device!r} with the {backend.name} backend)"
         )
 
 
@@ -184,9 +202,6 @@ def _replays(passes: Passes, looks: PairChecks, checks: Checks, wishes: _Wishes)
     rounds = Rounds(subject, checks, wishes.tolerance, poison=wishes.poison, cuda=cuda)
     checks.did("replay-differs", "moved-input")
     rounds.run(Stimulus("the capture", lambda: None, "same"))
-    if subject.is_silent:
-        checks.ran.pop("replay-differs")
-        checks.cannot("replay-differs", "forward_fn returns nothing: give outputs= or persistent=")
     rounds.asides(rng=wishes.rng)
     if wishes.poison and subject.inputs():
 
@@ -199,6 +214,11 @@ def _replays(passes: Passes, looks: PairChecks, checks: Checks, wishes: _Wishes)
     if wishes.vary and not any(takes_argument(change) for change in wishes.vary):
         rounds.run(Stimulus("the first inputs again", subject.varying(None), "back"))
     _judge(passes, looks, checks, missing, bool(wishes.vary), len(checks.findings) > before)
+    if not checks.findings and not rounds.compared:
+        raise nothing_compared(
+            "forward_fn returns no tensor, and it writes no memory that could be found",
+            "give outputs=lambda: the_buffer that it writes, or let it return its results",
+        )
 
 
 def _judge(
@@ -230,14 +250,15 @@ def _judge(
     if any(found.check in wrong for found in checks.findings):
         looks.report_missing(missing)
         return
-    inputs = looks.inputs_read_by(missing)
+    assert passes.graph is not None, "there are nodes, so there is a graph"
+    first_inputs = passes.persistent(passes.warm)
+    inputs = inputs_read_by(missing, passes.warmup, passes.graph.recording, first_inputs)
     if inputs:
         looks.report_missing(missing, inputs)
         return
     kept = [passes.persistent(passes.captured), passes.after.tensors()]
-    made = passes.fresh(kept, forget_carried=False)
-    assert passes.graph is not None, "there are nodes, so there is a graph"
-    second = passes.backend.record(lambda: made.run("NONE", passes.factory.desc))
+    with passes.fresh(kept) as made:
+        second = passes.backend.record(lambda: made.run("NONE", passes.factory.desc))
     again = missing_nodes(second, passes.graph.recording)
     if again:
         looks.report_missing(again)

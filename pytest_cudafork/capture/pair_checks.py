@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 
 from pytest_cudafork.capture.aliasing import Alias, shared_objects
-from pytest_cudafork.capture.backend import GraphNode, Recording
-from pytest_cudafork.capture.culprit import changed_slots, lines_that_set, own_slot
+from pytest_cudafork.capture.culprit import changed_slots, lines_that_set
+from pytest_cudafork.capture.missing import key, missing_nodes
 from pytest_cudafork.capture.passes import Passes
 from pytest_cudafork.capture.snapshot import Change, Entry, How, is_unset, words_of
 from pytest_cudafork.capture.state_tree import Kind
@@ -28,8 +28,8 @@ _UNCHANGED = (
     "what one pass writes into it the other finds there; nothing in it was initialized this time"
 )
 _SEPARATE = (
-    "have the factory build a new object for the capture (create_forward_fn(desc, warmup=False)), "
-    "so that the initialization runs again and is captured"
+    "have the factory build a new object for the capture ({call}), so that the initialization runs "
+    "again and is captured"
 )
 
 
@@ -52,6 +52,8 @@ class PairChecks:
         self._changes = passes.initialized()
         self._lines: dict[str, str] | None = None
         self.doubt = Doubt()
+        argument = "" if passes.factory.rebuilds else ", warmup=False"
+        self._separate = _SEPARATE.format(call=f"create_forward_fn(desc{argument})")
 
     @property
     def _lazy(self) -> list[Change]:
@@ -90,7 +92,7 @@ class PairChecks:
             path=one.path,
             where=self._line([change.path for change in below]),
             why=_INITIALIZER if below else _UNCHANGED,
-            todo=f"{_SEPARATE}; if both may hold it, say shared=[{one.path!r}]",
+            todo=f"{self._separate}; if both may hold it, say shared=[{one.path!r}]",
         )
 
     def _below(self, one: Alias) -> list[Change]:
@@ -135,7 +137,7 @@ class PairChecks:
             path=change.path,
             where=self._line([change.path]),
             why=_INITIALIZER,
-            todo=_SEPARATE,
+            todo=self._separate,
         )
 
     def _in_module(self, change: Change) -> bool:
@@ -226,8 +228,11 @@ class PairChecks:
         for path, tensor in tensors.items():
             where = storage_of(tensor)
             before = any(use.pointer == where and use.reads for use in warm)
-            if before and not any(use.pointer == where for use in captured):
+            used = any(use.pointer == where for use in captured)
+            if before and not used:
                 self._not_shared(path, "was read in the warm-up and is not used in the graph")
+            elif not used:
+                self._checks.cannot(f"not-shared ({path})", "neither pass reads it")
 
     def _not_shared(self, path: str, words: str) -> None:
         self._checks.add(
@@ -261,30 +266,6 @@ class PairChecks:
         self._checks.did("missing-kernels")
         return missing_nodes(self._passes.warmup, graph.recording)
 
-    def inputs_read_by(self, missing: Counter[tuple[str, str]]) -> list[str]:
-        """Return the persistent inputs that missing work was the first to read.
-
-        None where the graph does not use memory that the warm-up has made: then the work was to
-        choose or tune something. Kinds of work that the graph has at all do not count.
-        """
-        graph = self._passes.graph
-        nodes, uses = self._passes.warmup.nodes, self._passes.warmup.uses
-        if graph is None or graph.recording.uses is None or nodes is None or uses is None:
-            return []
-        made = {use.pointer for use in uses if use.owned}
-        if not any(use.pointer in made for use in graph.recording.uses if not use.owned):
-            return []
-        there = {key(node) for node in graph.recording.nodes or ()}
-        inputs = self._passes.persistent(self._passes.warm).items()
-        places = {storage_of(tensor): path for path, tensor in inputs}
-        found = []
-        for use in uses:
-            if use.reads and use.pointer in places and 0 <= use.node < len(nodes):
-                first = key(nodes[use.node])
-                if first in missing and first not in there:
-                    found.append(places[use.pointer])
-        return found
-
     def report_missing(self, missing: Counter[tuple[str, str]], inputs: Sequence[str] = ()) -> None:
         """Note work that the graph lacks, and which inputs it read."""
         count = sum(missing.values())
@@ -299,7 +280,7 @@ class PairChecks:
             + (f"; it read {', '.join(inputs)}" if inputs else ""),
             where=next(filter(None, lines), ""),
             why=_INITIALIZER,
-            todo=_SEPARATE,
+            todo=self._separate,
         )
 
     # -- the line --------------------------------------------------------------------------------
@@ -315,26 +296,12 @@ class PairChecks:
     def _trace(self) -> dict[str, str]:
         passes = self._passes
         kept = passes.persistent(passes.captured), passes.after.tensors()
-        made = passes.fresh(kept)
-        target = passes.snapshot(made)
-        slots = changed_slots(self._changes, passes.after, target)
-        slots += [own_slot(change) for change in passes.carried]
-        saved = [Saved(tensors) for tensors in kept]
-        try:
-            return lines_that_set(lambda: made.run("NONE", passes.factory.desc), slots)
-        finally:
-            for one in saved:
-                one.restore()
-
-
-def key(node: GraphNode) -> tuple[str, str]:
-    """What a node is compared by."""
-    return node.kind, node.name
-
-
-def missing_nodes(warm: Recording, captured: Recording) -> Counter[tuple[str, str]]:
-    """Return the nodes of one recording that the other lacks; copies and the like are left out."""
-    kinds = ("op", "triton", "kernel")
-    one = Counter(key(node) for node in warm.nodes or () if node.kind in kinds)
-    two = Counter(key(node) for node in captured.nodes or () if node.kind in kinds)
-    return one - two
+        with passes.fresh(kept) as made:
+            target = passes.snapshot(made)
+            slots = changed_slots(self._changes, passes.after, target)
+            saved = [Saved(tensors) for tensors in kept]
+            try:
+                return lines_that_set(lambda: made.run("NONE", passes.factory.desc), slots)
+            finally:
+                for one in saved:
+                    one.restore()

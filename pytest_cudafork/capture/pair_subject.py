@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from pytest_cudafork.capture.aliasing import shared_memory
+from pytest_cudafork.capture.backend import Recording
+from pytest_cudafork.capture.host_values import what_changed
 from pytest_cudafork.capture.passes import Passes
 from pytest_cudafork.capture.reach import (
     moved,
@@ -18,54 +20,76 @@ from pytest_cudafork.capture.reach import (
     reachable_tensors,
     storages,
 )
-from pytest_cudafork.capture.stimulus import Stimulus, takes_argument
+from pytest_cudafork.capture.stimulus import Poison, Stimulus, takes_argument
 from pytest_cudafork.capture.story import Checks
 from pytest_cudafork.capture.subject import Subject
-from pytest_cudafork.capture.tensors import storage_of
+from pytest_cudafork.capture.tensors import storage_of, tensors_in
+from pytest_cudafork.capture.written import has_tensors, written_by
 
 
 class PairSubject(Subject):
     """The captured forward, compared with eager runs on new states."""
 
     def __init__(self, passes: Passes, outputs: Callable[[], Any] | None, checks: Checks) -> None:
+        super().__init__()
         self._passes, self._outputs, self._checks = passes, outputs, checks
         self.graph = passes.graph
-        self.is_silent = False
-        self._refresh: Callable[..., Any] | None = None
+        passes.kept_in_step = lambda: [self.reachable()]
         self._where = storages(self.inputs())
+        if outputs is None and self.graph is not None:
+            self._find_written(self.graph.recording)
+
+    def _find_written(self, recording: Recording) -> None:
+        """Look for the memory to compare if the forward returns no tensor."""
+        if has_tensors(recording.result):
+            return
+        if recording.uses is None:  # of pieces: the warm-up does the same work
+            recording = self._passes.warmup
+        own = self._passes.after_capture.tensors()
+        known = {**self.inputs(), **self.reachable(), **own}
+        self.written, read = written_by(recording, known)
+        kept = {*read, *self.inputs()}
+        self.scratch = {path: t for path, t in self.written.items() if path not in kept}
 
     def varying(self, change: Callable[..., Any] | None) -> Callable[[], Any]:
         """Return the change as a round applies it; the state of each eager run gets it, too."""
 
         def apply() -> Any:
-            self._refresh = change if change is not None and takes_argument(change) else None
+            wants = change is not None and takes_argument(change)
+            self._passes.refresh = change if wants else None
             if change is None:
                 return None
-            return change(self._passes.captured.state) if self._refresh else change()
+            return change(self._passes.captured.state) if wants else change()
 
         return apply
 
     def eager(self) -> Any:
         """Run the forward on a state that is built for it."""
-        made = self._passes.fresh([self.inputs(), self.reachable()])
-        if self._refresh is not None:
-            self._refresh(made.state)
-        result = self._passes.run_fresh(made)
-        if self._outputs is not None:
-            return self._outputs()
-        self.is_silent = result is None and not self.inputs()
-        return result
+        passes = self._passes
+        with passes.fresh([self.inputs(), self.reachable()]) as made:
+            if passes.refresh is not None:
+                passes.refresh(made.state)
+            # What is written in a state is looked for in this one, at the same path.
+            own = tensors_in(made.state, passes.name) if self.written else {}
+            Poison({path: own.get(path, t) for path, t in self.scratch.items()})
+            result = made.run("NONE", passes.factory.desc)
+            if self.written:
+                own = tensors_in(made.state, passes.name)
+                return {path: own.get(path, tensor) for path, tensor in self.written.items()}
+        return self._outputs() if self._outputs is not None else result
 
     def replay(self) -> Any:
         """Replay the graph."""
         assert self.graph is not None, "there is a graph if there are rounds"
         self.graph.replay()
-        return self._outputs() if self._outputs is not None else self.graph.recording.result
+        return self.outputs()
 
     def outputs(self) -> Any:
         """The static outputs."""
         if self._outputs is not None:
             return self._outputs()
+        if self.written:
+            return self.written
         return self.graph.recording.result if self.graph is not None else None
 
     def inputs(self) -> dict[str, torch.Tensor]:
@@ -82,12 +106,23 @@ class PairSubject(Subject):
         found = reachable_tensors(passes.captured.forward, known, self._checks)
         found.update(reachable_tensors(passes.factory.create, known, self._checks))
         inputs = {storage_of(tensor) for tensor in self.inputs().values()}
+        for path, tensor in self.written.items():
+            if path not in own and storage_of(tensor) not in inputs:
+                found.setdefault(path, tensor)
         found.update({path: own[path] for path in common if storage_of(own[path]) not in inputs})
         return found
 
     def generators(self) -> list[torch.Generator]:
         """The generators that the forward carries."""
         return reachable_generators(self._passes.captured.forward)
+
+    def clues(self) -> str:
+        """Compare a state that is built now with the captured one as it was at capture."""
+        passes = self._passes
+        with passes.fresh([self.inputs(), self.reachable()]) as made:
+            if passes.refresh is not None:
+                passes.refresh(made.state)
+            return what_changed(passes.host_at_capture, passes.host(made))
 
     def moved(self) -> set[str]:
         """Reachable memory that has moved is told of by the check of the states."""

@@ -5,8 +5,9 @@ It does not know what is wrong with them.
 
 from __future__ import annotations
 
+import contextlib
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,8 +16,9 @@ from pytest_cudafork.capture.aliasing import Allowed
 from pytest_cudafork.capture.attempt import capture_graph
 from pytest_cudafork.capture.backend import Capture, GraphBackend, Recording
 from pytest_cudafork.capture.compare import short
-from pytest_cudafork.capture.culprit import redo, undo
 from pytest_cudafork.capture.factory import Factory, Pass
+from pytest_cudafork.capture.host_values import host_values
+from pytest_cudafork.capture.rollback import Held, as_before
 from pytest_cudafork.capture.snapshot import Change, How, Snapshot, changes
 from pytest_cudafork.capture.state_tree import TooManyObjectsError, closure_of
 from pytest_cudafork.capture.story import Checks
@@ -27,17 +29,32 @@ Persistent = Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None
 
 
 class Pieces(Capture):
-    """A forward that captures its own pieces; a replay runs it in that mode."""
+    """A forward that captures its own pieces; a replay runs it in that mode, on a new state."""
 
-    def __init__(self, run: Callable[[], Any]) -> None:
-        self._run = run
-        self.recording = Recording(
-            run(), None, None, "PIECEWISE: the forward captures its pieces itself"
-        )
+    def __init__(self, first: Callable[[], Any], again: Callable[[], Any]) -> None:
+        """Run the forward for the first time.
+
+        Raises:
+            GraphUsageError: its pieces need a GPU, and there is none.
+
+        """
+        self._again = again
+        why_not = "PIECEWISE: the forward captures its pieces itself"
+        try:
+            result = first()
+        except RuntimeError as error:
+            if "dummy base class" not in str(error):
+                raise
+            raise GraphUsageError(
+                f"mode='PIECEWISE': the forward makes a CUDA graph of its own ({error}), and torch "
+                "has no CUDA here. Pieces are captured by your code, so this needs a GPU: mark the "
+                "test @pytest.mark.graph_capture(backends=['cuda']), which skips it here"
+            ) from error
+        self.recording = Recording(result, None, None, why_not)
 
     def replay(self) -> None:
-        """Run the forward."""
-        self.recording = Recording(self._run(), None, None, self.recording.why_not)
+        """Run the forward as an engine does in a later step."""
+        self.recording = Recording(self._again(), None, None, self.recording.why_not)
 
     def reset(self) -> None:
         """Nothing is held."""
@@ -54,6 +71,7 @@ class Passes:
     after_capture: Snapshot
     warmup: Recording
     graph: Capture | None
+    host_at_capture: dict[str, Any]
 
     def __init__(
         self,
@@ -70,6 +88,8 @@ class Passes:
         self._belongs = belongs
         self.complaint = ""  # what ``belongs`` said before the capture
         self.name = "state"
+        self.refresh: Callable[..., Any] | None = None  # a vary that wants each new state
+        self.kept_in_step: Callable[[], list[dict[str, torch.Tensor]]] = list
         self.carried: list[Change] = []  # what the warm-up initialized beside its state
 
     def run(self) -> bool:
@@ -78,6 +98,7 @@ class Passes:
         if not self.warm.own_state:
             self.name = "forward_fn"
         self.before = self.snapshot(self.warm)
+        self._held = Held(self.before.by_id.values())
         around = self._around(self.warm)
         desc = self.factory.desc
         self.warmup = self.backend.record(lambda: self.warm.run("NONE", desc))
@@ -93,19 +114,33 @@ class Passes:
             )
         self.at_capture = self.snapshot(self.captured)
         self._ask(desc)
+        self.host_at_capture = self.host(self.captured)
         self.graph = self._capture(desc)
         self.after_capture = self.snapshot(self.captured)
         return self.graph is not None
 
     def _capture(self, desc: Any) -> Capture | None:
         if self.mode == "PIECEWISE":
-            return Pieces(lambda: self.captured.run("PIECEWISE", desc))
+            return Pieces(lambda: self.captured.run("PIECEWISE", desc), self._step)
         return capture_graph(
             self.backend,
             lambda: self.captured.run("NONE", desc),
             self.checks,
             warmup=self.warmup,
         )
+
+    def _step(self) -> Any:
+        """Run the pieces on metadata that are built for this step."""
+        kept = [self.persistent(self.captured), *self.kept_in_step()]
+        with self.fresh(kept) as made:
+            if self.refresh is not None:
+                self.refresh(made.state)
+            return made.run(self.mode, self.factory.desc)
+
+    def host(self, one: Pass) -> dict[str, Any]:
+        """Return the plain values of a state and of what its forward carries."""
+        carried = {f"forward_fn.{name}": at for name, at in closure_of(one.forward).items()}
+        return host_values({**({self.name: one.state} if one.own_state else {}), **carried})
 
     def _ask(self, desc: Any) -> None:
         if self._belongs is None:
@@ -153,6 +188,21 @@ class Passes:
                 "shared=[that_object]"
             ) from None
 
+    def check_shared(self) -> None:
+        """Refuse a path in ``shared=`` that no object of the states has.
+
+        Raises:
+            GraphUsageError: there is one.
+
+        """
+        seen = (self.before, self.after, self.at_capture, self.after_capture)
+        paths = {path for snapshot in seen for path in snapshot.entries}
+        for pattern in self.allowed.unmatched(paths):
+            some = ", ".join(sorted(path for path in paths if path != self.name)[:6])
+            raise GraphUsageError(
+                f"shared={pattern!r} is no path in the states; there are {some or self.name}"
+            )
+
     def persistent(self, one: Pass) -> dict[str, torch.Tensor]:
         """Return the persistent inputs of a pass, by path.
 
@@ -181,13 +231,13 @@ class Passes:
         """Return what the warm-up changed in its state."""
         return changes(self.before, self.after)
 
-    def fresh(
-        self, kept: Iterable[Mapping[str, torch.Tensor]], *, forget_carried: bool = True
-    ) -> Pass:
+    @contextlib.contextmanager
+    def fresh(self, kept: Iterable[Mapping[str, torch.Tensor]]) -> Iterator[Pass]:
         """Build a state as for another warm-up; ``kept`` memory and random numbers stay.
 
-        A factory that hands out a state it has kept hands it out initialized, and a forward may
-        carry something that is. There what the warm-up has initialized is undone.
+        A factory that hands out a state it has kept hands it out initialized. Then all objects of
+        that state are meanwhile as they were before the warm-up, and afterwards as they are now.
+        What the forward carries beside its state is never put back.
         """
         saved = [Saved(tensors) for tensors in kept]
         drawn = Randomness(cuda=self.backend.name == "cuda")
@@ -195,34 +245,13 @@ class Passes:
         for one in saved:
             one.restore()
         drawn.restore()
-        present = self.snapshot(made)
-        for change in reversed(self.initialized()):
-            if id(change.node.parent) in present.by_id:
-                undo(change)
-        for change in reversed(self.carried if forget_carried else []):
-            undo(change)
-        return made
-
-    def run_fresh(self, made: Pass) -> Any:
-        """Run a pass on what ``fresh`` has built.
-
-        Where the forward cannot be run on what it carries made as before the warm-up, it is run on
-        that as it is.
-        """
-        try:
-            return made.run("NONE", self.factory.desc)
-        except Exception as error:
-            if not self.carried:
-                raise
-            for change in self.carried:
-                redo(change)
-            self.checks.note(
-                "eager runs use what the warm-up has left in "
-                f"{', '.join(change.path for change in self.carried[:4])}: without it they raise "
-                f"{type(error).__name__}"
-            )
-            self.carried = []
-            return made.run("NONE", self.factory.desc)
+        present = self.snapshot(made).by_id
+        changed = [one for one in self.initialized() if one.how is How.INITIALIZED]
+        if not any(id(one.node.parent) in present for one in changed):
+            yield made
+            return
+        with as_before(self._held, present.values()):
+            yield made
 
 
 def _is_object(value: Any) -> bool:

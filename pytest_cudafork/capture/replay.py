@@ -20,7 +20,7 @@ from pytest_cudafork.capture.backend import (
     GraphNode,
 )
 from pytest_cudafork.capture.choose import capturing, usable
-from pytest_cudafork.capture.compare import Tolerance
+from pytest_cudafork.capture.compare import Tolerance, short
 from pytest_cudafork.capture.program import Program
 from pytest_cudafork.capture.reach import (
     check_devices,
@@ -28,6 +28,8 @@ from pytest_cudafork.capture.reach import (
 from pytest_cudafork.capture.rounds import Rounds
 from pytest_cudafork.capture.stimulus import Stimulus, check_callables, name_of, other_floats
 from pytest_cudafork.capture.story import Checks, failure_text
+from pytest_cudafork.capture.tensors import Saved
+from pytest_cudafork.capture.written import nothing_compared
 from pytest_cudafork.errors import GraphUsageError, ReplayDiffersError
 
 
@@ -71,8 +73,7 @@ def assert_replay_equals_eager(
             contents: lengths, a smaller batch, other tokens. It may return a whole number: only so
             many first rows of the outputs are live then, and only they are compared.
         poison: Overwrite the outputs before each replay, and give float inputs other values.
-        interleave: Other work, called without arguments: run, and captured in the same pool and
-            replayed, between replays of ``fn``.
+        interleave: Other work: run, and captured in the same pool, between replays of ``fn``.
         rtol: Relative tolerance, by default that of ``torch.testing`` for the type; 0 with
             ``atol=0``: bitwise.
         atol: Absolute tolerance, likewise.
@@ -83,8 +84,7 @@ def assert_replay_equals_eager(
             itself. For instance the same computation on a batch without padding.
         replay: Your own captured graph: called without arguments it replays and returns its static
             outputs. ``fn`` is not captured then.
-        refills: Each ``vary`` fills the static inputs completely, as an engine does before a
-            replay: they are overwritten before it, and results must not depend on what it leaves.
+        refills: Each ``vary`` fills all static inputs: results must not depend on what it leaves.
 
     Raises:
         ReplayDiffersError: something is wrong; ``findings`` lists it.
@@ -94,13 +94,16 @@ def assert_replay_equals_eager(
     __tracebackhide__ = True
     _check_arguments(fn, inputs, eager, replay, vary, interleave)
     chosen = usable(backend)
+    _check_pool(pool, chosen, refills and not vary)
     checks = Checks()
-    options = _Options(Tolerance(rtol, atol), poison, rng, refills, tuple(vary), tuple(interleave))
+    near = Tolerance.given(rtol, atol)
+    options = _Options(near, poison, rng, refills, tuple(vary), tuple(interleave))
     with capturing("assert_replay_equals_eager"), contextlib.ExitStack() as stack:
         subject = Program(fn, inputs, eager, replay, checks)
         check_devices(subject.inputs(), chosen.device, "the static inputs")
         pool = chosen.new_pool() if pool is None and interleave else pool
         rounds = None
+        stack.callback(Saved(subject.inputs()).restore)
         if replay is not None or subject.capture(chosen, pool):
             rounds = _compare(subject, chosen, checks, options, pool, stack)
     return _result(chosen, checks, subject, rounds)
@@ -129,6 +132,15 @@ def _check_arguments(
     if not isinstance(inputs, Sequence | Mapping) or isinstance(inputs, str | bytes):
         raise GraphUsageError(
             f"inputs is {inputs!r}: give a list of the arguments of fn, or a dict of its keywords"
+        )
+
+
+def _check_pool(pool: Any, backend: GraphBackend, unfilled: bool) -> None:
+    if unfilled:
+        raise GraphUsageError("refills=True says that each vary fills the inputs: give vary=[...]")
+    if pool is not None and type(pool) is not type(backend.new_pool()):
+        raise GraphUsageError(
+            f"pool is {short(pool)}: give what new_pool() of the graph_backend fixture returns"
         )
 
 
@@ -166,7 +178,18 @@ def _compare(
     if options.vary and subject.is_own_reference:  # another one may have state on the host
         rounds.run(Stimulus("the first inputs again", lambda: None, "back"))
     subject.tell_moved()
+    if not checks.findings and not rounds.compared:
+        raise nothing_compared(*_where_nothing(subject))
     return rounds
+
+
+def _where_nothing(subject: Program) -> tuple[str, str]:
+    if not subject.is_own_reference:
+        return "eager returned no tensor", "let it return what fn returns"
+    return (
+        "fn returned no tensor, and it writes no memory that could be found",
+        "does it lack a return? Let it return its results",
+    )
 
 
 def _others(

@@ -5,6 +5,8 @@ It does not know where the graph came from, nor what eager code is.
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from typing import Any, NamedTuple
 
 import torch
@@ -19,15 +21,11 @@ from pytest_cudafork.capture.compare import (
 )
 from pytest_cudafork.capture.draws import randomness, uninitialized
 from pytest_cudafork.capture.hints import Symptoms, explain
-from pytest_cudafork.capture.stimulus import Poison, Refill, Stimulus, rows_of
+from pytest_cudafork.capture.stimulus import Poison, Refill, Stimulus, check_rows, rows_of
 from pytest_cudafork.capture.story import Checks
 from pytest_cudafork.capture.subject import Before, Subject
-from pytest_cudafork.capture.tensors import (
-    Saved,
-    alias,
-    copies,
-    storage_of,
-)
+from pytest_cudafork.capture.tensors import Saved, alias, copies, storage_of
+from pytest_cudafork.errors import CudaForkWarning
 
 
 class _Replayed(NamedTuple):
@@ -57,8 +55,10 @@ class Rounds:
         self._cuda = cuda
         self._base = Saved(subject.inputs())
         self._first: dict[str, Any] | None = None
+        self._effects_then: dict[str, Any] = {}
         self.drew = False
         self.replays = 0
+        self.compared = 0  # tensors, in all rounds
         self.failed = False  # a replay could not be run: no more of them
 
     def run(self, stimulus: Stimulus) -> None:
@@ -68,10 +68,14 @@ class Rounds:
         if stimulus.restore:
             self._base.restore()
         expected: dict[str, Any] | None = None
+        idle = False
         if self._refills and stimulus.kind == "vary":
             rows, expected = self._refill(stimulus)
         else:
+            before_change = self._versions()
             rows = rows_of(stimulus.apply(), stimulus.name)
+            idle = stimulus.kind == "vary" and not self._base.changed()
+            idle = idle and before_change == self._versions()
         self._subject.after_change(stimulus)
         before = self._save()
         # The replay comes first: eager code may mend on the host what a graph cannot mend.
@@ -87,7 +91,31 @@ class Rounds:
             if second is not None:
                 self._compare(second, expected, effects, stimulus, rows, before, 1)
         if self._first is None:
-            self._first = expected
+            self._first, self._effects_then = expected, effects
+        elif idle:
+            self._warn_if_equal(stimulus, expected, effects)
+
+    def _versions(self) -> dict[str, int]:
+        """Return how often each reachable tensor was changed."""
+        found = self._subject.reachable().items()
+        return {path: -1 if one.is_inference() else one._version for path, one in found}
+
+    def _warn_if_equal(
+        self, stimulus: Stimulus, expected: dict[str, Any], effects: dict[str, Any]
+    ) -> None:
+        """Tell of a change that changed neither inputs nor eager results."""
+        exact = Tolerance(0, 0)
+        first = self._first or {}
+        same = (
+            not differences(first, expected, exact) and effects.keys() == self._effects_then.keys()
+        )
+        if same and not differences(self._effects_then, effects, exact):
+            text = (
+                f"{stimulus.name} changed no static input, and eager results are the same as "
+                "without it: it tests nothing. Let it change inputs in place (fill_, copy_)"
+            )
+            self._checks.note(text)
+            warnings.warn(text, CudaForkWarning, stacklevel=2)
 
     def _refill(self, stimulus: Stimulus) -> tuple[int | None, dict[str, Any]]:
         """Refill once; what it leaves is clean for eager code, and of another batch afterwards."""
@@ -131,7 +159,7 @@ class Rounds:
             return None
         self.replays += 1
         outputs = frozen_copy(result, self._subject.name)
-        unwritten = poison.left() if poison is not None else {}
+        unwritten = poison.left(leaves(result, self._subject.name)) if poison is not None else {}
         effects = self._changed(before)
         before.restore()
         return _Replayed(outputs, unwritten, effects)
@@ -147,10 +175,15 @@ class Rounds:
         number: int,
     ) -> None:
         wrong = differences(expected, replayed.outputs, self._tolerance, rows)
+        if rows is not None:
+            check_rows(rows, expected, bool(effects), stimulus.name)
+        if rows != 0:
+            self.compared += sum(isinstance(one, torch.Tensor) for one in expected.values())
         if effects and self._effects:
             present = {**self._subject.reachable(), **self._subject.inputs()}
-            gone = self._subject.moved()
+            gone = {*self._subject.moved(), *self._subject.written}
             wanted = {path: value for path, value in effects.items() if path not in gone}
+            self.compared += len(wanted)
             wrong += differences(wanted, {**present, **replayed.effects}, self._tolerance)
         if wrong and not self._is_reproducible(expected, effects, before, rows):
             self._irreproducible(wrong[0], replayed, stimulus, before)
@@ -257,7 +290,27 @@ class Rounds:
             ("replay-differs", one.path),
             ("no-op-replay", one.path),
         }:
-            self._checks.add(check, f"{words}; {when}", path=one.path, why=why, todo=todo)
+            clues, where = "", ""
+            if check == "replay-differs":
+                with contextlib.suppress(Exception):  # they are a courtesy
+                    clues = self._subject.clues()
+                    where = self._line_that_writes(one.path)
+            self._checks.add(
+                check, f"{words}; {when}{clues}", path=one.path, where=where, why=why, todo=todo
+            )
+
+    def _line_that_writes(self, path: str) -> str:
+        """Return the line of the first work in the graph that uses an output's memory."""
+        graph = self._subject.graph
+        if graph is None or graph.recording.uses is None or graph.recording.nodes is None:
+            return ""
+        outputs = leaves(self._subject.outputs(), self._subject.name)
+        tensor = {**self._subject.reachable(), **self._subject.inputs(), **outputs}.get(path)
+        place = storage_of(tensor) if isinstance(tensor, torch.Tensor) else 0
+        for use in graph.recording.uses:
+            if place and use.pointer == place and use.writes:
+                return graph.recording.nodes[use.node].where
+        return ""
 
     def asides(self, *, rng: bool) -> None:
         """Check random numbers, where there are any, and reads of memory that nobody filled."""

@@ -15,6 +15,7 @@ import numbers
 import os
 import types
 import weakref
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -71,7 +72,7 @@ def walk(root: Any, name: str = "state", *, skip: Iterable[Any] = ()) -> Iterato
     """Yield every object below ``root``, nearer ones first, each once.
 
     Modules, functions and classes are not walked, nor are the objects in ``skip`` and what hangs
-    below them. The time is linear in the number of objects.
+    below them. The time is linear in the number of objects, however deep they are nested.
 
     Raises:
         TooManyObjectsError: there are more than ``MOST_OBJECTS``.
@@ -88,12 +89,22 @@ def walk(root: Any, name: str = "state", *, skip: Iterable[Any] = ()) -> Iterato
             seen[id(node.value)] = node.value  # kept, so that no other object gets its id
         count += 1
         yield node
+        if len(node.path) > _LONG_PATH:
+            node = node._replace(path=_shortened(node.path))
         for below in children(node) if node.kind is not Kind.VALUE else ():
             waiting.append(below)
             if count + len(waiting) > MOST_OBJECTS:
                 raise TooManyObjectsError(
                     f"{name} holds more than {MOST_OBJECTS:,} objects; most hang below {node.path}"
                 )
+
+
+_LONG_PATH = 600
+"""Below a longer path the middle is left out, so that deep nesting costs no more than breadth."""
+
+
+def _shortened(path: str) -> str:
+    return f"{path[:200]}...<{zlib.crc32(path.encode('utf-8', 'replace')):08x}>..."
 
 
 def kind_of(value: Any) -> Kind:

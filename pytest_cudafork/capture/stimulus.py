@@ -6,12 +6,15 @@ It does not know what is compared.
 from __future__ import annotations
 
 import inspect
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
+from pytest_cudafork.capture.story import shown
 from pytest_cudafork.capture.tensors import alias, has_memory, place_of, raw
+from pytest_cudafork.capture.written import refuse_lazy
 from pytest_cudafork.errors import GraphUsageError
 
 
@@ -29,20 +32,44 @@ def name_of(fn: Any, fallback: str) -> str:
     name = getattr(fn, "__name__", "")
     code = getattr(fn, "__code__", None)
     if name == "<lambda>" and code is not None:
-        return f"{fallback} (line {code.co_firstlineno})"
+        return f"{fallback} ({shown(f'{code.co_filename}:{code.co_firstlineno}')})"
     return f"{fallback} ({name})" if name else fallback
 
 
 def rows_of(result: Any, name: str) -> int | None:
     """Read what a ``vary`` returned: nothing, or the number of live rows.
 
-    Anything but a whole number is ignored: ``lambda: t.fill_(3)`` returns a tensor.
+    What a change in place returns is ignored: ``lambda: t.fill_(3)`` returns a tensor.
+
+    Raises:
+        GraphUsageError: it returned another value, or a number below 0.
+
     """
-    if isinstance(result, bool) or not isinstance(result, int):
+    refuse_lazy(result, name)
+    if isinstance(result, bool | str | bytes | float | complex):
+        raise GraphUsageError(
+            f"{name} returned {result!r}: return the number of live rows as an int, or nothing"
+        )
+    if not isinstance(result, numbers.Integral):
         return None
     if result < 0:
         raise GraphUsageError(f"{name} returned {result}: the number of live rows is not below 0")
-    return result
+    return int(result)
+
+
+def check_rows(rows: int, expected: dict[str, Any], has_effects: bool, name: str) -> None:
+    """Refuse a number of live rows that no output has, or with which nothing is compared."""
+    sizes = [len(one) for one in expected.values() if isinstance(one, torch.Tensor) and one.dim()]
+    if sizes and rows > max(sizes):
+        raise GraphUsageError(
+            f"{name} returned {rows}: the number of live rows, and the outputs have "
+            f"{max(sizes)}; return nothing if all are live"
+        )
+    if rows == 0 and sizes and not has_effects:
+        raise GraphUsageError(
+            f"{name} returned 0: with no live row nothing is compared; return nothing "
+            "where all rows are live"
+        )
 
 
 def check_callables(values: Sequence[Any], name: str) -> None:
@@ -152,10 +179,13 @@ class Poison:
             _fill(target)
             self._poison[path] = (tensor, target.clone())
 
-    def left(self) -> dict[str, torch.Tensor]:
-        """Return by path where the poison is still there."""
+    def left(self, outputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """Return by path where the poison is still there; of outputs that lie where it was put."""
         found = {}
         for path, (tensor, poison) in self._poison.items():
+            there = outputs.get(path, tensor)
+            if not isinstance(there, torch.Tensor) or place_of(there) != place_of(tensor):
+                continue
             now = alias(tensor)
             same = now == poison
             if now.is_floating_point() or now.is_complex():

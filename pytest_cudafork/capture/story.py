@@ -95,6 +95,8 @@ def finding_lines(finding: CaptureFinding, *, brief: bool = False) -> list[str]:
             lines.append(f"        > {source}")
     if finding.why and not brief:
         lines += _wrapped(finding.why, "    ", "    ")
+    if brief and (finding.why or finding.todo):
+        lines.append("    why it matters and what to do: as above")
     if finding.todo and not brief:
         lines += _wrapped(f"what to do: {finding.todo}", "    ", "      ")
     return lines

@@ -22,6 +22,10 @@ class Subject(abc.ABC):
     graph: Capture | None = None
     is_own_reference = False  # eager code is the captured function itself, and no new state
 
+    def __init__(self) -> None:
+        self.written: dict[str, torch.Tensor] = {}  # memory to compare where nothing is returned
+        self.scratch: dict[str, torch.Tensor] = {}  # what of it nobody reads
+
     @abc.abstractmethod
     def eager(self) -> Any:
         """Run the eager code on the present contents and return its outputs."""
@@ -49,6 +53,10 @@ class Subject(abc.ABC):
     @abc.abstractmethod
     def moved(self) -> set[str]:
         """Return the paths of reachable tensors that lie elsewhere than in the capture."""
+
+    def clues(self) -> str:
+        """Say which values of Python have changed since the capture, for a failure."""
+        return ""
 
     @abc.abstractmethod
     def after_change(self, stimulus: Stimulus) -> None:

@@ -181,7 +181,7 @@ def test_for_piecewise_the_state_may_be_one() -> None:
 
         return forward, meta
 
-    pair = capture_pair(create, Desc(4), mode="PIECEWISE", backend="software")
+    pair = capture_pair(create, Desc(4, Mode.PIECEWISE), mode="PIECEWISE", backend="software")
     assert pair.warmup is pair.captured
     assert "aliased-state" in pair.report.not_checked
     assert set(seen) == {Mode.NONE, Mode.PIECEWISE}

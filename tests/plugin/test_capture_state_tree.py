@@ -279,3 +279,15 @@ def test_changes_are_told_by_kind() -> None:
         "state['n']": How.CHANGED,
         "state['t']": How.REPLACED,
     }
+
+
+def test_deep_nesting_costs_no_more_than_breadth_and_paths_stay_short() -> None:
+    top: dict[str, Any] = {}
+    deep = top
+    for number in range(20_000):
+        deep["a"] = {"number": number}
+        deep = deep["a"]
+    nodes = list(walk(top))
+    assert len(nodes) == 40_001
+    assert len({node.path for node in nodes}) == len(nodes)
+    assert max(len(node.path) for node in nodes) < 1000

@@ -88,6 +88,10 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 class Observer(TorchDispatchMode):  # type: ignore[misc]
     """Watches what the thread that enters it does, and what autograd does on its behalf."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or the first operator imports the compiler, which takes seconds
+
     def __init__(self, probe: Probe | None = None) -> None:
         super().__init__()
         self.steps: list[Step] = []

@@ -20,6 +20,7 @@ from pytest_cudafork.capture.backend import (
     Recording,
     ReplayFailedError,
 )
+from pytest_cudafork.capture.software import on_a_gpu_only
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.differences import DIFFERENCES
 from pytest_cudafork.capture.software.lines import UserLines
@@ -99,7 +100,7 @@ class SoftwareBackend(GraphBackend):
     def record(self, fn: Callable[[], Any]) -> Recording:
         """Run ``fn`` eagerly and list what it does."""
         recorder = Recorder(self._lines)
-        with noting(EagerMode(recorder, self._traits)):
+        with on_a_gpu_only.told(self._lines), noting(EagerMode(recorder, self._traits)):
             result = fn()
         return Recording(result, tuple(recorder.nodes), recorder.memories.uses())
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from pytest_cudafork.capture.software.assigned import Assigned
 from pytest_cudafork.capture.software.dynamic import depends_on_values
 from pytest_cudafork.capture.software.memory import Memory, text_of
 from pytest_cudafork.capture.software.mode import (
@@ -21,7 +22,7 @@ from pytest_cudafork.capture.software.mode import (
     tensors_in,
 )
 from pytest_cudafork.capture.software.pool import Pool, poison
-from pytest_cudafork.capture.software.refusals import Refusals
+from pytest_cudafork.capture.software.refusals import INDEX_PUT_TODO, Refusals
 from pytest_cudafork.capture.software.shapes import (
     NotDenseError,
     Shapes,
@@ -49,6 +50,7 @@ class CaptureMode(RecordingMode):
     ) -> None:
         super().__init__(recorder, known)
         self.tape = Tape()
+        self.assigned = Assigned()
         self._shapes = shapes
         self._pool = pool
         self._refusals = refusals
@@ -60,12 +62,14 @@ class CaptureMode(RecordingMode):
             Kind.RESIZE: self._resize,
         }
 
-    def higher_order(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Refuse: the branches of such operators are chosen by values."""
+    def opaque(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Refuse."""
         self._refusals.refuse(
-            f"the higher-order operator {op} at {{where}} cannot be recorded",
-            "its parts are functions, run or not run by values that are not there yet",
-            "call the function that it wraps, or leave this call outside the capture",
+            f"the higher-order operator {op} at {{where}} is not supported by the software graph",
+            "its parts are functions, and torch has no Python code for it that runs on plain "
+            "tensors and could be recorded operator by operator",
+            "call the function that it wraps, leave this call outside the capture, or test it "
+            "with the backend 'cuda'",
             check="capture-failed",
         )
 
@@ -93,8 +97,8 @@ class CaptureMode(RecordingMode):
             device = kwargs.get("device")
             if device is not None and device.type != "cpu":
                 return self._elsewhere(op, traits, args, kwargs, device)
-        if traits.dynamic and depends_on_values(traits, args, kwargs):
-            self._refusals.shape(traits.name)
+        if traits.dynamic and depends_on_values(traits, args, kwargs, self._on_host_already):
+            self._refuse_values(traits)
         if traits.has_generator:
             self._check_generator(traits, kwargs)
         host = self._host(found)
@@ -272,6 +276,14 @@ class CaptureMode(RecordingMode):
             check="capture-failed",
         )
 
+    def _refuse_values(self, traits: Traits) -> None:
+        short = traits.name.split("::", 1)[1]
+        if traits.waiting:
+            self._refusals.sync(f"{traits.name}, whose kernel looks at values,")
+        if short.startswith(("index_put", "_index_put")):
+            self._refusals.shape(f"x[mask] = value ({traits.name})", INDEX_PUT_TODO)
+        self._refusals.shape(traits.name)
+
     def _check_generator(self, traits: Traits, kwargs: dict[str, Any]) -> None:
         generator = kwargs.get("generator")
         if generator is not None and generator._cdata != torch.default_generator._cdata:
@@ -289,6 +301,12 @@ class CaptureMode(RecordingMode):
     def _host(self, found: list[Tensor]) -> list[Tensor]:
         memories = self.recorder.memories
         return [e for e in found if (m := memories.get(e)) is not None and m.host]
+
+    def _on_host_already(self, tensor: Tensor) -> bool:
+        memory = self.recorder.memories.get(tensor)
+        if memory is None:
+            return self.assigned.number and tensor.dim() == 0
+        return memory.host
 
     def note_host(self, tensor: Tensor) -> Tensor:
         """Note that the host knows what a tensor holds."""

@@ -21,7 +21,8 @@ error here; a GPU reads what lies there. Memory that nothing wrote holds NaN, Tr
 integers; a GPU has leftovers.
 - Kernels: an operator is one node here and may be several kernels, or none, on a GPU. Library \
 workspaces (cuBLAS, cuDNN), atomics and the order of sums are those of the CPU. Functions of \
-torch.compile run as the Python code they were made from. What an interpreted Triton kernel reads \
+torch.compile run as the Python code they were made from, flex_attention, scan and their kind as \
+the unfused Python code of torch. What an interpreted Triton kernel reads \
 and writes is not known: all its tensors count as both, and its programs run one after another.
 - Refusals: a synchronization inside an operator's CUDA kernel is known only for those that torch \
 marks as having results of unknown shape. Adam without fused=True reads its step on a CPU.

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import linecache
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from pytest_cudafork.capture.software.memory import Memories, text_of
 from pytest_cudafork.capture.software.patches import replaced
-from pytest_cudafork.capture.software.refusals import Refusals
+from pytest_cudafork.capture.software.refusals import CHECKPOINT, SPLIT_WHY, Refusals, runs_in
 
 __all__ = ["HostCalls"]
 
@@ -30,6 +31,7 @@ _READS = {
     "__repr__": "printing",
     "__format__": "formatting",
 }
+_HIGHER_ORDER = "torch._higher_order_ops"
 _BRINGS = ("from_numpy", "frombuffer")
 _SEEDS = ("manual_seed", "seed", "set_rng_state")
 _CPU = re.compile(r"""["']cpu\b""")
@@ -54,6 +56,8 @@ class HostCalls:
                 undo.enter_context(replaced(Tensor, name, self._reading(name, call)))
             undo.enter_context(replaced(Tensor, "to", self._to()))
             undo.enter_context(replaced(Tensor, "new_tensor", self._new_tensor()))
+            for where in (torch, Tensor):
+                undo.enter_context(replaced(where, "tensor_split", self._split(where)))
             for name in _BRINGS:
                 undo.enter_context(replaced(torch, name, self._bringing(name)))
             undo.enter_context(replaced(torch, "tensor", self._tensor()))
@@ -113,6 +117,24 @@ class HostCalls:
         line = linecache.getline(*place) if place else ""
         return bool(_CPU.search(line)) if line else isinstance(device, str)
 
+    def _split(self, where: Any) -> Any:
+        original = where.tensor_split
+
+        @functools.wraps(original)
+        def split(*args: Any, **kwargs: Any) -> Any:
+            given = [*args[1:2], kwargs.get("tensor_indices_or_sections")]
+            for each in given:
+                if not isinstance(each, Tensor) or self._elsewhere() or self._known_to_host(each):
+                    continue
+                self._refusals.refuse(
+                    f"tensor_split at {{where}} reads its places in {text_of(each)}",
+                    SPLIT_WHY,
+                    "give the places as numbers of Python",
+                )
+            return original(*args, **kwargs)
+
+        return split
+
     def _bringing(self, name: str) -> Any:
         original = getattr(torch, name)
 
@@ -130,6 +152,10 @@ class HostCalls:
         @functools.wraps(original)
         def tensor(data: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._elsewhere() and _brings(data, kwargs):
+                caller = sys._getframe(1).f_globals.get("__name__", "")
+                if isinstance(data, (int, float)) and caller.startswith(_HIGHER_ORDER):
+                    # Compiled, which is how they are used, they have no such constants.
+                    return torch.full((), data, *args, **kwargs)
                 self._refusals.host_data("torch.tensor")
             return original(data, *args, **kwargs)
 
@@ -164,11 +190,17 @@ class HostCalls:
         def seed(*args: Any, **kwargs: Any) -> Any:
             if self._elsewhere():
                 return original(*args, **kwargs)
+            todo = "seed before the replay"
+            if runs_in(CHECKPOINT):
+                todo = (
+                    "call checkpoint(..., preserve_rng_state=False): it saves and sets the random "
+                    "state otherwise. (Then dropout within it draws anew in the recomputation)"
+                )
             return self._refusals.refuse(
                 f"torch.{name} at {{where}} sets the random state within a capture",
                 "a graph reads the state of the generator when it is replayed; CUDA refuses to "
                 "seed it while a stream is capturing",
-                "seed before the replay",
+                todo,
                 check="capture-failed",
             )
 

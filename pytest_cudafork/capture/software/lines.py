@@ -10,6 +10,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
+import traceback
 from pathlib import Path
 
 __all__ = ["UserLines"]
@@ -40,16 +41,26 @@ class UserLines:
     def place(self) -> tuple[str, int] | None:
         """The same as a file and a line number."""
         frame = sys._getframe(1)
-        skipped = self._skipped
         while frame is not None:
             file = frame.f_code.co_filename
-            skip = skipped.get(file)
-            if skip is None:
-                skip = skipped[file] = self._skip(file)
-            if not skip:
+            if not self._skips(file):
                 return file, frame.f_lineno or 0
             frame = frame.f_back  # type: ignore[assignment]
         return None
+
+    def in_traceback(self, error: BaseException) -> str:
+        """The innermost line in the traceback of an exception, as ``file:line`` or ""."""
+        best = ""
+        for frame, line in traceback.walk_tb(error.__traceback__):
+            if not self._skips(frame.f_code.co_filename):
+                best = f"{frame.f_code.co_filename}:{line}"
+        return best
+
+    def _skips(self, file: str) -> bool:
+        skip = self._skipped.get(file)
+        if skip is None:
+            skip = self._skipped[file] = self._skip(file)
+        return skip
 
     def _skip(self, file: str) -> bool:
         if file.startswith(("<frozen ", "<eval_with_key>", "<__array_function__")):

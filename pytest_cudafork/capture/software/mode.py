@@ -5,6 +5,8 @@ It does not know Triton, threads or host functions; see the other modules of thi
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_cudafork.capture.backend import CaptureFinding, GraphNode
 from pytest_cudafork.capture.software.lines import UserLines
 from pytest_cudafork.capture.software.memory import Memories, Memory
+from pytest_cudafork.capture.software.patches import replaced
 from pytest_cudafork.capture.software.pool import Pool
 from pytest_cudafork.capture.software.traits import Kind, Traits, Written, traits_of
 
@@ -22,6 +25,8 @@ __all__ = ["EagerMode", "Recorder", "RecordingMode", "argument", "note_uses", "t
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+_CHECK = "_get_current_dispatch_mode"
+_DENSE = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
 class Recorder:
@@ -139,7 +144,23 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not fo
             return op.redispatch(_CPU, *args, **kwargs)
 
     def higher_order(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Meet ``torch.cond`` and its kind."""
+        """Meet ``torch.cond`` and its kind: their Python code runs, its operators are met.
+
+        So does eager code on a GPU; a branch chosen by a value waits for the value.
+        """
+        kernels: dict[Any, Any] = getattr(op, "py_kernels", {})
+        kernel = kernels.get(_DENSE) or kernels.get(torch._C.DispatchKey.CPU)
+        if kernel is None:
+            return self.opaque(op, args, kwargs)
+        module = sys.modules.get(kernel.__module__)
+        with contextlib.ExitStack() as undo:
+            if hasattr(module, _CHECK):  # some kernels insist on that no mode is active
+                undo.enter_context(replaced(module, _CHECK, lambda: None))
+            undo.enter_context(self)
+            return kernel(*args, **kwargs)
+
+    def opaque(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Meet a higher-order operator without Python code for plain tensors."""
         raise NotImplementedError
 
     def meet(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -150,10 +171,9 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not fo
 class EagerMode(RecordingMode):
     """Runs everything, and notes what it was."""
 
-    def higher_order(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Run it; what it does inside is noted."""
-        with self:
-            return op(*args, **kwargs)
+    def opaque(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run it; what it does inside is not noted."""
+        return op(*args, **kwargs)
 
     def meet(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run it and note it."""

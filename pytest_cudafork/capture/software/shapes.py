@@ -19,6 +19,7 @@ __all__ = ["NotDenseError", "Shapes", "Spec", "Specs", "map_tensors", "signature
 
 
 _SMALL = 1 << 16  # elements of all arguments
+_WORKSPACES = frozenset({"aten::mkldnn_rnn_layer"})  # a meta kernel does not know their size
 
 
 class Spec(NamedTuple):
@@ -85,7 +86,7 @@ class Shapes:
         self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any], key: Any
     ) -> Specs:
         """The results of ``op(*args, **kwargs)``. Raises what the operator raises."""
-        key = (op, key, torch.get_default_dtype())
+        key = (op, key, torch.get_default_dtype(), torch.is_grad_enabled())
         try:
             found = self._known.get(key)
         except Exception:  # an argument that cannot be hashed or compared
@@ -96,7 +97,9 @@ class Shapes:
 
     def _ask(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Specs:
         # On scratch the answer is the operator's own; a native kernel of a user is not run for it.
-        ways = (False, True) if traits.name.startswith("aten::") and _small(args) else (True, False)
+        aten = traits.name.startswith("aten::")
+        scratch = aten and (_small(args) or traits.name in _WORKSPACES)
+        ways = (False, True) if scratch else (True, False)
         wrong: Exception | None = None
         for meta in ways:
             try:

@@ -9,9 +9,10 @@ import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from pytest_cudafork.capture.software.tape import Place
+from pytest_cudafork.capture.software.tape import Place, UnlikeCaptureError
 
 __all__ = ["Wrapped", "resolve", "step_of"]
 
@@ -57,21 +58,38 @@ def step_of(op: Any, args: list[Any], kwargs: dict[str, Any], fresh: Any) -> Cal
         place: Place = fresh
 
         def one() -> None:
-            result = call()
-            if result.shape != place.shape:
-                raise _other_shape(result, place)
-            place.tensor.copy_(result)
+            _store(call(), place)
 
         return one
-    return lambda: _store(call(), fresh)
+
+    def several() -> None:
+        _store(call(), fresh)
+
+    return _in_grad_mode(several) if torch.is_grad_enabled() else several
+
+
+def _in_grad_mode(call: Callable[[], None]) -> Callable[[], None]:
+    """A call with gradients on, as at the capture: some operators keep more for the backward."""
+
+    def run() -> None:
+        with torch.enable_grad():
+            call()
+
+    return run
 
 
 def _store(result: Any, fresh: Any) -> None:
     if type(fresh) is Place:
+        if not isinstance(result, Tensor):
+            raise UnlikeCaptureError(
+                f"gave {type(result).__name__} instead of a tensor of shape {list(fresh.shape)}"
+            )
         if result.shape != fresh.shape:
             raise _other_shape(result, fresh)
         fresh.tensor.copy_(result)
     elif type(fresh) is list:
+        if not isinstance(result, (list, tuple)) or len(result) != len(fresh):
+            raise UnlikeCaptureError(f"gave other results than the {len(fresh)} of the capture")
         for each, place in zip(result, fresh, strict=True):
             _store(each, place)
 

@@ -16,7 +16,11 @@ from pytest_cudafork.capture.backend import CaptureFinding, GraphNode, ReplayFai
 from pytest_cudafork.capture.software.memory import Memory
 from pytest_cudafork.capture.software.pool import poison
 
-__all__ = ["Place", "Tape"]
+__all__ = ["Place", "Tape", "UnlikeCaptureError"]
+
+
+class UnlikeCaptureError(RuntimeError):
+    """An operator gave another kind of result than at the capture; the user's code is not why."""
 
 
 class Place:
@@ -159,6 +163,18 @@ def _freed(memory: Memory, nodes: tuple[GraphNode, ...], moved: bool) -> Capture
 def _failed(error: Exception, nodes: tuple[GraphNode, ...], step: int) -> CaptureFinding:
     node = nodes[step] if 0 <= step < len(nodes) else GraphNode("op", "an operation")
     where = f" ({node.where})" if node.where else ""
+    odd = isinstance(error, UnlikeCaptureError)
+    if odd or (node.name.startswith("aten::") and isinstance(error, (AttributeError, TypeError))):
+        words = str(error) if odd else f"{type(error).__name__}: {error}"
+        return CaptureFinding(
+            "capture-failed",
+            f"the software graph cannot replay {node.name}{where}: {words}",
+            where=node.where,
+            why="this is a limit, or a bug, of the software graph; it says nothing against the "
+            "code under test",
+            todo="test it with the backend 'cuda', or leave this operation outside the graph; "
+            "please report it",
+        )
     return CaptureFinding(
         "replay-differs",
         f"{node.name}{where} fails in the replay: {type(error).__name__}: {error}",

@@ -47,6 +47,7 @@ class Traits:
     list_return: bool  # one result that is a list
     shape_only: bool  # reads no memory of its inputs
     dynamic: bool  # the shape of the result may depend on values
+    waiting: bool  # dynamic, but not for the shape of the result
     has_device: bool
     has_generator: bool
     in_python: bool  # a custom operator whose kernel for CPU is Python code
@@ -57,9 +58,25 @@ _SYNCS = frozenset(
     {"_local_scalar_dense", "equal", "allclose", "is_nonzero", "_linalg_check_errors"}
 )
 _DYNAMIC = frozenset(
-    {"nonzero", "masked_select", "unique_consecutive", "unique_dim", "_unique", "_unique2",
-     "bincount", "repeat_interleave", "index", "index_put", "index_put_", "_index_put_impl_",
-     "nonzero_numpy"}
+    {
+        "nonzero",
+        "masked_select",
+        "unique_consecutive",
+        "unique_dim",
+        "_unique",
+        "_unique2",
+        "bincount",
+        "repeat_interleave",
+        "index",
+        "index_put",
+        "index_put_",
+        "_index_put_impl_",
+        "nonzero_numpy",
+    }
+)
+# Their kernels for CUDA wait for values within, or take them from the host.
+_WAITING = frozenset(
+    {"linspace", "logspace", "histc", "embedding_renorm_", "_pack_padded_sequence"}
 )  # fmt: skip
 _OVERWRITES = frozenset(
     {"copy_", "fill_", "zero_", "uniform_", "normal_", "random_", "bernoulli_", "exponential_",
@@ -102,7 +119,8 @@ def traits_of(op: Any) -> Traits:
         list_return=len(schema.returns) == 1 and str(schema.returns[0].type).startswith("List"),
         shape_only=name.endswith("_like") or name.startswith("new_"),
         dynamic=_has_tag(op, "dynamic_output_shape", "data_dependent_output")
-        or (aten and name in _DYNAMIC),
+        or (aten and (name in _DYNAMIC or name in _WAITING)),
+        waiting=aten and name in _WAITING,
         has_device="device" in names,
         has_generator="generator" in names,
         in_python=not aten and _in_python(full, schema.overload_name),
