@@ -123,7 +123,7 @@ def test_a_linear_layer_is_exact_and_a_token_gets_the_same_in_any_company(
 ) -> None:
     from sample_engine.model.kernels.linear import LinearConfig, linear
 
-    config = LinearConfig(**LINEARS[name])  # type: ignore[arg-type]
+    config = LinearConfig(**LINEARS[name])
     x, weight = _random(16, shape[1], dtype=dtype), _random(*shape, dtype=dtype, seed=1)
     residual = _random(16, shape[0], dtype=dtype, seed=2) if added else None
 
