@@ -27,6 +27,9 @@ from pytest_cudafork.errors import GraphUsageError
 
 Persistent = Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None
 
+# What torch says where a CUDA graph is made: built without CUDA, without a driver, without a GPU.
+_NO_GPU = ("dummy base class", "driver version is insufficient", "no CUDA-capable device")
+
 
 class Pieces(Capture):
     """A forward that captures its own pieces; a replay runs it in that mode, on a new state."""
@@ -43,11 +46,12 @@ class Pieces(Capture):
         try:
             result = first()
         except RuntimeError as error:
-            if "dummy base class" not in str(error):
+            words = str(error).partition("\n")[0]
+            if not any(each in words for each in _NO_GPU):
                 raise
             raise GraphUsageError(
-                f"mode='PIECEWISE': the forward makes a CUDA graph of its own ({error}), and torch "
-                "has no CUDA here. Pieces are captured by your code, so this needs a GPU: mark the "
+                f"mode='PIECEWISE': the forward makes a CUDA graph of its own ({words}), and there "
+                "is no CUDA here. Pieces are captured by your code, so this needs a GPU: mark the "
                 "test @pytest.mark.graph_capture(backends=['cuda']), which skips it here"
             ) from error
         self.recording = Recording(result, None, None, why_not)

@@ -29,6 +29,8 @@ _MEANINGS = (
     ("Tried to instantiate dummy base class", _CUDA),
     ("requires CUDA support", _CUDA),
     ("Found no NVIDIA driver", _CUDA),
+    ("driver version is insufficient", _CUDA),
+    ("no CUDA-capable device", _CUDA),
 )
 
 
