@@ -20,27 +20,12 @@ from results_file import parser, publish, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from attention_cases import Timer, copy_bandwidth
+
 from sample_engine import LLM, SamplingParams
 from sample_engine.model.loading import read_config
 
 SHORT, LONG = 16, 144  # tokens generated in the two runs
-
-
-def copy_bandwidth() -> float:
-    """Return bytes a second that the device reads and writes in a copy of 4 GiB."""
-    import torch
-
-    source = torch.empty(2**31, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
-    times = []
-    for _ in range(8):
-        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begun.record()
-        target.copy_(source)
-        ended.record()
-        ended.synchronize()
-        times.append(begun.elapsed_time(ended) / 1e3)
-    return float(2 * source.numel() / min(times))
 
 
 def bytes_of_step(model: str, element: int, batch: int, length: float) -> float:
@@ -114,7 +99,7 @@ def main() -> None:
     )
     made.add_argument("--topic", default="engine_decode", help="name of the results file")
     options = made.parse_args()
-    copied = copy_bandwidth()
+    copied = copy_bandwidth(Timer())
     rows, figures = [["copy", "", "", "", f"{copied / 1e12:.2f} TB/s", "1.00"]], []
     for batch in options.batch:
         read = bytes_of_step(options.model, 2, batch, options.prompt + (SHORT + LONG) / 2)

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from attention_candidates import PARTS, Config, case_of, first_round, second_round, work_of
 from attention_cases import DecodeCase, Timer, relative_error
+from compile_ahead import start_compiling
 from results_file import publish, table
 
 _MOST_ERROR = 1e-2  # of a norm, in bfloat16
@@ -38,28 +39,6 @@ _START_SECONDS = 25  # of a process: importing torch, making data
 
 def _compile(part: str) -> None:
     """Compile the first round of a part for this GPU, without touching it."""
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime import driver, jit
-
-    class NoDevice:
-        """What Triton asks of a driver before it launches anything."""
-
-        def get_current_target(self) -> Any:
-            return GPUTarget("cuda", 90, 32)
-
-        def get_current_device(self) -> int:
-            return 0
-
-        def get_current_stream(self, device: int | None = None) -> int:
-            return 0
-
-    run = jit.JITFunction.run
-
-    def only_compile(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        return run(self, *args, grid=grid, warmup=True, **kwargs)
-
-    driver.set_active(NoDevice())
-    jit.JITFunction.run = only_compile
     name, _, index = part.partition("#")
     try:
         case = case_of(name, torch.device("cpu"))
@@ -68,18 +47,11 @@ def _compile(part: str) -> None:
         return
 
 
-def _silence() -> None:
-    """Triton prints whole modules when a pass fails."""
-    with open(os.devnull, "w", encoding="utf-8") as sink:
-        os.dup2(sink.fileno(), 1)
-        os.dup2(sink.fileno(), 2)
-
-
 def compile_ahead(parts: list[str]) -> float:
     """Compile on all cores; returns the seconds it took."""
     start = time.monotonic()
     jobs = [f"{part}#{index}" for part in parts for index in range(len(first_round(part)))]
-    pool = multiprocessing.get_context("spawn").Pool(os.cpu_count(), _silence)
+    pool = multiprocessing.get_context("spawn").Pool(os.cpu_count(), start_compiling)
     done = pool.map_async(_compile, jobs, chunksize=2)
     done.wait(_COMPILE_SECONDS)
     pool.terminate()

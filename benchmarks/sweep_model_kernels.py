@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from attention_cases import Timer, copy_bandwidth, relative_error
+from compile_ahead import start_compiling
 from model_step import Table, graph_of, step_of, through_backend, tuned, untouched, weight_bytes
 
 from sample_engine.model.kernels.linear import LinearConfig as Config
@@ -62,28 +63,6 @@ def configs_of(size_n: int) -> list[Config]:
 
 def _compile(index: int) -> None:
     """Compile a configuration for this kind of GPU, without touching one."""
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime import driver, jit
-
-    class NoDevice:
-        """What Triton asks of a driver before it launches anything."""
-
-        def get_current_target(self) -> Any:
-            return GPUTarget("cuda", 90, 32)
-
-        def get_current_device(self) -> int:
-            return 0
-
-        def get_current_stream(self, device: int | None = None) -> int:
-            return 0
-
-    run = jit.JITFunction.run
-
-    def only_compile(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        return run(self, *args, grid=grid, warmup=True, **kwargs)
-
-    driver.set_active(NoDevice())
-    jit.JITFunction.run = only_compile
     config, overlap = [(each, on) for each in ANY + NARROW + WIDE for on in (False, True)][index]
     x = torch.empty(4, 4096, dtype=torch.bfloat16)
     weight = torch.empty(4096, 4096, dtype=torch.bfloat16)
@@ -94,12 +73,9 @@ def _compile(index: int) -> None:
         return
 
 
-def _silence() -> None:
-    """Triton prints whole modules when a pass fails."""
+def _start() -> None:
     torch.set_num_threads(1)
-    with open(os.devnull, "w", encoding="utf-8") as sink:
-        os.dup2(sink.fileno(), 1)
-        os.dup2(sink.fileno(), 2)
+    start_compiling()
 
 
 # Linear layers, one by one
@@ -293,7 +269,7 @@ def main() -> None:
     )
     chosen = options.parse_args()
     start = time.monotonic()
-    pool = multiprocessing.get_context("spawn").Pool(min(16, os.cpu_count() or 1), _silence)
+    pool = multiprocessing.get_context("spawn").Pool(min(16, os.cpu_count() or 1), _start)
     done = pool.map_async(_compile, range(2 * len(ANY + NARROW + WIDE)), chunksize=1)
     bandwidth = copy_bandwidth(Timer())
     done.wait(_COMPILE_SECONDS)

@@ -9,6 +9,7 @@ import os
 import sysconfig
 import traceback
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from pytest_cudafork.capture.backend import Capture, CaptureFailedError, GraphBackend, Recording
@@ -57,6 +58,15 @@ def capture_graph(
             "that are kept from the warm-up are not computed again",
         )
     return graph
+
+
+def line_at_work(frame: FrameType | None) -> str:
+    """Return ``file:line`` of the innermost line of user code in a running stack."""
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 def users_line(error: BaseException) -> str:

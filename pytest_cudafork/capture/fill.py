@@ -8,13 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_cudafork.capture.attempt import is_users
+from pytest_cudafork.capture.attempt import line_at_work
 from pytest_cudafork.capture.software.compiled import not_compiled
 from pytest_cudafork.capture.tensors import alias, has_memory
 
@@ -41,18 +40,10 @@ class _Fill(TorchDispatchMode):  # type: ignore[misc]
         leaves_it = name.startswith(("empty", "new_empty")) and isinstance(made, torch.Tensor)
         if leaves_it and has_memory(made) and made.numel() and made.element_size() > 1:
             alias(made).fill_(self._value)
-            where = _users_line(sys._getframe(1))
+            where = line_at_work(sys._getframe(1))
             if where and where not in self.lines and len(self.lines) < 3:
                 self.lines.append(where)
         return made
-
-
-def _users_line(frame: FrameType | None) -> str:
-    while frame is not None:
-        if is_users(frame.f_code.co_filename):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
 
 
 @contextmanager

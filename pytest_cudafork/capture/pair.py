@@ -23,9 +23,7 @@ from pytest_cudafork.capture.missing import inputs_read_by, missing_nodes
 from pytest_cudafork.capture.pair_checks import PairChecks
 from pytest_cudafork.capture.pair_subject import PairSubject
 from pytest_cudafork.capture.passes import Passes, Persistent
-from pytest_cudafork.capture.reach import (
-    check_devices,
-)
+from pytest_cudafork.capture.reach import check_devices
 from pytest_cudafork.capture.rounds import Rounds
 from pytest_cudafork.capture.stimulus import (
     Stimulus,

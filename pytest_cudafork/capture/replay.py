@@ -22,9 +22,7 @@ from pytest_cudafork.capture.backend import (
 from pytest_cudafork.capture.choose import capturing, usable
 from pytest_cudafork.capture.compare import Tolerance, short
 from pytest_cudafork.capture.program import Program
-from pytest_cudafork.capture.reach import (
-    check_devices,
-)
+from pytest_cudafork.capture.reach import check_devices
 from pytest_cudafork.capture.rounds import Rounds
 from pytest_cudafork.capture.stimulus import Stimulus, check_callables, name_of, other_floats
 from pytest_cudafork.capture.story import Checks, failure_text

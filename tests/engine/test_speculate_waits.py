@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from tests.engine.support import (
     make_core,
     model_folder,
 )
+from tests.engine.waiting_support import set_sync_mode
 
 WAITS = {"_local_scalar_dense", "equal", "is_nonzero", "masked_select", "nonzero", "_unique2"}
 BOTH = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
@@ -104,14 +104,8 @@ def test_verification_and_drafts_never_wait(
 def sync_mode() -> Iterator[Callable[[str], None]]:
     """Set what torch does when something waits for the GPU; put back afterwards."""
     before = torch.cuda.get_sync_debug_mode()
-
-    def set_mode(mode: str) -> None:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
-            torch.cuda.set_sync_debug_mode(mode)
-
-    yield set_mode
-    torch.cuda.set_sync_debug_mode(before)
+    yield set_sync_mode
+    set_sync_mode(before)
 
 
 @pytest.mark.gpu

@@ -8,7 +8,14 @@ from contextlib import contextmanager
 
 import torch
 
-__all__ = ["no_waiting"]
+__all__ = ["no_waiting", "set_sync_mode"]
+
+
+def set_sync_mode(mode: str | int) -> None:
+    """Say what torch does when something waits for the GPU, without its remark on that."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 @contextmanager
@@ -16,10 +23,8 @@ def no_waiting() -> Iterator[None]:
     """What waits for the device in here raises; afterwards the mode is what it was."""
     torch.cuda.synchronize()
     before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
-        try:
-            torch.cuda.set_sync_debug_mode("error")
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
+    try:
+        set_sync_mode("error")
+        yield
+    finally:
+        set_sync_mode(before)

@@ -15,9 +15,9 @@ import pytest
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed", allow_module_level=True)
 
-from tests.specimens.graphs import correct, correct_kinds, correct_pairs, correct_tensors
 from tests.specimens.graphs.bench import Bench
 from tests.specimens.graphs.catalog import CATALOG
+from tests.specimens.graphs.programs import PROGRAMS
 from tests.specimens.graphs.run import SEEDS, assert_caught, assert_passes
 from tests.specimens.graphs.specimen import GraphSpecimen
 
@@ -54,16 +54,7 @@ def test_the_fixed_form_passes(
 
 
 @each_seed
-@pytest.mark.parametrize(
-    "program",
-    [
-        *correct.PROGRAMS,
-        *correct_pairs.PROGRAMS,
-        *correct_kinds.PROGRAMS,
-        *correct_tensors.PROGRAMS,
-    ],
-    ids=lambda program: program.__name__,
-)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_a_correct_program_raises_no_alarm(
     program: Callable[[Bench], None], seed: int, capture_pair: Callable[..., Any]
 ) -> None:

@@ -14,25 +14,20 @@ if importlib.util.find_spec("torch") is None:
 
 import torch
 
-from tests.specimens.graphs import correct, correct_kinds, correct_pairs, correct_tensors, table
+from tests.specimens.graphs import table
 from tests.specimens.graphs.bench import Bench
 from tests.specimens.graphs.catalog import CATALOG
 from tests.specimens.graphs.corpus import GRAPH_BUGS
+from tests.specimens.graphs.programs import PROGRAMS
 from tests.specimens.graphs.run import SEEDS, assert_caught, assert_passes
 from tests.specimens.graphs.specimen import HOME, GraphSpecimen
 
 LEAST_MECHANISMS = 22
 LEAST_PROGRAMS = 6
 MOST_LINES_OF_A_FORM = 20
-PROGRAMS = (
-    *correct.PROGRAMS,
-    *correct_pairs.PROGRAMS,
-    *correct_kinds.PROGRAMS,
-    *correct_tensors.PROGRAMS,
-)
 NOT_SPECIMENS = {
     *("__init__", "__main__", "bench", "catalog", "correct", "correct_kinds"),
-    *("correct_pairs", "correct_tensors"),
+    *("correct_pairs", "correct_tensors", "programs"),
     *("corpus", "engine", "run", "specimen", "table"),
 }
 

@@ -26,6 +26,8 @@ __all__ = ["captured", "noted"]
 _INTERPRETER = "triton.runtime.interpreter"
 _TUNER = "triton.runtime.autotuner"
 
+Launch = Callable[..., None]  # what the interpreter does for one launch
+
 
 @contextlib.contextmanager
 def captured(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
@@ -41,24 +43,14 @@ def captured(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
                 check="capture-failed",
             )
         return
-    executor, owner = interpreter.GridExecutor, threading.get_ident()
-    original = executor.__call__
+    owner = threading.get_ident()
 
-    def launch(self: Any, *args: Any, **kwargs: Any) -> None:
-        if threading.get_ident() != owner or mode.paused:
-            original(self, *args, **kwargs)
-            return
-        for hook in self.pre_run_hooks:
-            hook(*args, **kwargs)
-        plain = copy.copy(self)
-        plain.pre_run_hooks = []
+    def record(original: Launch, plain: Any, node: int, args: Any, kwargs: dict[str, Any]) -> None:
         plain.grid = _grid(mode, original, plain, args, kwargs)
-        node = mode.recorder.node("triton", _name(self))
-        _note(mode.recorder, args, kwargs, node)
         places, named = mode.places(args), mode.places(kwargs)
         mode.tape.add(lambda: original(plain, *resolve(places), **resolve(named)), node)
 
-    with replaced(executor, "__call__", launch), _tuning_refused(refusals, owner):
+    with _met(interpreter.GridExecutor, mode, record), _tuning_refused(refusals, owner):
         yield
 
 
@@ -69,8 +61,27 @@ def noted(mode: EagerMode) -> Iterator[None]:
     if interpreter is None:
         yield
         return
-    executor, owner = interpreter.GridExecutor, threading.get_ident()
-    original = executor.__call__
+
+    def run(original: Launch, plain: Any, node: int, args: Any, kwargs: dict[str, Any]) -> None:
+        del node
+        with _paused(mode):
+            original(plain, *args, **kwargs)
+
+    with _met(interpreter.GridExecutor, mode, run):
+        yield
+
+
+@contextlib.contextmanager
+def _met(
+    executor: Any,
+    mode: RecordingMode,
+    act: Callable[[Launch, Any, int, Any, dict[str, Any]], None],
+) -> Iterator[None]:
+    """Note each launch of this thread as one node, and act on it instead of running it.
+
+    The executor that ``act`` gets has no hooks any more: they have been run.
+    """
+    owner, original = threading.get_ident(), executor.__call__
 
     def launch(self: Any, *args: Any, **kwargs: Any) -> None:
         if threading.get_ident() != owner or mode.paused:
@@ -82,8 +93,7 @@ def noted(mode: EagerMode) -> Iterator[None]:
         plain.pre_run_hooks = []
         node = mode.recorder.node("triton", _name(self))
         _note(mode.recorder, args, kwargs, node)
-        with _paused(mode):
-            original(plain, *args, **kwargs)
+        act(original, plain, node, args, kwargs)
 
     with replaced(executor, "__call__", launch):
         yield
