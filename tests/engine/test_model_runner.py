@@ -177,10 +177,11 @@ def test_gpu_memory_is_sized_from_what_is_free(folder: str) -> None:
     config = config_of(folder, device="cuda", num_blocks=None, gpu_memory_utilization=0.05)
     before, _ = torch.cuda.mem_get_info()
     runner = ModelRunner(config)
-    taken = before - torch.cuda.mem_get_info()[0]
+    after, _ = torch.cuda.mem_get_info()
+    taken = before - after
     size = bytes_per_block(runner.spec, runner.num_layers)
-    # Memory that others use comes and goes meanwhile.
-    assert 0.5 * 0.05 * before < runner.num_blocks * size < 0.055 * before
+    free = max(before, after + torch.cuda.memory_reserved())  # others may have let go of some
+    assert 0.5 * 0.05 * before < runner.num_blocks * size < 0.05 * free
     assert taken < 0.05 * before + (1 << 30)
 
 
