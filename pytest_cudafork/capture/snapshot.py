@@ -13,7 +13,7 @@ import torch
 
 from pytest_cudafork.capture.compare import Tolerance, difference, short
 from pytest_cudafork.capture.state_tree import Kind, Node, is_array, is_plain, walk
-from pytest_cudafork.capture.tensors import has_memory, place_of
+from pytest_cudafork.capture.tensors import place_of
 
 _MOST_BYTES = 256 << 20
 _MOST_OF_ONE = 64 << 20
@@ -209,8 +209,3 @@ def _words(entry: Entry) -> str:
 def words_of(entry: Entry) -> str:
     """Return an entry's contents at its moment in one short line."""
     return _words(entry)
-
-
-def is_copied(entry: Entry) -> bool:
-    """Whether the contents of a tensor were copied, so that they can be compared."""
-    return isinstance(entry.value, torch.Tensor) and has_memory(entry.value)
