@@ -5,19 +5,13 @@ It does not know what is captured, nor how.
 
 from __future__ import annotations
 
-import os
-import sysconfig
-import traceback
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 from pytest_cudafork.capture.backend import Capture, CaptureFailedError, GraphBackend, Recording
 from pytest_cudafork.capture.compare import short
+from pytest_cudafork.capture.lines import line_of_traceback
 from pytest_cudafork.capture.story import Checks
-
-_HERE = os.path.dirname(os.path.abspath(__file__))
-_STDLIB = sysconfig.get_paths()["stdlib"]
 
 
 def capture_graph(
@@ -40,7 +34,7 @@ def capture_graph(
             "capture-failed",
             f"the code raised {type(error).__name__} while it was captured: "
             f"{short(str(error), 200)}",
-            where=users_line(error),
+            where=line_of_traceback(error.__traceback__),
             why="it ran in the warm-up; within a capture nothing is executed, so values that it "
             "looks at are not there",
             todo="see the exception above; prepare on the host before the capture what it needs",
@@ -58,33 +52,3 @@ def capture_graph(
             "that are kept from the warm-up are not computed again",
         )
     return graph
-
-
-def line_at_work(frame: FrameType | None) -> str:
-    """Return ``file:line`` of the innermost line of user code in a running stack."""
-    while frame is not None:
-        if is_users(frame.f_code.co_filename):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
-
-
-def users_line(error: BaseException) -> str:
-    """Return ``file:line`` of the innermost line of user code in a traceback."""
-    best = ""
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        name = frame.f_code.co_filename
-        if is_users(name):
-            best = f"{name}:{line}"
-    return best
-
-
-def is_users(filename: str) -> bool:
-    """Whether a file is neither part of torch, of Python, nor of this package."""
-    name = os.path.abspath(filename)
-    inside = f"{os.sep}site-packages{os.sep}"
-    if filename.startswith("<") or name.startswith(_HERE):
-        return False
-    if f"{inside}torch{os.sep}" in name or f"{inside}triton{os.sep}" in name:
-        return False
-    return not name.startswith(_STDLIB + os.sep) or inside in name

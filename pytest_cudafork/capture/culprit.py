@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_cudafork.capture.attempt import is_users
+from pytest_cudafork.capture.lines import is_foreign, place
 from pytest_cudafork.capture.snapshot import MISSING, Change, How, Snapshot
 from pytest_cudafork.capture.state_tree import Kind
 
@@ -70,7 +70,7 @@ class _Tracer:
         caller = frame.f_back
         if caller in self._line:
             self._look(caller, caller.f_lineno)
-        if not self._open or not is_users(frame.f_code.co_filename):
+        if not self._open or is_foreign(frame.f_code.co_filename):
             return None
         self._line[frame] = frame.f_lineno
         return self._local
@@ -85,7 +85,7 @@ class _Tracer:
     def _look(self, frame: FrameType, line: int) -> None:
         for number, (slot, mark) in list(self._open.items()):
             if _mark(slot) != mark:
-                self.found[slot.path] = f"{frame.f_code.co_filename}:{line}"
+                self.found[slot.path] = place(frame.f_code.co_filename, line)
                 del self._open[number]
 
 

@@ -5,7 +5,6 @@ It does not know who reads it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_cudafork.capture.attempt import line_at_work
+from pytest_cudafork.capture.lines import line_at_work
 from pytest_cudafork.capture.software.compiled import not_compiled
 from pytest_cudafork.capture.tensors import alias, has_memory
 
@@ -40,7 +39,7 @@ class _Fill(TorchDispatchMode):  # type: ignore[misc]
         leaves_it = name.startswith(("empty", "new_empty")) and isinstance(made, torch.Tensor)
         if leaves_it and has_memory(made) and made.numel() and made.element_size() > 1:
             alias(made).fill_(self._value)
-            where = line_at_work(sys._getframe(1))
+            where = line_at_work()
             if where and where not in self.lines and len(self.lines) < 3:
                 self.lines.append(where)
         return made

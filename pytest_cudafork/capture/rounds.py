@@ -72,10 +72,10 @@ class Rounds:
         if self._refills and stimulus.kind == "vary":
             rows, expected = self._refill(stimulus)
         else:
-            before_change = self._versions()
+            varies = stimulus.kind == "vary"
+            before_change = self._versions() if varies else {}
             rows = rows_of(stimulus.apply(), stimulus.name)
-            idle = stimulus.kind == "vary" and not self._base.changed()
-            idle = idle and before_change == self._versions()
+            idle = varies and not self._base.changed() and before_change == self._versions()
         self._subject.after_change(stimulus)
         before = self._save()
         # The replay comes first: eager code may mend on the host what a graph cannot mend.

@@ -187,14 +187,13 @@ def test_a_library_that_lacks_a_function_is_refused() -> None:
 
 
 def test_kernels_of_the_profiler_get_the_line_of_their_step() -> None:
-    from pytest_cudafork.capture.cuda.lines import Line
     from pytest_cudafork.capture.cuda.observer import Step
     from pytest_cudafork.capture.cuda.warmup_kernels import Event, nodes_of
 
     steps = [
-        Step("aten.add.Tensor", Line("a.py:1"), True),
-        Step("twice_kernel", Line("a.py:2"), True),
-        Step("twice_kernel", Line("a.py:3", tuning=True), True),
+        Step("aten.add.Tensor", "a.py:1", True),
+        Step("twice_kernel", "a.py:2", True),
+        Step("twice_kernel", "a.py:3", True, tuning=True),
     ]
     events = [
         Event("cudafork step 0", False, 100, 200, 1),

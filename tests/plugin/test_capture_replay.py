@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -279,7 +280,7 @@ def test_memory_that_nobody_fills_is_found() -> None:
         check(partly, [torch.ones(2)])
     found = [one for one in caught.value.findings if one.check == "uninitialized-read"]
     assert found
-    assert __file__ in found[0].where
+    assert Path(__file__).name in found[0].where
 
 
 def test_the_tolerance_is_that_of_the_type_or_the_users() -> None:

@@ -6,6 +6,7 @@ Operators that give results of other kinds at other times, too.
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,7 +89,7 @@ def test_an_operator_of_functions_that_cannot_be_recorded_is_refused() -> None:
             SoftwareBackend().capture(lambda: odd(lambda x: x, x))
     finally:
         torch._ops._higher_order_ops.pop("cudafork_odd", None)
-    assert __file__ in failure.value.finding.where
+    assert Path(__file__).name in failure.value.finding.where
 
 
 @pytest.mark.parametrize("size", [8, 130])
@@ -160,4 +161,4 @@ def test_what_the_tape_cannot_do_is_not_blamed_on_the_code(error: Any) -> None:
         graph.replay()
     assert it.value.finding.check == "capture-failed"
     assert "limit" in it.value.finding.why
-    assert __file__ in it.value.finding.where
+    assert Path(__file__).name in it.value.finding.where

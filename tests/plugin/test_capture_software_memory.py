@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ def test_memory_from_outside_that_is_freed_is_an_error_with_tensor_op_and_line()
     assert finding.check == "freed-memory"
     assert "float32[3, 5]" in finding.what
     assert "aten::add" in finding.what
-    assert __file__ in finding.where
+    assert Path(__file__).name in finding.where
 
 
 def test_nothing_is_run_when_memory_is_gone() -> None:
@@ -151,7 +152,7 @@ def test_memory_that_nothing_writes_is_poison_at_each_replay_and_is_named() -> N
 
     graph = SoftwareBackend().capture(fn)
     assert [each.check for each in graph.findings] == ["uninitialized-read"]
-    assert __file__ in graph.findings[0].where
+    assert Path(__file__).name in graph.findings[0].where
     for _ in range(2):
         graph.replay()
         assert graph.recording.result.isnan().all()
@@ -227,7 +228,7 @@ def test_an_index_out_of_range_in_a_replay_names_the_operator_and_the_line() -> 
     index.fill_(99)
     with pytest.raises(ReplayFailedError, match="aten::embedding") as failure:
         graph.replay()
-    assert __file__ in failure.value.finding.where
+    assert Path(__file__).name in failure.value.finding.where
     index.fill_(2)
     graph.replay()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,7 +71,7 @@ def test_adam_that_reads_its_step_is_refused() -> None:
     optimizer.step()
     with pytest.raises(CaptureFailedError, match="reads a value on the host") as failure:
         SoftwareBackend().capture(optimizer.step)
-    assert __file__ in failure.value.finding.where
+    assert Path(__file__).name in failure.value.finding.where
 
 
 def test_forward_and_backward_captured_apart_as_make_graphed_callables_does() -> None:
@@ -192,7 +193,7 @@ def test_a_custom_operator_that_computes_on_the_host_is_refused(ops: Any) -> Non
     x = torch.randn(4)
     with pytest.raises(CaptureFailedError, match="numpy") as failure:
         SoftwareBackend().capture(lambda: ops.on_host(x))
-    assert __file__ in failure.value.finding.where
+    assert Path(__file__).name in failure.value.finding.where
 
 
 def test_a_custom_op_with_the_decorator_works_with_autograd() -> None:

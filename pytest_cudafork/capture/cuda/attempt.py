@@ -163,16 +163,16 @@ class Attempt:
         unjoined = watch.progress.last_on_another_stream(steps)
         if broken is not None and not broken.before:
             step = steps[broken.step]
-            return Clue(step.line.where, step.name, unjoined=unjoined)
+            return Clue(step.where, step.name, unjoined=unjoined)
         if broken is None and error is not None and (whole or not is_late(error)):
             # Refused before it harmed the capture, or refused by a call that is no operator.
             name = steps[-1].name if steps and watch.observer.raised == len(steps) - 1 else ""
             return Clue(raising_line(error) or unjoined, name, unjoined=unjoined)
         if broken is None:
-            last, then = (steps[-1].line.where if steps else ""), raising_line(error)
+            last, then = (steps[-1].where if steps else ""), raising_line(error)
         else:
-            last = steps[broken.step - 1].line.where if broken.step else ""
-            then = steps[broken.step].line.where
+            last = steps[broken.step - 1].where if broken.step else ""
+            then = steps[broken.step].where
         return Clue("", between=(last, then), unjoined=unjoined)
 
     def find_line(self, fn: Callable[[], Any]) -> str:

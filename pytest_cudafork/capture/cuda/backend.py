@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
@@ -25,10 +24,10 @@ from pytest_cudafork.capture.backend import (
 from pytest_cudafork.capture.cuda import libcuda
 from pytest_cudafork.capture.cuda.attempt import Attempt, Captured
 from pytest_cudafork.capture.cuda.failing_line import explain
-from pytest_cudafork.capture.cuda.lines import line_of
 from pytest_cudafork.capture.cuda.memory import allocator_map, settle
 from pytest_cudafork.capture.cuda.observer import Observer, triton_launches
 from pytest_cudafork.capture.cuda.warmup_kernels import KernelRecorder, Tagger
+from pytest_cudafork.capture.lines import line_at_work
 from pytest_cudafork.observe.driver import LIBCUDA, Driver, ask_driver
 
 _ERROR_MODES = ("global", "thread_local", "relaxed")
@@ -213,7 +212,7 @@ class CudaBackend(GraphBackend):
                 CaptureFinding(
                     "capture-failed",
                     "a capture is under way on the current stream already",
-                    where=line_of(sys._getframe()).where,
+                    where=line_at_work(),
                     why=why,
                     todo="end the other capture first; where the function captures by itself, as "
                     "torch.compile(mode='reduce-overhead') does, test it without capturing it",

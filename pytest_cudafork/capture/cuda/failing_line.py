@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from pytest_cudafork.capture.backend import CaptureFinding
-from pytest_cudafork.capture.cuda.lines import is_foreign, line_of, line_of_traceback, place
+from pytest_cudafork.capture.lines import is_foreign, line_of, line_of_traceback, place
 
 _CAPTURE_WORDS = re.compile(
     r"(?:stream|graph|cuda)[^\n]{0,80}captur|captur[^\n]{0,40}(?:stream|graph|mode)"
@@ -147,7 +147,7 @@ class LineTracer:
         def trace(frame: FrameType, event: str, argument: Any) -> Any:
             if threading.get_ident() != thread or self.where:
                 return None
-            if is_foreign(frame.f_code):
+            if is_foreign(frame.f_code.co_filename):
                 return None
             self._look(frame, event)
             return trace
@@ -166,6 +166,6 @@ class LineTracer:
             return
         if event == "return":
             # What runs next is the line that called this one.
-            self._last = line_of(frame.f_back).where
+            self._last = line_of(frame.f_back)
         else:
             self._last = place(frame.f_code.co_filename, frame.f_lineno)

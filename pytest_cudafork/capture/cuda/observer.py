@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_cudafork.capture.cuda.lines import Line, line_in_thread, line_of
 from pytest_cudafork.capture.cuda.memory import Storages
+from pytest_cudafork.capture.cuda.tuning import is_tuning
+from pytest_cudafork.capture.lines import line_in_thread, line_of
+from pytest_cudafork.capture.operators import reads_shape_only
 
 _ALLOCATES_ONLY = ("aten.empty", "aten.new_empty", "aten.lift_fresh", "aten.resize_")
 
@@ -32,8 +34,9 @@ class Step(NamedTuple):
     """One operator or Triton launch that ran."""
 
     name: str
-    line: Line
+    where: str  # file:line of user code; "" if the stack holds none
     launches: bool  # it works on the contents of CUDA tensors
+    tuning: bool = False  # an autotuner runs a candidate
 
 
 class Probe:
@@ -72,7 +75,7 @@ def signature_of(func: Any) -> Signature:
     allocates = str(func).startswith(_ALLOCATES_ONLY)
     if allocates:
         written.clear()
-    quiet = view or allocates
+    quiet = view or allocates or reads_shape_only(func._schema.name)
     return Signature(frozenset(written), frozenset(replaced), not quiet, not allocates, view)
 
 
@@ -126,7 +129,7 @@ class Observer(TorchDispatchMode):  # type: ignore[misc]
         )
         with self._watched(str(func), launches) as index:
             result = func(*args, **kwargs)
-        where = self.steps[index].line.where
+        where = self.steps[index].where
         seen = set()
         for place, value in inputs:
             for tensor in tensors_in(value):
@@ -154,16 +157,17 @@ class Observer(TorchDispatchMode):  # type: ignore[misc]
     def _launch(self, name: str, tensors: list[torch.Tensor]) -> Iterator[int]:
         with self._watched(name, launches=True) as index:
             yield index
-        where = self.steps[index].line.where
+        where = self.steps[index].where
         for tensor in tensors:
             self.storages.note(tensor, index, where, reads=True, writes=True)
 
     @contextlib.contextmanager
     def _watched(self, name: str, launches: bool) -> Iterator[int]:
-        line = line_of(sys._getframe())
-        if not line.where and threading.get_ident() != self._thread:
-            line = line_in_thread(self._thread)  # backward runs in a thread of torch's
-        index, step = len(self.steps), Step(name, line, launches)
+        frame = sys._getframe()
+        where = line_of(frame)
+        if not where and threading.get_ident() != self._thread:
+            where = line_in_thread(self._thread)  # backward runs in a thread of torch's
+        index, step = len(self.steps), Step(name, where, launches, is_tuning(frame))
         self.steps.append(step)
         self._probe.before(index, step)
         try:

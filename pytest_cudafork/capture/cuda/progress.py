@@ -81,14 +81,14 @@ class Progress(Probe):
         lines = [""] * nodes
         for step, grown in zip(steps, self.grown, strict=False):
             for node in range(grown.first, min(grown.end, nodes)):
-                lines[node] = step.line.where or lines[node]
+                lines[node] = step.where or lines[node]
         return lines
 
     def last_on_another_stream(self, steps: Sequence[Step]) -> str:
         """The last line that worked on another stream that is part of the capture."""
         for step, grown in zip(reversed(steps), reversed(self.grown), strict=False):
             if step.launches and grown.stream != self._stream and not grown.elsewhere:
-                return step.line.where
+                return step.where
         return ""
 
     def left_out(self, steps: Sequence[Step]) -> list[CaptureFinding]:
@@ -96,7 +96,7 @@ class Progress(Probe):
         lines: dict[str, list[str]] = {}
         for step, grown in zip(steps, self.grown, strict=False):
             if grown.elsewhere and step.launches and grown.end == grown.first:
-                lines.setdefault(step.line.where, []).append(step.name)
+                lines.setdefault(step.where, []).append(step.name)
         return [
             CaptureFinding(
                 "not-captured",

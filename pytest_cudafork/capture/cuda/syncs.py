@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pytest_cudafork.capture.backend import CaptureFinding
-from pytest_cudafork.capture.cuda.lines import line_of, place
+from pytest_cudafork.capture.lines import line_of, place
 
 _TELLS = "called a synchronizing CUDA operation"
 _WARN = 1
@@ -39,7 +39,7 @@ class Syncs:
                 message: Any, category: Any, filename: str, lineno: int, *more: Any, **named: Any
             ) -> None:
                 if str(message).startswith(_TELLS):
-                    where = line_of(sys._getframe(1)).where or place(filename, lineno)
+                    where = line_of(sys._getframe(1)) or place(filename, lineno)
                     self._lines.setdefault(where)
                 else:
                     others(message, category, filename, lineno, *more, **named)

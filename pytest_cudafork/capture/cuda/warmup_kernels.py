@@ -164,11 +164,11 @@ def nodes_of(events: Iterable[Event], steps: Sequence[Step]) -> Kernels:
         moment = operators.get(event.operator, calls.get(event.identity, -1))
         index = _step_at(moment, marks, begins)
         step = steps[index] if index is not None and index < len(steps) else None
-        if step is not None and step.line.tuning:
+        if step is not None and step.tuning:
             continue
         if index is not None:
             first.setdefault(index, len(nodes))
-        where = step.line.where if step is not None else ""
+        where = step.where if step is not None else ""
         nodes.append(GraphNode(*_kind_and_name(event.name), where))
     return Kernels(tuple(nodes), first)
 

@@ -23,7 +23,6 @@ from pytest_cudafork.capture.backend import (
 from pytest_cudafork.capture.software import on_a_gpu_only
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.differences import DIFFERENCES
-from pytest_cudafork.capture.software.lines import UserLines
 from pytest_cudafork.capture.software.mode import EagerMode, Recorder
 from pytest_cudafork.capture.software.pool import Pool
 from pytest_cudafork.capture.software.refusals import Refusals
@@ -77,7 +76,6 @@ class SoftwareBackend(GraphBackend):
 
     def __init__(self, host_scalars: Iterable[Tensor] = ()) -> None:
         self._host_scalars = tuple(host_scalars)
-        self._lines = UserLines()
         self._traits: dict[Any, Traits] = {}
         self._shapes = Shapes()
 
@@ -99,16 +97,16 @@ class SoftwareBackend(GraphBackend):
 
     def record(self, fn: Callable[[], Any]) -> Recording:
         """Run ``fn`` eagerly and list what it does."""
-        recorder = Recorder(self._lines)
-        with on_a_gpu_only.told(self._lines), noting(EagerMode(recorder, self._traits)):
+        recorder = Recorder()
+        with on_a_gpu_only.told(), noting(EagerMode(recorder, self._traits)):
             result = fn()
         return Recording(result, tuple(recorder.nodes), recorder.memories.uses())
 
     def capture(self, fn: Callable[[], Any], *, pool: Any = None) -> SoftwareCapture:
         """Run ``fn`` once, recording its work instead of running it."""
         pool = Pool() if pool is None else pool
-        refusals = Refusals(self._lines)
-        recorder = Recorder(self._lines, pool)
+        refusals = Refusals()
+        recorder = Recorder(pool)
         mode = CaptureMode(recorder, self._traits, self._shapes, pool, refusals)
         for each in self._host_scalars:
             mode.note_host(each)

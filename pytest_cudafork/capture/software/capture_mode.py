@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from pytest_cudafork.capture.lines import line_at_work
 from pytest_cudafork.capture.software.assigned import Assigned
 from pytest_cudafork.capture.software.dynamic import depends_on_values
 from pytest_cudafork.capture.software.memory import Memory, text_of
@@ -171,7 +172,7 @@ class CaptureMode(RecordingMode):
             self.recorder.use(memory, node, reads=False, writes=True)
         else:
             memory.filled = spec.nbytes == 0
-            memory.where = self.recorder.line()
+            memory.where = line_at_work()
         return made
 
     def places(self, tree: Any) -> Any:

@@ -11,12 +11,13 @@ import linecache
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pytest_cudafork.capture.lines import file_and_line
 from pytest_cudafork.capture.software.memory import Memories, text_of
 from pytest_cudafork.capture.software.patches import replaced
 from pytest_cudafork.capture.software.refusals import CHECKPOINT, SPLIT_WHY, Refusals, runs_in
@@ -40,12 +41,9 @@ _CPU = re.compile(r"""["']cpu\b""")
 class HostCalls:
     """Refuses them in the thread that captures; other threads are not affected."""
 
-    def __init__(
-        self, refusals: Refusals, memories: Memories, place: Callable[[], tuple[str, int] | None]
-    ) -> None:
+    def __init__(self, refusals: Refusals, memories: Memories) -> None:
         self._refusals = refusals
         self._memories = memories
-        self._place = place
         self._owner = threading.get_ident()
 
     @contextlib.contextmanager
@@ -113,7 +111,7 @@ class HostCalls:
         device = _device_in(args, kwargs)
         if device is None or torch.device(device).type != "cpu":
             return False
-        place = self._place()
+        place = file_and_line(sys._getframe(1))
         line = linecache.getline(*place) if place else ""
         return bool(_CPU.search(line)) if line else isinstance(device, str)
 

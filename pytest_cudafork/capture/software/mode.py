@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cudafork.capture.backend import CaptureFinding, GraphNode
-from pytest_cudafork.capture.software.lines import UserLines
+from pytest_cudafork.capture.lines import line_at_work
 from pytest_cudafork.capture.software.memory import Memories, Memory
 from pytest_cudafork.capture.software.patches import replaced
 from pytest_cudafork.capture.software.pool import Pool
@@ -32,15 +32,14 @@ _DENSE = torch._C.DispatchKey.CompositeExplicitAutograd
 class Recorder:
     """Nodes and memory of recorded work."""
 
-    def __init__(self, line: UserLines, pool: Pool | None = None) -> None:
-        self.line = line
+    def __init__(self, pool: Pool | None = None) -> None:
         self.nodes: list[GraphNode] = []
         self.memories = Memories(pool)
         self.findings: list[CaptureFinding] = []
 
     def node(self, kind: str, name: str) -> int:
         """Note a piece of work; its number."""
-        self.nodes.append(GraphNode(kind, name, self.line()))
+        self.nodes.append(GraphNode(kind, name, line_at_work()))
         return len(self.nodes) - 1
 
     def use(self, memory: Memory, node: int, *, reads: bool, writes: bool) -> None:
@@ -203,7 +202,7 @@ class EagerMode(RecordingMode):
 
     def _new(self, memory: Memory) -> None:
         memory.filled = False
-        memory.where = self.recorder.line()
+        memory.where = line_at_work()
 
 
 def note_uses(

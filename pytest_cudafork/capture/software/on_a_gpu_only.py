@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from pytest_cudafork.capture.software.lines import UserLines
+from pytest_cudafork.capture.lines import line_of_traceback
 from pytest_cudafork.errors import GraphUsageError
 
 __all__ = ["told"]
@@ -35,7 +35,7 @@ _MEANINGS = (
 
 
 @contextlib.contextmanager
-def told(lines: UserLines) -> Iterator[None]:
+def told() -> Iterator[None]:
     """Explain such errors of the code in a ``with``; others pass.
 
     Raises:
@@ -48,7 +48,7 @@ def told(lines: UserLines) -> Iterator[None]:
         text = str(error)
         for words, meaning in _MEANINGS:
             if words in text:
-                where = lines.in_traceback(error)
+                where = line_of_traceback(error.__traceback__)
                 at = f" at {where}" if where else ""
                 raise GraphUsageError(
                     f"{type(error).__name__}{at}: {text.splitlines()[0][:200]}\n{meaning}"

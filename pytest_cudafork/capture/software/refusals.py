@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from typing import NoReturn
 
 from pytest_cudafork.capture.backend import CaptureFailedError, CaptureFinding
+from pytest_cudafork.capture.lines import line_at_work
 
 __all__ = ["Refusals"]
 
@@ -69,15 +69,14 @@ def runs_in(part: str) -> bool:
 class Refusals:
     """Refuses, and keeps the first refusal: user code may swallow the exception."""
 
-    def __init__(self, line: Callable[[], str]) -> None:
-        self.line = line
+    def __init__(self) -> None:
         self.first: CaptureFinding | None = None
 
     def refuse(
         self, what: str, why: str, todo: str, *, check: str = "host-sync", where: str | None = None
     ) -> NoReturn:
         """Raise :class:`CaptureFailedError`; ``what`` may name the place as ``{where}``."""
-        where = self.line() if where is None else where
+        where = line_at_work() if where is None else where
         at = where or "a place without Python frames of yours"
         finding = CaptureFinding(
             check, what.replace("{where}", at), where=where, why=why, todo=todo

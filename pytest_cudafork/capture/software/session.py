@@ -31,7 +31,7 @@ def capturing(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
     _refuse_a_second()
     generator = torch.default_generator
     before = generator.get_state()
-    host = HostCalls(refusals, mode.recorder.memories, mode.recorder.line.place)
+    host = HostCalls(refusals, mode.recorder.memories)
     with contextlib.ExitStack() as undo:
         undo.enter_context(_no_collections())
         undo.enter_context(not_compiled())

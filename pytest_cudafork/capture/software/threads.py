@@ -20,6 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cudafork.capture.backend import CaptureFailedError, CaptureFinding
+from pytest_cudafork.capture.lines import line_at_work
 from pytest_cudafork.capture.software.patches import replaced
 from pytest_cudafork.capture.software.profiling import in_other_threads
 from pytest_cudafork.capture.software.refusals import Refusals
@@ -128,12 +129,12 @@ class OtherThreads:
             name = traits.name
         else:
             name = str(op)
-        thread = threading.current_thread()
+        thread, where = threading.current_thread(), line_at_work()
         finding = CaptureFinding(
             "not-captured",
-            f"{name} at {self._refusals.line() or 'an unknown line'} runs in thread "
+            f"{name} at {where or 'an unknown line'} runs in thread "
             f"{thread.name!r} while another thread captures",
-            where=self._refusals.line(),
+            where=where,
             why=_WHY,
             todo=_TODO,
         )

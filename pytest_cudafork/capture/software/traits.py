@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from pytest_cudafork.capture.operators import reads_shape_only
+
 __all__ = ["Kind", "Traits", "Written", "traits_of"]
 
 
@@ -117,7 +119,7 @@ def traits_of(op: Any) -> Traits:
         written=written,
         returns=returns,
         list_return=len(schema.returns) == 1 and str(schema.returns[0].type).startswith("List"),
-        shape_only=name.endswith("_like") or name.startswith("new_"),
+        shape_only=reads_shape_only(full),
         dynamic=_has_tag(op, "dynamic_output_shape", "data_dependent_output")
         or (aten and (name in _DYNAMIC or name in _WAITING)),
         waiting=aten and name in _WAITING,
