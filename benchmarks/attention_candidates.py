@@ -78,11 +78,6 @@ def first_round(part: str) -> list[Config]:
                 (64, 128, 4, 2), (64, 64, 4, 3), (64, 64, 4, 4), (128, 64, 8, 2),
             )
         ]  # fmt: skip
-    if part == "contiguous":
-        found += [
-            PrefillConfig(128, block_n, 4, num_stages, "specialized")
-            for block_n, num_stages in ((128, 2), (64, 3), (64, 2))
-        ]
     return list(found)
 
 
@@ -99,14 +94,13 @@ def second_round(best: Config) -> list[Config]:
     found = [change(best, tile_major=not best.tile_major)]
     if best.variant == "hopper":
         return list(found)
-    if best.variant != "specialized":
-        found += [
-            change(best, pack_heads=True),
-            change(best, page_ahead=not best.page_ahead),
-            change(best, num_stages=best.num_stages + 1),
-            change(best, maxnreg=128 if best.num_warps == 8 else 168),
-            change(best, maxnreg=168 if best.num_warps == 8 else 232),
-        ]
+    found += [
+        change(best, pack_heads=True),
+        change(best, page_ahead=not best.page_ahead),
+        change(best, num_stages=best.num_stages + 1),
+        change(best, maxnreg=128 if best.num_warps == 8 else 168),
+        change(best, maxnreg=168 if best.num_warps == 8 else 232),
+    ]
     return list(found)
 
 

@@ -24,10 +24,10 @@ _BACKENDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "reference": ("sample_engine.attention.reference", "ReferenceBackend"),
     }
 )
-# ``lazy_plan`` is for those who ask for it.
-_AUTO_ON_GPU: tuple[str, ...] = ("flash", "triton", "reference")
+# ``flash`` gathers the pages of a step before it calls the library, and cannot be part of a whole
+# graph: our own kernels make a step in half the time. ``lazy_plan`` is for those who ask for it.
+_AUTO_ON_GPU: tuple[str, ...] = ("triton", "flash", "reference")
 _AUTO_ON_CPU: tuple[str, ...] = ("reference",)
-_FIRST_WITH_FAST_FLASH = (9, 0)  # before Hopper our kernels are as good a choice
 
 
 def backend_names() -> list[str]:
@@ -64,14 +64,7 @@ def choose(name: str, spec: AttentionSpec) -> AttentionBackend:
 
 
 def _best(spec: AttentionSpec) -> AttentionBackend:
-    order = _AUTO_ON_CPU
-    if spec.device.type == "cuda":
-        from sample_engine.attention.capability import capability_of
-
-        capability = capability_of(spec.device)
-        flash = capability is not None and capability >= _FIRST_WITH_FAST_FLASH
-        order = _AUTO_ON_GPU if flash else _AUTO_ON_GPU[1:]
-    for name in order:
+    for name in _AUTO_ON_GPU if spec.device.type == "cuda" else _AUTO_ON_CPU:
         if _why_not(name, spec) is None:
             return backend_class(name)(spec)
     raise BackendUnavailableError(f"No attention backend can run here. {_overview(spec)}")

@@ -140,12 +140,6 @@ def test_prefill_without_pages_is_exact(shape: Shape, variant: str) -> None:
     assert error(out, batch) < TOLERANCE[shape.dtype]
 
 
-def test_prefill_that_is_divided_among_warps_is_exact() -> None:
-    batch = batch_of(Shape(4, 2, 32, dtype=torch.float16), PROMPTS)
-    out = _prefill_contiguous(batch, block_m=16, block_n=16, num_warps=4, variant="specialized")
-    assert error(out, batch) < TOLERANCE[torch.float16]
-
-
 def test_chunks_of_a_prompt_get_the_same_bits_as_the_whole() -> None:
     shape = Shape(2, 1, 32)
     whole = batch_of(shape, [(40, 40)], seed=1)

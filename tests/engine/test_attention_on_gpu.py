@@ -111,13 +111,12 @@ def test_each_variant_of_paged_prefill_is_exact(page: int, dim: int, variant: st
     assert error(out, batch) < TOLERANCE[torch.bfloat16]
 
 
-@pytest.mark.parametrize("variant", [*VARIANTS, "specialized"])
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("dim", [64, 128])
 def test_each_variant_of_prefill_without_pages_is_exact(dim: int, variant: str) -> None:
     from sample_engine.attention.kernels.prefill_contiguous import prefill_contiguous
 
-    specialized = {"variant": "specialized", "num_warps": 4, "num_stages": 2}
-    config = _config(**VARIANTS.get(variant, specialized))
+    config = _config(**VARIANTS[variant])
     batch = batch_of(Shape(8, 2, dim, 16, torch.bfloat16, "cuda"), PROMPTS)
     out = torch.full_like(batch.query, float("nan"))
     prefill_contiguous(

@@ -145,21 +145,26 @@ def test_flash_says_of_each_library_why_not(
     assert "not made for compute capability 8.x" in find_library(ON_GPU, (8, 0))[1]
 
 
-def test_auto_on_a_gpu_prefers_flash_from_hopper_on(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("missing", "taken"),
+    [((), "triton"), (("triton",), "flash"), (("triton", "flash"), "reference")],
+)
+def test_auto_on_a_gpu_takes_the_first_that_can_run(
+    monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...], taken: str
+) -> None:
     made: list[str] = []
 
     def backend(name: str) -> type:
-        reference = backend_class("reference")
-        return type("Fake", (reference,), {"__init__": lambda self, spec: made.append(name)})
+        methods = {
+            "__init__": lambda self, spec: made.append(name),
+            "why_not": classmethod(lambda cls, spec: "not today" if name in missing else None),
+        }
+        return type("Fake", (backend_class("reference"),), methods)
 
     fakes = {name: backend(name) for name in backend_names()}
     monkeypatch.setattr(registry, "backend_class", fakes.get)
-    for capability in ((9, 0), (8, 0)):
-        monkeypatch.setattr(
-            "sample_engine.platform.device_capability", lambda index, found=capability: found
-        )
-        choose("auto", ON_GPU)
-    assert made == ["flash", "triton"]
+    choose("auto", ON_GPU)
+    assert made == [taken]
 
 
 def test_the_registry_imports_no_backend_before_it_is_asked() -> None:

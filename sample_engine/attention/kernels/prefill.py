@@ -32,9 +32,8 @@ class PrefillConfig:
     """How a prefill kernel is built. ``tuning`` chooses one; a benchmark may try others.
 
     ``variant``: how keys and values come in. ``pointer``: by pointers and cp.async; ``descriptor``:
-    by TMA (pages have to be a multiple of ``block_n``); ``specialized``: by TMA, in one loop that
-    Triton divides among warps (contiguous only); ``hopper``: by TMA in a producer warp, written
-    in Gluon (Hopper only, not in the interpreter).
+    by TMA (pages have to be a multiple of ``block_n``); ``hopper``: by TMA in a producer warp,
+    written in Gluon (Hopper only, not in the interpreter).
     """
 
     block_m: int = 128

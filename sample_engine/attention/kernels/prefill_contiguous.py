@@ -54,13 +54,12 @@ def _sweep(
     BLOCK_N: tl.constexpr,
     MASKED: tl.constexpr,
     TMA: tl.constexpr,
-    SPECIALIZE: tl.constexpr,
     PRECISION: tl.constexpr,
 ) -> Any:
     """Take the keys from ``start`` to ``stop`` into the sums."""
     offsets = tl.arange(0, BLOCK_N)
     dims = tl.arange(0, HEAD_PAD)[None, :]
-    for first in tl.range(start, stop, BLOCK_N, warp_specialize=SPECIALIZE):
+    for first in tl.range(start, stop, BLOCK_N):
         here = offsets + first
         if TMA:
             k = key.load([first_key + first, column])
@@ -75,7 +74,7 @@ def _sweep(
         weights, acc, total, peak = absorb(scores, acc, total, peak, scale, False)
         if TMA:
             v = value.load([first_key + first, column])
-            if MASKED and not SPECIALIZE:  # beyond the last key lies another sequence's value
+            if MASKED:  # beyond the last key lies another sequence's value
                 v = tl.where(here[:, None] < num_keys, v, 0.0)
         else:
             at = value + tl.cast(first, tl.int64) * value_stride
@@ -131,56 +130,15 @@ def _prefill_contiguous_kernel(
         value = value + first_key.to(tl.int64) * value_stride + column
     acc, total, peak = _sweep(
         query, key, value, acc, total, peak, limit, 0, middle, num_keys, first_key, column,
-        key_stride, value_stride, scale, HEAD_DIM, HEAD_PAD, BLOCK_N, False, TMA, False, PRECISION,
+        key_stride, value_stride, scale, HEAD_DIM, HEAD_PAD, BLOCK_N, False, TMA, PRECISION,
     )  # fmt: skip
     acc, total, peak = _sweep(
         query, key, value, acc, total, peak, limit, middle, stop, num_keys, first_key, column,
-        key_stride, value_stride, scale, HEAD_DIM, HEAD_PAD, BLOCK_N, True, TMA, False, PRECISION,
+        key_stride, value_stride, scale, HEAD_DIM, HEAD_PAD, BLOCK_N, True, TMA, PRECISION,
     )  # fmt: skip
     store_rows(
         out_ptr, acc, total, token, row, head, num_queries, out_stride, HEAD_DIM, HEAD_PAD,
         BLOCK_M, PACK,
-    )  # fmt: skip
-
-
-@jit
-def _prefill_specialized_kernel(
-    query: tl.tensor,  # a descriptor of [T, H, D] as [T, H * D]
-    key: tl.tensor,  # a descriptor of [S, K, D] as [S, K * D]
-    value: tl.tensor,
-    out_ptr: tl.tensor,  # [T, H, D]
-    query_start_ptr: tl.tensor,  # [R + 1] int32
-    kv_start_ptr: tl.tensor,  # [R + 1] int32
-    out_stride: tl.tensor,
-    scale: tl.tensor,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    TILE_MAJOR: tl.constexpr,
-    SPECIALIZE: tl.constexpr,
-) -> None:
-    # One loop, no way out before the end: Triton 3.6 divides no other program among warps.
-    req, head, tile = locate(GROUP, 1, TILE_MAJOR)
-    token = tl.load(query_start_ptr + req)
-    num_queries = tl.load(query_start_ptr + req + 1) - token
-    first_key = tl.load(kv_start_ptr + req)
-    num_keys = tl.load(kv_start_ptr + req + 1) - first_key
-    row = tile * BLOCK_M
-    seen = num_keys - num_queries + row
-    q = query.load([token + row, head * HEAD_DIM])
-    limit = seen + tl.arange(0, BLOCK_M)
-    stop = tl.where(row < num_queries, tl.minimum(seen + BLOCK_M, num_keys), 0)
-    acc, total, peak = no_sums(BLOCK_M, HEAD_DIM)
-    column = head // GROUP * HEAD_DIM
-    acc, total, peak = _sweep(
-        q, key, value, acc, total, peak, limit, 0, stop, num_keys, first_key, column,
-        0, 0, scale, HEAD_DIM, HEAD_DIM, BLOCK_N, True, True, SPECIALIZE, "tf32",
-    )  # fmt: skip
-    total = tl.where(row < num_queries, total, 1.0)
-    store_rows(
-        out_ptr, acc, total, token, row, head, num_queries, out_stride, HEAD_DIM, HEAD_DIM,
-        BLOCK_M, 1,
     )  # fmt: skip
 
 
@@ -210,8 +168,6 @@ def prefill_contiguous(
         hopper_contiguous(
             query, key, value, query_start, kv_start, out, scale, grid=grid, config=config
         )
-    elif config.variant == "specialized":
-        _launch_specialized(query, key, value, query_start, kv_start, out, scale, grid, config)
     else:
         tma = config.variant == "descriptor"
         _prefill_contiguous_kernel[grid](
@@ -237,37 +193,6 @@ def prefill_contiguous(
             PRECISION=dot_precision(query.dtype),
             **config.options,
         )
-
-
-def _launch_specialized(
-    query: torch.Tensor,  # [T, H, D]
-    key: torch.Tensor,  # [S, K, D]
-    value: torch.Tensor,  # [S, K, D]
-    query_start: torch.Tensor,  # [R + 1] int32
-    kv_start: torch.Tensor,  # [R + 1] int32
-    out: torch.Tensor,  # [T, H, D]
-    scale: float,
-    grid: tuple[int, int, int],
-    config: PrefillConfig,
-) -> None:
-    num_heads, dim = query.shape[1:]
-    _prefill_specialized_kernel[grid](
-        rows_descriptor(query, config.block_m),
-        rows_descriptor(key, config.block_n),
-        rows_descriptor(value, config.block_n),
-        out,
-        query_start,
-        kv_start,
-        out.stride(0),
-        scale * LOG2_E,
-        GROUP=num_heads // key.shape[1],
-        HEAD_DIM=dim,
-        BLOCK_M=config.block_m,
-        BLOCK_N=config.block_n,
-        TILE_MAJOR=config.tile_major,
-        SPECIALIZE=config.num_warps == 4,  # Triton 3.6 divides programs of four warps only
-        **config.options,
-    )
 
 
 def rows_descriptor(
