@@ -48,6 +48,12 @@ class ModelInput:
     sampling: SamplingTensors | None  # None: all greedy, or ``drafts`` says how
     drafts: StepDrafts | None = None  # where the engine speculates
 
+    def has_size(self, padded_reqs: int, padded_tokens: int) -> bool:
+        """Whether it is filled up to this size, as :meth:`InputBatch.prepare` would do it."""
+        common = self.common
+        reqs, tokens = max(common.num_reqs, padded_reqs), max(common.num_tokens, padded_tokens)
+        return (common.seq_lens.shape[0], self.input_ids.shape[0]) == (reqs, tokens)
+
 
 class _Row:
     """What is remembered of a running request, and what of it is written down already."""
@@ -59,6 +65,14 @@ class _Row:
         self.request = request
         self.num_known = 0  # tokens; drafts are not known, they may turn out wrong
         self.num_preemptions = request.num_preemptions
+
+
+@dataclasses.dataclass(frozen=True)
+class _Foreseen:
+    """A step that was written before it was scheduled, and what has to hold for it to be right."""
+
+    signature: list[tuple[int, int, int, int]]
+    inputs: ModelInput
 
 
 class InputBatch:
@@ -86,6 +100,7 @@ class InputBatch:
         self._drafts = drafts
         self._pushed_table: tuple[int, list[int]] = (-1, [])
         self._views: dict[tuple[int, int], dict[str, torch.Tensor]] = {}
+        self._foreseen: _Foreseen | None = None
 
     def prepare(
         self, batch: ScheduledBatch, pad_reqs_to: int = 0, pad_tokens_to: int = 0
@@ -94,6 +109,13 @@ class InputBatch:
 
         They are valid until the next call.
         """
+        foreseen, self._foreseen = self._foreseen, None
+        if (
+            foreseen is not None
+            and foreseen.inputs.has_size(pad_reqs_to, pad_tokens_to)
+            and foreseen.signature == _signature(batch)
+        ):
+            return foreseen.inputs
         self.buffers.wait()
         rows = [self._up_to_date(part) for part in batch.requests]
         starts = [part.start for part in batch.requests]
@@ -114,23 +136,56 @@ class InputBatch:
         return ModelInput(
             input_ids=views["input_ids"],
             positions=views["positions"],
-            common=CommonAttentionMetadata(
-                query_start_loc=views["query_start_loc"],
-                seq_lens=views["seq_lens"],
-                block_table=views["block_table"],
-                slot_mapping=views["slot_mapping"],
-                query_start_loc_cpu=views["query_start_loc_cpu"],
-                seq_lens_cpu=views["seq_lens_cpu"],
-                num_reqs=num_reqs,
-                num_tokens=num_tokens,
-                max_query_len=max(counts),
-                max_seq_len=max(lengths),
-            ),
+            common=_common(views, counts, lengths),
             sampled_rows=sampled_rows,
             num_sampled=num_sampled,
             sampling=sampling,
             drafts=drafts,
         )
+
+    def foresee(
+        self,
+        batch: ScheduledBatch,
+        inputs: ModelInput,  # as prepared for ``batch``
+        sampled: torch.Tensor,  # [N] int64, on the device
+    ) -> None:
+        """Write the step that mostly follows one of decodes, before anybody knows the tokens.
+
+        To be called when all work of the step is queued: the CPU is idle then, and the tokens get
+        from one step to the next without it. :meth:`prepare` looks whether it came as foreseen.
+        Not foreseen are drafts, and the step in which a request needs another block.
+        """
+        rows = self._rows_of_decodes(batch)
+        if not rows:
+            return
+        self.buffers.wait()
+        starts = [part.start + 1 for part in batch.requests]
+        counts, lengths = [1] * len(rows), [start + 1 for start in starts]
+        padded_reqs, padded_tokens = inputs.common.seq_lens.shape[0], inputs.input_ids.shape[0]
+        self._write_requests(counts, lengths, padded_reqs)
+        self._write_tokens(rows, starts, counts, padded_tokens)
+        sampling = None if inputs.sampling is None else self._sampling(rows, lengths)
+        self.buffers.step.push()
+        self.buffers.pushed()
+        inputs.input_ids[: len(rows)].copy_(sampled)
+        common = _common(self._views_of(padded_reqs, padded_tokens), counts, lengths)
+        self._foreseen = _Foreseen(
+            [(arrival, start + 1, 1, more) for arrival, start, _, more in _signature(batch)],
+            dataclasses.replace(inputs, common=common, sampling=sampling),
+        )
+
+    def _rows_of_decodes(self, batch: ScheduledBatch) -> list[int]:
+        """The rows of a batch if each of its requests can go on with one token; else none."""
+        if self._drafts is not None:
+            return []
+        rows = []
+        for part in batch.requests:
+            row, next_one = self._rows[part.request.arrival].index, part.start + 1
+            room = next_one < self._tables.num_positions(row)
+            if part.count != 1 or not part.samples or not room:
+                return []
+            rows.append(row)
+        return rows
 
     # Rows
 
@@ -216,6 +271,7 @@ class InputBatch:
     def forget_tables(self) -> None:
         """Whoever has written into the block tables' buffer says so: they are pushed anew."""
         self._pushed_table = (-1, [])
+        self._foreseen = None
 
     def _write_sampled(
         self, batch: ScheduledBatch, rows: list[int], num_tokens: int
@@ -232,20 +288,27 @@ class InputBatch:
         num_sampled = len(tokens)
         sampling = None
         if not greedy and self._drafts is None:
-            sampling = self._sampling(batch, rows)
+            sampling = self._sampling_of(batch, rows)
         if num_sampled == num_tokens:
             return num_sampled, None, sampling
         self.buffers.step.numpy["sampled_rows"][:num_sampled] = tokens
         return num_sampled, self.buffers.step.device["sampled_rows"][:num_sampled], sampling
 
-    def _sampling(self, batch: ScheduledBatch, rows: list[int]) -> SamplingTensors:
-        owners: list[int] = []  # [N] the row of the request
-        positions: list[int] = []  # [N] of what is sampled
+    def _sampling_of(self, batch: ScheduledBatch, rows: list[int]) -> SamplingTensors:
+        owners: list[int] = []
+        positions: list[int] = []
         for part, row in zip(batch.requests, rows, strict=True):
             if part.samples:
                 stop, drafts = part.start + part.count, part.num_drafts
                 owners += [row] * (drafts + 1)
                 positions += range(stop - drafts, stop + 1)
+        return self._sampling(owners, positions)
+
+    def _sampling(
+        self,
+        owners: list[int],  # [N] the row of the request
+        positions: list[int],  # [N] of what is sampled
+    ) -> SamplingTensors:
         count = len(owners)
         fields = self.buffers.sampling.numpy
         fields["temperature"][:count] = self._temperature[owners]
@@ -278,3 +341,28 @@ class InputBatch:
                 "seq_lens_cpu": host["seq_lens"][:padded_reqs],
             }
         return views
+
+
+def _common(
+    views: dict[str, torch.Tensor], counts: list[int], lengths: list[int]
+) -> CommonAttentionMetadata:
+    return CommonAttentionMetadata(
+        query_start_loc=views["query_start_loc"],
+        seq_lens=views["seq_lens"],
+        block_table=views["block_table"],
+        slot_mapping=views["slot_mapping"],
+        query_start_loc_cpu=views["query_start_loc_cpu"],
+        seq_lens_cpu=views["seq_lens_cpu"],
+        num_reqs=len(counts),
+        num_tokens=sum(counts),
+        max_query_len=max(counts),
+        max_seq_len=max(lengths),
+    )
+
+
+def _signature(batch: ScheduledBatch) -> list[tuple[int, int, int, int]]:
+    """What a step without drafts is written from: requests, tokens, and whether blocks moved."""
+    return [
+        (part.request.arrival, part.start, part.count, part.request.num_preemptions)
+        for part in batch.requests
+    ]

@@ -32,6 +32,7 @@ from sample_engine.speculate.draft_state import DraftState
 from sample_engine.speculate.interface import Speculator
 from sample_engine.speculate.registry import SpeculatorParts, make_speculator
 from sample_engine.speculate.step import finish_step
+from sample_engine.token_readout import TokenReadout
 
 __all__ = ["ForwardOutput", "ModelRunner"]
 
@@ -78,6 +79,7 @@ class ModelRunner:
             self.device,
             self.draft_state,
         )
+        self._readout = TokenReadout(config.max_num_seqs, self.device)
         self.num_layers = self.model_config.num_hidden_layers
         self.layer_names = tuple(f"layers.{index}" for index in range(self.num_layers))
         self.num_blocks = self._num_blocks()
@@ -94,8 +96,8 @@ class ModelRunner:
         output = self._run(desc, inputs)
         logits = self._logits(inputs, output)
         if self.speculator is None or self.draft_state is None:
-            chosen = sample(logits, inputs.sampling).tolist() if inputs.num_sampled else []
-            return StepResult(_shared_out(batch, chosen), ())
+            tokens = self._tokens(batch, inputs, logits) if inputs.num_sampled else []
+            return StepResult(_shared_out(batch, tokens), ())
         return finish_step(
             batch,
             inputs,
@@ -164,6 +166,13 @@ class ModelRunner:
         else:
             hidden = output.hidden[inputs.sampled_rows]
         return self.model.compute_logits(hidden)
+
+    def _tokens(self, batch: ScheduledBatch, inputs: ModelInput, logits: torch.Tensor) -> list[int]:
+        """Sample; while the device is at work the next step is written."""
+        chosen = sample(logits, inputs.sampling)
+        self._readout.start(chosen)
+        self.inputs.foresee(batch, inputs, chosen)
+        return self._readout.wait()
 
     # Graphs
 

@@ -47,6 +47,10 @@ class BlockTables:
         self._lengths[row] = len(block_ids)
         self.version += 1
 
+    def num_positions(self, row: int) -> int:
+        """How many tokens the blocks of a row have room for."""
+        return self._lengths[row] << self._shift
+
     def slots(
         self,
         rows: npt.NDArray[Any],  # [T] the row of each token

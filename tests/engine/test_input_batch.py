@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence
 
@@ -110,7 +111,7 @@ def test_every_step_of_random_traffic_is_written_down_rightly(seed: int) -> None
         max_model_len=MODEL_LEN,
     )
     scheduler, model, inputs = Scheduler(within), FakeModel(BLOCK), input_batch()
-    ended = arrivals = 0
+    ended = arrivals = foreseen = 0
     while ended < 100:
         if arrivals - ended < 8:
             sampled = chance.random() < seed / 8
@@ -129,18 +130,63 @@ def test_every_step_of_random_traffic_is_written_down_rightly(seed: int) -> None
             scheduler.add(request)
             arrivals += 1
         batch = scheduler.schedule()
-        if batch.requests:
-            reqs, tokens = chance.choice([(0, 0), (4, 24), (2, 9)])
-            check(inputs.prepare(batch, reqs, tokens), batch, reqs, tokens)
         result = model.execute(
-            batch, lambda known: chance.choices(range(VOCAB), k=chance.randint(0, 3))
+            batch, lambda known: chance.choices(range(VOCAB), k=chance.randint(0, 3) // 2)
         )
+        if batch.requests:
+            reqs, tokens = chance.choice([(0, 0), (0, 0), (0, 0), (4, 24), (2, 9)])
+            guess = inputs._foreseen
+            made = inputs.prepare(batch, reqs, tokens)
+            foreseen += guess is not None and made is guess.inputs
+            check(made, batch, reqs, tokens)
+            if chance.random() < 0.8:
+                inputs.foresee(batch, made, torch.tensor(list(itertools.chain(*result.sampled))))
         outputs = scheduler.update(batch, result)
         ended += sum(output.finish_reason is not None for output in outputs)
         if chance.random() < 0.03 and scheduler.running:
             scheduler.abort([chance.choice(scheduler.running).request_id])
             ended += 1
     assert scheduler.counters.preemptions > 0
+    assert foreseen >= 5
+
+
+def test_a_step_that_comes_as_foreseen_is_not_written_again() -> None:
+    inputs, request = input_batch(), running(0, [5, 6, 7], [3, 1])
+    inputs.prepare(ScheduledBatch((ScheduledRequest(request, 0, 3),)))
+    request.output_token_ids.append(8)
+    batch = ScheduledBatch((ScheduledRequest(request, 3, 1),))
+    made = inputs.prepare(batch, 2, 2)
+    inputs.foresee(batch, made, torch.tensor([9]))
+    request.output_token_ids.append(9)
+    batch = ScheduledBatch((ScheduledRequest(request, 4, 1),))
+    inputs._tokens.fill(-1)  # nobody looks here
+    check(inputs.prepare(batch, 2, 2), batch, 2, 2)
+
+
+def test_what_comes_otherwise_than_foreseen_is_written_anew() -> None:
+    def foreseeing() -> tuple[InputBatch, Request]:
+        inputs, request = input_batch(), running(0, [5, 6, 7], [3, 1])
+        batch = ScheduledBatch((ScheduledRequest(request, 2, 1),))
+        inputs.foresee(batch, inputs.prepare(batch), torch.tensor([9]))
+        request.output_token_ids.append(9)
+        return inputs, request
+
+    inputs, request = foreseeing()  # other blocks
+    request.num_preemptions, request.block_ids = 1, [6, 2]
+    batch = ScheduledBatch((ScheduledRequest(request, 3, 1),))
+    check(inputs.prepare(batch), batch)
+    inputs, request = foreseeing()  # another request beside it
+    batch = ScheduledBatch(
+        (ScheduledRequest(request, 3, 1), ScheduledRequest(running(1, [4], [5]), 0, 1))
+    )
+    check(inputs.prepare(batch), batch)
+    inputs, request = foreseeing()  # another size
+    batch = ScheduledBatch((ScheduledRequest(request, 3, 1),))
+    check(inputs.prepare(batch, 4, 8), batch, 4, 8)
+    inputs, request = foreseeing()  # somebody has written into the tables' buffer
+    inputs.buffers.table.numpy["block_table"].fill(7)
+    inputs.forget_tables()
+    check(inputs.prepare(batch), batch)
 
 
 def test_buffers_stay_where_they_are() -> None:
