@@ -103,12 +103,16 @@ def main() -> None:
         rows.append([backend, str(nodes), f"{first:.2f}", f"{median:.2f}"])
         data[backend] = {"nodes": nodes, "first_s": round(first, 3), "median_s": round(median, 3)}
     worst = max(each["first_s"] for each in data.values())
-    met = worst <= LIMIT
+    met = worst <= LIMIT if device == "cpu" else None
     text = table(["attention backend", "nodes", "first check s", "median s"], rows)
+    if device == "cpu":
+        text += f"\n\nfirst check: at most {LIMIT} s: {'met' if met else 'not met'}"
+    else:
+        text += "\n\nThe first check compiles kernels and imports the profiler."
     publish(
         "engine_check",
         "capture_pair on a decode step of the tiny model",
-        f"{text}\n\nfirst check: at most {LIMIT} s: {'met' if met else 'not met'}",
+        text,
         {"rounds": options.rounds, "limit_s": LIMIT, "met": met, "backends": data},
         save=options.save,
     )
