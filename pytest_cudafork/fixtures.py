@@ -128,19 +128,27 @@ def graph_backend(request: pytest.FixtureRequest) -> Iterator[GraphBackend]:
 
 
 @pytest.fixture
-def capture_pair(graph_backend: GraphBackend) -> CapturePair:
+def capture_pair(graph_backend: GraphBackend) -> Iterator[CapturePair]:
     """Run warm-up and capture as a graph manager does, and check that they fit together.
 
     ``pair = capture_pair(create_forward_fn, desc, mode="FULL", persistent={...}, outputs=...,
-    vary=[...])`` has ``warmup`` and ``captured`` (the states), ``graph`` and ``report``.
+    vary=[...])`` has ``warmup`` and ``captured`` (the states), ``graph`` and ``report``. Graphs are
+    let go of when the test ends.
 
     Raises (when called):
         CapturePairError: something is wrong; the message has each finding with its path and line.
         GraphUsageError: the factory or the arguments cannot be checked.
 
     """
-    from functools import partial
-
     from pytest_cudafork.capture.pair import capture_pair as check
 
-    return partial(check, backend=graph_backend.name)
+    made: list[CapturedPair] = []
+
+    def call(*args: Any, **kwargs: Any) -> CapturedPair:
+        __tracebackhide__ = True
+        made.append(check(*args, **{"backend": graph_backend.name, **kwargs}))
+        return made[-1]
+
+    yield call
+    for pair in made:
+        pair.graph.reset()

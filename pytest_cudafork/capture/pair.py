@@ -272,6 +272,8 @@ def _result(passes: Passes, checks: Checks) -> CapturedPair:
     __tracebackhide__ = True
     backend, graph = passes.backend, passes.graph
     if checks.findings:
+        if graph is not None:
+            graph.reset()  # the traceback would keep it alive, and its memory
         text = failure_text(
             f"capture_pair({short(passes.factory.desc)}, mode={passes.mode!r})",
             checks.findings,

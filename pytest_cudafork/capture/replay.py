@@ -226,7 +226,10 @@ def _result(
     backend: GraphBackend, checks: Checks, subject: Program, rounds: Rounds | None
 ) -> ReplayReport:
     __tracebackhide__ = True
+    graph = subject.graph
     if checks.findings:
+        if graph is not None:
+            graph.reset()  # the traceback would keep it alive, and its memory
         text = failure_text(
             "the replay is not what eager code computes",
             checks.findings,
@@ -236,7 +239,6 @@ def _result(
             differs=backend.differences(),
         )
         raise ReplayDiffersError(text, tuple(checks.findings)) from checks.cause
-    graph = subject.graph
     return ReplayReport(
         backend.name,
         tuple(checks.ran),

@@ -73,6 +73,7 @@ def backend() -> Iterator[CudaBackend]:
 
     from pytest_cudafork.capture.cuda.backend import CudaBackend
 
+    gc.collect()  # graphs of earlier tests: to free one breaks a capture that is under way
     made = CudaBackend()
     x = torch.ones(8, device="cuda")
     stream = torch.cuda.current_stream()

@@ -258,7 +258,8 @@ def test_the_watch_sees_each_operator_with_its_line_and_what_it_uses() -> None:
         torch._foreach_mul_([x, y], 2.0)
         scratch = torch.empty(4)
         torch.add(x, y, out=scratch)
-    assert [step.name for step in seen.steps] == [
+    names = [step.name for step in seen.steps]
+    assert [name for name in names if name != "aten.detach.default"] == [  # of torch 2.11, for out=
         "aten.add.Tensor",
         "aten.slice.Tensor",
         "aten.sum.default",

@@ -41,15 +41,22 @@ def test_a_transformer_encoder() -> None:
     assert report.nodes
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_a_step_of_an_optimizer(momentum: float) -> None:
-    """Of those that count steps on the host, as Adam does on a CPU, none can be captured."""
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("SGD", {}),
+        ("SGD", {"momentum": 0.9}),
+        ("Adam", {"fused": True, "capturable": True}),
+        ("AdamW", {"fused": True, "capturable": True}),
+    ],
+)
+def test_a_step_of_an_optimizer(name: str, options: dict[str, Any]) -> None:
     import torch
 
     from pytest_cudafork import assert_replay_equals_eager
 
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=momentum)
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.01, **options)
     data = torch.randn(4, 8)
 
     def step(data: torch.Tensor) -> Any:

@@ -25,7 +25,7 @@ torch.compile run as the Python code they were made from, flex_attention, scan a
 the unfused Python code of torch. What an interpreted Triton kernel reads \
 and writes is not known: all its tensors count as both, and its programs run one after another.
 - Refusals: a synchronization inside an operator's CUDA kernel is known only for those that torch \
-marks as having results of unknown shape. Adam without fused=True reads its step on a CPU.
+marks as having results of unknown shape. An optimizer with capturable=True needs fused=True, too.
 - Custom operators: Python kernels run in the capture, operator by operator; native ones are one \
 node. Writes past torch (numpy arrays on the same memory, ctypes) happen at once and are not \
 recorded.

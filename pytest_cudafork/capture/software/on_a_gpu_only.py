@@ -21,8 +21,8 @@ _CUDA = (
 _MEANINGS = (
     (
         "capturable=True",
-        "torch allows capturable=True on a GPU only. Give the optimizer fused=True as well: that "
-        "is recorded here, and on CUDA a graph takes it, too (Adam, AdamW); or test it with the "
+        "torch allows capturable=True alone on a GPU only. Give the optimizer fused=True as well "
+        "(Adam, AdamW): both together are taken here and by a CUDA graph; or test it with the "
         "backend 'cuda'",
     ),
     ("Torch not compiled with CUDA", _CUDA),

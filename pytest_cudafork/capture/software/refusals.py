@@ -23,8 +23,7 @@ SYNC_TODO = (
 )
 OPTIMIZER_TODO = (
     "it is the optimizer that keeps its step counter on the host: make it with fused=True, which "
-    "is recorded here and on CUDA (Adam, AdamW, SGD, Adagrad); capturable=True is the other way on "
-    "CUDA, and torch allows it on a GPU only: for other optimizers use the backend 'cuda'"
+    "is recorded here and on CUDA; for an optimizer without it use the backend 'cuda'"
 )
 SHAPE_WHY = (
     "the shape of the result depends on values, and a graph has fixed shapes; CUDA waits for the "

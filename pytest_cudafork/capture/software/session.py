@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pytest_cudafork.capture.backend import CaptureFailedError, CaptureFinding
-from pytest_cudafork.capture.software import launches, streams
+from pytest_cudafork.capture.software import launches, optimizers, streams
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.compiled import not_compiled
 from pytest_cudafork.capture.software.cpu_waits import as_on_a_gpu
@@ -38,6 +38,7 @@ def capturing(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
         undo.enter_context(as_on_a_gpu())
         undo.enter_context(host.refused())
         undo.enter_context(streams.refused(refusals))
+        undo.enter_context(optimizers.refused(refusals))
         undo.enter_context(mode.assigned.watched())
         undo.enter_context(OtherThreads(refusals).watched())
         undo.enter_context(launches.captured(mode, refusals))
