@@ -11,6 +11,7 @@ import itertools
 import sys
 import textwrap
 import types
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -444,3 +445,16 @@ def test_freed_and_moved_memory_is_found_and_memory_of_others_is_not() -> None:
     pinned = needed_from_outside(storages, lambda step: True, lambda pointer: False)
     assert pinned.gone() == []
     assert kept is not None
+
+
+def test_the_watch_keeps_no_tensor_alive() -> None:
+    import torch
+
+    from pytest_cudafork.capture.cuda.observer import Observer
+
+    x, seen = torch.ones(4), Observer()
+    with seen:
+        x + 1
+    alive = weakref.ref(x)
+    del x
+    assert alive() is None

@@ -163,11 +163,11 @@ class Observer(TorchDispatchMode):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def _watched(self, name: str, launches: bool) -> Iterator[int]:
-        frame = sys._getframe()
-        where = line_of(frame)
+        # No frame in a variable: one that refers to itself keeps all tensors of its callers.
+        where, tuning = line_of(sys._getframe()), is_tuning(sys._getframe())
         if not where and threading.get_ident() != self._thread:
             where = line_in_thread(self._thread)  # backward runs in a thread of torch's
-        index, step = len(self.steps), Step(name, where, launches, is_tuning(frame))
+        index, step = len(self.steps), Step(name, where, launches, tuning)
         self.steps.append(step)
         self._probe.before(index, step)
         try:
