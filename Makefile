@@ -14,6 +14,7 @@ TESTARGS ?=
 BENCHARGS ?=
 # Most tests wait for processes that they start, so three workers pay off on two cores.
 WORKERS ?= 3
+WHOLE_DEMO := tests/plugin/test_demo.py::test_the_whole_demo_comes_out_as_expected
 
 PY := "$(VENV)/bin/python"
 STAMP := $(VENV)/installed
@@ -28,7 +29,7 @@ MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-plugins lint wheel-check bench bench-isolation changelog clean
+.PHONY: help demo test test-demo test-plugins lint wheel-check bench bench-isolation changelog clean
 
 # Another project's settings must not reach this one's environment or tests.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTEST_ADDOPTS PYTEST_PLUGINS
@@ -39,6 +40,7 @@ export PIP_ROOT_USER_ACTION := ignore
 help:
 	@echo "make demo         the plugin at work, no GPU needed"
 	@echo "make test         the test suite; TESTARGS=... goes to pytest"
+	@echo "make test-demo    the demo comes out as expected"
 	@echo "make test-plugins isolated tests next to pytest-cov, -timeout, -asyncio and others"
 	@echo "make lint         ruff and mypy"
 	@echo "make wheel-check  build the wheel and try it in an empty environment"
@@ -50,10 +52,13 @@ help:
 demo: $(STAMP)
 	@$(PY) demo/run.py
 
-# What is about other plugins runs once, next to all of them, in test-plugins.
+# What is about other plugins runs once, next to all of them, in test-plugins; the demo in test-demo.
 test: $(STAMP)
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal \
-	    --ignore-glob='*/test_isolate_with_plugins*.py' $(TESTARGS)
+	    --ignore-glob='*/test_isolate_with_plugins*.py' --deselect=$(WHOLE_DEMO) $(TESTARGS)
+
+test-demo: $(STAMP)
+	@$(PY) -m pytest $(WHOLE_DEMO) $(TESTARGS)
 
 # An environment of its own: some of these plugins change every session that they are loaded in.
 test-plugins: $(PLUGINS_VENV)/installed

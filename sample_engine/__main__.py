@@ -135,13 +135,15 @@ def _write(text: str) -> None:
 
 
 def _complain(error: Exception) -> None:
-    """Say what is wrong in one line; all that is known of it only if that is asked for."""
+    """Say what is wrong, a line for each thing; all that is known only if that is asked for."""
     text, *more = str(error).split("\n") if str(error) else [""]
     if not isinstance(error, EngineError):
         text = f"{type(error).__name__}: {text}"
         more.append("")
     if _TRACEBACK_ENV in os.environ:
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
+    elif isinstance(error, ConfigError):
+        text = "\nsample_engine: error: ".join([text, *more])
     elif more:
         text += f" ({_TRACEBACK_ENV}=1 shows more)"
     sys.stderr.write(f"sample_engine: error: {text}\n")

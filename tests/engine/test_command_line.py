@@ -144,6 +144,19 @@ def test_wrong_input_is_one_line_and_exit_code_2(
     assert words in err
 
 
+def test_each_wrong_setting_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = '{"method": "egle", "prompt_lookup_max": 0}'
+    code, out, err = run(capsys, "a", "--speculative-config", settings)
+    assert (code, out) == (2, "")
+    lines = err.splitlines()
+    assert [line.startswith("sample_engine: error: speculative_config") for line in lines] == [
+        True
+    ] * 3
+    assert [word in err for word in ("num_speculative_tokens", "egle", "lookup_max=0")] == [
+        True
+    ] * 3
+
+
 def test_an_engine_that_fails_is_one_line_and_exit_code_1(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
