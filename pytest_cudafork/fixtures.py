@@ -5,6 +5,7 @@ It does not know how children are run, nor how CUDA is seen.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,7 +14,7 @@ import pytest
 from pytest_cudafork.session import SESSION
 
 if TYPE_CHECKING:
-    from pytest_cudafork.capture.backend import GraphBackend
+    from pytest_cudafork.capture.backend import Capture, GraphBackend
     from pytest_cudafork.capture.pair import CapturedPair
     from pytest_cudafork.observe.driver import CudaState
     from pytest_cudafork.phantom_fixture import PhantomCuda
@@ -141,14 +142,16 @@ def capture_pair(graph_backend: GraphBackend) -> Iterator[CapturePair]:
 
     """
     from pytest_cudafork.capture.pair import capture_pair as check
+    from pytest_cudafork.capture.tidy import let_go
 
-    made: list[CapturedPair] = []
+    made: list[weakref.ref[Capture]] = []  # a pair that the test drops is gone at once
 
     def call(*args: Any, **kwargs: Any) -> CapturedPair:
         __tracebackhide__ = True
-        made.append(check(*args, **{"backend": graph_backend.name, **kwargs}))
-        return made[-1]
+        pair = check(*args, **{"backend": graph_backend.name, **kwargs})
+        made.append(weakref.ref(pair.graph))
+        return pair
 
     yield call
-    for pair in made:
-        pair.graph.reset()
+    for graph in made:
+        let_go(graph())

@@ -107,7 +107,7 @@ class InputBatch:
     ) -> ModelInput:
         """The tensors of a step, filled up with requests and tokens that are nobody's.
 
-        They are valid until the next call.
+        They are valid until the next call, or until :meth:`foresee`.
         """
         foreseen, self._foreseen = self._foreseen, None
         if (
@@ -153,6 +153,7 @@ class InputBatch:
 
         To be called when all work of the step is queued: the CPU is idle then, and the tokens get
         from one step to the next without it. :meth:`prepare` looks whether it came as foreseen.
+        What ``inputs`` has on the CPU is overwritten: nothing may be copying it any more.
         Not foreseen are drafts, and the step in which a request needs another block.
         """
         rows = self._rows_of_decodes(batch)
@@ -181,7 +182,7 @@ class InputBatch:
         rows = []
         for part in batch.requests:
             row, next_one = self._rows[part.request.arrival].index, part.start + 1
-            room = next_one < self._tables.num_positions(row)
+            room = next_one < min(self._tables.num_positions(row), self._tokens.shape[1])
             if part.count != 1 or not part.samples or not room:
                 return []
             rows.append(row)

@@ -1,7 +1,7 @@
 """Runs the model on a scheduled batch: inputs, forward pass, sampling. It decides no schedule.
 
 It runs in the engine core alone, and holds all that lives on the device: weights, KV cache, input
-buffers. What belongs to one step is passed as arguments; nothing of it is kept.
+buffers. What belongs to one step is passed as arguments; only ``InputBatch`` looks one step ahead.
 """
 
 from __future__ import annotations

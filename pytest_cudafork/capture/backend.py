@@ -98,7 +98,7 @@ class Capture(abc.ABC):
 
     @abc.abstractmethod
     def reset(self) -> None:
-        """Let go of the graph and its memory. Twice does no harm."""
+        """Let go of the graph, its static outputs and its memory. Twice does no harm."""
 
 
 class GraphBackend(abc.ABC):

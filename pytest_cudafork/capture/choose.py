@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 
@@ -21,8 +20,6 @@ CHOICES = (AUTO, *NAMES)
 """What ``--cuda-fork-graphs`` and ``backend=`` take."""
 
 _DRIVER_SIGNS = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg", "/dev/nvhost-ctrl")
-
-_OTHER_STREAM = "The AccumulateGrad node's stream does not match"
 
 _PREFERRED: ContextVar[str] = ContextVar("cudafork_graph_backend", default=AUTO)
 _CAPTURING: ContextVar[str] = ContextVar("cudafork_graph_capturing", default="")
@@ -43,9 +40,6 @@ def preferring(name: str) -> Iterator[None]:
 def capturing(what: str) -> Iterator[None]:
     """Refuse a check within a check: a graph cannot be captured while another one is.
 
-    Meanwhile torch does not warn that gradients were captured on another stream: eager code is
-    compared on the test's own stream, which is nothing that the test's author could change.
-
     Raises:
         GraphUsageError: one is.
 
@@ -58,9 +52,7 @@ def capturing(what: str) -> Iterator[None]:
         )
     token = _CAPTURING.set(what)
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=_OTHER_STREAM)
-            yield
+        yield
     finally:
         _CAPTURING.reset(token)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_cudafork.capture.compare import Difference, Tolerance, differences, frozen_copy
-from pytest_cudafork.capture.fill import filling
+from pytest_cudafork.capture.fill import Filled, filling
 from pytest_cudafork.capture.story import Checks
 from pytest_cudafork.capture.subject import Before, Subject
 
@@ -50,15 +50,15 @@ def uninitialized(subject: Subject, checks: Checks, tolerance: Tolerance, *, cud
         return
     before = Before.of(subject, cuda=cuda)
 
-    def run(value: int) -> tuple[dict[str, Any], list[str]]:
+    def run(value: int) -> tuple[dict[str, Any], Filled]:
         before.restore()
-        with filling(value) as lines:
-            return frozen_copy(subject.eager(), subject.name), lines
+        with filling(value) as filled:
+            return frozen_copy(subject.eager(), subject.name), filled
 
     found: list[Difference] = []
     try:
-        zeros, lines = run(0)
-        if lines:
+        zeros, filled = run(0)
+        if filled.count:
             found = differences(zeros, run(1)[0], tolerance)
         # Twice, as the first may be equal by chance: what Python counts goes on.
         if any(differences(zeros, run(0)[0], Tolerance(0, 0)) for _ in range(2 if found else 0)):
@@ -75,7 +75,7 @@ def uninitialized(subject: Subject, checks: Checks, tolerance: Tolerance, *, cud
             f"{one.path} depends on memory that nobody has filled: the eager results with 0 in it "
             "and with 1 in it differ",
             path=one.path,
-            where=", ".join(lines),
+            where=", ".join(filled.lines),
             why="in the pool of a graph that memory holds what another graph has left there",
             todo="look for torch.empty: fill all of it, or read only what was written",
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -15,6 +15,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_cudafork.capture.lines import line_at_work
 from pytest_cudafork.capture.software.compiled import not_compiled
 from pytest_cudafork.capture.tensors import alias, has_memory
+
+
+class Filled(Protocol):
+    """Where memory was filled: the first lines of user code, and how often in all."""
+
+    lines: list[str]
+    count: int
 
 
 class _Fill(TorchDispatchMode):  # type: ignore[misc]
@@ -30,6 +37,7 @@ class _Fill(TorchDispatchMode):  # type: ignore[misc]
         super().__init__()
         self._value = value
         self.lines: list[str] = []  # of user code that asked for such memory
+        self.count = 0  # of times
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
@@ -39,6 +47,7 @@ class _Fill(TorchDispatchMode):  # type: ignore[misc]
         leaves_it = name.startswith(("empty", "new_empty")) and isinstance(made, torch.Tensor)
         if leaves_it and has_memory(made) and made.numel() and made.element_size() > 1:
             alias(made).fill_(self._value)
+            self.count += 1
             where = line_at_work()
             if where and where not in self.lines and len(self.lines) < 3:
                 self.lines.append(where)
@@ -46,7 +55,7 @@ class _Fill(TorchDispatchMode):  # type: ignore[misc]
 
 
 @contextmanager
-def filling(value: int) -> Iterator[list[str]]:
-    """Let memory that is handed out uninitialized hold this value; gives the lines that get it."""
+def filling(value: int) -> Iterator[Filled]:
+    """Let memory that is handed out uninitialized hold this value; gives who gets it."""
     with not_compiled(), _Fill(value) as mode:  # the compiler does not like such modes
-        yield mode.lines
+        yield mode

@@ -1,7 +1,8 @@
 """Owns which line of a stack is the user's: the innermost outside torch, the plugin and their like.
 
 It does not know why a line is asked for. It is asked once for each recorded operation, so what it
-learns about a file is kept.
+learns about a file is kept. Places are ``file:line`` with the file as Python knows it; ``shown``
+makes them short.
 """
 
 from __future__ import annotations
@@ -15,26 +16,35 @@ from pytest_cudafork.observe.render import short_path
 from pytest_cudafork.observe.touch import CUDA_LIBRARIES, MACHINERY, Frame
 
 __all__ = [
-    "file_and_line",
     "is_foreign",
+    "is_library",
     "line_at_work",
     "line_in_thread",
     "line_of",
     "line_of_traceback",
     "place",
+    "shown",
 ]
 
 _FOREIGN = CUDA_LIBRARIES | MACHINERY | {"<stdlib>", "numpy"}
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # Code without a file is generated, by dataclasses or torch, unless somebody typed it in.
-_TYPED_IN = ("<doctest ", "<ipython-input-", "<stdin>")
+_TYPED_IN = ("<doctest ", "<ipython-input-", "<python-input-", "<stdin>")
+_GENERATED = ("<frozen ", "<eval_with_key>", "<__array_function__")
 _FROM_SOURCE = ("torch", "triton", "numpy")  # may lie in a checkout, with no site-packages above
 
 
 def is_foreign(filename: str) -> bool:
-    """Whether code is a library's or our own, and so never the line a user can change."""
+    """Whether code is a library's, our own or generated, and so no line that a user can change."""
     if filename.startswith("<"):
         return not filename.startswith(_TYPED_IN)
+    return _is_foreign_file(filename)
+
+
+def is_library(filename: str) -> bool:
+    """The same, but for code that may be the user's though it has no file: ``exec`` makes such."""
+    if filename.startswith("<"):
+        return filename.startswith(_GENERATED)
     return _is_foreign_file(filename)
 
 
@@ -51,19 +61,13 @@ def _roots() -> list[str]:
     return [os.path.dirname(file) + os.sep for file in files if file]
 
 
-def file_and_line(frame: FrameType | None) -> tuple[str, int] | None:
-    """The user's line in a running stack, from its innermost frame on; None if it holds none."""
+def line_of(frame: FrameType | None) -> str:
+    """The user's line in a running stack, from its innermost frame on; "" if it holds none."""
     while frame is not None:
         if not is_foreign(frame.f_code.co_filename):
-            return frame.f_code.co_filename, frame.f_lineno or 0
+            return place(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
-    return None
-
-
-def line_of(frame: FrameType | None) -> str:
-    """The same as ``file:line``, as it is shown; "" if there is none."""
-    found = file_and_line(frame)
-    return place(*found) if found else ""
+    return ""
 
 
 def line_at_work() -> str:
@@ -88,16 +92,15 @@ def line_of_traceback(traceback: TracebackType | None) -> str:
 
 
 def place(filename: str, line: int) -> str:
-    """``file:line`` as it is shown."""
-    return f"{_shown(filename, _directory())}:{line}"
+    """``file:line``."""
+    return f"{filename}:{line}"
 
 
-_shown = functools.lru_cache(maxsize=8192)(short_path)
+def shown(where: str) -> str:
+    """Places, with commas between them, as a reader wants them: see ``short_path``."""
+    return ", ".join(_shown(one) for one in where.split(", "))
 
 
-def _directory() -> str:
-    """What paths are told relative to; "" where it has been removed."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""
+def _shown(where: str) -> str:
+    filename, _, line = where.rpartition(":")
+    return f"{short_path(filename)}:{line}" if filename else where

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = ["reads_shape_only"]
 
 
-def reads_shape_only(schema_name: str) -> bool:
-    """Whether an operator looks at the shapes of its arguments alone: zeros_like, new_full, ...
+def reads_shape_only(schema: Any) -> bool:
+    """Whether an operator looks at the shape of its one tensor alone: zeros_like, new_full, ...
 
-    ``schema_name`` is qualified: ``aten::zeros_like``. What operators of others do is not known.
+    ``schema`` is an ``OpOverload``'s. What operators of others do is not known.
     """
-    namespace, _, name = schema_name.partition("::")
-    return namespace in ("aten", "prims") and (name.endswith("_like") or name.startswith("new_"))
+    namespace, _, name = schema.name.partition("::")
+    of_torch = namespace in ("aten", "prims")
+    if not (of_torch and (name.endswith("_like") or name.startswith("new_"))):
+        return False
+    tensors = [each for each in schema.arguments if str(each.type) == "Tensor" and not each.is_out]
+    return len(tensors) == 1

@@ -33,7 +33,7 @@ from pytest_cudafork.capture.stimulus import (
     takes_argument,
 )
 from pytest_cudafork.capture.story import Checks, failure_text
-from pytest_cudafork.capture.tensors import Saved
+from pytest_cudafork.capture.tidy import let_go, putting_back
 from pytest_cudafork.capture.written import nothing_compared
 from pytest_cudafork.errors import CapturePairError, GraphUsageError
 
@@ -158,21 +158,26 @@ def _check(factory: Factory, wishes: _Wishes, backend: GraphBackend) -> Captured
             factory, backend, wishes.mode, wishes.persistent, wishes.allowed, checks,
             wishes.belongs,
         )  # fmt: skip
-        captured = passes.run()
-        _same_device(passes, backend)
-        passes.check_shared()
-        looks = PairChecks(passes, checks)
-        looks.distinct()
-        looks.lazy()
-        if captured:
-            looks.persistent()
-            Contents(passes, checks).check(wishes.other_descs)
-            inputs = Saved(passes.persistent(passes.captured))
-            try:
-                _replays(passes, looks, checks, wishes)
-            finally:
-                inputs.restore()
-    return _result(passes, checks)
+        try:
+            _compare(passes, checks, wishes)
+            return _result(passes, checks)
+        except BaseException:
+            let_go(passes.graph)  # the traceback would keep it alive, and its memory
+            raise
+
+
+def _compare(passes: Passes, checks: Checks, wishes: _Wishes) -> None:
+    captured = passes.run()
+    _same_device(passes, passes.backend)
+    passes.check_shared()
+    looks = PairChecks(passes, checks)
+    looks.distinct()
+    looks.lazy()
+    if captured:
+        looks.persistent()
+        Contents(passes, checks).check(wishes.other_descs)
+        with putting_back(passes.persistent(passes.captured), checks):
+            _replays(passes, looks, checks, wishes)
 
 
 def _same_device(passes: Passes, backend: GraphBackend) -> None:
@@ -272,8 +277,6 @@ def _result(passes: Passes, checks: Checks) -> CapturedPair:
     __tracebackhide__ = True
     backend, graph = passes.backend, passes.graph
     if checks.findings:
-        if graph is not None:
-            graph.reset()  # the traceback would keep it alive, and its memory
         text = failure_text(
             f"capture_pair({short(passes.factory.desc)}, mode={passes.mode!r})",
             checks.findings,

@@ -24,6 +24,7 @@ from pytest_cudafork.capture.stimulus import Poison, Stimulus, takes_argument
 from pytest_cudafork.capture.story import Checks
 from pytest_cudafork.capture.subject import Subject
 from pytest_cudafork.capture.tensors import storage_of, tensors_in
+from pytest_cudafork.capture.tidy import on_another_stream
 from pytest_cudafork.capture.written import has_tensors, written_by
 
 
@@ -72,7 +73,8 @@ class PairSubject(Subject):
             # What is written in a state is looked for in this one, at the same path.
             own = tensors_in(made.state, passes.name) if self.written else {}
             Poison({path: own.get(path, t) for path, t in self.scratch.items()})
-            result = made.run("NONE", passes.factory.desc)
+            with on_another_stream():
+                result = made.run("NONE", passes.factory.desc)
             if self.written:
                 own = tensors_in(made.state, passes.name)
                 return {path: own.get(path, tensor) for path, tensor in self.written.items()}

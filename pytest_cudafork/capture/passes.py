@@ -92,6 +92,7 @@ class Passes:
         self._belongs = belongs
         self.complaint = ""  # what ``belongs`` said before the capture
         self.name = "state"
+        self.graph: Capture | None = None
         self.refresh: Callable[..., Any] | None = None  # a vary that wants each new state
         self.kept_in_step: Callable[[], list[dict[str, torch.Tensor]]] = list
         self.carried: list[Change] = []  # what the warm-up initialized beside its state

@@ -27,6 +27,7 @@ from pytest_cudafork.capture.stimulus import Poison, Stimulus
 from pytest_cudafork.capture.story import Checks
 from pytest_cudafork.capture.subject import Subject
 from pytest_cudafork.capture.tensors import Saved, tensors_in
+from pytest_cudafork.capture.tidy import on_another_stream
 from pytest_cudafork.capture.written import has_tensors, refuse_lazy, written_by
 from pytest_cudafork.errors import CudaForkWarning
 
@@ -104,10 +105,11 @@ class Program(Subject):
 
     def eager(self) -> Any:
         """Run the eager code."""
-        if self.written:
-            Poison(self.scratch)  # what neither side writes is equal then
-            return _with(self.call(self._eager), self.written)
-        return self.call(self._eager)
+        with on_another_stream():
+            if self.written:
+                Poison(self.scratch)  # what neither side writes is equal then
+                return _with(self.call(self._eager), self.written)
+            return self.call(self._eager)
 
     def replay(self) -> Any:
         """Replay the graph."""

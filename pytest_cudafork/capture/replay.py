@@ -26,7 +26,7 @@ from pytest_cudafork.capture.reach import check_devices
 from pytest_cudafork.capture.rounds import Rounds
 from pytest_cudafork.capture.stimulus import Stimulus, check_callables, name_of, other_floats
 from pytest_cudafork.capture.story import Checks, failure_text
-from pytest_cudafork.capture.tensors import Saved
+from pytest_cudafork.capture.tidy import let_go, putting_back
 from pytest_cudafork.capture.written import nothing_compared
 from pytest_cudafork.errors import GraphUsageError, ReplayDiffersError
 
@@ -101,10 +101,14 @@ def assert_replay_equals_eager(
         check_devices(subject.inputs(), chosen.device, "the static inputs")
         pool = chosen.new_pool() if pool is None and interleave else pool
         rounds = None
-        stack.callback(Saved(subject.inputs()).restore)
-        if replay is not None or subject.capture(chosen, pool):
-            rounds = _compare(subject, chosen, checks, options, pool, stack)
-    return _result(chosen, checks, subject, rounds)
+        stack.enter_context(putting_back(subject.inputs(), checks))
+        try:
+            if replay is not None or subject.capture(chosen, pool):
+                rounds = _compare(subject, chosen, checks, options, pool, stack)
+            return _result(chosen, checks, subject, rounds)
+        except BaseException:
+            let_go(subject.graph)  # the traceback would keep it alive, and its memory
+            raise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,7 +217,7 @@ def _others(
             except CaptureFailedError as error:
                 checks.note(f"{name} was only run eagerly, because it cannot be captured: {error}")
                 return
-            stack.callback(graph.reset)
+            stack.callback(let_go, graph)
             graph.replay()
             floats()
 
@@ -228,8 +232,6 @@ def _result(
     __tracebackhide__ = True
     graph = subject.graph
     if checks.findings:
-        if graph is not None:
-            graph.reset()  # the traceback would keep it alive, and its memory
         text = failure_text(
             "the replay is not what eager code computes",
             checks.findings,

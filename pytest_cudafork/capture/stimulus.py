@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_cudafork.capture.story import shown
+from pytest_cudafork.capture.lines import shown
 from pytest_cudafork.capture.tensors import alias, has_memory, place_of, raw
 from pytest_cudafork.capture.written import refuse_lazy
 from pytest_cudafork.errors import GraphUsageError

@@ -6,11 +6,11 @@ It does not know how a finding was made.
 from __future__ import annotations
 
 import linecache
-import os
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_cudafork.capture.backend import CaptureFinding
+from pytest_cudafork.capture.lines import shown
 
 _WIDTH = 96
 
@@ -111,16 +111,6 @@ def _wrapped(text: str, first: str, rest: str) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def shown(where: str) -> str:
-    """Return ``file:line`` with the file relative to the current directory if it lies below it."""
-    name, _, line = where.rpartition(":")
-    try:
-        relative = os.path.relpath(name)
-    except ValueError:
-        return where
-    return where if relative.startswith("..") or not os.path.isabs(name) else f"{relative}:{line}"
 
 
 def source_of(where: str) -> str:

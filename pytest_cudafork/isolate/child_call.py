@@ -47,7 +47,7 @@ def run_pickled(channel: child.Channel, request: dict[str, Any]) -> int:
     import cloudpickle
 
     try:
-        filters = cloudpickle.loads(request["filters"])
+        filters = [cloudpickle.loads(one) for one in cloudpickle.loads(request["filters"])]
         fn, args, kwargs = cloudpickle.loads(request["payload"])
     except BaseException as error:
         channel.send("not_loaded", text=_traceback_text(error))

@@ -7,7 +7,9 @@ packages on the path. Test modules, conftest files and what cannot be imported g
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
+import functools
 import importlib.machinery
 import os
 import sys
@@ -17,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_cudafork.child_errors import ChildError
+from pytest_cudafork.isolate.late_category import Named
 
 _TEST_FILES = ("conftest.py", "test_*.py", "*_test.py")
 
@@ -49,18 +52,21 @@ def dump_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def dump_filters() -> bytes:
-    """Return the pickle of this process's warning filters."""
+    """Return the pickle of this process's warning filters: a list of pickles, one of each."""
     import warnings
 
     import cloudpickle
 
     kept = []
-    for one in warnings.filters:
-        try:
-            kept.append(cloudpickle.dumps(one))
-        except Exception:  # a category that exists here only: nothing there can raise it
-            continue
-    data: bytes = cloudpickle.dumps([cloudpickle.loads(one) for one in kept])
+    for action, message, category, module, line in warnings.filters:
+        sent: Any = category
+        if isinstance(category, type) and Named.suits(category):
+            sent = Named(category)
+        with contextlib.suppress(Exception):  # it exists here only: no warning there is of it
+            one = cloudpickle.dumps((action, message, sent, module, line))
+            cloudpickle.loads(one)
+            kept.append(one)
+    data: bytes = cloudpickle.dumps(kept)
     return data
 
 
@@ -121,6 +127,7 @@ def _goes_by_value(module: Any) -> bool:
     return not _importable(module.__name__, file)
 
 
+@functools.cache  # asked for each module that is loaded, and Python works it out anew each time
 def _installed_prefixes() -> tuple[str, ...]:
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     return tuple(sysconfig.get_path(name) + os.sep for name in names)

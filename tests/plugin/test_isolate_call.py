@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import signal
 import subprocess
@@ -238,6 +239,37 @@ def test_warnings_come_back_with_their_line_and_class(run: RunInChild) -> None:
     with pytest.warns(OwnWarning, match="mind this") as caught:
         run(warns)
     assert [(one.filename, one.lineno) for one in caught] == [(__file__, line)]
+
+
+@pytest.mark.parametrize("method", ["run_spawned", "run_forkserver"])
+def test_a_filter_imports_nothing_into_a_child_and_holds_all_the_same(
+    method: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "latelib.py").write_text(
+        "import warnings\nclass Outer:\n    class LateWarning(UserWarning): pass\n"
+        "class OtherWarning(UserWarning): pass\n"
+        "def warn(category): warnings.warn('late', category)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    latelib: Any = importlib.import_module("latelib")
+
+    def work() -> tuple[bool, str]:
+        before = "latelib" in sys.modules
+        late: Any = importlib.import_module("latelib")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=late.OtherWarning)
+            late.warn(late.OtherWarning)
+        try:
+            late.warn(late.Outer.LateWarning)
+        except late.Outer.LateWarning:
+            return before, "raised"
+        return before, "shown"
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", category=latelib.Outer.LateWarning)
+        assert request.getfixturevalue(method)(work) == (False, "raised")
+    assert "latelib" in sys.modules
+    monkeypatch.delitem(sys.modules, "latelib")
 
 
 def test_warnings_that_are_errors_here_are_errors_there(run: RunInChild) -> None:

@@ -273,7 +273,8 @@ def test_an_interrupt_while_a_fork_is_made_ahead_leaves_nobody(pytester: pytest.
         """
         import os, time
         def test_a():
-            open("pid", "w").write(str(os.getpid()))
+            open("new", "w").write(str(os.getpid()))
+            os.replace("new", "pid")  # it may be killed in between
             time.sleep(100)
         def test_b():
             pass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
@@ -71,6 +72,7 @@ class CudaCapture(Capture):
     def reset(self) -> None:
         """Let go of the graph and its memory."""
         captured, self._captured = self._captured, None
+        self.recording = dataclasses.replace(self.recording, result=None)
         if captured is not None and captured.graph is not None:
             captured.graph.reset()
             captured.graph = None

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from pytest_cudafork.capture.backend import CaptureFinding
-from pytest_cudafork.capture.lines import is_foreign, line_of, line_of_traceback, place
+from pytest_cudafork.capture.lines import is_foreign, line_of, line_of_traceback, place, shown
 
 _CAPTURE_WORDS = re.compile(
     r"(?:stream|graph|cuda)[^\n]{0,80}captur|captur[^\n]{0,40}(?:stream|graph|mode)"
@@ -109,8 +109,8 @@ def explain(clue: Clue, error: BaseException | None) -> CaptureFinding:
         what = "the capture was broken by a call that no line of this thread's Python made"
         if any(clue.between):
             what = "the capture was broken {} and {}".format(
-                f"after {clue.between[0]}" if clue.between[0] else "between its start",
-                f"before {clue.between[1]}" if clue.between[1] else "its end",
+                f"after {shown(clue.between[0])}" if clue.between[0] else "between its start",
+                f"before {shown(clue.between[1])}" if clue.between[1] else "its end",
             )
     return CaptureFinding(
         "host-sync" if refused else "capture-failed",

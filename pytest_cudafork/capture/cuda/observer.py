@@ -75,7 +75,7 @@ def signature_of(func: Any) -> Signature:
     allocates = str(func).startswith(_ALLOCATES_ONLY)
     if allocates:
         written.clear()
-    quiet = view or allocates or reads_shape_only(func._schema.name)
+    quiet = view or allocates or reads_shape_only(func._schema)
     return Signature(frozenset(written), frozenset(replaced), not quiet, not allocates, view)
 
 

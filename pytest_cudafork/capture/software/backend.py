@@ -6,6 +6,7 @@ modules of this package.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
@@ -63,6 +64,7 @@ class SoftwareCapture(Capture):
         if self._tape is not None:
             self._tape.clear()
         self._tape = self._pool = None
+        self.recording = dataclasses.replace(self.recording, result=None)
 
 
 class SoftwareBackend(GraphBackend):

@@ -12,12 +12,13 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from pytest_cudafork.capture.lines import file_and_line
+from pytest_cudafork.capture.lines import is_library
 from pytest_cudafork.capture.software.memory import Memories, text_of
 from pytest_cudafork.capture.software.patches import replaced
 from pytest_cudafork.capture.software.refusals import CHECKPOINT, SPLIT_WHY, Refusals, runs_in
@@ -111,8 +112,7 @@ class HostCalls:
         device = _device_in(args, kwargs)
         if device is None or torch.device(device).type != "cpu":
             return False
-        place = file_and_line(sys._getframe(1))
-        line = linecache.getline(*place) if place else ""
+        line = _line_of_caller(sys._getframe(1))
         return bool(_CPU.search(line)) if line else isinstance(device, str)
 
     def _split(self, where: Any) -> Any:
@@ -220,3 +220,10 @@ def _brings(data: Any, kwargs: dict[str, Any]) -> bool:
         return False
     many = hasattr(data, "__len__") or bool(getattr(data, "shape", ()))
     return many or kwargs.get("device") is not None
+
+
+def _line_of_caller(frame: FrameType | None) -> str:
+    """The text of the line that called torch; "" where there is none, as with ``exec``."""
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return "" if frame is None else linecache.getline(frame.f_code.co_filename, frame.f_lineno)

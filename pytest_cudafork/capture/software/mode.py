@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cudafork.capture.backend import CaptureFinding, GraphNode
-from pytest_cudafork.capture.lines import line_at_work
+from pytest_cudafork.capture.lines import line_at_work, shown
 from pytest_cudafork.capture.software.memory import Memories, Memory
 from pytest_cudafork.capture.software.patches import replaced
 from pytest_cudafork.capture.software.pool import Pool
@@ -60,8 +60,8 @@ class Recorder:
         self.findings.append(
             CaptureFinding(
                 "uninitialized-read",
-                f"{name} reads {memory.text}, which was allocated at {memory.where} and which "
-                "nothing in the graph has written",
+                f"{name} reads {memory.text}, which was allocated at {shown(memory.where)} and "
+                "which nothing in the graph has written",
                 where=where,
                 why="a replay reads what happens to lie in the memory pool",
                 todo="fill it within the graph (zeros, copy_), or check that the node that fills "

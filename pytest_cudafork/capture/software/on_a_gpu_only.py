@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from pytest_cudafork.capture.lines import line_of_traceback
+from pytest_cudafork.capture.lines import line_of_traceback, shown
 from pytest_cudafork.errors import GraphUsageError
 
 __all__ = ["told"]
@@ -49,7 +49,7 @@ def told() -> Iterator[None]:
         for words, meaning in _MEANINGS:
             if words in text:
                 where = line_of_traceback(error.__traceback__)
-                at = f" at {where}" if where else ""
+                at = f" at {shown(where)}" if where else ""
                 raise GraphUsageError(
                     f"{type(error).__name__}{at}: {text.splitlines()[0][:200]}\n{meaning}"
                 ) from error

@@ -10,7 +10,7 @@ import sys
 from typing import NoReturn
 
 from pytest_cudafork.capture.backend import CaptureFailedError, CaptureFinding
-from pytest_cudafork.capture.lines import line_at_work
+from pytest_cudafork.capture.lines import line_at_work, shown
 
 __all__ = ["Refusals"]
 
@@ -76,7 +76,7 @@ class Refusals:
     ) -> NoReturn:
         """Raise :class:`CaptureFailedError`; ``what`` may name the place as ``{where}``."""
         where = line_at_work() if where is None else where
-        at = where or "a place without Python frames of yours"
+        at = shown(where) or "a place without Python frames of yours"
         finding = CaptureFinding(
             check, what.replace("{where}", at), where=where, why=why, todo=todo
         )

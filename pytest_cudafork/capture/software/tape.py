@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.backend import CaptureFinding, GraphNode, ReplayFailedError
+from pytest_cudafork.capture.lines import shown
 from pytest_cudafork.capture.software.memory import Memory
 from pytest_cudafork.capture.software.pool import poison
 
@@ -148,7 +149,7 @@ def _freed(memory: Memory, nodes: tuple[GraphNode, ...], moved: bool) -> Capture
     verb = "reads" if memory.reads and not memory.writes else "uses"
     node = nodes[memory.node] if 0 <= memory.node < len(nodes) else GraphNode("op", "an operation")
     how = "was resized to other memory" if moved else "was freed"
-    where = f" ({node.where})" if node.where else ""
+    where = f" ({shown(node.where)})" if node.where else ""
     return CaptureFinding(
         "freed-memory",
         f"the replay {verb} memory that {how} after the capture: {memory.text} at "
@@ -162,7 +163,7 @@ def _freed(memory: Memory, nodes: tuple[GraphNode, ...], moved: bool) -> Capture
 
 def _failed(error: Exception, nodes: tuple[GraphNode, ...], step: int) -> CaptureFinding:
     node = nodes[step] if 0 <= step < len(nodes) else GraphNode("op", "an operation")
-    where = f" ({node.where})" if node.where else ""
+    where = f" ({shown(node.where)})" if node.where else ""
     odd = isinstance(error, UnlikeCaptureError)
     if odd or (node.name.startswith("aten::") and isinstance(error, (AttributeError, TypeError))):
         words = str(error) if odd else f"{type(error).__name__}: {error}"

@@ -20,7 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cudafork.capture.backend import CaptureFailedError, CaptureFinding
-from pytest_cudafork.capture.lines import line_at_work
+from pytest_cudafork.capture.lines import line_at_work, shown
 from pytest_cudafork.capture.software.patches import replaced
 from pytest_cudafork.capture.software.profiling import in_other_threads
 from pytest_cudafork.capture.software.refusals import Refusals
@@ -132,7 +132,7 @@ class OtherThreads:
         thread, where = threading.current_thread(), line_at_work()
         finding = CaptureFinding(
             "not-captured",
-            f"{name} at {where or 'an unknown line'} runs in thread "
+            f"{name} at {shown(where) or 'an unknown line'} runs in thread "
             f"{thread.name!r} while another thread captures",
             where=where,
             why=_WHY,

@@ -119,7 +119,7 @@ def traits_of(op: Any) -> Traits:
         written=written,
         returns=returns,
         list_return=len(schema.returns) == 1 and str(schema.returns[0].type).startswith("List"),
-        shape_only=reads_shape_only(full),
+        shape_only=reads_shape_only(schema),
         dynamic=_has_tag(op, "dynamic_output_shape", "data_dependent_output")
         or (aten and (name in _DYNAMIC or name in _WAITING)),
         waiting=aten and name in _WAITING,
