@@ -19,40 +19,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sample_engine.attention.interface import PAD_SLOT_ID, CommonAttentionMetadata
+from sample_engine.attention.interface import PAD_SLOT_ID
 from sample_engine.batch import ScheduledBatch, ScheduledRequest
 from sample_engine.input_buffers import InputBuffers
 from sample_engine.kv_cache.block_pool import NULL_BLOCK
 from sample_engine.kv_cache.block_tables import BlockTables
+from sample_engine.model_input import ModelInput, common_of
 from sample_engine.request import Request, RequestStatus
 from sample_engine.sampling import SamplingTensors, noise_keys, seed_keys
-from sample_engine.speculate.draft_state import DraftState, StepDrafts
+from sample_engine.speculate.draft_state import DraftState
 
-__all__ = ["InputBatch", "ModelInput"]
+__all__ = ["InputBatch"]
 
 _Ints = npt.NDArray[np.int64]
 _MOST_VIEWS = 256
 _LARGEST_FLOAT32 = 3.0e38
 _LARGEST_TOP_K = 1 << 31
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelInput:
-    """One step's tensors, all on the device: views of :class:`InputBuffers`."""
-
-    input_ids: torch.Tensor  # [T'] int64
-    positions: torch.Tensor  # [T'] int64
-    common: CommonAttentionMetadata
-    sampled_rows: torch.Tensor | None  # [N] int64, of the T tokens; None: all of them, in order
-    num_sampled: int  # N
-    sampling: SamplingTensors | None  # None: all greedy, or ``drafts`` says how
-    drafts: StepDrafts | None = None  # where the engine speculates
-
-    def has_size(self, padded_reqs: int, padded_tokens: int) -> bool:
-        """Whether it is filled up to this size, as :meth:`InputBatch.prepare` would do it."""
-        common = self.common
-        reqs, tokens = max(common.num_reqs, padded_reqs), max(common.num_tokens, padded_tokens)
-        return (common.seq_lens.shape[0], self.input_ids.shape[0]) == (reqs, tokens)
 
 
 class _Row:
@@ -136,7 +118,7 @@ class InputBatch:
         return ModelInput(
             input_ids=views["input_ids"],
             positions=views["positions"],
-            common=_common(views, counts, lengths),
+            common=common_of(views, counts, lengths),
             sampled_rows=sampled_rows,
             num_sampled=num_sampled,
             sampling=sampling,
@@ -169,7 +151,7 @@ class InputBatch:
         self.buffers.step.push()
         self.buffers.pushed()
         inputs.input_ids[: len(rows)].copy_(sampled)
-        common = _common(self._views_of(padded_reqs, padded_tokens), counts, lengths)
+        common = common_of(self._views_of(padded_reqs, padded_tokens), counts, lengths)
         self._foreseen = _Foreseen(
             [(arrival, start + 1, 1, more) for arrival, start, _, more in _signature(batch)],
             dataclasses.replace(inputs, common=common, sampling=sampling),
@@ -342,23 +324,6 @@ class InputBatch:
                 "seq_lens_cpu": host["seq_lens"][:padded_reqs],
             }
         return views
-
-
-def _common(
-    views: dict[str, torch.Tensor], counts: list[int], lengths: list[int]
-) -> CommonAttentionMetadata:
-    return CommonAttentionMetadata(
-        query_start_loc=views["query_start_loc"],
-        seq_lens=views["seq_lens"],
-        block_table=views["block_table"],
-        slot_mapping=views["slot_mapping"],
-        query_start_loc_cpu=views["query_start_loc_cpu"],
-        seq_lens_cpu=views["seq_lens_cpu"],
-        num_reqs=len(counts),
-        num_tokens=sum(counts),
-        max_query_len=max(counts),
-        max_seq_len=max(lengths),
-    )
 
 
 def _signature(batch: ScheduledBatch) -> list[tuple[int, int, int, int]]:

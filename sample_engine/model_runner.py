@@ -21,10 +21,11 @@ from sample_engine.graphs.execution import GraphExecution, execution_for
 from sample_engine.graphs.piecewise import AttendInto
 from sample_engine.graphs.support import allowed_mode
 from sample_engine.graphs.target import ModelGraphs
-from sample_engine.input_batch import InputBatch, ModelInput
+from sample_engine.input_batch import InputBatch
 from sample_engine.kv_cache.block_pool import NULL_BLOCK
 from sample_engine.kv_cache.memory import allocate_caches, num_blocks_on_cpu, num_blocks_on_gpu
 from sample_engine.model.loading import load_model, read_config
+from sample_engine.model_input import ModelInput
 from sample_engine.request import Request, RequestStatus, SamplingParams
 from sample_engine.resolve import resolve
 from sample_engine.sampling import sample

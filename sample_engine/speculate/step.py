@@ -11,7 +11,7 @@ import torch
 
 from sample_engine.batch import ScheduledBatch, StepResult
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
-from sample_engine.input_batch import ModelInput
+from sample_engine.model_input import ModelInput
 from sample_engine.speculate.draft_state import DraftState
 from sample_engine.speculate.interface import Drafts, Speculator, SpeculatorState, Verdict
 from sample_engine.speculate.rejection import verify
