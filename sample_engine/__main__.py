@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import os
+import reprlib
 import signal
 import sys
 import time
@@ -120,13 +121,12 @@ def _show_metrics(tokens: int, seconds: float, llm: Any) -> None:
 
 def _show_speculation(metrics: dict[str, Any]) -> None:
     """Say on stderr what speculation came to."""
-    rates = metrics.get("acceptance_per_position") or []
-    if rates:
-        accepted = ", ".join(f"{rate:.2f}" for rate in rates)
-        sys.stderr.write(
-            f"{metrics['tokens_per_step']:.2f} tokens per step; drafts accepted, by position: "
-            f"{accepted}\n"
-        )
+    if "tokens_per_step" not in metrics:
+        return  # a core of somebody's own may count other things
+    pairs = zip(metrics["accepted_per_position"], metrics["drafted_per_position"], strict=True)
+    accepted = ", ".join(f"{right} of {drafted}" for right, drafted in pairs)
+    told = f"drafts accepted, by position: {accepted}" if accepted else "no drafts were made"
+    sys.stderr.write(f"{metrics['tokens_per_step']:.2f} tokens per step; {told}\n")
 
 
 def _write(text: str) -> None:
@@ -192,7 +192,8 @@ def _parser() -> argparse.ArgumentParser:
         "--speculative-config",
         type=_json_object,
         metavar="JSON",
-        help='guess tokens ahead: {"method": "eagle", "num_speculative_tokens": 3}',
+        help="guess tokens ahead, with the method 'eagle' or 'ngram': "
+        '{"method": "eagle", "num_speculative_tokens": 3}',
     )
     add(
         "--cudagraph-mode",
@@ -215,13 +216,20 @@ def _unescaped(text: str) -> str:
     return "".join(found)
 
 
+def _short(text: str) -> str:
+    shown = reprlib.Repr()
+    shown.maxstring = 80
+    return shown.repr(text)
+
+
 def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not JSON ({error})") from None
+    except (ValueError, RecursionError) as error:
+        told = "too deep" if isinstance(error, RecursionError) else error
+        raise argparse.ArgumentTypeError(f"{_short(text)} is not JSON ({told})") from None
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
+        raise argparse.ArgumentTypeError(f"{_short(text)} is not a JSON object")
     return value
 
 

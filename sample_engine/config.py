@@ -8,6 +8,7 @@ import enum
 import os
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from sample_engine.errors import ConfigError
@@ -99,24 +100,27 @@ class EngineConfig:
 def _unknown(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"EngineConfig has no setting {name!r}.{hint} It has: {', '.join(sorted(known))}."
+    return f"There is no setting {name!r}.{hint} There are: {', '.join(sorted(known))}."
+
+
+_KINDS: Mapping[str, type[enum.Enum]] = MappingProxyType(
+    {"worker_method": WorkerMethod, "cudagraph_mode": CUDAGraphMode}
+)
 
 
 def _parsed(name: str, value: Any) -> Any:
+    """A value as its type; one that is none of the type's stays as it is, and is refused later."""
     if name == "model" and isinstance(value, os.PathLike):
         return os.fspath(value)
-    kinds: dict[str, type[enum.Enum]] = {
-        "worker_method": WorkerMethod,
-        "cudagraph_mode": CUDAGraphMode,
-    }
-    kind = kinds.get(name)
-    if kind is None or isinstance(value, kind):
+    if name == "cudagraph_capture_sizes" and isinstance(value, list):
+        return tuple(value)
+    kind = _KINDS.get(name)
+    if kind is None or not isinstance(value, str):
         return value
     try:
         return kind(value)
     except ValueError:
-        values = ", ".join(repr(member.value) for member in kind)
-        raise ConfigError(f"{name}={value!r} is not one of {values}.") from None
+        return value
 
 
 # The least and the most of each. More has no machine memory for, or no number that counts it.
@@ -134,14 +138,17 @@ _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
 
 def _wrong(config: EngineConfig) -> list[str]:
     """What is wrong with the values, a line each."""
-    found = _wrong_types(config)
+    found = [*_wrong_types(config), *_wrong_words(config)]
     size = config.block_size
     if _is_whole(size) and size >= 1 and size & (size - 1):
         found.append(f"block_size={size!r} must be a power of two.")
     sizes: Any = config.cudagraph_capture_sizes
-    if sizes is not None and not (sizes and all(type(n) is int and n > 0 for n in sizes)):
+    if sizes is not None and not (
+        isinstance(sizes, tuple) and sizes and all(type(n) is int and n > 0 for n in sizes)
+    ):
         found.append(
-            f"cudagraph_capture_sizes={sizes!r} must be some whole numbers of at least 1, or None."
+            f"cudagraph_capture_sizes={sizes!r} must be a list of whole numbers of at least 1, or "
+            "None."
         )
     part: Any = config.gpu_memory_utilization
     if isinstance(part, bool) or not isinstance(part, (int, float)) or not 0.0 < part <= 1.0:
@@ -150,10 +157,6 @@ def _wrong(config: EngineConfig) -> list[str]:
         )
     if isinstance(config.device, str) and not _DEVICE.fullmatch(config.device):
         found.append(f"device={config.device!r} is not one of auto, cpu, cuda, cuda:0, cuda:1, ...")
-    if config.dtype not in ("auto", "float32", "float16", "bfloat16"):
-        found.append(f"dtype={config.dtype!r} is not one of auto, float32, float16, bfloat16.")
-    if config.load_format not in ("auto", "dummy"):
-        found.append(f"load_format={config.load_format!r} is not one of auto, dummy.")
     if config.tensor_parallel_size != 1:
         found.append(
             f"tensor_parallel_size={config.tensor_parallel_size!r}: this engine runs a model on "
@@ -186,6 +189,29 @@ def _wrong_types(config: EngineConfig) -> list[str]:
     return found
 
 
+_WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        **{name: tuple(member.value for member in kind) for name, kind in _KINDS.items()},
+        "dtype": ("auto", "float32", "float16", "bfloat16"),
+        "load_format": ("auto", "dummy"),
+    }
+)
+
+
+def _wrong_words(config: EngineConfig) -> list[str]:
+    """What is none of the words that there are, a line each."""
+    found = []
+    for name, words in _WORDS.items():
+        value = getattr(config, name)
+        if isinstance(value, str) and value in words:
+            continue
+        by_case = {word.lower(): word for word in words}
+        close = difflib.get_close_matches(str(value).lower(), by_case, n=1)
+        hint = f" Did you mean {by_case[close[0]]!r}?" if close else ""
+        found.append(f"{name}={value!r} is not one of {', '.join(map(repr, words))}.{hint}")
+    return found
+
+
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -200,7 +226,7 @@ def _wrong_speculation(config: EngineConfig) -> list[str]:
     if not _is_whole(config.max_num_batched_tokens) or (drafts < config.max_num_batched_tokens):
         return []
     return [
-        f"max_num_batched_tokens={config.max_num_batched_tokens!r} holds no token with its "
-        f"num_speculative_tokens={drafts} drafts, which are verified in one step: raise it to at "
-        f"least {drafts + 1}."
+        f"speculative_config: num_speculative_tokens={drafts} must be less than "
+        f"max_num_batched_tokens={config.max_num_batched_tokens!r}, as a token and its drafts are "
+        "verified in one step: lower it, or raise that."
     ]

@@ -5,6 +5,7 @@ It runs where CUDA may be used: in the core's process, or in the caller's if tha
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import operator
 from collections.abc import Iterable, Sequence
@@ -126,6 +127,9 @@ def _info(runner: ModelRunner) -> dict[str, Any]:
         "speculator": runner.speculator.name if runner.speculator else None,
         "num_speculative_tokens": (
             runner.speculator.num_speculative_tokens if runner.speculator else 0
+        ),
+        "speculative_config": (
+            dataclasses.asdict(runner.config.speculative) if runner.config.speculative else None
         ),
         "device": str(runner.device),
         "cudagraph_mode": runner.cudagraph_mode.value,

@@ -309,7 +309,7 @@ class Scheduler:
             **dataclasses.asdict(counters),
             "decode_steps": decode_steps,
             "decode_tokens": decode_tokens,
-            "tokens_per_step": decode_tokens / max(1, decode_steps),
+            "tokens_per_step": decode_tokens / decode_steps if decode_steps else 1.0,
             "acceptance_per_position": [accepted / drafted for accepted, drafted in pairs],
             "running_requests": len(self.running),
             "waiting_requests": len(self.waiting),

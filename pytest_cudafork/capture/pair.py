@@ -33,7 +33,7 @@ from pytest_cudafork.capture.stimulus import (
     takes_argument,
 )
 from pytest_cudafork.capture.story import Checks, failure_text
-from pytest_cudafork.capture.tidy import let_go, putting_back
+from pytest_cudafork.capture.tidy import let_go_if_it_fails, putting_back
 from pytest_cudafork.capture.written import nothing_compared
 from pytest_cudafork.errors import CapturePairError, GraphUsageError
 
@@ -158,12 +158,9 @@ def _check(factory: Factory, wishes: _Wishes, backend: GraphBackend) -> Captured
             factory, backend, wishes.mode, wishes.persistent, wishes.allowed, checks,
             wishes.belongs,
         )  # fmt: skip
-        try:
+        with let_go_if_it_fails(passes):
             _compare(passes, checks, wishes)
             return _result(passes, checks)
-        except BaseException:
-            let_go(passes.graph)  # the traceback would keep it alive, and its memory
-            raise
 
 
 def _compare(passes: Passes, checks: Checks, wishes: _Wishes) -> None:

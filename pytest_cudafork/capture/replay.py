@@ -26,7 +26,7 @@ from pytest_cudafork.capture.reach import check_devices
 from pytest_cudafork.capture.rounds import Rounds
 from pytest_cudafork.capture.stimulus import Stimulus, check_callables, name_of, other_floats
 from pytest_cudafork.capture.story import Checks, failure_text
-from pytest_cudafork.capture.tidy import let_go, putting_back
+from pytest_cudafork.capture.tidy import let_go, let_go_if_it_fails, putting_back
 from pytest_cudafork.capture.written import nothing_compared
 from pytest_cudafork.errors import GraphUsageError, ReplayDiffersError
 
@@ -93,22 +93,17 @@ def assert_replay_equals_eager(
     _check_arguments(fn, inputs, eager, replay, vary, interleave)
     chosen = usable(backend)
     _check_pool(pool, chosen, refills and not vary)
-    checks = Checks()
-    near = Tolerance.given(rtol, atol)
+    checks, near = Checks(), Tolerance.given(rtol, atol)
     options = _Options(near, poison, rng, refills, tuple(vary), tuple(interleave))
     with capturing("assert_replay_equals_eager"), contextlib.ExitStack() as stack:
         subject = Program(fn, inputs, eager, replay, checks)
         check_devices(subject.inputs(), chosen.device, "the static inputs")
         pool = chosen.new_pool() if pool is None and interleave else pool
-        rounds = None
         stack.enter_context(putting_back(subject.inputs(), checks))
-        try:
-            if replay is not None or subject.capture(chosen, pool):
-                rounds = _compare(subject, chosen, checks, options, pool, stack)
+        with let_go_if_it_fails(subject):
+            ready = replay is not None or subject.capture(chosen, pool)
+            rounds = _compare(subject, chosen, checks, options, pool, stack) if ready else None
             return _result(chosen, checks, subject, rounds)
-        except BaseException:
-            let_go(subject.graph)  # the traceback would keep it alive, and its memory
-            raise
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 import torch
 
@@ -15,7 +16,7 @@ from pytest_cudafork.capture.backend import Capture
 from pytest_cudafork.capture.story import Checks
 from pytest_cudafork.capture.tensors import Saved
 
-__all__ = ["let_go", "on_another_stream", "putting_back"]
+__all__ = ["let_go", "let_go_if_it_fails", "on_another_stream", "putting_back"]
 
 _OTHER_STREAM = "The AccumulateGrad node's stream does not match"
 
@@ -40,6 +41,20 @@ def putting_back(inputs: Mapping[str, torch.Tensor], checks: Checks) -> Iterator
     finally:
         with contextlib.suppress(*([RuntimeError] if checks.findings else [])):
             saved.restore()
+
+
+class _HasGraph(Protocol):
+    graph: Capture | None
+
+
+@contextlib.contextmanager
+def let_go_if_it_fails(owner: _HasGraph) -> Iterator[None]:
+    """Reset the owner's graph on every way out but success: a traceback would keep it alive."""
+    try:
+        yield
+    except BaseException:
+        let_go(owner.graph)
+        raise
 
 
 def let_go(graph: Capture | None) -> None:

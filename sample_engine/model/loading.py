@@ -61,6 +61,11 @@ def load_eagle_head(
     config = EagleConfig.for_target(target)
     path = _folder(model) / "eagle.safetensors" if load_format != "dummy" else None
     if path is not None:
+        if not path.is_file():
+            raise WeightsError(
+                f"speculative_config: method='eagle' needs a draft head, and {str(path)!r} is not "
+                "there: put it beside the model's weights, or use method='ngram'."
+            )
         config = _eagle_config(path, target)
     with torch.device("meta"):
         module = EagleHead(config)

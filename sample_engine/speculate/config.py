@@ -52,16 +52,18 @@ class SpeculativeConfig:
         Raises :class:`ConfigError` that says all that is wrong, by name.
         """
         if not isinstance(settings, Mapping):
+            text = " This is text: json.loads makes a dict of it." * isinstance(settings, str)
             raise ConfigError(
-                f"speculative_config={settings!r} must be a mapping, for instance "
-                "{'method': 'ngram', 'num_speculative_tokens': 5}, or None."
+                f"speculative_config={settings!r} must be a dict, for instance "
+                f"{{'method': 'ngram', 'num_speculative_tokens': 5}}, or None.{text}"
             )
         values, wrong = _renamed(settings, warn=warn)
+        old_names = {new: old for old, new in _OLD_NAMES.items() if old in settings}
         known = [field.name for field in dataclasses.fields(cls)]
         wrong += [_unknown(name, known) for name in values if name not in known]
         values = {name: values[name] for name in known if values.get(name) is not None}
         wrong += _missing(values)
-        wrong += _wrong_values(values)
+        wrong += _wrong_values(values, {**dict(zip(known, known, strict=True)), **old_names})
         if wrong:
             raise ConfigError("\n".join(wrong))
         return cls(**_completed(values))
@@ -122,8 +124,8 @@ def _missing(values: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _wrong_values(values: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the values that are there, a line each."""
+def _wrong_values(values: Mapping[str, Any], given: Mapping[str, str]) -> list[str]:
+    """What is wrong with the values that are there, a line each, under the names as ``given``."""
     wrong = []
     for name, allowed in (
         ("method", speculator_names()),
@@ -139,12 +141,13 @@ def _wrong_values(values: Mapping[str, Any]) -> list[str]:
         value = values.get(name, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             wrong.append(
-                f"speculative_config: {name}={value!r} must be a whole number of at least 1."
+                f"speculative_config: {given[name]}={value!r} must be an int of at least 1."
             )
     method = values.get("method")
     if method in speculator_names() and method != "ngram":
         wrong += [
-            f"speculative_config: {name!r} is of the method 'ngram', not of {method!r}: drop it."
+            f"speculative_config: {given[name]!r} is of the method 'ngram', not of {method!r}: "
+            "drop it."
             for name in _NGRAM_ONLY
             if name in values
         ]
@@ -152,8 +155,8 @@ def _wrong_values(values: Mapping[str, Any]) -> list[str]:
         most, least = (values[name] for name in _NGRAM_ONLY)
         if least > most:
             wrong.append(
-                f"speculative_config: prompt_lookup_min={least} is more than "
-                f"prompt_lookup_max={most}."
+                f"speculative_config: {given['prompt_lookup_min']}={least} is more than "
+                f"{given['prompt_lookup_max']}={most}."
             )
     return wrong
 

@@ -119,6 +119,7 @@ WRONG = {
         2,
         "temperature=-1.0 must be a number of 0 or more.",
     ),
+    "deep JSON": (["a", "--speculative-config", '{"a":' * 20000], 2, "is not JSON (too deep)"),
     "method": (["a", "--worker-method", "thread"], 2, "worker_method='thread' is not one of"),
     "JSON": (["a", "--speculative-config", "{"], 2, "'{' is not JSON (Expecting property name"),
     "no object": (["a", "--speculative-config", "[]"], 2, "'[]' is not a JSON object"),

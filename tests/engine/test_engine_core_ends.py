@@ -184,6 +184,7 @@ def test_a_core_tells_what_its_configuration_came_to(folder: str) -> None:
         "model": folder,
         "backend": "reference",
         "speculator": None,
+        "speculative_config": None,
         "num_speculative_tokens": 0,
         "device": "cpu",
         "dtype": "float32",

@@ -83,7 +83,10 @@ def test_an_old_name_is_told_once_and_not_again_by_the_core() -> None:
 
 
 WRONG: dict[str, tuple[Any, list[str]]] = {
-    "no mapping": ("ngram", ["speculative_config='ngram' must be a mapping"]),
+    "no mapping": (
+        "ngram",
+        ["speculative_config='ngram' must be a dict", "This is text: json.loads makes a dict"],
+    ),
     "nothing": (
         {},
         [
@@ -105,7 +108,7 @@ WRONG: dict[str, tuple[Any, list[str]]] = {
     ),
     "no number": (
         {**NGRAM, "num_speculative_tokens": "5"},
-        ["num_speculative_tokens='5' must be a whole number of at least 1"],
+        ["num_speculative_tokens='5' must be an int of at least 1"],
     ),
     "zero": ({**NGRAM, "num_speculative_tokens": 0}, ["num_speculative_tokens=0 must be"]),
     "truth": ({**NGRAM, "num_speculative_tokens": True}, ["num_speculative_tokens=True must be"]),
@@ -138,9 +141,15 @@ def test_wrong_values_are_refused_by_name(name: str) -> None:
         assert each in str(caught.value)
 
 
+def test_a_wrong_value_is_told_under_the_name_that_was_given() -> None:
+    settings = {"method": "ngram", "num_speculative_tokens": 2, "ngram_prompt_lookup_max": 0}
+    with pytest.raises(ConfigError, match=": ngram_prompt_lookup_max=0 must be an int"):
+        SpeculativeConfig.of(settings, warn=False)
+
+
 def test_a_step_must_hold_a_token_and_all_its_drafts() -> None:
     EngineConfig(speculative_config=NGRAM, max_num_batched_tokens=6)
-    with pytest.raises(ConfigError, match=r"max_num_batched_tokens=5 .* raise it to at least 6"):
+    with pytest.raises(ConfigError, match=r"tokens=5 must be less than max_num_batched_tokens=5"):
         EngineConfig(speculative_config=NGRAM, max_num_batched_tokens=5)
 
 

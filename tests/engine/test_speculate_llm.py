@@ -102,7 +102,8 @@ def test_the_command_line_says_what_speculation_came_to(
     assert out == PROMPTS[0] + _text_of(24) + "\n"
     numbers = err.removesuffix("\n").split(" tokens per step; drafts accepted, by position: ")
     assert 1.5 < float(numbers[0]) <= 3
-    assert [0 < float(rate) <= 1 for rate in numbers[1].split(", ")] == [True, True]
+    counts = [[int(count) for count in each.split(" of ")] for each in numbers[1].split(", ")]
+    assert [0 < accepted <= drafted for accepted, drafted in counts] == [True, True]
     assert main(arguments) == 0
     assert capsys.readouterr().err == ""
 
