@@ -34,6 +34,7 @@ _GENERATED = ("<frozen ", "<eval_with_key>", "<__array_function__")
 _FROM_SOURCE = ("torch", "triton", "numpy")  # may lie in a checkout, with no site-packages above
 
 
+@functools.lru_cache(maxsize=8192)
 def is_foreign(filename: str) -> bool:
     """Whether code is a library's, our own or generated, and so no line that a user can change."""
     if filename.startswith("<"):
@@ -48,7 +49,6 @@ def is_library(filename: str) -> bool:
     return _is_foreign_file(filename)
 
 
-@functools.lru_cache(maxsize=8192)
 def _is_foreign_file(filename: str) -> bool:
     if filename.startswith(_HERE) or Frame(filename, 1, "").package in _FOREIGN:
         return True

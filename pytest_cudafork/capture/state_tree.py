@@ -68,11 +68,14 @@ _OPAQUE_HOMES = frozenset(
 )  # fmt: skip
 
 
-def walk(root: Any, name: str = "state", *, skip: Iterable[Any] = ()) -> Iterator[Node]:
+def walk(
+    root: Any, name: str = "state", *, skip: Iterable[Any] = (), plain: bool = True
+) -> Iterator[Node]:
     """Yield every object below ``root``, nearer ones first, each once.
 
     Modules, functions and classes are not walked, nor are the objects in ``skip`` and what hangs
-    below them. The time is linear in the number of objects, however deep they are nested.
+    below them. Without ``plain`` numbers, texts and None are left out where an object has them. The
+    time is linear in the number of objects, however deep they are nested.
 
     Raises:
         TooManyObjectsError: there are more than ``MOST_OBJECTS``.
@@ -91,7 +94,7 @@ def walk(root: Any, name: str = "state", *, skip: Iterable[Any] = ()) -> Iterato
         yield node
         if len(node.path) > _LONG_PATH:
             node = node._replace(path=_shortened(node.path))
-        for below in children(node) if node.kind is not Kind.VALUE else ():
+        for below in children(node, plain) if node.kind is not Kind.VALUE else ():
             waiting.append(below)
             if count + len(waiting) > MOST_OBJECTS:
                 raise TooManyObjectsError(
@@ -153,8 +156,11 @@ def is_plain(value: Any) -> bool:
     return False
 
 
-def children(node: Node) -> Iterator[Node]:
-    """Yield what hangs directly below an object; nothing below containers of plain values."""
+def children(node: Node, plain: bool = True) -> Iterator[Node]:
+    """Yield what hangs directly below an object; nothing below containers of plain values.
+
+    ``plain``: numbers, texts and None among its attributes, too.
+    """
     value = node.value
     if node.kind in (Kind.OPAQUE, Kind.VALUE) or (is_plain(value) and not isinstance(value, dict)):
         return
@@ -163,7 +169,7 @@ def children(node: Node) -> Iterator[Node]:
             yield _attribute(node, "grad", value.grad)
         return
     if node.kind is Kind.MODULE:
-        yield from _of_module(node)
+        yield from _of_module(node, plain)
         return
     if isinstance(value, functools.partial):
         yield _attribute(node, "args", value.args)
@@ -172,7 +178,8 @@ def children(node: Node) -> Iterator[Node]:
     yield from _items(node)
     if type(value) not in (dict, list, tuple, set, frozenset):
         for name, below in fields(value):
-            yield _attribute(node, name, below)
+            if plain or type(below) not in _PLAIN:
+                yield _attribute(node, name, below)
 
 
 def _items(node: Node) -> Iterator[Node]:
@@ -214,12 +221,14 @@ def _attribute(node: Node, name: str, below: Any) -> Node:
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 
 
-def _of_module(node: Node) -> Iterator[Node]:
+def _of_module(node: Node, plain: bool) -> Iterator[Node]:
     module = node.value
     for table in _MODULE_TABLES:
         for name, below in list(getattr(module, table, {}).items()):
             yield _attribute(node, name, below)
     for name, below in list(vars(module).items()):
+        if not plain and type(below) in _PLAIN:
+            continue
         hidden = name in _MODULE_TABLES or "_hooks" in name or name.startswith("_non_persistent")
         if not hidden and name not in ("training", "_is_full_backward_hook", "_backward_hooks"):
             yield _attribute(node, name, below)

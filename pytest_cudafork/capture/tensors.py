@@ -86,7 +86,7 @@ def tensors_in(value: Any, name: str) -> dict[str, torch.Tensor]:
     """Return the tensors below a value by path, one for each place in memory."""
     found: dict[str, torch.Tensor] = {}
     seen = set()
-    for node in walk(value, name):
+    for node in walk(value, name, plain=False):
         if node.kind is Kind.TENSOR:
             place = place_of(node.value)
             if place is None or place not in seen:
