@@ -21,28 +21,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pytest_cudafork.capture.pair import capture_pair
 from sample_engine.config import CUDAGraphMode, EngineConfig
-from sample_engine.graphs.execution import GraphExecution
+from sample_engine.graphs.execution import CapturedElsewhere
 from sample_engine.graphs.target import ModelGraphs
 from sample_engine.model_runner import ModelRunner
 
 LIMIT = 3.0  # seconds on a CPU
 LENGTHS = ([400, 30], [7, 610], [1, 2])
-
-
-class _PluginCaptures(GraphExecution):
-    """Stands where the engine would capture by itself."""
-
-    def new_pool(self) -> Any:
-        return None
-
-    def session(self) -> Any:
-        raise NotImplementedError
-
-    def capture(self, fn: Callable[[], None], pool: Any) -> Any:
-        raise NotImplementedError
-
-    def synchronize(self) -> None:
-        raise NotImplementedError
 
 
 def prepared(backend: str, device: str) -> Callable[[], Any]:
@@ -53,7 +37,7 @@ def prepared(backend: str, device: str) -> Callable[[], Any]:
     runner = ModelRunner(config)
     graphs = ModelGraphs(
         CUDAGraphMode.FULL, model=runner.model, spec=runner.spec, inputs=runner.inputs,
-        execution=_PluginCaptures(), max_num_reqs=4, max_num_tokens=64,
+        execution=CapturedElsewhere(), max_num_reqs=4, max_num_tokens=64,
         max_model_len=runner.max_model_len, sizes=(2,),
     )  # fmt: skip
     (desc,) = graphs.manager.descs

@@ -11,13 +11,14 @@ import contextlib
 import gc
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 
 from sample_engine.errors import ConfigError, EngineError
 
 __all__ = [
+    "CapturedElsewhere",
     "CapturedGraph",
     "CudaGraphExecution",
     "GraphCaptureError",
@@ -63,6 +64,32 @@ class GraphExecution(abc.ABC):
     @abc.abstractmethod
     def synchronize(self) -> None:
         """Wait until the device has done all its work."""
+
+
+class CapturedElsewhere(GraphExecution):
+    """For managers that only make passes, and somebody else captures them, as a test does.
+
+    Each attempt of a manager to capture raises :class:`GraphCaptureError`.
+    """
+
+    def new_pool(self) -> Any:
+        """None: there is nothing to keep."""
+        return None
+
+    def session(self) -> contextlib.AbstractContextManager[None]:
+        """Refuse."""
+        self._refuse()
+
+    def capture(self, fn: Callable[[], None], pool: Any) -> CapturedGraph:
+        """Refuse."""
+        self._refuse()
+
+    def synchronize(self) -> None:
+        """Refuse."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise GraphCaptureError("The passes of this manager are captured elsewhere.")
 
 
 def execution_for(device: torch.device) -> GraphExecution:

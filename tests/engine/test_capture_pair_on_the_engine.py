@@ -10,7 +10,7 @@ import torch
 
 from sample_engine.config import CUDAGraphMode
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
-from sample_engine.graphs.execution import GraphExecution
+from sample_engine.graphs.execution import CapturedElsewhere
 from sample_engine.graphs.target import ModelGraphs
 from sample_engine.model_runner import ModelRunner
 from tests.engine.support import config_of, model_folder
@@ -25,22 +25,6 @@ BACKENDS = pytest.mark.graph_capture(backends=["software", "cuda"])
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return model_folder(tmp_path_factory.mktemp("model"))
-
-
-class _NoExecution(GraphExecution):
-    """The plugin captures here, the engine does not."""
-
-    def new_pool(self) -> Any:
-        return None
-
-    def session(self) -> Any:
-        raise AssertionError
-
-    def capture(self, fn: Callable[[], None], pool: Any) -> Any:
-        raise AssertionError
-
-    def synchronize(self) -> None:
-        raise AssertionError
 
 
 class _OneState:
@@ -68,7 +52,8 @@ def _check(
     runner = ModelRunner(config)
     graphs = ModelGraphs(
         CUDAGraphMode.FULL, model=runner.model, spec=runner.spec, inputs=runner.inputs,
-        execution=_NoExecution(), max_num_reqs=4, max_num_tokens=64, max_model_len=64, sizes=(2,),
+        execution=CapturedElsewhere(), max_num_reqs=4, max_num_tokens=64, max_model_len=64,
+        sizes=(2,),
     )  # fmt: skip
     (desc,) = graphs.manager.descs
     for cache in runner.caches:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import functools
 import sys
 from collections.abc import Callable
@@ -18,21 +17,7 @@ from pytest_cudafork import CapturePairError, GraphUsageError  # noqa: E402
 from pytest_cudafork.capture import pair as pair_module  # noqa: E402
 from pytest_cudafork.capture.lines import place  # noqa: E402
 from pytest_cudafork.capture.pair import CapturedPair, capture_pair  # noqa: E402
-
-
-class Mode(enum.Enum):
-    """As vLLM's CUDAGraphMode."""
-
-    NONE = 0
-    PIECEWISE = 1
-    FULL = 2
-
-
-class Desc(NamedTuple):
-    """A batch descriptor."""
-
-    num_reqs: int
-    cg_mode: Mode = Mode.FULL
+from tests.plugin.capture_support import Desc, Mode  # noqa: E402
 
 
 @dataclass

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -12,23 +11,9 @@ torch = pytest.importorskip("torch")
 from pytest_cudafork import CapturePairError, GraphUsageError  # noqa: E402
 from pytest_cudafork import assert_replay_equals_eager as compare  # noqa: E402
 from pytest_cudafork.capture.pair import capture_pair  # noqa: E402
+from tests.plugin.capture_support import Desc, Mode  # noqa: E402
 
 X = torch.ones(4)
-
-
-class Mode(enum.Enum):
-    """As vLLM's CUDAGraphMode."""
-
-    NONE = 0
-    PIECEWISE = 1
-    FULL = 2
-
-
-class Desc(NamedTuple):
-    """A batch descriptor."""
-
-    num_reqs: int
-    cg_mode: Mode
 
 
 @pytest.mark.parametrize("rows", [True, "two", 2.0, 400, 0])
