@@ -18,9 +18,9 @@ WHOLE_DEMO := tests/plugin/test_demo.py::test_the_whole_demo_comes_out_as_expect
 
 PY := "$(VENV)/bin/python"
 STAMP := $(VENV)/installed
-NATIVE := $(wildcard pytest_cudafork/observe/native/*.c) \
-          $(wildcard pytest_cudafork/observe/native/*.h) \
-          $(wildcard pytest_cudafork/observe/native/*.inc)
+NATIVE := $(wildcard pytest_cudafork/observe/driver/native/*.c) \
+          $(wildcard pytest_cudafork/observe/driver/native/*.h) \
+          $(wildcard pytest_cudafork/observe/driver/native/*.inc)
 # Errors only: pip warns about the settings of the machine, too.
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check --no-input
 LINTED := pytest_cudafork sample_engine tests tools benchmarks demo docs conftest.py setup.py
@@ -86,7 +86,7 @@ changelog: $(STAMP)
 	@$(PY) tools/build_changelog.py "$(VERSION)"
 
 clean:
-	@rm -rf "$(VENV)" "$(BENCH_VENV)" "$(PLUGINS_VENV)" build dist *.egg-info pytest_cudafork/observe/native/lib
+	@rm -rf "$(VENV)" "$(BENCH_VENV)" "$(PLUGINS_VENV)" build dist *.egg-info pytest_cudafork/observe/driver/native/lib
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find pytest_cudafork sample_engine tests tools benchmarks demo -name __pycache__ -prune -exec rm -rf {} +
 

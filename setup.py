@@ -23,7 +23,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 from setuptools.command.build_py import build_py
 
-SOURCE = "pytest_cudafork/observe/native"
+SOURCE = "pytest_cudafork/observe/driver/native"
 OUTPUT = f"{SOURCE}/lib"
 
 WITNESS = ("witness.c", "record.c", "text.c", "native_stack.c", "python_stack.c", "python_dump.c")

@@ -15,7 +15,7 @@ import torch
 from results_file import parser, publish, table
 
 from pytest_cudafork.capture.choose import usable
-from pytest_cudafork.capture.pair import capture_pair
+from pytest_cudafork.capture.pair.capture_pair import capture_pair
 
 LAYERS = (2, 8, 32)
 WIDTH, ROWS = 256, 32

@@ -19,7 +19,7 @@ from results_file import parser, publish, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from pytest_cudafork.capture.pair import capture_pair
+from pytest_cudafork.capture.pair.capture_pair import capture_pair
 from sample_engine.config import CUDAGraphMode, EngineConfig
 from sample_engine.graphs.execution import CapturedElsewhere
 from sample_engine.graphs.target import ModelGraphs

@@ -23,10 +23,10 @@ from typing import Any
 
 from results_file import parser, publish, table
 
-from pytest_cudafork.imports import plan
 from pytest_cudafork.imports.api import run
-from pytest_cudafork.imports.discover import FoundModule
-from pytest_cudafork.imports.settings import AuditSettings
+from pytest_cudafork.imports.audit import plan
+from pytest_cudafork.imports.audit.discover import FoundModule
+from pytest_cudafork.imports.values.settings import AuditSettings
 
 SEED = 0
 WANTED_RATIO = 50.0

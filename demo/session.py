@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demo.cases import Case, Library
-from pytest_cudafork.observe.advice import what_the_line_is
-from pytest_cudafork.observe.ledger import Ledger, Record
-from pytest_cudafork.observe.render import short_path
-from pytest_cudafork.observe.scopes import source_line
-from pytest_cudafork.observe.stories import History
-from pytest_cudafork.observe.touch import Frame, Touch, culprit_of, frames_from
+from pytest_cudafork.observe.base.ledger import Ledger, Record
+from pytest_cudafork.observe.story.advice import what_the_line_is
+from pytest_cudafork.observe.story.scopes import source_line
+from pytest_cudafork.observe.story.stories import History
+from pytest_cudafork.observe.story.touch import Frame, Touch, culprit_of, frames_from
+from pytest_cudafork.observe.story.words import short_path
 from tests.specimens.specimen import MARKER
 
 TIME_LIMIT = 120

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_cudafork._version import version as __version__
-    from pytest_cudafork.capture.backend import CaptureFinding
-    from pytest_cudafork.capture.replay import assert_replay_equals_eager
+    from pytest_cudafork.capture.interface.backend import CaptureFinding
+    from pytest_cudafork.capture.replay.assert_replay import assert_replay_equals_eager
+    from pytest_cudafork.check.state import current_state as cuda_state
     from pytest_cudafork.errors import (
         CapturePairError,
         ChildCrashed,
@@ -30,11 +31,10 @@ if TYPE_CHECKING:
         ReplayDiffersError,
     )
     from pytest_cudafork.imports.api import audit
-    from pytest_cudafork.imports.records import ImportRecord
-    from pytest_cudafork.imports.records import Verdict as ImportVerdict
-    from pytest_cudafork.observe.driver import CudaState, Verdict
-    from pytest_cudafork.observe.touch import Touch
-    from pytest_cudafork.state import current_state as cuda_state
+    from pytest_cudafork.imports.values.records import ImportRecord
+    from pytest_cudafork.imports.values.records import Verdict as ImportVerdict
+    from pytest_cudafork.observe.driver.probe import CudaState, Verdict
+    from pytest_cudafork.observe.story.touch import Touch
 
 __all__ = [
     "CaptureFinding",
@@ -62,16 +62,16 @@ __all__ = [
 ]
 
 _HOME = {
-    "CaptureFinding": ("capture.backend", "CaptureFinding"),
-    "CudaState": ("observe.driver", "CudaState"),
-    "ImportRecord": ("imports.records", "ImportRecord"),
-    "ImportVerdict": ("imports.records", "Verdict"),
-    "Touch": ("observe.touch", "Touch"),
-    "Verdict": ("observe.driver", "Verdict"),
+    "CaptureFinding": ("capture.interface.backend", "CaptureFinding"),
+    "CudaState": ("observe.driver.probe", "CudaState"),
+    "ImportRecord": ("imports.values.records", "ImportRecord"),
+    "ImportVerdict": ("imports.values.records", "Verdict"),
+    "Touch": ("observe.story.touch", "Touch"),
+    "Verdict": ("observe.driver.probe", "Verdict"),
     "__version__": ("_version", "version"),
-    "assert_replay_equals_eager": ("capture.replay", "assert_replay_equals_eager"),
+    "assert_replay_equals_eager": ("capture.replay.assert_replay", "assert_replay_equals_eager"),
     "audit": ("imports.api", "audit"),
-    "cuda_state": ("state", "current_state"),
+    "cuda_state": ("check.state", "current_state"),
 }
 
 

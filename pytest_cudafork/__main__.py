@@ -17,7 +17,7 @@ def main(args: list[str] | None = None) -> int:
     """
     args = sys.argv[1:] if args is None else args
     if args[:1] == ["imports"]:
-        from pytest_cudafork.imports.cli import main as imports
+        from pytest_cudafork.imports.command_line import main as imports
 
         return imports(args[1:])
     usage = "usage: python -m pytest_cudafork imports PKG [options]\n"

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from pytest_cudafork.session import SESSION
+from pytest_cudafork.check.session import SESSION
 
 if TYPE_CHECKING:
-    from pytest_cudafork.capture.backend import Capture, GraphBackend
-    from pytest_cudafork.capture.pair import CapturedPair
-    from pytest_cudafork.observe.driver import CudaState
-    from pytest_cudafork.phantom_fixture import PhantomCuda
+    from pytest_cudafork.capture.interface.backend import Capture, GraphBackend
+    from pytest_cudafork.capture.pair.capture_pair import CapturedPair
+    from pytest_cudafork.check.phantom_fixture import PhantomCuda
+    from pytest_cudafork.observe.driver.probe import CudaState
 
 
 class RunInChild(Protocol):
@@ -60,7 +60,7 @@ def run_forkserver(request: pytest.FixtureRequest) -> RunInChild:
 
 
 def _runner(request: pytest.FixtureRequest, method: str) -> RunInChild:
-    from pytest_cudafork.isolation import runner
+    from pytest_cudafork.isolate.session.hooks import runner
 
     return runner(request.config, method)
 
@@ -73,7 +73,7 @@ def cuda_state(request: pytest.FixtureRequest) -> Callable[[], CudaState]:
     ``poisoned``, ``safe_to_fork``, torch's own flags beside them, and ``why`` in words. Asking
     initializes nothing. In a child that a test forks the function answers for the child.
     """
-    from pytest_cudafork.state import current_state
+    from pytest_cudafork.check.state import current_state
 
     watch = request.config.stash[SESSION].watch
     return watch.observer.state if watch is not None else current_state
@@ -84,7 +84,7 @@ def cuda_uninitialized(
     request: pytest.FixtureRequest, cuda_state: Callable[[], CudaState]
 ) -> Iterator[None]:
     """Assert that CUDA is not initialized in this process, before the test and after it."""
-    from pytest_cudafork.state import require_clean
+    from pytest_cudafork.check.state import require_clean
 
     watch = request.config.stash[SESSION].watch
     observer = watch.observer if watch is not None else None
@@ -101,7 +101,7 @@ def phantom_cuda(request: pytest.FixtureRequest) -> Iterator[PhantomCuda]:
     do not compute. Everything is as before when the test ends. Skipped where a real driver is
     already loaded in the process.
     """
-    from pytest_cudafork.phantom_fixture import phantom_for
+    from pytest_cudafork.check.phantom_fixture import phantom_for
 
     yield from phantom_for(request.config.stash[SESSION])
 
@@ -112,7 +112,7 @@ class CapturePair(Protocol):
     def __call__(
         self, create_forward_fn: Callable[..., Any], desc: Any, **options: Any
     ) -> CapturedPair:
-        """Check the pair; the options are those of ``pytest_cudafork.capture.pair``."""
+        """Check the pair; the options are those of ``capture.pair.capture_pair``."""
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def graph_backend(request: pytest.FixtureRequest) -> Iterator[GraphBackend]:
     real graphs where there is a GPU, and the software graph elsewhere. Skips the test where there
     is none of the kind that the marker names.
     """
-    from pytest_cudafork.graph_tests import backend_for_test
+    from pytest_cudafork.capture.marker import backend_for_test
 
     yield from backend_for_test(request)
 
@@ -141,8 +141,8 @@ def capture_pair(graph_backend: GraphBackend) -> Iterator[CapturePair]:
         GraphUsageError: the factory or the arguments cannot be checked.
 
     """
-    from pytest_cudafork.capture.pair import capture_pair as check
-    from pytest_cudafork.capture.tidy import let_go
+    from pytest_cudafork.capture.pair.capture_pair import capture_pair as check
+    from pytest_cudafork.capture.replay.tidy import let_go
 
     made: list[weakref.ref[Capture]] = []  # a pair that the test drops is gone at once
 

@@ -10,7 +10,8 @@ from collections.abc import Generator
 
 import pytest
 
-from pytest_cudafork import forked, markers, options, session
+from pytest_cudafork.check import session
+from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.fixtures import (
     capture_pair,
     cuda_state,
@@ -21,8 +22,9 @@ from pytest_cudafork.fixtures import (
     run_forkserver,
     run_spawned,
 )
-from pytest_cudafork.isolation import IsolationHooks
-from pytest_cudafork.session import SESSION
+from pytest_cudafork.isolate.session import forked_option
+from pytest_cudafork.isolate.session.hooks import IsolationHooks
+from pytest_cudafork.settings import markers, options
 
 __all__ = [
     "capture_pair",
@@ -52,7 +54,7 @@ def pytest_load_initial_conftests(
         early_config.known_args_namespace = namespace
     session.begin(early_config, namespace)
     result = yield
-    forked.offer_option(parser)  # all plugins are loaded by now, those of conftests too
+    forked_option.offer_option(parser)  # all plugins are loaded by now, those of conftests too
     return result
 
 
@@ -62,14 +64,14 @@ def pytest_configure(config: pytest.Config) -> None:
     markers.register(config)
     # Loaded by a conftest, the plugin comes too late for the hook above.
     state = session.begin(config, config.option)
-    isolate = forked.begin(config, state.settings.isolate)
+    isolate = forked_option.begin(config, state.settings.isolate)
     if _register_imports(config):
         isolate = None  # there is nothing to isolate
     config.pluginmanager.register(IsolationHooks(config, isolate), "cudafork-isolation")
     _register_gpus(config)
     _choose_graphs(config)
     if state.watch is not None:
-        from pytest_cudafork.check import Check
+        from pytest_cudafork.check.verdicts import Check
 
         check = Check(state, state.watch.observer)
         config.pluginmanager.register(check, "cudafork-check")
@@ -85,7 +87,7 @@ def _register_gpus(config: pytest.Config) -> None:
 
 def _choose_graphs(config: pytest.Config) -> None:
     if config.stash[SESSION].settings.graphs is not None:
-        from pytest_cudafork.graph_tests import choose_for_session
+        from pytest_cudafork.capture.marker import choose_for_session
 
         choose_for_session(config)
 
@@ -93,7 +95,7 @@ def _choose_graphs(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test marked ``graph_capture`` once with each backend."""
     if metafunc.definition.get_closest_marker("graph_capture") is not None:
-        from pytest_cudafork.graph_tests import parametrize
+        from pytest_cudafork.capture.marker import parametrize
 
         parametrize(metafunc)
 

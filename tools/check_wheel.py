@@ -117,7 +117,7 @@ def check_contents(wheel: Path) -> None:
     foreign = {name for name in top if name != PACKAGE and not name.endswith(".dist-info")}
     if foreign:
         raise WheelError(f"{wheel.name} holds {sorted(foreign)} beside {PACKAGE!r}")
-    expected = {f"{PACKAGE}/observe/native/lib/{library}" for library in NATIVE}
+    expected = {f"{PACKAGE}/observe/driver/native/lib/{library}" for library in NATIVE}
     expected |= {f"{PACKAGE}/py.typed", f"{PACKAGE}/_startup/sitecustomize.py"}
     modules = (path.relative_to(PROJECT) for path in (PROJECT / PACKAGE).rglob("*.py"))
     expected |= {module.as_posix() for module in modules}

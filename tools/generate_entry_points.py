@@ -19,7 +19,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-OUTPUT = Path(__file__).parent.parent / "pytest_cudafork/observe/native/entry_points.inc"
+OUTPUT = Path(__file__).parent.parent / "pytest_cudafork/observe/driver/native/entry_points.inc"
 
 #: Headers of the toolkit whose functions live in libcuda.so.1 too; those without GL or EGL types.
 EXTRA_HEADERS = ("cudaProfiler.h",)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 
-from pytest_cudafork.capture.backend import GraphBackend
+from pytest_cudafork.capture.interface.backend import GraphBackend
 from pytest_cudafork.errors import GraphUsageError
 
 NAMES = ("software", "cuda")

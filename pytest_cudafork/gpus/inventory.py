@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pytest_cudafork.gpus.wishes import AUTO, GpuChoice
+from pytest_cudafork.settings.gpu_requests import AUTO, GpuChoice
 
 VISIBLE_ENV = "CUDA_VISIBLE_DEVICES"
 ORDER_ENV = "CUDA_DEVICE_ORDER"
@@ -120,8 +120,8 @@ def _is_named(gpu: Gpu, name: str) -> bool:
 
 def phantom_machine(face: str) -> Machine:
     """The GPUs of a phantom's face; they have the UUIDs that its driver and its NVML give."""
-    from pytest_cudafork.observe.phantom import parse_face
-    from pytest_cudafork.observe.torch_devices import properties_of, uuid_of
+    from pytest_cudafork.observe.driver.phantom import parse_face
+    from pytest_cudafork.observe.torch.devices import properties_of, uuid_of
 
     capability, devices = parse_face(face)
     if capability is None:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pytest
 
+from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.gpus.lending import Lender, Shortage, names
-from pytest_cudafork.isolate.child_env import CHILD_ENV
-from pytest_cudafork.markers import marks_of
-from pytest_cudafork.session import SESSION
+from pytest_cudafork.isolate.session.child_env import CHILD_ENV
+from pytest_cudafork.settings.markers import marks_of
 
 if TYPE_CHECKING:
     from pytest_cudafork.gpus.lending import Lease
-    from pytest_cudafork.gpus.wishes import GpuChoice
-    from pytest_cudafork.observe.environment import EnvironmentChanges
+    from pytest_cudafork.settings.environment import EnvironmentChanges
+    from pytest_cudafork.settings.gpu_requests import GpuChoice
 
 
 class Refusal(NamedTuple):
@@ -134,7 +134,7 @@ class GpuLeases:
 
     def _show_here(self, item: pytest.Item, lease: Lease) -> None:
         """Let this process see the leased GPUs and no other until the test is over."""
-        from pytest_cudafork.observe.environment import EnvironmentChanges
+        from pytest_cudafork.settings.environment import EnvironmentChanges
 
         if self._here is not None:  # run again by another plugin
             return
@@ -165,7 +165,7 @@ class GpuLeases:
             self._lender.note_seen(lease.gpus)
         elif lease.before is not None:
             from pytest_cudafork.gpus.memory import describe, left_behind
-            from pytest_cudafork.isolate.children import children_of
+            from pytest_cudafork.isolate.session.children import children_of
 
             found = left_behind(lease.gpus, lease.before, lease.mark)
             if found:
@@ -238,8 +238,8 @@ def _warn(item: pytest.Item, text: str) -> None:
         ):
             warnings.warn_explicit(CudaForkWarning(text), None, path, (line or 0) + 1)
     except CudaForkWarning:
-        from pytest_cudafork.child_errors import ChildError
-        from pytest_cudafork.isolate.failure import report
+        from pytest_cudafork.errors import ChildError
+        from pytest_cudafork.isolate.session.failure import report
 
         failed = report(item, "teardown", ChildError(text), [])
         item.ihook.pytest_runtest_logreport(report=failed)

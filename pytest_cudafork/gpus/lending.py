@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pytest_cudafork.session import SESSION, has_real_driver
+from pytest_cudafork.check.session import SESSION, has_real_driver
 
 if TYPE_CHECKING:
     import pytest
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_cudafork.gpus.inventory import Gpu, Inventory, Machine
     from pytest_cudafork.gpus.locks import Held, LockFolder
     from pytest_cudafork.gpus.memory import Memory
-    from pytest_cudafork.gpus.wishes import GpuChoice, GpuWish
+    from pytest_cudafork.settings.gpu_requests import GpuChoice, GpuWish
 
 
 class Shortage(Exception):
@@ -111,7 +111,7 @@ class Lender:
         """The GPUs that the session may use; looked up once, for the first test that wants one."""
         if self._inventory is None:
             from pytest_cudafork.gpus.inventory import take_inventory
-            from pytest_cudafork.gpus.wishes import GpuChoice
+            from pytest_cudafork.settings.gpu_requests import GpuChoice
 
             self._inventory = take_inventory(_machine(self._config), self._choice or GpuChoice())
         return self._inventory
@@ -165,7 +165,7 @@ def _machine(config: pytest.Config) -> Machine:
 
 def _is_initialized(config: pytest.Config) -> bool:
     """Whether CUDA is initialized in this process."""
-    from pytest_cudafork.state import current_state
+    from pytest_cudafork.check.state import current_state
 
     watch = config.stash[SESSION].watch
     return (watch.observer.state() if watch is not None else current_state()).initialized

@@ -9,11 +9,11 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pytest_cudafork.imports.auditors import Auditors, Target, targets_of
-from pytest_cudafork.imports.confirm import Settled
-from pytest_cudafork.imports.discover import FoundModule
-from pytest_cudafork.imports.records import ImportRecord
-from pytest_cudafork.imports.settings import DEFAULT_TIMEOUT, AuditSettings
+from pytest_cudafork.imports.audit.auditors import Auditors, Target, targets_of
+from pytest_cudafork.imports.audit.confirm import Settled
+from pytest_cudafork.imports.audit.discover import FoundModule
+from pytest_cudafork.imports.values.records import ImportRecord
+from pytest_cudafork.imports.values.settings import DEFAULT_TIMEOUT, AuditSettings
 
 Progress = Callable[[int, int, Target], None]
 """Is told how many imports are done, of how many, and which one is waited for."""
@@ -56,19 +56,19 @@ def audit(
         RuntimeError: This is not Linux, or the real driver was asked for and there is none.
 
     """
-    from pytest_cudafork import options_imports
-    from pytest_cudafork.imports import plan
-    from pytest_cudafork.option import parse_modules
-    from pytest_cudafork.options import parse_device
+    from pytest_cudafork.imports.audit import plan
+    from pytest_cudafork.settings import import_options
+    from pytest_cudafork.settings.option import parse_modules
+    from pytest_cudafork.settings.options import parse_device
 
     _check_types(package, exclude=exclude, without=without)
-    imports = options_imports.ImportSettings(
+    imports = import_options.ImportSettings(
         packages=parse_modules(package),
         exclude=tuple(exclude),
-        without=options_imports.parse_libraries(",".join(without)),
-        timeout=options_imports.parse_seconds(str(timeout)),
-        jobs=0 if jobs is None else options_imports.parse_jobs(str(jobs)),
-        memory=options_imports.parse_size(str(memory)),
+        without=import_options.parse_libraries(",".join(without)),
+        timeout=import_options.parse_seconds(str(timeout)),
+        jobs=0 if jobs is None else import_options.parse_jobs(str(jobs)),
+        memory=import_options.parse_size(str(memory)),
     )
     found = plan.find_all(imports.packages, imports.exclude)
     with plan.usage_errors():

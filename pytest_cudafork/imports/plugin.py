@@ -12,21 +12,23 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.imports import items, plan, record_data
-from pytest_cudafork.imports.auditors import Auditors, Target, targets_of
-from pytest_cudafork.imports.baseline import Baseline, BaselineError
-from pytest_cudafork.imports.confirm import Settled
-from pytest_cudafork.imports.discover import FoundModule
-from pytest_cudafork.imports.findings import Findings
+from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.imports import items
+from pytest_cudafork.imports.audit import plan
+from pytest_cudafork.imports.audit.auditors import Auditors, Target, targets_of
+from pytest_cudafork.imports.audit.baseline import Baseline, BaselineError
+from pytest_cudafork.imports.audit.confirm import Settled
+from pytest_cudafork.imports.audit.discover import FoundModule
 from pytest_cudafork.imports.items import AUDIT, ImportItem
-from pytest_cudafork.imports.records import ImportRecord
-from pytest_cudafork.imports.summary import Line, summary_lines, write_results
-from pytest_cudafork.isolate import termination
-from pytest_cudafork.isolate.other_plugins import stop_time_limit
-from pytest_cudafork.markers import leave_alone
-from pytest_cudafork.observe.render import short_path
-from pytest_cudafork.options_imports import BASELINE, PACKAGES, WITHOUT
-from pytest_cudafork.session import SESSION
+from pytest_cudafork.imports.report.findings import Findings
+from pytest_cudafork.imports.report.summary import Line, summary_lines, write_results
+from pytest_cudafork.imports.values import record_data
+from pytest_cudafork.imports.values.records import ImportRecord
+from pytest_cudafork.isolate.session.other_plugins import stop_time_limit
+from pytest_cudafork.observe.story.words import short_path
+from pytest_cudafork.process import termination
+from pytest_cudafork.settings.import_options import BASELINE, PACKAGES, WITHOUT
+from pytest_cudafork.settings.markers import leave_alone
 
 _CARRIED = "_cudafork_import"
 """The attribute of a report under which its record travels."""

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from _pytest._code.code import TerminalRepr
 
-from pytest_cudafork.isolate import wire
+from pytest_cudafork.process import wire
 
 _SHOWN = "_cudafork_shown"
 _SUBTESTS = "_cudafork_subtests"

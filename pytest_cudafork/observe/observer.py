@@ -13,11 +13,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_cudafork.observe.driver import CudaState, Driver, ask_driver, ask_torch, judge
-from pytest_cudafork.observe.environment import EnvironmentChanges
-from pytest_cudafork.observe.ledger import OWNER_ENV, PATH_ENV, Ledger, Record
-from pytest_cudafork.observe.lineage import process_lineage
-from pytest_cudafork.observe.stacks import StackItem, stack_of
+from pytest_cudafork.observe.base.ledger import OWNER_ENV, PATH_ENV, Ledger, Record
+from pytest_cudafork.observe.base.stacks import StackItem, stack_of
+from pytest_cudafork.observe.driver.lineage import process_lineage
+from pytest_cudafork.observe.driver.probe import CudaState, Driver, ask_driver, ask_torch, judge
+from pytest_cudafork.settings.environment import EnvironmentChanges
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.witnesses import Witnesses
@@ -156,7 +156,7 @@ class Observer:
             self._fault(f"{entry}: {error!r}")
 
     def _record_touch(self, entry: str, *, again: bool, stack: list[StackItem]) -> None:
-        from pytest_cudafork.observe.native_libs import CLEAN, INITIALIZED
+        from pytest_cudafork.observe.driver.native_libs import CLEAN, INITIALIZED
 
         native = self.witnesses.native if self.witnesses is not None else None
         if self.simulated and native is not None and native.state() == CLEAN:

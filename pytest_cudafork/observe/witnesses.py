@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_cudafork.observe.native_libs import NativeWitness
-    from pytest_cudafork.observe.torch_api import Record, TorchWitness
+    from pytest_cudafork.observe.driver.native_libs import NativeWitness
+    from pytest_cudafork.observe.torch.api import Record, TorchWitness
 
 
 class WitnessError(RuntimeError):
@@ -57,7 +57,7 @@ def install(device: str, record: Record, poisoned: Callable[[], bool]) -> Witnes
             "none", ("no witness is installed; only the driver's and torch's own word is heard",)
         )
     witnesses = _real() if device == "real" else _phantom(device)
-    from pytest_cudafork.observe.torch_api import TorchWitness
+    from pytest_cudafork.observe.torch.api import TorchWitness
 
     torch = TorchWitness(device, record, witnesses.native, poisoned)
     witnesses._undo.append(torch.install())
@@ -67,7 +67,7 @@ def install(device: str, record: Record, poisoned: Callable[[], bool]) -> Witnes
 
 
 def _real() -> Witnesses:
-    from pytest_cudafork.observe import injection, native_libs
+    from pytest_cudafork.observe.driver import injection, native_libs
 
     if not native_libs.available():
         return Witnesses("torch API", (_no_native("the line of a touch"),))
@@ -79,7 +79,7 @@ def _real() -> Witnesses:
 
 
 def _phantom(face: str) -> Witnesses:
-    from pytest_cudafork.observe import native_libs, phantom
+    from pytest_cudafork.observe.driver import native_libs, phantom
 
     try:
         witness = phantom.install(face)
@@ -91,6 +91,6 @@ def _phantom(face: str) -> Witnesses:
 
 
 def _no_native(what: str) -> str:
-    from pytest_cudafork.observe import native_libs
+    from pytest_cudafork.observe.driver import native_libs
 
     return f"{what} by anything but torch: {native_libs.why_not()}"

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from pytest_cudafork.options import Settings
+from pytest_cudafork.settings.options import Settings
 
 
 def graph_line(settings: Settings, items: Iterable[pytest.Item]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_cudafork.options import Settings
+from pytest_cudafork.settings.options import Settings
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.observer import Observer

@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_cudafork.observe.ledger import Record
-from pytest_cudafork.options import Settings
+from pytest_cudafork.observe.base.ledger import Record
 from pytest_cudafork.report.header import limits_of
+from pytest_cudafork.settings.options import Settings
 
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_cudafork.check import Check
-    from pytest_cudafork.findings import Finding
+    from pytest_cudafork.check.findings import Finding
+    from pytest_cudafork.check.verdicts import Check
     from pytest_cudafork.observe.observer import Observer
-    from pytest_cudafork.observe.stories import History
-    from pytest_cudafork.observe.touch import Touch
+    from pytest_cudafork.observe.story.stories import History
+    from pytest_cudafork.observe.story.touch import Touch
 
 TITLE = "CUDA and fork"
 _MOST_PLACES = 10
@@ -105,8 +105,8 @@ def _write_stories(
     advice: bool,
 ) -> None:
     # Late: most sessions have nothing to tell.
-    from pytest_cudafork.observe.render import indent
-    from pytest_cudafork.observe.stories import History
+    from pytest_cudafork.observe.story.stories import History
+    from pytest_cudafork.observe.story.words import indent
 
     history = History(records)
     for line in summary_lines(history, advice=advice):
@@ -123,7 +123,7 @@ def summary_lines(history: History, *, advice: bool = True) -> list[str]:
 
     ``advice`` is left out where a failure has given it.
     """
-    from pytest_cudafork.observe.render import headline, indent, touch_lines
+    from pytest_cudafork.observe.story.words import headline, indent, touch_lines
 
     lines: list[str] = []
     places: dict[str, list[Touch]] = {}

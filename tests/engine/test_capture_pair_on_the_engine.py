@@ -16,7 +16,7 @@ from sample_engine.model_runner import ModelRunner
 from tests.engine.support import config_of, model_folder
 
 cudafork = pytest.importorskip("pytest_cudafork")
-pytest.importorskip("pytest_cudafork.capture.pair")
+pytest.importorskip("pytest_cudafork.capture.pair.capture_pair")
 
 LENGTHS = ([40, 3], [7, 61], [1, 2])
 BACKENDS = pytest.mark.graph_capture(backends=["software", "cuda"])

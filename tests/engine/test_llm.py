@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.observe import native_libs
+from pytest_cudafork.observe.driver import native_libs
 from sample_engine import LLM, EngineConfig, SamplingParams
 from sample_engine.errors import ConfigError, EngineDeadError, PromptError, RemoteError
 from sample_engine.request import FinishReason, RequestOutput
@@ -378,7 +378,7 @@ def test_a_program_that_forgets_its_engine_ends_and_leaves_nothing() -> None:
 
 
 TOUCHED = """
-from pytest_cudafork.observe import phantom
+from pytest_cudafork.observe.driver import phantom
 phantom.install("sm_90")
 import ctypes, sys
 from sample_engine import LLM, SamplingParams

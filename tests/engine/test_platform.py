@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.observe import native_libs
+from pytest_cudafork.observe.driver import native_libs
 from sample_engine import platform
 from sample_engine.errors import ConfigError
 from sample_engine.platform import Gpu, Gpus, parse_smi, visible_gpus
@@ -97,7 +97,7 @@ def test_a_value_that_shows_nothing_is_the_reason() -> None:
 
 
 PHANTOM = """
-from pytest_cudafork.observe import phantom
+from pytest_cudafork.observe.driver import phantom
 phantom.install("sm_90x2")
 import ctypes, json
 from sample_engine import platform as p

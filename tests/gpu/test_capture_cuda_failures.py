@@ -122,7 +122,7 @@ def user_function(tmp_path: Path, body: str) -> tuple[Any, str]:
 def test_a_capture_that_fails_names_the_line(
     backend: CudaBackend, tmp_path: Path, body: str
 ) -> None:
-    from pytest_cudafork.capture.backend import CaptureFailedError
+    from pytest_cudafork.capture.interface.backend import CaptureFailedError
 
     fn, place = user_function(tmp_path, body)
     with pytest.raises(CaptureFailedError) as caught:
@@ -138,7 +138,7 @@ def test_a_capture_that_fails_names_the_line(
 def test_a_wait_for_the_gpu_is_told_in_the_users_words(
     backend: CudaBackend, tmp_path: Path
 ) -> None:
-    from pytest_cudafork.capture.backend import CaptureFailedError
+    from pytest_cudafork.capture.interface.backend import CaptureFailedError
 
     fn, _ = user_function(tmp_path, FAILING["item"])
     with pytest.raises(CaptureFailedError) as caught:
@@ -148,7 +148,7 @@ def test_a_wait_for_the_gpu_is_told_in_the_users_words(
 
 
 def test_unjoined_work_is_told_as_such(backend: CudaBackend, tmp_path: Path) -> None:
-    from pytest_cudafork.capture.backend import CaptureFailedError
+    from pytest_cudafork.capture.interface.backend import CaptureFailedError
 
     fn, _ = user_function(tmp_path, FAILING["unjoined"])
     with pytest.raises(CaptureFailedError) as caught:
@@ -175,7 +175,7 @@ def test_an_error_of_the_users_own_passes(backend: CudaBackend, error: type[Base
 def test_a_pool_survives_a_capture_that_failed(backend: CudaBackend, tmp_path: Path) -> None:
     import torch
 
-    from pytest_cudafork.capture.backend import CaptureFailedError
+    from pytest_cudafork.capture.interface.backend import CaptureFailedError
 
     pool = backend.new_pool()
     x = torch.ones(8, device="cuda")
@@ -194,7 +194,7 @@ def test_a_pool_survives_a_capture_that_failed(backend: CudaBackend, tmp_path: P
 def test_failing_again_and_again_keeps_no_memory(backend: CudaBackend, tmp_path: Path) -> None:
     import torch
 
-    from pytest_cudafork.capture.backend import CaptureFailedError
+    from pytest_cudafork.capture.interface.backend import CaptureFailedError
 
     fn, _ = user_function(
         tmp_path, "y = torch.ones(1 << 24, device='cuda')\ny.sum().item()  # here"
@@ -216,7 +216,7 @@ def test_failing_again_and_again_keeps_no_memory(backend: CudaBackend, tmp_path:
 def test_a_stream_that_is_being_captured_is_refused_and_left_alone(backend: CudaBackend) -> None:
     import torch
 
-    from pytest_cudafork.capture.backend import CaptureFailedError
+    from pytest_cudafork.capture.interface.backend import CaptureFailedError
 
     x = torch.ones(8, device="cuda")
     graph = torch.cuda.CUDAGraph()
@@ -234,7 +234,7 @@ def test_a_stream_that_is_being_captured_is_refused_and_left_alone(backend: Cuda
 def test_a_capture_of_a_capture_is_refused(backend: CudaBackend) -> None:
     import torch
 
-    from pytest_cudafork.capture.backend import CaptureFailedError
+    from pytest_cudafork.capture.interface.backend import CaptureFailedError
 
     x = torch.ones(8, device="cuda")
     with pytest.raises(CaptureFailedError, match="under way"):
@@ -261,7 +261,7 @@ def test_work_on_the_default_stream_is_found_or_refused(backend: CudaBackend) ->
     """It depends on how the captured stream was made whether CUDA refuses it."""
     import torch
 
-    from pytest_cudafork.capture.backend import CaptureFailedError
+    from pytest_cudafork.capture.interface.backend import CaptureFailedError
 
     x, out = torch.ones(8, device="cuda"), torch.zeros(8, device="cuda")
 
@@ -320,7 +320,7 @@ def test_memory_from_another_stream_that_the_graph_uses_is_outside_its_pool(
 def test_a_freed_input_is_named_before_the_replay_reads_it(backend: CudaBackend) -> None:
     import torch
 
-    from pytest_cudafork.capture.backend import ReplayFailedError
+    from pytest_cudafork.capture.interface.backend import ReplayFailedError
 
     held = {"x": torch.ones(8, device="cuda")}
 
@@ -341,7 +341,7 @@ def test_a_freed_input_is_named_before_the_replay_reads_it(backend: CudaBackend)
 def test_a_workspace_that_was_resized_is_named(backend: CudaBackend) -> None:
     import torch
 
-    from pytest_cudafork.capture.backend import ReplayFailedError
+    from pytest_cudafork.capture.interface.backend import ReplayFailedError
 
     workspace, x = torch.zeros(8, device="cuda"), torch.ones(8, device="cuda")
     graph = backend.capture(lambda: workspace.copy_(x))
@@ -354,7 +354,7 @@ def test_a_workspace_that_was_resized_is_named(backend: CudaBackend) -> None:
 def test_host_memory_of_a_copy_that_is_gone_is_named(backend: CudaBackend) -> None:
     import torch
 
-    from pytest_cudafork.capture.backend import CaptureFailedError, ReplayFailedError
+    from pytest_cudafork.capture.interface.backend import CaptureFailedError, ReplayFailedError
 
     out = torch.zeros(4, device="cuda")
 
@@ -373,7 +373,7 @@ def test_host_memory_of_a_copy_that_is_gone_is_named(backend: CudaBackend) -> No
 def test_replaying_what_was_reset_is_told(backend: CudaBackend) -> None:
     import torch
 
-    from pytest_cudafork.capture.backend import ReplayFailedError
+    from pytest_cudafork.capture.interface.backend import ReplayFailedError
 
     x = torch.ones(8, device="cuda")
     graph = backend.capture(lambda: x * 2)

@@ -253,8 +253,8 @@ def test_random_numbers_advance_from_replay_to_replay(backend: CudaBackend) -> N
 def test_a_registered_generator_advances_and_another_one_is_named(backend: CudaBackend) -> None:
     import torch
 
-    from pytest_cudafork.capture.backend import CaptureFailedError
     from pytest_cudafork.capture.cuda.backend import CudaBackend
+    from pytest_cudafork.capture.interface.backend import CaptureFailedError
 
     own = torch.Generator("cuda").manual_seed(7)
 

@@ -15,7 +15,7 @@ import warnings
 import torch
 
 from pytest_cudafork import {error}, assert_replay_equals_eager
-from pytest_cudafork.capture.pair import capture_pair
+from pytest_cudafork.capture.pair.capture_pair import capture_pair
 
 warnings.simplefilter("error")
 table, index = torch.ones(4, device="cuda"), torch.zeros(2, dtype=torch.int64, device="cuda")

@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[2]
 RACE = """
 import ctypes, os, sys, threading
 import torch
-from pytest_cudafork.observe.ledger import Ledger
+from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.observer import WatchSettings
-from pytest_cudafork.watch import Watch
+from pytest_cudafork.check.watch import Watch
 
 path = sys.argv[1]
 Ledger(path).create()

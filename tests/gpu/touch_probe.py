@@ -13,9 +13,9 @@ import sys
 import tempfile
 from typing import Any
 
+from pytest_cudafork.check.watch import Watch
 from pytest_cudafork.observe.observer import WatchSettings
-from pytest_cudafork.observe.stories import History
-from pytest_cudafork.watch import Watch
+from pytest_cudafork.observe.story.stories import History
 from tests.gpu.touch_cases import CASES, Case
 
 _NOT_INITIALIZED = 3

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_cudafork.imports.import_graph import ImportGraph, build_graph
-from pytest_cudafork.imports.records import ImportRecord, Verdict
-from pytest_cudafork.observe.touch import Touch
+from pytest_cudafork.imports.graph.import_graph import ImportGraph, build_graph
+from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.observe.story.touch import Touch
 
 
 class Module(NamedTuple):

@@ -18,16 +18,16 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.observe import native_libs
+from pytest_cudafork.observe.driver import native_libs
 
-ROOT = Path(native_libs.__file__).parents[2]
+ROOT = Path(native_libs.__file__).parents[3]
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
 needs_libraries = pytest.mark.skipif(not native_libs.available(), reason=native_libs.why_not())
 
 PRELUDE = """\
 import ctypes, json, os, sys, threading
-from pytest_cudafork.observe import injection, native_libs, phantom
+from pytest_cudafork.observe.driver import injection, native_libs, phantom
 """
 
 

@@ -18,7 +18,7 @@ from types import ModuleType
 import pytest
 
 from pytest_cudafork import errors
-from pytest_cudafork.observe.after_import import after_import
+from pytest_cudafork.observe.base.after_import import after_import
 
 NAME = "cudafork_watched"
 

@@ -266,8 +266,8 @@ def test_a_profiler_at_work_already_is_no_error(monkeypatch: pytest.MonkeyPatch)
 def test_without_cuda_it_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from pytest_cudafork.capture.backend import CaptureFailedError
     from pytest_cudafork.capture.cuda.backend import CudaBackend
+    from pytest_cudafork.capture.interface.backend import CaptureFailedError
 
     monkeypatch.setattr(torch.version, "cuda", None)
     backend = CudaBackend()

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.pair import capture_pair  # noqa: E402
+from pytest_cudafork.capture.pair.capture_pair import capture_pair  # noqa: E402
 
 
 class GraphMode(enum.Enum):

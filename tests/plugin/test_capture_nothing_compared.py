@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork import CapturePairError, GraphUsageError, ReplayDiffersError  # noqa: E402
 from pytest_cudafork import assert_replay_equals_eager as compare  # noqa: E402
-from pytest_cudafork.capture.lines import place  # noqa: E402
-from pytest_cudafork.capture.pair import capture_pair  # noqa: E402
+from pytest_cudafork.capture.interface.lines import place  # noqa: E402
+from pytest_cudafork.capture.pair.capture_pair import capture_pair  # noqa: E402
 
 X = torch.tensor([1.0, 2.0, 3.0, 4.0])
 

@@ -14,9 +14,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork import CapturePairError, GraphUsageError  # noqa: E402
-from pytest_cudafork.capture import pair as pair_module  # noqa: E402
-from pytest_cudafork.capture.lines import place  # noqa: E402
-from pytest_cudafork.capture.pair import CapturedPair, capture_pair  # noqa: E402
+from pytest_cudafork.capture.interface.lines import place  # noqa: E402
+from pytest_cudafork.capture.pair import capture_pair as pair_module  # noqa: E402
+from pytest_cudafork.capture.pair.capture_pair import CapturedPair, capture_pair  # noqa: E402
 from tests.plugin.capture_support import Desc, Mode  # noqa: E402
 
 

@@ -11,10 +11,10 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork import CapturePairError, GraphCaptureError, ReplayDiffersError  # noqa: E402
 from pytest_cudafork import assert_replay_equals_eager as compare  # noqa: E402
-from pytest_cudafork.capture.lines import place  # noqa: E402
-from pytest_cudafork.capture.pair import capture_pair  # noqa: E402
-from pytest_cudafork.capture.rollback import Held, as_before  # noqa: E402
-from pytest_cudafork.capture.state_tree import walk  # noqa: E402
+from pytest_cudafork.capture.interface.lines import place  # noqa: E402
+from pytest_cudafork.capture.pair.capture_pair import capture_pair  # noqa: E402
+from pytest_cudafork.capture.state.rollback import Held, as_before  # noqa: E402
+from pytest_cudafork.capture.state.state_tree import walk  # noqa: E402
 
 X = torch.ones(4)
 

@@ -17,7 +17,7 @@ from pytest_cudafork import (  # noqa: E402
     ReplayDiffersError,
     assert_replay_equals_eager,
 )
-from pytest_cudafork.capture.compare import Tolerance, difference  # noqa: E402
+from pytest_cudafork.capture.state.compare import Tolerance, difference  # noqa: E402
 
 
 def check(fn: Any, inputs: Any = (), **options: Any) -> Any:

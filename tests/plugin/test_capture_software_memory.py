@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.backend import ReplayFailedError  # noqa: E402
+from pytest_cudafork.capture.interface.backend import ReplayFailedError  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 
 

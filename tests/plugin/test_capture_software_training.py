@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
-from pytest_cudafork.capture.backend import CaptureFailedError  # noqa: E402
+from pytest_cudafork.capture.interface.backend import CaptureFailedError  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {

@@ -48,7 +48,7 @@ finally:
 
 INTERPRETED = type(tl.standard.sum).__name__ == "InterpretedFunction"
 
-from pytest_cudafork.capture.backend import CaptureFailedError  # noqa: E402
+from pytest_cudafork.capture.interface.backend import CaptureFailedError  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 
 

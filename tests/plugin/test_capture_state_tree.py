@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture import state_tree  # noqa: E402
-from pytest_cudafork.capture.aliasing import Allowed, shared_memory, shared_objects  # noqa: E402
-from pytest_cudafork.capture.snapshot import How, Snapshot, changes  # noqa: E402
-from pytest_cudafork.capture.state_tree import (  # noqa: E402
+from pytest_cudafork.capture.state import state_tree  # noqa: E402
+from pytest_cudafork.capture.state.aliasing import Allowed, shared_memory, shared_objects  # noqa: E402
+from pytest_cudafork.capture.state.snapshot import How, Snapshot, changes  # noqa: E402
+from pytest_cudafork.capture.state.state_tree import (  # noqa: E402
     Kind,
     TooManyObjectsError,
     closure_of,

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork import CapturePairError, GraphUsageError  # noqa: E402
 from pytest_cudafork import assert_replay_equals_eager as compare  # noqa: E402
-from pytest_cudafork.capture.pair import capture_pair  # noqa: E402
+from pytest_cudafork.capture.pair.capture_pair import capture_pair  # noqa: E402
 from tests.plugin.capture_support import Desc, Mode  # noqa: E402
 
 X = torch.ones(4)

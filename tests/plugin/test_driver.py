@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.observe.driver import (
+from pytest_cudafork.observe.driver.probe import (
     CudaState,
     Driver,
     DriverAnswer,
@@ -55,7 +55,7 @@ int cuDeviceGetCount(int *n) { *n = 1; return ready ? 0 : 3; }
 """
 ASK = """
     import ctypes, sys
-    from pytest_cudafork.observe.driver import ask_driver
+    from pytest_cudafork.observe.driver.probe import ask_driver
     library = ctypes.CDLL(sys.argv[1])
     print(ask_driver().driver.value)
     if hasattr(library, "cuInit"):
@@ -68,7 +68,7 @@ ASK = """
 def test_without_a_driver_the_answer_is_not_loaded_and_nothing_is_loaded() -> None:
     out = run(
         """
-        from pytest_cudafork.observe.driver import ask_driver
+        from pytest_cudafork.observe.driver.probe import ask_driver
         print(ask_driver().driver.value)
         print("libcuda" in open("/proc/self/maps").read())
         """
@@ -142,7 +142,9 @@ def test_a_process_forked_before_the_record_began_is_not_observable(tmp_path: Pa
 
 
 def test_an_execd_process_is_known_not_to_be_forked() -> None:
-    out = run("from pytest_cudafork.observe.driver import forked_without_exec as f; print(f())")
+    out = run(
+        "from pytest_cudafork.observe.driver.probe import forked_without_exec as f; print(f())"
+    )
     assert out == "False"
 
 

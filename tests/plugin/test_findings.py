@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_cudafork.check.findings import Finding, find, reported_ids
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
-from pytest_cudafork.findings import Finding, find, reported_ids
-from pytest_cudafork.options import Level
+from pytest_cudafork.settings.options import Level
 
 PYTEST, CHILD = 10, 11
 

@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
+from pytest_cudafork.check.guard import ForkVerdict, Rules, Watched, allowed_module, install
 from pytest_cudafork.errors import CudaForkError
-from pytest_cudafork.guard import ForkVerdict, Rules, Watched, allowed_module, install
-from pytest_cudafork.observe.driver import CudaState, Driver, Verdict
+from pytest_cudafork.observe.driver.probe import CudaState, Driver, Verdict
 from tests.plugin.helpers import (
     check,
     counts,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.forked import decide
+from pytest_cudafork.isolate.session.forked_option import decide
 from tests.plugin.helpers import assert_no_crash, failure, outcomes, run_session
 
 # pytest-forked may be installed beside us, but autoload is off in these sessions.

@@ -24,8 +24,8 @@ from pytest_cudafork.gpus.inventory import (
     visible_gpus,
 )
 from pytest_cudafork.gpus.nvml import Nvml, NvmlError, open_nvml
-from pytest_cudafork.gpus.wishes import parse_gpus
-from pytest_cudafork.observe import native_libs
+from pytest_cudafork.observe.driver import native_libs
+from pytest_cudafork.settings.gpu_requests import parse_gpus
 
 FOUR = tuple(Gpu(number, f"GPU-{number}a{number}b-00") for number in range(4))
 MIGS = (Gpu(0, "MIG-11", mig=True), Gpu(0, "MIG-12", mig=True))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.gpus.wishes import (
+from pytest_cudafork.settings.gpu_requests import (
     SIGNATURE,
     WAIT_SECONDS,
     GpuChoice,
@@ -19,7 +19,7 @@ from pytest_cudafork.gpus.wishes import (
     parse_gpus,
     read_gpus_mark,
 )
-from pytest_cudafork.markers import MARKERS
+from pytest_cudafork.settings.markers import MARKERS
 
 NUMBERS = st.integers(min_value=0, max_value=999_999)
 UUIDS = st.from_regex(r"(GPU|MIG)-[0-9a-f]{2,8}(-[0-9a-f]{4}){0,3}", fullmatch=True)

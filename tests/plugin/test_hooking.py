@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.observe.hooking import calling_stack, hook
-from pytest_cudafork.observe.undo import UndoStack
+from pytest_cudafork.observe.base.hooking import calling_stack, hook
+from pytest_cudafork.observe.base.undo import UndoStack
 
 NAMES = ("alpha", "beta", "gamma", "delta", "self", "args", "kwargs")
 KINDS = (

@@ -11,11 +11,11 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.imports import reach
-from pytest_cudafork.imports.advice import Advice, advice_lines, advise_all
-from pytest_cudafork.imports.import_graph import Edge, EdgeKind, ImportGraph
-from pytest_cudafork.imports.records import ImportRecord, Verdict
-from pytest_cudafork.imports.trails import Body
+from pytest_cudafork.imports.graph import reach
+from pytest_cudafork.imports.graph.cuts import Advice, advice_lines, advise_all
+from pytest_cudafork.imports.graph.import_graph import Edge, EdgeKind, ImportGraph
+from pytest_cudafork.imports.graph.trails import Body
+from pytest_cudafork.imports.values.records import ImportRecord, Verdict
 from tests.plugin.imports_graph_support import audit, touch_with
 
 TOUCH = "import cuda_stub\ncuda_stub.touch()"

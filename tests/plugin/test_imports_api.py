@@ -11,8 +11,8 @@ import pytest
 
 import pytest_cudafork
 from pytest_cudafork import ImportRecord, ImportVerdict, audit
-from pytest_cudafork.options_imports import ImportSettings, check
-from pytest_cudafork.session import has_real_driver
+from pytest_cudafork.check.session import has_real_driver
+from pytest_cudafork.settings.import_options import ImportSettings, check
 from tests.plugin.helpers import needs_torch
 from tests.plugin.imports_support import (
     SHOP,

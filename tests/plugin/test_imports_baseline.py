@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.imports.baseline import (
+from pytest_cudafork.imports.audit.baseline import (
     SHELL_UPDATE_OPTION,
     Baseline,
     BaselineError,
     Entry,
     entry_of,
 )
-from pytest_cudafork.imports.records import ImportRecord, Verdict
-from pytest_cudafork.observe.touch import Touch
+from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.observe.story.touch import Touch
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cudafork.imports.cli import main
-from pytest_cudafork.imports.record_data import from_plain, to_plain
-from pytest_cudafork.options_imports import IMPORT_OPTIONS
+from pytest_cudafork.imports.command_line import main
+from pytest_cudafork.imports.values.record_data import from_plain, to_plain
+from pytest_cudafork.settings.import_options import IMPORT_OPTIONS
 from tests.plugin.imports_support import (
     SHOP,
     SHOP_VERDICTS,

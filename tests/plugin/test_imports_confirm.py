@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.imports.confirm import (
+from pytest_cudafork.imports.audit.confirm import (
     MOST_CRASHES,
     MOST_ERRORS,
     SAMPLE,
@@ -20,9 +20,9 @@ from pytest_cudafork.imports.confirm import (
     agree,
     sample_order,
 )
-from pytest_cudafork.imports.records import ImportRecord, Verdict
-from pytest_cudafork.imports.verdicts import OVER_MEMORY
-from pytest_cudafork.observe.touch import Touch
+from pytest_cudafork.imports.audit.verdicts import OVER_MEMORY
+from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.observe.story.touch import Touch
 from tests.plugin.imports_support import TOUCH, audit_here, verdicts_of, write_package
 
 

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_cudafork.imports.discover import FoundModule, UnknownPackage, find_modules
-from pytest_cudafork.imports.plan import find_all
+from pytest_cudafork.imports.audit.discover import FoundModule, UnknownPackage, find_modules
+from pytest_cudafork.imports.audit.plan import find_all
 from tests.plugin.imports_support import write_package
 
 ABI = EXTENSION_SUFFIXES[0]

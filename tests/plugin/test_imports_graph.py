@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.imports import static_imports
-from pytest_cudafork.imports.import_graph import EdgeKind, ImportGraph, build_graph
-from pytest_cudafork.imports.records import ImportRecord, Verdict
-from pytest_cudafork.imports.static_imports import imports_of
+from pytest_cudafork.imports.graph import static_imports
+from pytest_cudafork.imports.graph.import_graph import EdgeKind, ImportGraph, build_graph
+from pytest_cudafork.imports.graph.static_imports import imports_of
+from pytest_cudafork.imports.values.records import ImportRecord, Verdict
 from tests.plugin.imports_graph_support import (
     Module,
     audit,

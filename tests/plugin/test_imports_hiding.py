@@ -20,8 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.imports.hiding import AlreadyImported, hide, modules_of
-from pytest_cudafork.observe.after_import import after_import
+from pytest_cudafork.imports.worker.hiding import AlreadyImported, hide, modules_of
+from pytest_cudafork.observe.base.after_import import after_import
 
 
 class Shelf:
@@ -273,7 +273,7 @@ def test_a_refused_name_leaves_no_trace() -> None:
 def test_it_holds_in_a_forked_child_and_in_a_fresh_interpreter(shelf: Shelf) -> None:
     code = """
         import os, sys
-        from pytest_cudafork.imports.hiding import hide
+        from pytest_cudafork.imports.worker.hiding import hide
         hide(["hidden_lib", "shown_lib.sub"])
         pid = os.fork()
         if pid:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pytest_cudafork import ImportRecord
-from pytest_cudafork.imports import auditor
-from pytest_cudafork.imports.story import story_lines
+from pytest_cudafork.imports.audit import auditor
+from pytest_cudafork.imports.report.story import story_lines
 from tests.plugin.imports_support import (
     TOUCH,
     XDIST,

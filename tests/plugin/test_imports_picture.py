@@ -15,14 +15,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import pytest_cudafork.imports
-from pytest_cudafork.imports.advice import advise_all
-from pytest_cudafork.imports.import_graph import ImportGraph
-from pytest_cudafork.imports.picture import _embedded, _quoted, next_hops, write_dot, write_html
-from pytest_cudafork.imports.records import ImportRecord, Verdict
+import pytest_cudafork.imports.graph
+from pytest_cudafork.imports.graph.cuts import advise_all
+from pytest_cudafork.imports.graph.import_graph import ImportGraph
+from pytest_cudafork.imports.graph.picture import (
+    _embedded,
+    _quoted,
+    next_hops,
+    write_dot,
+    write_html,
+)
+from pytest_cudafork.imports.values.records import ImportRecord, Verdict
 from tests.plugin.imports_graph_support import audit, touch_with
 
-ASSETS = Path(pytest_cudafork.imports.__file__).parent / "assets"
+ASSETS = Path(pytest_cudafork.imports.graph.__file__).parent / "assets"
 TOUCH = "import cuda_stub\ncuda_stub.touch()"
 FILES = {
     "lib.py": TOUCH,

@@ -11,7 +11,7 @@ import uuid
 
 import pytest
 
-from pytest_cudafork.session import has_real_driver
+from pytest_cudafork.check.session import has_real_driver
 from tests.plugin.imports_support import (
     SHOP,
     SHOP_VERDICTS,
@@ -161,7 +161,7 @@ def test_together_with_the_check_each_says_its_own(shop: pytest.Pytester) -> Non
 
 
 def test_a_package_that_the_session_itself_uses(pytester: pytest.Pytester) -> None:
-    session = run_audit(pytester, "--cuda-fork-imports=json,pytest_cudafork.observe.touch")
+    session = run_audit(pytester, "--cuda-fork-imports=json,pytest_cudafork.observe.story.touch")
     assert set(session.verdicts.values()) == {"clean"}
     assert "json.decoder" in session.verdicts
 

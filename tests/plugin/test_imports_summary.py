@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from pytest_cudafork import ImportRecord, ImportVerdict
-from pytest_cudafork.imports.baseline import Baseline, Entry
-from pytest_cudafork.imports.confirm import Settled
-from pytest_cudafork.imports.discover import FoundModule, find_modules
-from pytest_cudafork.imports.findings import Findings
-from pytest_cudafork.imports.outcomes import Outcome, outcome_of
-from pytest_cudafork.imports.summary import summary_lines
-from pytest_cudafork.observe.touch import Touch
-from pytest_cudafork.options_imports import ImportSettings
+from pytest_cudafork.imports.audit.baseline import Baseline, Entry
+from pytest_cudafork.imports.audit.confirm import Settled
+from pytest_cudafork.imports.audit.discover import FoundModule, find_modules
+from pytest_cudafork.imports.report.findings import Findings
+from pytest_cudafork.imports.report.summary import summary_lines
+from pytest_cudafork.imports.values.outcomes import Outcome, outcome_of
+from pytest_cudafork.observe.story.touch import Touch
+from pytest_cudafork.settings.import_options import ImportSettings
 from tests.plugin.imports_support import TOUCH, audit_here, write_package
 
 V = ImportVerdict

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from pytest_cudafork import ImportRecord
-from pytest_cudafork.imports import threads
-from pytest_cudafork.imports.baseline import Baseline, Entry
-from pytest_cudafork.imports.cli import main
-from pytest_cudafork.imports.record_data import from_plain, to_plain
-from pytest_cudafork.imports.records import Verdict
-from pytest_cudafork.imports.threads import Patience, RunningThread, Threads
+from pytest_cudafork.imports.audit.baseline import Baseline, Entry
+from pytest_cudafork.imports.command_line import main
+from pytest_cudafork.imports.values.record_data import from_plain, to_plain
+from pytest_cudafork.imports.values.records import Verdict
+from pytest_cudafork.imports.worker import threads
+from pytest_cudafork.imports.worker.threads import Patience, RunningThread, Threads
 from tests.plugin.helpers import needs_torch
 from tests.plugin.imports_support import TOUCH, audit_here, verdicts_of, write_package
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import pytest_cudafork
-from pytest_cudafork.imports import unbuilt
-from pytest_cudafork.observe import native_libs
+from pytest_cudafork.imports.audit import unbuilt
+from pytest_cudafork.observe.driver import native_libs
 from tests.plugin.imports_support import command_line, write_package
 
 PROJECT = Path(pytest_cudafork.__file__).parent.parent

@@ -66,7 +66,7 @@ def test_a_conftest_that_touches_before_it_loads_the_plugin_is_said_to_be_unseen
     pytester: pytest.Pytester,
 ) -> None:
     # Without the plugin there is no driver to touch here, so the conftest brings one.
-    from pytest_cudafork.observe.native_libs import PHANTOM_DRIVER
+    from pytest_cudafork.observe.driver.native_libs import PHANTOM_DRIVER
 
     pytester.makeconftest(
         f"import ctypes\nctypes.CDLL({str(PHANTOM_DRIVER)!r}).cuInit(0)\n"

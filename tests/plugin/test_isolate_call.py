@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.child_errors import ChildCrashed, ChildError, ChildExit, ChildTimeout
+from pytest_cudafork.errors import ChildCrashed, ChildError, ChildExit, ChildTimeout
 from pytest_cudafork.fixtures import RunInChild
 from tests.plugin.isolation_support import is_gone
 
@@ -113,7 +113,7 @@ def test_a_crash_shows_the_stack_where_a_library_has_taken_the_signal_before(
         import signal
 
         import pytest
-        from pytest_cudafork.child_errors import ChildCrashed
+        from pytest_cudafork.errors import ChildCrashed
 
         def reads_null():
             ctypes.string_at(0)

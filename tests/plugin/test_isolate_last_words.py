@@ -15,20 +15,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.isolate import (
-    failure,
-    last_words,
+from pytest_cudafork.isolate.session import failure, received
+from pytest_cudafork.process import (
+    hang_stacks,
     launch,
     leftovers,
     native_stacks,
-    received,
-    supervise,
+    supervision,
     termination,
     wire,
 )
 
 
-def ending(**changes: Any) -> supervise.Ending:
+def ending(**changes: Any) -> supervision.Ending:
     """Return the end of a child that was as it should be, with changes."""
     fields: dict[str, Any] = {
         "exitcode": 0,
@@ -39,7 +38,7 @@ def ending(**changes: Any) -> supervise.Ending:
         "stacks": "",
         "seconds": 1.0,
     }
-    return supervise.Ending(**{**fields, **changes})
+    return supervision.Ending(**{**fields, **changes})
 
 
 def report(when: str, outcome: str = "passed") -> pytest.TestReport:
@@ -178,7 +177,7 @@ def test_a_process_with_faulthandler_writes_its_stacks(first: str) -> None:
         try:
             if "STOP" in first:
                 os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-            assert last_words.ask(process.pid)
+            assert hang_stacks.ask(process.pid)
             _, written = process.communicate(timeout=20)
         finally:
             process.kill()
@@ -189,7 +188,7 @@ def test_a_process_with_faulthandler_writes_its_stacks(first: str) -> None:
 def test_a_process_without_faulthandler_is_left_alone() -> None:
     with start("import time; print('up', flush=True); time.sleep(100)") as process:
         try:
-            assert not last_words.ask(process.pid)
+            assert not hang_stacks.ask(process.pid)
             assert process.poll() is None
             assert "time.sleep(100)" in native_stacks.program_of(process.pid)
             deadline = time.monotonic() + 10  # it may not have got to it
@@ -203,7 +202,7 @@ def test_a_process_without_faulthandler_is_left_alone() -> None:
 def test_nothing_is_known_of_a_process_that_is_gone() -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
-    assert not last_words.ask(process.pid)
+    assert not hang_stacks.ask(process.pid)
     assert native_stacks.program_of(process.pid) == ""
     assert native_stacks.thread_states(process.pid) == ""
 
@@ -255,7 +254,7 @@ def test_a_child_that_cannot_be_killed_does_not_stop_the_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # stands for a process that hangs in a driver, which no test can make
-    monkeypatch.setattr(supervise, "_KILL_SECONDS", 0.2)
+    monkeypatch.setattr(supervision, "_KILL_SECONDS", 0.2)
     monkeypatch.setattr(leftovers, "_KILL_SECONDS", 0.2)
     ours, theirs = socket.socketpair()
     cookie = wire.new_cookie()
@@ -271,7 +270,7 @@ def test_a_child_that_cannot_be_killed_does_not_stop_the_session(
         with monkeypatch.context() as patch:
             patch.setattr(os, "kill", lambda *rest: None)
             patch.setattr(os, "killpg", lambda *rest: None)
-            ended = supervise.Supervisor(running).watch(lambda *rest: supervise.Said.MORE, 0.2)
+            ended = supervision.Supervisor(running).watch(lambda *rest: supervision.Said.MORE, 0.2)
         process.kill()
     assert ended is not None
     assert (ended.stuck, ended.timed_out) == (True, True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cudafork.isolate import leftovers
+from pytest_cudafork.process import leftovers
 from tests.plugin.death_support import METHODS, headline, run_deaths
 from tests.plugin.helpers import needs_torch
 from tests.plugin.isolation_support import is_gone
@@ -123,7 +123,7 @@ def cookie() -> bytes:
 
 def start(cookie: bytes, code: str) -> subprocess.Popen[str]:
     """Start a process that wears the mark of a cookie and runs the code."""
-    text = "import os, sys, time; from pytest_cudafork.isolate import leftovers\n"
+    text = "import os, sys, time; from pytest_cudafork.process import leftovers\n"
     text += f"leftovers.wear({cookie!r})\n{code}\nprint('up', flush=True); time.sleep(100)"
     process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -218,7 +218,7 @@ def test_torchs_files_of_dead_processes_are_removed_and_no_others(
 def test_a_limit_that_is_set_low_already_is_left_alone() -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_RTTIME, (5000, 5000))\n"
-        "from pytest_cudafork.isolate import leftovers; leftovers.wear(bytes(16))\n"
+        "from pytest_cudafork.process import leftovers; leftovers.wear(bytes(16))\n"
         "print(resource.getrlimit(resource.RLIMIT_RTTIME))"
     )
     done = subprocess.run(

@@ -10,9 +10,11 @@ from _pytest._io import TerminalWriter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.isolate import child_plugins, live_text, wire
+from pytest_cudafork.isolate import live_text
+from pytest_cudafork.isolate.child import plugins
 from pytest_cudafork.isolate.coverage_data import Basket, begin, current, settings
 from pytest_cudafork.isolate.report_data import Shown
+from pytest_cudafork.process import wire
 
 CONTEXTS = st.sampled_from(["", "test_a|run", "snö"])
 NAMES = st.sampled_from(["/a.py", "/b c.py", "/ö.py"])
@@ -90,7 +92,7 @@ def test_reruns_go_on_where_the_parent_stands(runs: int) -> None:
         failures_db = Counts()
 
     config: Any = Config()
-    child_plugins.continue_reruns(config, {"runs": runs, "session": 5})
+    plugins.continue_reruns(config, {"runs": runs, "session": 5})
     assert config.failures_db.get_test_failures("x") == runs
     assert config.failures_db._suite_rerun_count == 5
-    child_plugins.continue_reruns(config, None)
+    plugins.continue_reruns(config, None)

@@ -15,7 +15,7 @@ from pytest_cudafork.isolate.policy import (
     choose,
     instead_of_zygote,
 )
-from pytest_cudafork.markers import METHODS, Marks
+from pytest_cudafork.settings.markers import METHODS, Marks
 from tests.plugin.isolation_support import METHODS as REAL_METHODS
 
 MARKS = st.builds(
@@ -154,7 +154,7 @@ def test_auto_forks_a_clean_process_and_uses_the_server_otherwise(
     pytester.makepyfile(
         test_plain="""
         import sys, threading, time
-        if "pytest_cudafork.isolate.zygote" not in sys.modules:
+        if "pytest_cudafork.isolate.child.zygote" not in sys.modules:
             threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
         def test_x(): pass
         """

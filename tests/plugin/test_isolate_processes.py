@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cudafork.child_errors import ChildCrashed, ChildError, ChildTimeout
+from pytest_cudafork.call import forkserver
+from pytest_cudafork.call.run import run_in_child
+from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
 from pytest_cudafork.fixtures import RunInChild
-from pytest_cudafork.isolate import forkserver, launch
-from pytest_cudafork.isolate.call import run_in_child
+from pytest_cudafork.process import launch
 from tests.plugin.isolation_support import is_gone
 
 
@@ -98,8 +99,8 @@ def test_the_fork_server_starts_again_after_its_death() -> None:
 def test_the_fork_server_and_its_children_die_with_their_parent(tmp_path: Path) -> None:
     script = """
 import os, signal, sys, threading, time
-from pytest_cudafork.isolate.call import run_in_child
-from pytest_cudafork.isolate.forkserver import ForkServer
+from pytest_cudafork.call.run import run_in_child
+from pytest_cudafork.call.forkserver import ForkServer
 server = ForkServer()
 run_in_child("forkserver", int, timeout=30, server=server)
 def told(event, pid):

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.isolate import crash, wire
 from pytest_cudafork.isolate.policy import IsolationConfig, Method, ProcessState, choose
-from pytest_cudafork.markers import Marks
+from pytest_cudafork.process import exit_status, wire
+from pytest_cudafork.settings.markers import Marks
 
 CLEAN = ProcessState()
 INITIALIZED = ProcessState(cuda="initialized")
@@ -35,18 +35,18 @@ THREADED = ProcessState(threads=2)
     ],
 )
 def test_an_exit_code_is_told_in_words(code: int | None, words: str) -> None:
-    assert crash.describe(code) == words
+    assert exit_status.describe(code) == words
 
 
 def test_sigkill_hints_at_the_memory() -> None:
-    assert "out of memory?" in crash.describe(-signal.SIGKILL)
-    assert "memory" not in crash.describe(-signal.SIGSEGV)
+    assert "out of memory?" in exit_status.describe(-signal.SIGKILL)
+    assert "memory" not in exit_status.describe(-signal.SIGSEGV)
 
 
 @given(st.integers(min_value=-300, max_value=300))
 def test_every_exit_code_has_words(code: int) -> None:
-    assert str(code) in crash.describe(code)
-    assert bool(crash.signal_name(code)) == (code < 0)
+    assert str(code) in exit_status.describe(code)
+    assert bool(exit_status.signal_name(code)) == (code < 0)
 
 
 def test_stacks_are_shortened_to_the_frames_of_the_test() -> None:
@@ -56,7 +56,7 @@ def test_stacks_are_shortened_to_the_frames_of_the_test() -> None:
         'Current thread 0x2 (most recent call first):\n  File "t.py", line 2 in test_x\n'
         '  File "_pytest/python.py", line 3 in pytest_pyfunc_call\n  File "m.py", line 4 in main'
     )
-    assert crash.shorten(stacks) == (
+    assert exit_status.shorten(stacks) == (
         "Fatal Python error: Aborted\n\n"
         'Thread 0x1 (most recent call first):\n  File "w.py", line 1 in work\n\n'
         'Current thread 0x2 (most recent call first):\n  File "t.py", line 2 in test_x\n'

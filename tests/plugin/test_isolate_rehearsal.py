@@ -32,7 +32,7 @@ IN_PROCESS = """
 import os
 
 def pytest_runtestloop(session):
-    from pytest_cudafork.isolate.rehearsal import Rehearsal
+    from pytest_cudafork.isolate.child.rehearsal import Rehearsal
 
     os.environ.pop("PYTEST_CURRENT_TEST", None)  # of the session around this one
     before = dict(os.environ)

@@ -60,7 +60,8 @@ def test_a_test_that_the_child_cannot_find_says_what_it_found(pytester: pytest.P
         """,
         test_y="""
         import sys
-        if "pytest_cudafork.isolate.child_session" in sys.modules: raise RuntimeError("not twice")
+        if "pytest_cudafork.isolate.child.pytest_session" in sys.modules:
+            raise RuntimeError("not twice")
         def test_y(): pass
         """,
     )
@@ -106,12 +107,13 @@ def test_a_refused_fork_is_an_error_with_its_reason(pytester: pytest.Pytester) -
     pytester.makeconftest(
         """
         import pytest
-        from pytest_cudafork.isolate import parent, policy
-        from pytest_cudafork.isolate.children import children_of
+        from pytest_cudafork.isolate import policy
+        from pytest_cudafork.isolate.session import run_test
+        from pytest_cudafork.isolate.session.children import children_of
         @pytest.hookimpl(tryfirst=True)
         def pytest_runtest_protocol(item, nextitem):
             method = policy.Method("fork", None, "it is poisoned")
-            return parent.isolate(item, nextitem, method, children_of(item.config))
+            return run_test.isolate(item, nextitem, method, children_of(item.config))
         """
     )
     pytester.makepyfile("def test_x(): pass")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.observe.ledger import Ledger
+from pytest_cudafork.observe.base.ledger import Ledger
 
 
 @pytest.fixture

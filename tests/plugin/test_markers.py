@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_cudafork.gpus.wishes import GpuWish
-from pytest_cudafork.markers import MARKERS, METHODS, MarkerError, Marks, read_marks
+from pytest_cudafork.settings.gpu_requests import GpuWish
+from pytest_cudafork.settings.markers import MARKERS, METHODS, MarkerError, Marks, read_marks
 from tests.plugin.helpers import assert_no_crash, module, outcomes, run_session
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from tests.plugin.native_support import ROOT
 
-NATIVE = ROOT / "pytest_cudafork/observe/native"
-LIB = "pytest_cudafork/observe/native/lib/"
+NATIVE = ROOT / "pytest_cudafork/observe/driver/native"
+LIB = "pytest_cudafork/observe/driver/native/lib/"
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_the_sdist_holds_the_sources_and_no_library(project: Path) -> None:
     with tarfile.open(path) as archive:
         names = {name.split("/", 1)[-1] for name in archive.getnames()}
     sources = {p.name for p in NATIVE.iterdir() if p.suffix in {".c", ".h", ".inc"}}
-    assert {f"pytest_cudafork/observe/native/{name}" for name in sources} <= names
+    assert {f"pytest_cudafork/observe/driver/native/{name}" for name in sources} <= names
     assert "setup.py" in names
     assert not {name for name in names if name.startswith(LIB) and "so" in name}
 

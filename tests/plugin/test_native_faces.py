@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.observe.phantom import MOST_DEVICES, Face, parse_face
+from pytest_cudafork.observe.driver.phantom import MOST_DEVICES, Face, parse_face
 from tests.plugin.native_support import ROOT, Scripts, compile_c, needs_libraries
 
-NATIVE = ROOT / "pytest_cudafork/observe/native"
+NATIVE = ROOT / "pytest_cudafork/observe/driver/native"
 
 
 @given(major=st.integers(1, 99), minor=st.integers(0, 9), devices=st.integers(1, MOST_DEVICES))
@@ -141,7 +141,8 @@ def test_each_model_has_plausible_figures(tmp_path: Path, face: str) -> None:
 
 def test_importing_phantom_and_injection_loads_no_ctypes() -> None:
     code = (
-        "import sys; import pytest_cudafork.observe.phantom, pytest_cudafork.observe.injection;"
+        "import sys; import pytest_cudafork.observe.driver.phantom;"
+        "import pytest_cudafork.observe.driver.injection;"
         "print('ctypes' in sys.modules)"
     )
     done = subprocess.run(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cudafork.observe import native_libs
+from pytest_cudafork.observe.driver import native_libs
 from tests.plugin.native_support import Scripts, compile_c, needs_libraries
 
 pytestmark = needs_libraries

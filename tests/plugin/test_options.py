@@ -10,21 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_cudafork.gpus.wishes import GpuChoice
-from pytest_cudafork.imports.settings import AuditSettings
-from pytest_cudafork.option import parse_modules
-from pytest_cudafork.options import (
-    OPTIONS,
-    Device,
-    DeviceKind,
-    Level,
-    Settings,
-    parse_device,
-    parse_level,
-    read_settings,
-    spell_out_flags,
-)
-from pytest_cudafork.options_imports import (
+from pytest_cudafork.imports.values.settings import AuditSettings
+from pytest_cudafork.settings.gpu_requests import GpuChoice
+from pytest_cudafork.settings.import_options import (
     NO,
     YES,
     ImportSettings,
@@ -34,6 +22,18 @@ from pytest_cudafork.options_imports import (
     parse_patterns,
     parse_seconds,
     parse_size,
+)
+from pytest_cudafork.settings.option import parse_modules
+from pytest_cudafork.settings.options import (
+    OPTIONS,
+    Device,
+    DeviceKind,
+    Level,
+    Settings,
+    parse_device,
+    parse_level,
+    read_settings,
+    spell_out_flags,
 )
 from tests.plugin.helpers import assert_no_crash, records, run_session
 
@@ -168,7 +168,7 @@ def test_an_ini_list_has_one_module_a_line(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ncuda_fork_check = poison\ncuda_fork_allow =\n  one.two\n  three")
     pytester.makepyfile(
         """
-        from pytest_cudafork.session import SESSION
+        from pytest_cudafork.check.session import SESSION
         def test_a(request):
             assert request.config.stash[SESSION].settings.allow == ("one.two", "three")
         """
@@ -412,7 +412,7 @@ def test_the_ledger_is_kept_where_it_was_asked_for_and_begins_anew(
 
 
 def test_the_real_device_without_a_driver_is_a_usage_error(pytester: pytest.Pytester) -> None:
-    from pytest_cudafork.session import has_real_driver
+    from pytest_cudafork.check.session import has_real_driver
 
     if has_real_driver():
         pytest.skip("this machine has a driver")
@@ -458,7 +458,7 @@ def test_torch():
 def test_the_device_is_what_driver_and_torch_see(
     device: str, expected: int | None, pytester: pytest.Pytester
 ) -> None:
-    from pytest_cudafork.session import has_real_driver
+    from pytest_cudafork.check.session import has_real_driver
 
     if has_real_driver() and device == "none":
         pytest.skip("this machine has a driver")

@@ -192,7 +192,7 @@ def test_counts_sort_touches_by_phase_and_forks_by_verdict() -> None:
 
 
 def test_touches_in_tests_or_poisoned_ones_are_not_listed_again() -> None:
-    from pytest_cudafork.observe.stories import History
+    from pytest_cudafork.observe.story.stories import History
 
     base = {"pid": 1, "entry": "cuInit", "stack": [[str(Path("x.py")), 1, "f", 1]]}
     told = summary_lines(History([{**base, **_touch(test="a (call)")}]))

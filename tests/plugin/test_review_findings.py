@@ -191,7 +191,7 @@ spec = importlib.util.find_spec("heavy")
 spec.loader = importlib.util.LazyLoader(spec.loader)
 sys.modules["heavy"] = module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-from pytest_cudafork.guard import Rules, install
+from pytest_cudafork.check.guard import Rules, install
 undo = install(Rules(None, refuse=True))
 print(os.fork.__name__)
 undo()
@@ -208,7 +208,7 @@ def test_a_name_imported_during_the_session_is_given_back_too(tmp_path: Path) ->
 import os, sys
 sys.path.insert(0, "")
 real = [os.fork]  # in a list, where the guard does not look
-from pytest_cudafork.guard import Rules, install
+from pytest_cudafork.check.guard import Rules, install
 undo = install(Rules(None, refuse=True))
 import late
 print(late.split is real[0])
@@ -269,8 +269,8 @@ def test_a_late_answer_of_the_fork_server_answers_no_other_request(tmp_path: Pat
     told = run_python(
         """
 import os, signal
-from pytest_cudafork.isolate.call import run_in_child
-from pytest_cudafork.isolate.forkserver import ForkServer
+from pytest_cudafork.call.run import run_in_child
+from pytest_cudafork.call.forkserver import ForkServer
 
 server = ForkServer()
 

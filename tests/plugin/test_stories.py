@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_cudafork.observe.stories import History, fork_story, poison_story, touch_story
-from pytest_cudafork.observe.touch import Frame, Touch, frames_from
+from pytest_cudafork.observe.story.stories import History, fork_story, poison_story, touch_story
+from pytest_cudafork.observe.story.touch import Frame, Touch, frames_from
 
 PARENT, CHILD, GRANDCHILD = 100, 200, 300
 OPTIMIZED = 1

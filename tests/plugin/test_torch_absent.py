@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.observe.touch import culprit_of, first_import_body, frames_from
+from pytest_cudafork.observe.story.touch import culprit_of, first_import_body, frames_from
 from tests.plugin.torch_support import require_cpu_build_of_torch, run
 
 require_cpu_build_of_torch()

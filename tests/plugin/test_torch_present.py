@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.observe import torch_names
-from pytest_cudafork.observe.torch_devices import properties_of
-from pytest_cudafork.observe.torch_present import parse_face
-from pytest_cudafork.observe.touch import culprit_of, frames_from
+from pytest_cudafork.observe.story.touch import culprit_of, frames_from
+from pytest_cudafork.observe.torch import c_names
+from pytest_cudafork.observe.torch.devices import properties_of
+from pytest_cudafork.observe.torch.present import parse_face
 from tests.plugin.torch_support import require_cpu_build_of_torch, run
 
 require_cpu_build_of_torch()
@@ -300,7 +300,7 @@ def test_dynamo_inductor_triton_and_the_extension_builder_import_under_it(tmp_pa
     culprit = culprit_of(frames_from(stack))
     assert culprit is not None
     assert culprit.filename.endswith("torch/utils/cpp_extension.py")
-    listed = {*torch_names.functions(), *torch_names.REFUSED_TYPES, *torch_names.CONSTANTS}
+    listed = {*c_names.functions(), *c_names.REFUSED_TYPES, *c_names.CONSTANTS}
     assert listed | {"_cudart", "_cudnn", "_cusparselt", "_nvtx", "_CudaDeviceProperties"} <= {
         *names
     }
@@ -310,8 +310,8 @@ def test_dynamo_inductor_triton_and_the_extension_builder_import_under_it(tmp_pa
 
 
 def test_no_name_stands_in_two_tables() -> None:
-    tables = [torch_names.REFUSED, torch_names.REFUSED_TYPES, {*torch_names.CONSTANTS}]
-    tables += [{*torch_names.FUNCTIONS}, {*torch_names.ACCELERATOR}]
+    tables = [c_names.REFUSED, c_names.REFUSED_TYPES, {*c_names.CONSTANTS}]
+    tables += [{*c_names.FUNCTIONS}, {*c_names.ACCELERATOR}]
     names = [name for table in tables for name in table]
     assert len(names) == len(set(names))
 

@@ -11,9 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.observe.advice import advise, what_the_line_is
-from pytest_cudafork.observe.render import short_path, touch_lines
-from pytest_cudafork.observe.touch import Frame, Touch, culprit_of, frames_from, import_chain_of
+from pytest_cudafork.observe.story.advice import advise, what_the_line_is
+from pytest_cudafork.observe.story.touch import (
+    Frame,
+    Touch,
+    culprit_of,
+    frames_from,
+    import_chain_of,
+)
+from pytest_cudafork.observe.story.words import short_path, touch_lines
 
 SITE = "/venv/lib/python3.11/site-packages"
 FUNCTION = 3
@@ -194,8 +200,8 @@ def test_a_real_import_gives_a_real_culprit(tmp_path: Path) -> None:
         textwrap.dedent(
             """
             import sys
-            from pytest_cudafork.observe.stacks import stack_of
-            from pytest_cudafork.observe.touch import culprit_of, frames_from, import_chain_of
+            from pytest_cudafork.observe.base.stacks import stack_of
+            from pytest_cudafork.observe.story.touch import culprit_of, frames_from, import_chain_of
 
             def take():
                 frames = frames_from(stack_of(sys._getframe(1)))

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_cudafork.isolate import wire
+from pytest_cudafork.process import wire
 
 COOKIE = bytes(range(16))
 HEAD = b"\xc0FRK" + COOKIE
@@ -270,7 +270,7 @@ PICKLES = {
 @pytest.mark.parametrize("name", PICKLES)
 def test_pickles_are_not_read_at_all(name: str) -> None:
     code = (
-        "import sys; from pytest_cudafork.isolate import wire\n"
+        "import sys; from pytest_cudafork.process import wire\n"
         "try: wire.loads(sys.stdin.buffer.read())\n"
         "except wire.WireError: print('refused')"
     )

@@ -139,7 +139,7 @@ def test_a_file_whose_import_kills_the_zygote_costs_no_test(pytester: pytest.Pyt
     pytester.makepyfile(
         test_a="""
         import os, sys
-        if "pytest_cudafork.isolate.zygote" in sys.modules: os.abort()
+        if "pytest_cudafork.isolate.child.zygote" in sys.modules: os.abort()
         def test_a(): pass
         """,
         test_b="def test_b(): pass",

@@ -34,7 +34,7 @@ def require_cpu_build_of_torch() -> None:
 
 PRELUDE = '''
 import json, os, sys, warnings
-from pytest_cudafork.observe.torch_api import TorchWitness
+from pytest_cudafork.observe.torch.api import TorchWitness
 
 log, out, poison = [], [], []
 

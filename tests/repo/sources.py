@@ -1,7 +1,4 @@
-"""Owns the reading of the project's own sources for the tests beside it.
-
-It does not know which habit a test checks.
-"""
+"""Reads the project's own sources: its modules, who imports whom, which files git tracks."""
 
 from __future__ import annotations
 
@@ -18,6 +15,9 @@ import pytest
 PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = "pytest_cudafork"
 DOCS = PROJECT / "docs"
+
+# Modules at the top of the package that everything below may import.
+STANDING_ALONE = ("errors", "_version")
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,17 @@ def modules() -> tuple[Module, ...]:
             continue
         found.append(Module(".".join(parts).removesuffix(".__init__"), path))
     return tuple(found)
+
+
+def folder_of(module: Module) -> str:
+    """Return the folder of a module below the package, "" for its top.
+
+    A module at the top that others rest on (``errors``) counts as a folder of its own.
+    """
+    names = module.path.relative_to(PROJECT / PACKAGE).parts[:-1]
+    if not names and module.short in STANDING_ALONE:
+        return module.short
+    return "/".join(names)
 
 
 def imports_of(module: Module) -> list[Import]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cudafork import audit
-from pytest_cudafork.options import OPTIONS
+from pytest_cudafork.settings.options import OPTIONS
 from tests.repo.sources import DOCS
 from tests.repo.test_docs_examples import EXAMPLES, needs_torch
 

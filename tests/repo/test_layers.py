@@ -1,7 +1,4 @@
-"""Imports run one way: plugin -> the parts -> what watches a process -> guard, isolate -> observe.
-
-The layers are written down for readers in docs/explanation/architecture.md.
-"""
+"""Who may import whom, read off the folders."""
 
 from __future__ import annotations
 
@@ -10,93 +7,24 @@ import graphlib
 
 import pytest
 
-from tests.repo.sources import DOCS, PACKAGE, PROJECT, Module, imports_of, modules
+from tests.repo.sources import PACKAGE, PROJECT, Import, Module, folder_of, imports_of, modules
 
-# Innermost first. A name stands for itself and everything below it.
-LAYERS = (
-    ("errors", "child_errors", "_version"),
-    ("observe",),
-    ("guard", "isolate", "state", "capture"),
-    ("watch", "inherit"),
-    ("option",),
-    (
-        "options",
-        "options_imports",
-        "markers",
-        "gpus.wishes",
-        "findings",
-        "session",
-        "isolation",
-        "phantom_fixture",
-    ),
-    ("gpus", "forked", "imports"),
-    ("fixtures", "check", "report", "graph_tests"),
-    ("plugin", "__main__"),
-)
+# Folders of code that runs in a process of its own, and those of pytest's side beside them.
+CHILD_SIDE = ("child", "worker")
+PYTEST_SIDE = ("session", "audit", "report")
 
-# These run in processes of their own, or in the user's program, where pytest may not be installed
-# or not wanted.
-WITHOUT_PYTEST = (
-    "errors",
-    "child_errors",
-    "observe",
-    "capture",
-    "guard",
-    "state",
-    "watch",
-    "inherit",
-    "isolate.child",
-    "isolate.child_call",
-    "isolate.leftovers",
-    "isolate.wire",
-    "isolate.call_server",
-    "imports.footing",
-    "imports.hiding",
-    "imports.importer",
-    "imports.job",
-    "imports.preload",
-    "imports.records",
-    "imports.settings",
-    "imports.signals",
-    "imports.slate",
-    "imports.template",
-    "imports.threads",
-    "imports.verdicts",
-    "imports.warden",
-)
-# They run in the child; everything else in ``isolate`` belongs to the parent.
-CHILD_SIDE = (
-    "blackbox",
-    "call_server",
-    "child",
-    "child_call",
-    "child_capture",
-    "child_config",
-    "child_items",
-    "child_plugins",
-    "child_session",
-    "cores",
-    "cov_plugin",
-    "coverage_data",
-    "leftovers",
-    "live_text",
-    "peer_words",
-    "randomness",
-    "rehearsal",
-    "report_data",
-    "template_memory",
-    "wire",
-    "zygote_control",
-    "zygote",
-)
-SHARED_WITH_CHILD = ("isolate", "child_errors", "errors", "state")
-# These exist for torch alone. They are imported when a test captures a graph.
-WITH_TORCH = ("capture",)
-# What the plugin imports of them before that.
-WITHOUT_TORCH = ("capture.backend", "capture.choose")
+# The one folder whose modules may need torch at their top, as they exist for torch alone; they are
+# imported when a test captures a graph. And what the plugin imports of it before that.
+WITH_TORCH = "capture"
+WITHOUT_TORCH = ("capture.interface.backend", "capture.choose", "capture.marker")
 HEAVY = ("torch", "numpy", "triton", "cupy", "numba", "jax", "pynvml", "cuda")
 
+# Where a process that pytest knows nothing of begins: in programs that a watched session starts,
+# in the import of a module, in a function that was sent to a child.
+ENTRY_POINTS = ("check.inherited_watch", "call.in_child", "process.child")
+
 ALL = [module for module in modules() if module.short]
+BY_NAME = {module.name: module for module in modules()}
 
 
 def below(name: str, roots: tuple[str, ...]) -> bool:
@@ -104,36 +32,14 @@ def below(name: str, roots: tuple[str, ...]) -> bool:
     return any(name == root or name.startswith(f"{root}.") for root in roots)
 
 
-def layer_of(short: str) -> int:
-    """The layer of a module."""
-    for number, layer in enumerate(LAYERS):
-        if below(short, layer):
-            return number
-    pytest.fail(
-        f"{short} is in no layer: give it one in LAYERS and in docs/explanation/architecture.md"
-    )
-
-
-@pytest.mark.parametrize("module", ALL, ids=lambda m: m.short)
-def test_imports_go_to_the_same_layer_or_further_in(module: Module) -> None:
-    own = layer_of(module.short)
-    for found in imports_of(module):
-        if found.typing or found.target == PACKAGE or not below(found.target, (PACKAGE,)):
-            continue
-        target = found.target.removeprefix(f"{PACKAGE}.")
-        assert layer_of(target) <= own, (
-            f"{module.path.relative_to(PROJECT)}:{found.line} imports {target}, a layer further out"
-        )
+def own_imports(module: Module) -> list[Import]:
+    """Return what a module imports of this package when it runs, at its top or later."""
+    return [found for found in imports_of(module) if not found.typing and found.target in BY_NAME]
 
 
 def test_there_is_no_cycle_of_imports_at_the_top_of_modules() -> None:
-    names = {module.name for module in modules()}
     graph = {
-        module.name: {
-            found.target
-            for found in imports_of(module)
-            if not found.late and not found.typing and found.target in names
-        }
+        module.name: {found.target for found in own_imports(module) if not found.late}
         for module in modules()
     }
     try:
@@ -143,33 +49,40 @@ def test_there_is_no_cycle_of_imports_at_the_top_of_modules() -> None:
 
 
 @pytest.mark.parametrize("module", ALL, ids=lambda m: m.short)
-def test_what_runs_outside_the_pytest_process_does_not_import_pytest(module: Module) -> None:
-    if not below(module.short, WITHOUT_PYTEST):
+def test_code_for_a_child_imports_nothing_of_the_side_of_pytest(module: Module) -> None:
+    if folder_of(module).rpartition("/")[2] not in CHILD_SIDE:
         return
-    wrong = [
-        found.line
-        for found in imports_of(module)
-        if not found.typing and not found.late and below(found.target, ("pytest", "_pytest"))
-    ]
-    assert not wrong, f"{module.path.relative_to(PROJECT)} imports pytest in lines {wrong}"
+    for found in own_imports(module):
+        target = folder_of(BY_NAME[found.target]).rpartition("/")[2]
+        assert target not in PYTEST_SIDE, f"{module.short}:{found.line} imports {found.target}"
 
 
-def test_the_child_side_imports_nothing_of_the_parent_side() -> None:
-    for module in ALL:
-        if not below(module.short, tuple(f"isolate.{name}" for name in CHILD_SIDE)):
-            continue
+def test_what_runs_where_no_pytest_is_does_not_import_it() -> None:
+    roots = [module for module in ALL if folder_of(module).endswith("/worker")]
+    roots += [BY_NAME[f"{PACKAGE}.{name}"] for name in ENTRY_POINTS]
+    for module in reached_from(roots):
         for found in imports_of(module):
-            if found.typing or found.late or not below(found.target, (PACKAGE,)):
-                continue
-            short = found.target.removeprefix(PACKAGE).removeprefix(".")
-            assert below(short, SHARED_WITH_CHILD), f"{module.short} imports {short}"
-            if below(short, ("isolate",)) and short != "isolate":
-                assert short.removeprefix("isolate.") in CHILD_SIDE, f"{module.short}: {short}"
+            if not found.typing and not found.late:
+                assert not below(found.target, ("pytest", "_pytest")), (
+                    f"{module.short}:{found.line} imports {found.target}"
+                )
+
+
+def reached_from(roots: list[Module]) -> list[Module]:
+    """Return all modules that are imported when these are."""
+    seen = {module.name: module for module in roots}
+    waiting = list(roots)
+    while waiting:
+        for found in own_imports(waiting.pop()):
+            if not found.late and found.target not in seen:
+                seen[found.target] = BY_NAME[found.target]
+                waiting.append(BY_NAME[found.target])
+    return list(seen.values())
 
 
 @pytest.mark.parametrize("module", ALL, ids=lambda m: m.short)
 def test_nothing_heavy_is_imported_at_the_top(module: Module) -> None:
-    with_torch = below(module.short, WITH_TORCH) and module.short not in WITHOUT_TORCH
+    with_torch = below(module.short, (WITH_TORCH,)) and module.short not in WITHOUT_TORCH
     allowed = ("torch",) if with_torch else ()
     wrong = [
         f"{found.target} in line {found.line}"
@@ -184,13 +97,18 @@ def test_nothing_heavy_is_imported_at_the_top(module: Module) -> None:
 
 def test_what_imports_torch_is_imported_late() -> None:
     for module in ALL:
-        if below(module.short, WITH_TORCH):
+        if below(module.short, (WITH_TORCH,)) and module.short not in WITHOUT_TORCH:
             continue
-        for found in imports_of(module):
-            short = found.target.removeprefix(PACKAGE).removeprefix(".")
-            if found.late or found.typing or not below(short, WITH_TORCH):
+        for found in own_imports(module):
+            target = BY_NAME[found.target]
+            if found.late or not below(target.short, (WITH_TORCH,)) or is_package(target):
                 continue
-            assert short in WITHOUT_TORCH, f"{module.short} imports {short} at its top"
+            assert target.short in WITHOUT_TORCH, f"{module.short} imports {target.short}"
+
+
+def is_package(module: Module) -> bool:
+    """Whether the module is the ``__init__.py`` of a folder."""
+    return module.path.name == "__init__.py"
 
 
 def test_the_package_imports_neither_tests_nor_the_sample_engine() -> None:
@@ -207,9 +125,3 @@ def test_the_sample_engine_does_not_import_the_package() -> None:
             targets = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             targets += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             assert not any(below(target, (PACKAGE,)) for target in targets), path
-
-
-def test_the_layers_are_written_down() -> None:
-    page = (DOCS / "explanation" / "architecture.md").read_text(encoding="utf-8")
-    missing = [name for layer in LAYERS for name in layer if f"`{name}`" not in page]
-    assert not missing, f"docs/explanation/architecture.md does not say where {missing} belong"

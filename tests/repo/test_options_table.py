@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from pytest_cudafork.option import Option
-from pytest_cudafork.options import OPTIONS
+from pytest_cudafork.settings.option import Option
+from pytest_cudafork.settings.options import OPTIONS
 from tests.repo.sources import DOCS
 
 NAMES = {

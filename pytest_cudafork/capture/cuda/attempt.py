@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from pytest_cudafork.capture.backend import CaptureFailedError, CaptureFinding, Recording
 from pytest_cudafork.capture.cuda.failing_line import (
     Clue,
     LineTracer,
@@ -36,6 +35,7 @@ from pytest_cudafork.capture.cuda.nodes import RawNode, list_nodes, with_lines
 from pytest_cudafork.capture.cuda.observer import Observer, triton_launches
 from pytest_cudafork.capture.cuda.progress import Progress
 from pytest_cudafork.capture.cuda.syncs import Syncs
+from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding, Recording
 
 
 @dataclasses.dataclass

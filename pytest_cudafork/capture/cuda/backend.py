@@ -14,7 +14,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from pytest_cudafork.capture.backend import (
+from pytest_cudafork.capture.cuda import libcuda
+from pytest_cudafork.capture.cuda.attempt import Attempt, Captured
+from pytest_cudafork.capture.cuda.failing_line import explain
+from pytest_cudafork.capture.cuda.memory import allocator_map, settle
+from pytest_cudafork.capture.cuda.observer import Observer, triton_launches
+from pytest_cudafork.capture.cuda.warmup_kernels import KernelRecorder, Tagger
+from pytest_cudafork.capture.interface.backend import (
     Capture,
     CaptureFailedError,
     CaptureFinding,
@@ -22,14 +28,8 @@ from pytest_cudafork.capture.backend import (
     Recording,
     ReplayFailedError,
 )
-from pytest_cudafork.capture.cuda import libcuda
-from pytest_cudafork.capture.cuda.attempt import Attempt, Captured
-from pytest_cudafork.capture.cuda.failing_line import explain
-from pytest_cudafork.capture.cuda.memory import allocator_map, settle
-from pytest_cudafork.capture.cuda.observer import Observer, triton_launches
-from pytest_cudafork.capture.cuda.warmup_kernels import KernelRecorder, Tagger
-from pytest_cudafork.capture.lines import line_at_work
-from pytest_cudafork.observe.driver import LIBCUDA, Driver, ask_driver
+from pytest_cudafork.capture.interface.lines import line_at_work
+from pytest_cudafork.observe.driver.probe import LIBCUDA, Driver, ask_driver
 
 _ERROR_MODES = ("global", "thread_local", "relaxed")
 

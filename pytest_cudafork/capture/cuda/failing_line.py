@@ -16,8 +16,14 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
-from pytest_cudafork.capture.backend import CaptureFinding
-from pytest_cudafork.capture.lines import is_foreign, line_of, line_of_traceback, place, shown
+from pytest_cudafork.capture.interface.backend import CaptureFinding
+from pytest_cudafork.capture.interface.lines import (
+    is_foreign,
+    line_of,
+    line_of_traceback,
+    place,
+    shown,
+)
 
 _CAPTURE_WORDS = re.compile(
     r"(?:stream|graph|cuda)[^\n]{0,80}captur|captur[^\n]{0,40}(?:stream|graph|mode)"

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pytest_cudafork.capture.backend import CaptureFinding, MemoryUse
+from pytest_cudafork.capture.interface.backend import CaptureFinding, MemoryUse
 
 _GENERAL_POOL = (0, 0)
 

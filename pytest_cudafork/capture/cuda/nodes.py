@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pytest_cudafork.capture.backend import GraphNode
 from pytest_cudafork.capture.cuda.libcuda import DriverError, LibCuda
 from pytest_cudafork.capture.cuda.names import short_name
+from pytest_cudafork.capture.interface.backend import GraphNode
 
 NO_NAME = "a kernel whose name the driver does not tell (it needs 12.3 or later)"
 _DEEPEST = 8  # graphs within graphs

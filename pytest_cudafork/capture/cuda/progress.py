@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import torch
 
-from pytest_cudafork.capture.backend import CaptureFinding
 from pytest_cudafork.capture.cuda.libcuda import CaptureStatus, DriverError, LibCuda
 from pytest_cudafork.capture.cuda.observer import Probe, Step
+from pytest_cudafork.capture.interface.backend import CaptureFinding
 
 
 class Grown(NamedTuple):

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from pytest_cudafork.capture.backend import CaptureFinding
-from pytest_cudafork.capture.lines import line_of, place
+from pytest_cudafork.capture.interface.backend import CaptureFinding
+from pytest_cudafork.capture.interface.lines import line_of, place
 
 _TELLS = "called a synchronizing CUDA operation"
 _WARN = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from types import FrameType
 
-from pytest_cudafork.capture.lines import is_foreign
+from pytest_cudafork.capture.interface.lines import is_foreign
 
 __all__ = ["is_tuning"]
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_cudafork.capture.backend import GraphNode
 from pytest_cudafork.capture.cuda.names import short_name
 from pytest_cudafork.capture.cuda.observer import Probe, Step
+from pytest_cudafork.capture.interface.backend import GraphNode
 
 _TAG = "cudafork step "
 _RUNTIME = re.compile(r"cu(?:da)?[A-Z]")

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pytest_cudafork.capture.backend import (
+from pytest_cudafork.capture.interface.backend import (
     Capture,
     CaptureFailedError,
     CaptureFinding,
@@ -21,16 +21,16 @@ from pytest_cudafork.capture.backend import (
     Recording,
     ReplayFailedError,
 )
-from pytest_cudafork.capture.software import on_a_gpu_only
+from pytest_cudafork.capture.software.calls import on_a_gpu_only
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.differences import DIFFERENCES
 from pytest_cudafork.capture.software.mode import EagerMode, Recorder
+from pytest_cudafork.capture.software.operators.refusals import Refusals
+from pytest_cudafork.capture.software.operators.shapes import Shapes
+from pytest_cudafork.capture.software.operators.traits import Traits
 from pytest_cudafork.capture.software.pool import Pool
-from pytest_cudafork.capture.software.refusals import Refusals
 from pytest_cudafork.capture.software.session import capturing, noting
-from pytest_cudafork.capture.software.shapes import Shapes
 from pytest_cudafork.capture.software.tape import Tape
-from pytest_cudafork.capture.software.traits import Traits
 
 __all__ = ["SoftwareBackend", "SoftwareCapture"]
 

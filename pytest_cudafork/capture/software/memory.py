@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pytest_cudafork.capture.backend import MemoryUse
+from pytest_cudafork.capture.interface.backend import MemoryUse
 from pytest_cudafork.capture.software.pool import Block, Pool
 
 __all__ = ["Memories", "Memory", "text_of"]

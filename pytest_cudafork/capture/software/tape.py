@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_cudafork.capture.backend import CaptureFinding, GraphNode, ReplayFailedError
-from pytest_cudafork.capture.lines import shown
+from pytest_cudafork.capture.interface.backend import CaptureFinding, GraphNode, ReplayFailedError
+from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.software.memory import Memory
 from pytest_cudafork.capture.software.pool import poison
 

@@ -1,0 +1,1 @@
+"""Calling a function in a process of its own: run_forked, run_spawned, run_forkserver."""

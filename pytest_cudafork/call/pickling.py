@@ -1,0 +1,160 @@
+"""Owns which modules' functions travel to a child by value. Runs in the parent.
+
+It does not know how the child is started. A function is sent by reference (module and name) where
+the child can import the module without side effects worth mentioning: installed libraries and
+packages on the path. Test modules, conftest files and what cannot be imported go by value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import functools
+import importlib.machinery
+import os
+import sys
+import sysconfig
+import types
+from collections.abc import Callable
+from typing import Any
+
+from pytest_cudafork.call.late_category import Named
+from pytest_cudafork.errors import ChildError
+
+_TEST_FILES = ("conftest.py", "test_*.py", "*_test.py")
+
+
+def dump_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """Return the pickle of a call, for a process that shares nothing but the file system.
+
+    Raises:
+        ChildError: Something in it does not pickle.
+
+    """
+    import cloudpickle
+
+    by_value = [module for module in list(sys.modules.values()) if _goes_by_value(module)]
+    already = cloudpickle.list_registry_pickle_by_value()
+    ours = [module for module in by_value if module.__name__ not in already]
+    for module in ours:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        data: bytes = cloudpickle.dumps((fn, args, kwargs))
+    except Exception as error:  # pickling runs the objects' own code, which may raise anything
+        raise ChildError(
+            f"{fn!r} and its arguments cannot be sent to another interpreter: "
+            f"{type(error).__name__}: {error}. Pass plain values, or use run_forked."
+        ) from error
+    finally:
+        for module in ours:
+            cloudpickle.unregister_pickle_by_value(module)
+    return data
+
+
+def dump_filters() -> bytes:
+    """Return the pickle of this process's warning filters: a list of pickles, one of each."""
+    import warnings
+
+    import cloudpickle
+
+    kept = []
+    for action, message, category, module, line in warnings.filters:
+        sent: Any = category
+        if isinstance(category, type) and Named.suits(category):
+            sent = Named(category)
+        with contextlib.suppress(Exception):  # it exists here only: no warning there is of it
+            one = cloudpickle.dumps((action, message, sent, module, line))
+            cloudpickle.loads(one)
+            kept.append(one)
+    data: bytes = cloudpickle.dumps(kept)
+    return data
+
+
+def remember_classes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Make local classes that a call mentions keep their identity on the way back from a fork.
+
+    cloudpickle rebuilds a class that no module names, and knows it again only where it has seen it
+    before the fork. Without this, ``pytest.raises(LocalError)`` would not know its own exception.
+    """
+    from cloudpickle import cloudpickle
+
+    seen: set[int] = set()
+    waiting: list[Any] = [fn, *args, *kwargs.values()]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, types.MethodType):
+            waiting += [value.__func__, value.__self__]
+        elif isinstance(value, types.FunctionType):
+            waiting += [*_contents(value), *(value.__defaults__ or ())]
+            waiting += (value.__kwdefaults__ or {}).values()
+        elif isinstance(value, type):
+            if "<locals>" in value.__qualname__:
+                cloudpickle._get_or_create_tracker_id(value)
+                waiting += value.__mro__
+        else:
+            waiting.append(type(value))
+
+
+def _contents(function: types.FunctionType) -> list[Any]:
+    """Return what a function's closure holds; an empty cell holds nothing."""
+    contents = []
+    for cell in function.__closure__ or ():
+        try:
+            contents.append(cell.cell_contents)
+        except ValueError:
+            continue
+    return contents
+
+
+def _goes_by_value(module: Any) -> bool:
+    if not isinstance(module, types.ModuleType) or module.__name__ in ("__main__", "__mp_main__"):
+        return False  # cloudpickle sends these by value by itself
+    if sys.modules.get(module.__name__) is not module:
+        return False
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str):
+        # Made by hand; not built in, no namespace package, and not an imitation of a module that
+        # loads its parts on access (py's are, and they refuse this attribute).
+        return getattr(module, "__spec__", module) is None
+    if file.startswith(_installed_prefixes()):
+        return False
+    base = os.path.basename(file)
+    if any(fnmatch.fnmatch(base, pattern) for pattern in _TEST_FILES):
+        return True
+    return not _importable(module.__name__, file)
+
+
+@functools.cache  # asked for each module that is loaded, and Python works it out anew each time
+def _installed_prefixes() -> tuple[str, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple(sysconfig.get_path(name) + os.sep for name in names)
+
+
+def _importable(name: str, file: str) -> bool:
+    """Whether a fresh interpreter with this ``sys.path`` would find this very file by that name."""
+    package, _, _ = name.rpartition(".")
+    where = None
+    if package:
+        parent = sys.modules.get(package)
+        path = getattr(parent, "__path__", None)
+        if parent is None or path is None:
+            return False
+        parent_file = getattr(parent, "__file__", None)
+        if isinstance(parent_file, str) and not _importable(package, parent_file):
+            return False
+        where = list(path)
+    for finder in sys.meta_path:
+        if type(finder).__name__ == "AssertionRewritingHook":
+            continue  # pytest's, for this process only
+        find_spec = getattr(finder, "find_spec", None)
+        spec = None if find_spec is None else find_spec(name, where, None)
+        if isinstance(spec, importlib.machinery.ModuleSpec):
+            return spec.origin is not None and _same(spec.origin, file)
+    return False
+
+
+def _same(one: str, other: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)

@@ -1,0 +1,1 @@
+"""The interface of graph backends, and the values that pass through it."""

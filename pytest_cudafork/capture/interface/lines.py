@@ -1,0 +1,106 @@
+"""Owns which line of a stack is the user's: the innermost outside torch, the plugin and their like.
+
+It does not know why a line is asked for. It is asked once for each recorded operation, so what it
+learns about a file is kept. Places are ``file:line`` with the file as Python knows it; ``shown``
+makes them short.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from types import FrameType, TracebackType
+
+from pytest_cudafork.observe.story.touch import CUDA_LIBRARIES, MACHINERY, Frame
+from pytest_cudafork.observe.story.words import short_path
+
+__all__ = [
+    "is_foreign",
+    "is_library",
+    "line_at_work",
+    "line_in_thread",
+    "line_of",
+    "line_of_traceback",
+    "place",
+    "shown",
+]
+
+_FOREIGN = CUDA_LIBRARIES | MACHINERY | {"<stdlib>", "numpy"}
+_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+# Code without a file is generated, by dataclasses or torch, unless somebody typed it in.
+_TYPED_IN = ("<doctest ", "<ipython-input-", "<python-input-", "<stdin>")
+_GENERATED = ("<frozen ", "<eval_with_key>", "<__array_function__")
+_FROM_SOURCE = ("torch", "triton", "numpy")  # may lie in a checkout, with no site-packages above
+
+
+@functools.lru_cache(maxsize=8192)
+def is_foreign(filename: str) -> bool:
+    """Whether code is a library's, our own or generated, and so no line that a user can change."""
+    if filename.startswith("<"):
+        return not filename.startswith(_TYPED_IN)
+    return _is_foreign_file(filename)
+
+
+def is_library(filename: str) -> bool:
+    """The same, but for code that may be the user's though it has no file: ``exec`` makes such."""
+    if filename.startswith("<"):
+        return filename.startswith(_GENERATED)
+    return _is_foreign_file(filename)
+
+
+def _is_foreign_file(filename: str) -> bool:
+    if filename.startswith(_HERE) or Frame(filename, 1, "").package in _FOREIGN:
+        return True
+    return filename.startswith(tuple(_roots()))
+
+
+def _roots() -> list[str]:
+    """Where libraries lie that are loaded: whose code runs is."""
+    files = (getattr(sys.modules.get(name), "__file__", None) for name in _FROM_SOURCE)
+    return [os.path.dirname(file) + os.sep for file in files if file]
+
+
+def line_of(frame: FrameType | None) -> str:
+    """The user's line in a running stack, from its innermost frame on; "" if it holds none."""
+    while frame is not None:
+        if not is_foreign(frame.f_code.co_filename):
+            return place(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return ""
+
+
+def line_at_work() -> str:
+    """The line at which the calling thread is."""
+    return line_of(sys._getframe(1))
+
+
+def line_in_thread(thread: int) -> str:
+    """The line at which another thread is, for work that torch does on its behalf."""
+    return line_of(sys._current_frames().get(thread))
+
+
+def line_of_traceback(traceback: TracebackType | None) -> str:
+    """The user's innermost line in an exception's traceback; "" if there is none."""
+    found = ""
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        if not is_foreign(filename):
+            found = place(filename, traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return found
+
+
+def place(filename: str, line: int) -> str:
+    """``file:line``."""
+    return f"{filename}:{line}"
+
+
+def shown(where: str) -> str:
+    """Places, with commas between them, as a reader wants them: see ``short_path``."""
+    return ", ".join(_shown(one) for one in where.split(", "))
+
+
+def _shown(where: str) -> str:
+    filename, _, line = where.rpartition(":")
+    return f"{short_path(filename)}:{line}" if filename else where

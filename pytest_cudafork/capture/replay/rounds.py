@@ -1,0 +1,337 @@
+"""Owns the rounds of a comparison: change, eager, poison, replay, compare; and what they show.
+
+It does not know where the graph came from, nor what eager code is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from typing import Any, NamedTuple
+
+import torch
+
+from pytest_cudafork.capture.interface.backend import ReplayFailedError
+from pytest_cudafork.capture.replay.draws import randomness, uninitialized
+from pytest_cudafork.capture.replay.hints import Symptoms, explain
+from pytest_cudafork.capture.replay.stimulus import Poison, Refill, Stimulus, check_rows, rows_of
+from pytest_cudafork.capture.replay.subject import Before, Subject
+from pytest_cudafork.capture.state.compare import (
+    Difference,
+    Tolerance,
+    differences,
+    frozen_copy,
+    leaves,
+)
+from pytest_cudafork.capture.state.tensors import Saved, alias, copies, storage_of
+from pytest_cudafork.capture.story.findings import Checks
+from pytest_cudafork.errors import CudaForkWarning
+
+
+class _Replayed(NamedTuple):
+    """What a replay left."""
+
+    outputs: dict[str, Any]
+    unwritten: dict[str, torch.Tensor]  # where the poison is still there
+    effects: dict[str, Any]
+
+
+class Rounds:
+    """Runs the rounds on one subject and notes what they show."""
+
+    def __init__(
+        self,
+        subject: Subject,
+        checks: Checks,
+        tolerance: Tolerance,
+        *,
+        poison: bool = True,
+        refills: bool = False,
+        compare_effects: bool = True,
+        cuda: bool = False,
+    ) -> None:
+        self._subject, self._checks, self._tolerance = subject, checks, tolerance
+        self._poison, self._refills, self._effects = poison, refills, compare_effects
+        self._cuda = cuda
+        self._base = Saved(subject.inputs())
+        self._first: dict[str, Any] | None = None
+        self._effects_then: dict[str, Any] = {}
+        self.drew = False
+        self.replays = 0
+        self.compared = 0  # tensors, in all rounds
+        self.failed = False  # a replay could not be run: no more of them
+
+    def run(self, stimulus: Stimulus) -> None:
+        """Do one round; what is wrong is noted once for each output."""
+        if self.failed:
+            return
+        if stimulus.restore:
+            self._base.restore()
+        expected: dict[str, Any] | None = None
+        idle = False
+        if self._refills and stimulus.kind == "vary":
+            rows, expected = self._refill(stimulus)
+        else:
+            varies = stimulus.kind == "vary"
+            before_change = self._versions() if varies else {}
+            rows = rows_of(stimulus.apply(), stimulus.name)
+            idle = varies and not self._base.changed() and before_change == self._versions()
+        self._subject.after_change(stimulus)
+        before = self._save()
+        # The replay comes first: eager code may mend on the host what a graph cannot mend.
+        first = self._replay(stimulus, before)
+        if first is None:
+            return
+        effects: dict[str, Any] = {}
+        if expected is None:
+            expected, effects = self._eager(before)
+        self._compare(first, expected, effects, stimulus, rows, before, 0)
+        if stimulus.kind in ("same", "other"):
+            second = self._replay(stimulus, before)
+            if second is not None:
+                self._compare(second, expected, effects, stimulus, rows, before, 1)
+        if self._first is None:
+            self._first, self._effects_then = expected, effects
+        elif idle:
+            self._warn_if_equal(stimulus, expected, effects)
+
+    def _versions(self) -> dict[str, int]:
+        """Return how often each reachable tensor was changed."""
+        found = self._subject.reachable().items()
+        return {path: -1 if one.is_inference() else one._version for path, one in found}
+
+    def _warn_if_equal(
+        self, stimulus: Stimulus, expected: dict[str, Any], effects: dict[str, Any]
+    ) -> None:
+        """Tell of a change that changed neither inputs nor eager results."""
+        exact = Tolerance(0, 0)
+        first = self._first or {}
+        same = (
+            not differences(first, expected, exact) and effects.keys() == self._effects_then.keys()
+        )
+        if same and not differences(self._effects_then, effects, exact):
+            text = (
+                f"{stimulus.name} changed no static input, and eager results are the same as "
+                "without it: it tests nothing. Let it change inputs in place (fill_, copy_)"
+            )
+            self._checks.note(text)
+            warnings.warn(text, CudaForkWarning, stacklevel=2)
+
+    def _refill(self, stimulus: Stimulus) -> tuple[int | None, dict[str, Any]]:
+        """Refill once; what it leaves is clean for eager code, and of another batch afterwards."""
+        refill = Refill(self._subject.inputs())
+        rows = rows_of(stimulus.apply(), stimulus.name)
+        refill.leave(clean=True)
+        before = self._save()
+        expected, _ = self._eager(before)
+        refill.leave(clean=False)
+        return rows, expected
+
+    def _save(self) -> Before:
+        return Before.of(self._subject, cuda=self._cuda)
+
+    def _eager(self, before: Before) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Run eager code; return its outputs and what it changed."""
+        expected = frozen_copy(self._subject.eager(), self._subject.name)
+        self.drew = self.drew or before.randomness.has_advanced()
+        effects = self._changed(before)
+        before.restore()
+        return expected, effects
+
+    def _changed(self, before: Before) -> dict[str, Any]:
+        """Return copies of what lies within reach and is not as it was before."""
+        present = {**self._subject.reachable(), **self._subject.inputs()}
+        paths = [path for path in before.changed() if path in present]
+        found: dict[str, Any] = {}
+        found.update(copies({path: present[path] for path in paths}))
+        return found
+
+    def _replay(self, stimulus: Stimulus, before: Before) -> _Replayed | None:
+        """Replay on poisoned outputs; None if it could not be done."""
+        if self.failed:
+            return None
+        before.restore()
+        poison = self._poisoned()
+        try:
+            result = self._subject.replay()
+        except ReplayFailedError as error:
+            self._failed(error, f"after {stimulus.name}")
+            return None
+        self.replays += 1
+        outputs = frozen_copy(result, self._subject.name)
+        unwritten = poison.left(leaves(result, self._subject.name)) if poison is not None else {}
+        effects = self._changed(before)
+        before.restore()
+        return _Replayed(outputs, unwritten, effects)
+
+    def _compare(
+        self,
+        replayed: _Replayed,
+        expected: dict[str, Any],
+        effects: dict[str, Any],
+        stimulus: Stimulus,
+        rows: int | None,
+        before: Before,
+        number: int,
+    ) -> None:
+        wrong = differences(expected, replayed.outputs, self._tolerance, rows)
+        if rows is not None:
+            check_rows(rows, expected, bool(effects), stimulus.name)
+        if rows != 0:
+            self.compared += sum(isinstance(one, torch.Tensor) for one in expected.values())
+        if effects and self._effects:
+            present = {**self._subject.reachable(), **self._subject.inputs()}
+            gone = {*self._subject.moved(), *self._subject.written}
+            wanted = {path: value for path, value in effects.items() if path not in gone}
+            self.compared += len(wanted)
+            wrong += differences(wanted, {**present, **replayed.effects}, self._tolerance)
+        if wrong and not self._is_reproducible(expected, effects, before, rows):
+            self._irreproducible(wrong[0], replayed, stimulus, before)
+            wrong = []
+        for one in wrong:
+            got = {**replayed.outputs, **replayed.effects}.get(one.path)
+            want = {**expected, **effects}.get(one.path)
+            self._note(one, stimulus, want, got, replayed.unwritten.get(one.path), number)
+
+    def _irreproducible(
+        self, one: Difference, replayed: _Replayed, stimulus: Stimulus, before: Before
+    ) -> None:
+        """Decide what it means that eager code never gives the same: on the GPU, or in Python."""
+        cause = self._effects and self._subject.is_own_reference
+        if cause:
+            uninitialized(self._subject, self._checks, self._tolerance, cuda=self._cuda)
+            cause = not any(one.check == "uninitialized-read" for one in self._checks.findings)
+        again = self._replay(stimulus, before) if cause else None
+        if again is None or differences(replayed.outputs, again.outputs, self._tolerance):
+            self._checks.note(
+                "eager code is not reproducible: two runs on the same inputs differ by more than "
+                "the tolerance, so its difference from the replay says nothing"
+            )
+            return
+        self._checks.add(
+            "replay-differs",
+            f"{one.what}; after {stimulus.name}. Eager code gives something else each time, and "
+            "the replay always the same",
+            path=one.path,
+            why="it looks frozen: what Python counts or draws is another number in the next call, "
+            "and the graph keeps the value of its capture",
+            todo="count in a tensor that the graph itself changes; draw from torch's generator",
+        )
+
+    def _is_reproducible(
+        self,
+        expected: dict[str, Any],
+        effects: dict[str, Any],
+        before: Before,
+        rows: int | None,
+    ) -> bool:
+        """Whether eager code gives the same again, from the memory before it or after it."""
+        if self._refills:
+            return True
+        before.restore()
+        again = [frozen_copy(self._subject.eager(), self._subject.name)]
+        before.restore()
+        # A function may remember on the host what it has put into memory within reach.
+        present = self._subject.reachable()
+        for path, value in effects.items():
+            if path in present and present[path].shape == value.shape:
+                alias(present[path]).copy_(value)
+        again.append(frozen_copy(self._subject.eager(), self._subject.name))
+        before.restore()
+        return any(not differences(expected, one, self._tolerance, rows) for one in again)
+
+    def _poisoned(self) -> Poison | None:
+        """Poison the outputs that are not inputs as well."""
+        outputs = self._subject.outputs() if self._poison else None
+        if outputs is None:
+            return None
+        kept = {storage_of(tensor) for tensor in self._subject.inputs().values()}
+        kept |= self._read_storages()
+        found = {
+            path: leaf
+            for path, leaf in leaves(outputs, self._subject.name).items()
+            if isinstance(leaf, torch.Tensor) and storage_of(leaf) not in kept
+        }
+        return Poison(found)
+
+    def _read_storages(self) -> set[int]:
+        """Return memory outside the graph that it reads: poison there would be an input."""
+        graph = self._subject.graph
+        uses = graph.recording.uses if graph is not None else None
+        if uses is not None:
+            return {use.pointer for use in uses if use.reads and not use.owned}
+        return {storage_of(tensor) for tensor in self._subject.reachable().values()}
+
+    def _note(
+        self,
+        one: Difference,
+        stimulus: Stimulus,
+        expected: Any,
+        got: Any,
+        unwritten: torch.Tensor | None,
+        number: int,
+    ) -> None:
+        graph = self._subject.graph
+        symptoms = Symptoms(
+            stimulus,
+            self._first,
+            expected,
+            got,
+            unwritten,
+            number,
+            self._refills,
+            graph.recording.nodes if graph is not None else None,
+        )
+        check, words, why, todo = explain(one, symptoms)
+        when = f"after {stimulus.name}" + (", in the second replay" if number else "")
+        known = {(found.check, found.path) for found in self._checks.findings}
+        if not known & {
+            (check, one.path),
+            ("replay-differs", one.path),
+            ("no-op-replay", one.path),
+        }:
+            clues, where = "", ""
+            if check == "replay-differs":
+                with contextlib.suppress(Exception):  # they are a courtesy
+                    clues = self._subject.clues()
+                    where = self._line_that_writes(one.path)
+            self._checks.add(
+                check, f"{words}; {when}{clues}", path=one.path, where=where, why=why, todo=todo
+            )
+
+    def _line_that_writes(self, path: str) -> str:
+        """Return the line of the first work in the graph that uses an output's memory."""
+        graph = self._subject.graph
+        if graph is None or graph.recording.uses is None or graph.recording.nodes is None:
+            return ""
+        outputs = leaves(self._subject.outputs(), self._subject.name)
+        tensor = {**self._subject.reachable(), **self._subject.inputs(), **outputs}.get(path)
+        place = storage_of(tensor) if isinstance(tensor, torch.Tensor) else 0
+        for use in graph.recording.uses:
+            if place and use.pointer == place and use.writes:
+                return graph.recording.nodes[use.node].where
+        return ""
+
+    def asides(self, *, rng: bool) -> None:
+        """Check random numbers, where there are any, and reads of memory that nobody filled."""
+        if self.failed:
+            return
+        if rng or self.drew:
+            try:
+                self.replays += randomness(self._subject, self._checks, cuda=self._cuda)
+            except ReplayFailedError as error:
+                self._failed(error, "without anything in between")
+                return
+        uninitialized(self._subject, self._checks, self._tolerance, cuda=self._cuda)
+
+    def _failed(self, error: ReplayFailedError, when: str) -> None:
+        self.failed = True
+        found = error.finding
+        self._checks.add(
+            found.check,
+            f"{found.what} (replay {self.replays + 1}, {when})",
+            path=found.path,
+            where=found.where,
+            why=found.why,
+            todo=found.todo,
+        )

@@ -1,0 +1,206 @@
+"""Owns what is done to inputs and outputs before a replay: poison, other values, ``vary``.
+
+It does not know what is compared.
+"""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from pytest_cudafork.capture.interface.lines import shown
+from pytest_cudafork.capture.state.tensors import alias, has_memory, place_of, raw
+from pytest_cudafork.capture.state.written import refuse_lazy
+from pytest_cudafork.errors import GraphUsageError
+
+
+class Stimulus(NamedTuple):
+    """A change before a replay; ``apply`` may return how many rows are live after it."""
+
+    name: str  # as it stands in "after vary[0] (shrink)"
+    apply: Callable[[], Any]
+    kind: str = "vary"  # "same", "floats", "vary", "other"
+    restore: bool = True  # put the inputs back to their first contents before it
+
+
+def name_of(fn: Any, fallback: str) -> str:
+    """Return how to call a callable in a message: its name and line, or a fallback."""
+    name = getattr(fn, "__name__", "")
+    code = getattr(fn, "__code__", None)
+    if name == "<lambda>" and code is not None:
+        return f"{fallback} ({shown(f'{code.co_filename}:{code.co_firstlineno}')})"
+    return f"{fallback} ({name})" if name else fallback
+
+
+def rows_of(result: Any, name: str) -> int | None:
+    """Read what a ``vary`` returned: nothing, or the number of live rows.
+
+    What a change in place returns is ignored: ``lambda: t.fill_(3)`` returns a tensor.
+
+    Raises:
+        GraphUsageError: it returned another value, or a number below 0.
+
+    """
+    refuse_lazy(result, name)
+    if isinstance(result, bool | str | bytes | float | complex):
+        raise GraphUsageError(
+            f"{name} returned {result!r}: return the number of live rows as an int, or nothing"
+        )
+    if not isinstance(result, numbers.Integral):
+        return None
+    if result < 0:
+        raise GraphUsageError(f"{name} returned {result}: the number of live rows is not below 0")
+    return int(result)
+
+
+def check_rows(rows: int, expected: dict[str, Any], has_effects: bool, name: str) -> None:
+    """Refuse a number of live rows that no output has, or with which nothing is compared."""
+    sizes = [len(one) for one in expected.values() if isinstance(one, torch.Tensor) and one.dim()]
+    if sizes and rows > max(sizes):
+        raise GraphUsageError(
+            f"{name} returned {rows}: the number of live rows, and the outputs have "
+            f"{max(sizes)}; return nothing if all are live"
+        )
+    if rows == 0 and sizes and not has_effects:
+        raise GraphUsageError(
+            f"{name} returned 0: with no live row nothing is compared; return nothing "
+            "where all rows are live"
+        )
+
+
+def check_callables(values: Sequence[Any], name: str) -> None:
+    """Refuse what is not a sequence of callables.
+
+    Raises:
+        GraphUsageError: it is none.
+
+    """
+    if callable(values) or not isinstance(values, Sequence):
+        raise GraphUsageError(
+            f"{name} takes a list of callables, not {values!r}: write [{name}_fn]"
+        )
+    for index, value in enumerate(values):
+        if not callable(value):
+            raise GraphUsageError(f"{name}[{index}] is {value!r}, which cannot be called")
+
+
+def takes_argument(fn: Any) -> bool:
+    """Whether a callable has a parameter without a default, as one that wants the state."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(one.default is one.empty and one.kind in positional for one in parameters)
+
+
+def other_floats(tensors: Mapping[str, torch.Tensor]) -> bool:
+    """Give float tensors other values, of the same range: each element moves by one.
+
+    Whole numbers stay: they are lengths and indexes, of which not every value is allowed. Returns
+    whether anything could be changed.
+    """
+    changed = False
+    seen = set()
+    for tensor in tensors.values():
+        if not has_memory(tensor) or not (tensor.is_floating_point() or tensor.is_complex()):
+            continue
+        place = place_of(tensor)
+        if not tensor.numel() or (place is not None and place.storage in seen):
+            continue
+        seen.add(place.storage if place is not None else 0)
+        target = alias(tensor)
+        old = target.clone()
+        if target.element_size() == 1:  # float8 cannot be computed with everywhere
+            target.view(torch.uint8).copy_(old.view(torch.uint8).reshape(-1).roll(1).view_as(old))
+        else:
+            target.copy_(old.reshape(-1).roll(1).view_as(old) if old.numel() > 1 else old * 0.5)
+        if old.numel() > 1 and torch.equal(raw(old), raw(target.contiguous())):
+            target.copy_(old * 0.75)  # all elements were equal
+        changed = changed or not torch.equal(raw(old), raw(target.contiguous().clone()))
+    return changed
+
+
+class Refill:
+    """Finds out what a refill of the static inputs leaves as it was.
+
+    Each element is marked before the refill; those that bear the mark afterwards were left. Types
+    with too few values for a mark count as filled.
+    """
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Mark all elements."""
+        self._parts = []
+        for tensor in tensors.values():
+            if has_memory(tensor) and tensor.numel() and tensor.element_size() > 1:
+                target = alias(tensor)
+                old = target.clone()
+                mark = _mark(target.dtype)
+                target.fill_(mark)
+                self._parts.append((target, old, mark))
+        self._left: list[torch.Tensor] = []
+
+    def leave(self, *, clean: bool) -> None:
+        """Put zeros where the refill wrote nothing, or what another batch may have left."""
+        if not self._left:
+            self._left = [target == mark for target, _, mark in self._parts]
+        for (target, old, _), left in zip(self._parts, self._left, strict=True):
+            stale = torch.zeros_like(old) if clean else _stale(old)
+            target.copy_(torch.where(left, stale, target))
+
+
+def _mark(dtype: torch.dtype) -> float:
+    if dtype.is_floating_point or dtype.is_complex:
+        return -4321.0 if torch.finfo(dtype).max > 1e4 else -431.0
+    return float(torch.iinfo(dtype).min + 4321) if dtype is not torch.int64 else -4321.0
+
+
+def _stale(old: torch.Tensor) -> torch.Tensor:
+    """What another batch may have left: other floats; whole numbers that were valid before."""
+    return torch.full_like(old, 777.0) if old.is_floating_point() else old
+
+
+class Poison:
+    """Poison in output tensors: what is still there after a replay was not written by it."""
+
+    def __init__(self, outputs: Mapping[str, Any]) -> None:
+        """Overwrite the tensors among the outputs."""
+        self._poison: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        for path, tensor in outputs.items():
+            if not isinstance(tensor, torch.Tensor) or not has_memory(tensor):
+                continue
+            if not tensor.numel():
+                continue
+            target = alias(tensor)
+            _fill(target)
+            self._poison[path] = (tensor, target.clone())
+
+    def left(self, outputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """Return by path where the poison is still there; of outputs that lie where it was put."""
+        found = {}
+        for path, (tensor, poison) in self._poison.items():
+            there = outputs.get(path, tensor)
+            if not isinstance(there, torch.Tensor) or place_of(there) != place_of(tensor):
+                continue
+            now = alias(tensor)
+            same = now == poison
+            if now.is_floating_point() or now.is_complex():
+                same = now.isnan() & poison.isnan() if now.element_size() > 1 else same
+            found[path] = same
+        return found
+
+
+def _fill(target: torch.Tensor) -> None:
+    if target.dtype == torch.bool:
+        target.logical_not_()
+    elif target.is_floating_point() or target.is_complex():
+        if target.element_size() == 1:
+            target.view(torch.uint8).fill_(0x7F)
+        else:
+            target.fill_(float("nan"))
+    else:
+        target.fill_(torch.iinfo(target.dtype).max // 2 + 1)

@@ -1,0 +1,89 @@
+"""Owns what a comparison works on: the two sides of it, and what there was before a run.
+
+It does not know how they are compared.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, NamedTuple
+
+import torch
+
+from pytest_cudafork.capture.interface.backend import Capture
+from pytest_cudafork.capture.replay.stimulus import Stimulus
+from pytest_cudafork.capture.state.tensors import MOST_BYTES, Randomness, Saved
+
+
+class Subject(abc.ABC):
+    """What is replayed, and what that is compared with."""
+
+    name = "output"
+    graph: Capture | None = None
+    is_own_reference = False  # eager code is the captured function itself, and no new state
+
+    def __init__(self) -> None:
+        self.written: dict[str, torch.Tensor] = {}  # memory to compare where nothing is returned
+        self.scratch: dict[str, torch.Tensor] = {}  # what of it nobody reads
+
+    @abc.abstractmethod
+    def eager(self) -> Any:
+        """Run the eager code on the present contents and return its outputs."""
+
+    @abc.abstractmethod
+    def replay(self) -> Any:
+        """Replay the graph and return its static outputs."""
+
+    @abc.abstractmethod
+    def outputs(self) -> Any:
+        """Return the static outputs without replaying; None if they are not known before."""
+
+    @abc.abstractmethod
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """Return the static inputs by path, as they are now."""
+
+    @abc.abstractmethod
+    def reachable(self) -> dict[str, torch.Tensor]:
+        """Return other tensors that the code can reach and may change, by path."""
+
+    @abc.abstractmethod
+    def generators(self) -> list[torch.Generator]:
+        """Return the generators of random numbers that the code can reach."""
+
+    @abc.abstractmethod
+    def moved(self) -> set[str]:
+        """Return the paths of reachable tensors that lie elsewhere than in the capture."""
+
+    def clues(self) -> str:
+        """Say which values of Python have changed since the capture, for a failure."""
+        return ""
+
+    @abc.abstractmethod
+    def after_change(self, stimulus: Stimulus) -> None:
+        """Be told that a stimulus has been applied."""
+
+
+class Before(NamedTuple):
+    """What there was before a run."""
+
+    inputs: Saved
+    reachable: Saved
+    randomness: Randomness
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for part in self:
+            part.restore()
+
+    def changed(self) -> set[str]:
+        """Return the paths of tensors that hold something else now."""
+        return {*self.inputs.changed(), *self.reachable.changed()}
+
+    @classmethod
+    def of(cls, subject: Subject, *, cuda: bool) -> Before:
+        """Save what a run of the subject may change."""
+        return cls(
+            Saved(subject.inputs()),
+            Saved(subject.reachable(), MOST_BYTES),
+            Randomness(subject.generators(), cuda=cuda),
+        )

@@ -1,0 +1,1 @@
+"""Functions of torch that do something else while the software graph records."""

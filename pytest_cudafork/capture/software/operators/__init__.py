@@ -1,0 +1,1 @@
+"""What is known of torch's operators: the rules of the software graph."""

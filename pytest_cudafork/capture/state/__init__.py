@@ -1,0 +1,1 @@
+"""States and tensors: walking, saving, comparing them."""

@@ -1,0 +1,176 @@
+"""Owns what is done to the memory below tensors: where it lies, saving it, putting it back.
+
+It does not know which tensors matter, nor what is compared.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from pytest_cudafork.capture.state.state_tree import Kind, walk
+
+MOST_BYTES = 256 << 20
+"""How much of the memory that a function can reach is saved, beyond its static inputs."""
+
+
+class Place(NamedTuple):
+    """Where the contents of a tensor lie. Two tensors share memory if ``storage`` is equal."""
+
+    storage: int  # address of the first byte
+    nbytes: int
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+def place_of(tensor: torch.Tensor) -> Place | None:
+    """Return where a tensor lies; None where it has no memory of its own (sparse, fake, meta)."""
+    if not has_memory(tensor):
+        return None
+    storage = tensor.untyped_storage()
+    return Place(
+        storage.data_ptr(),
+        storage.nbytes(),
+        tensor.storage_offset(),
+        tuple(tensor.shape),
+        tuple(tensor.stride()),
+        tensor.dtype,
+        tensor.device,
+    )
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a plain one: strided, with memory that can be read and written."""
+    if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
+        return False
+    try:
+        return bool(tensor.untyped_storage().data_ptr() != 0 or tensor.numel() == 0)
+    except (RuntimeError, NotImplementedError):  # a wrapper subclass without a storage
+        return False
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """Return the address of the memory below a tensor, 0 if it has none."""
+    place = place_of(tensor)
+    return place.storage if place is not None else 0
+
+
+def alias(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor on the same memory that can be written whatever autograd says of the other.
+
+    Dimensions that are expanded are taken once.
+    """
+    shape = [1 if step == 0 else n for n, step in zip(tensor.shape, tensor.stride(), strict=True)]
+    plain = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    with torch.no_grad():
+        plain.set_(tensor.untyped_storage(), tensor.storage_offset(), shape, tensor.stride())
+    return plain
+
+
+def raw(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of the whole storage below a tensor."""
+    plain = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    with torch.no_grad():
+        storage = tensor.untyped_storage()
+        plain.set_(storage, 0, (storage.nbytes(),), (1,))
+    return plain
+
+
+def tensors_in(value: Any, name: str) -> dict[str, torch.Tensor]:
+    """Return the tensors below a value by path, one for each place in memory."""
+    found: dict[str, torch.Tensor] = {}
+    seen = set()
+    for node in walk(value, name, plain=False):
+        if node.kind is Kind.TENSOR:
+            place = place_of(node.value)
+            if place is None or place not in seen:
+                seen.add(place)
+                found[node.path] = node.value
+    return found
+
+
+class Saved:
+    """Contents of memory at one moment. It keeps no tensor alive but its own copies."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], most: int | None = None) -> None:
+        """Save these; those that go beyond ``most`` bytes together are left out."""
+        self.left_out: list[str] = []
+        self._parts: list[tuple[str, weakref.ref[torch.Tensor], torch.Tensor]] = []
+        seen: set[int] = set()
+        total = 0
+        for path, tensor in tensors.items():
+            place = place_of(tensor)
+            if place is None or place.storage in seen or not place.nbytes:
+                continue
+            seen.add(place.storage)
+            total += place.nbytes
+            if most is not None and total > most:
+                total -= place.nbytes
+                self.left_out.append(path)
+                continue
+            self._parts.append((path, weakref.ref(tensor), raw(tensor).clone()))
+
+    def restore(self) -> None:
+        """Put the contents back where the tensor is alive and lies as it did."""
+        for _, ref, contents in self._parts:
+            tensor = ref()
+            if tensor is not None and has_memory(tensor):
+                now = raw(tensor)
+                if now.numel() == contents.numel():
+                    now.copy_(contents)
+
+    def changed(self) -> list[str]:
+        """Return the paths of those whose contents are others now."""
+        found = []
+        for path, ref, contents in self._parts:
+            tensor = ref()
+            if tensor is not None and has_memory(tensor):
+                now = raw(tensor)
+                if now.numel() == contents.numel() and not torch.equal(now, contents):
+                    found.append(path)
+        return found
+
+
+def copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return copies of tensors, by the same paths."""
+    with torch.no_grad():
+        return {path: tensor.detach().clone() for path, tensor in tensors.items()}
+
+
+def devices_of(tensors: Mapping[str, torch.Tensor]) -> dict[torch.device, str]:
+    """Return the devices on which tensors lie, each with the path of the first one there."""
+    found: dict[torch.device, str] = {}
+    for path, tensor in tensors.items():
+        found.setdefault(tensor.device, path)
+    return found
+
+
+class Randomness:
+    """The state of random number generators at one moment: torch's own and those given."""
+
+    def __init__(self, generators: Iterable[torch.Generator] = (), *, cuda: bool) -> None:
+        self._cpu = torch.get_rng_state()
+        self._cuda = torch.cuda.get_rng_state() if cuda else None
+        self._own = [(generator, generator.get_state()) for generator in generators]
+
+    def restore(self) -> None:
+        """Make the generators draw the same numbers again."""
+        torch.set_rng_state(self._cpu)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state(self._cuda)
+        for generator, state in self._own:
+            generator.set_state(state)
+
+    def has_advanced(self) -> bool:
+        """Whether numbers were drawn since."""
+        if not torch.equal(self._cpu, torch.get_rng_state()):
+            return True
+        if self._cuda is not None and not torch.equal(self._cuda, torch.cuda.get_rng_state()):
+            return True
+        return any(not torch.equal(state, own.get_state()) for own, state in self._own)

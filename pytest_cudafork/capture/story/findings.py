@@ -1,0 +1,119 @@
+"""Owns the words of a failure: every finding with its place, its line, and what to do.
+
+It does not know how a finding was made.
+"""
+
+from __future__ import annotations
+
+import linecache
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+
+from pytest_cudafork.capture.interface.backend import CaptureFinding
+from pytest_cudafork.capture.interface.lines import shown
+
+_WIDTH = 96
+
+
+class Checks:
+    """What was checked so far, what could not be, and what was found."""
+
+    def __init__(self) -> None:
+        self.findings: list[CaptureFinding] = []
+        self.ran: dict[str, None] = {}
+        self.skipped: dict[str, str] = {}
+        self.notes: list[str] = []
+        self.cause: BaseException | None = None
+
+    def add(
+        self,
+        check: str,
+        what: str,
+        *,
+        path: str = "",
+        where: str = "",
+        why: str = "",
+        todo: str = "",
+    ) -> None:
+        """Note a finding; an equal one of the same check at the same path is noted once."""
+        known = {(found.check, found.path) for found in self.findings if found.path}
+        if not path or (check, path) not in known:
+            self.findings.append(CaptureFinding(check, what, path, where, why, todo))
+
+    def did(self, *names: str) -> None:
+        """Note that checks ran."""
+        self.ran.update(dict.fromkeys(names))
+
+    def cannot(self, name: str, why: str) -> None:
+        """Note that a check cannot run here."""
+        self.skipped.setdefault(name, why)
+
+    def note(self, text: str) -> None:
+        """Note what is worth knowing and not wrong."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+def failure_text(
+    title: str,
+    findings: Sequence[CaptureFinding],
+    *,
+    backend: str,
+    not_checked: Mapping[str, str],
+    notes: Iterable[str] = (),
+    differs: str = "",
+) -> str:
+    """Return the whole message of a failed check."""
+    count = len(findings)
+    lines = [f"{title}: {count} {'finding' if count == 1 else 'findings'} ({backend} graph)"]
+    told: set[tuple[str, str]] = set()
+    for finding in findings:
+        lines += ["", *finding_lines(finding, brief=(finding.why, finding.todo) in told)]
+        told.add((finding.why, finding.todo))
+    extra = [*(f"note: {note}" for note in notes)]
+    extra += [f"not checked: {name}: {why}" for name, why in not_checked.items()]
+    if differs:
+        extra.append(
+            f"this is the verdict of the {backend} graph; backend.differences() says where a CUDA "
+            "graph can differ"
+        )
+    for text in extra:
+        lines += ["" if text is extra[0] else None, *_wrapped(text, "", "  ")]  # type: ignore[list-item]
+    return "\n".join(line for line in lines if line is not None)
+
+
+def finding_lines(finding: CaptureFinding, *, brief: bool = False) -> list[str]:
+    """Return one finding in words; ``brief`` leaves out why it matters and what to do."""
+    head = f"[{finding.check}]"
+    if finding.path and not finding.what.startswith(finding.path):
+        head += f" {finding.path}:"
+    lines = _wrapped(f"{head} {finding.what}", "", "    ")
+    if finding.where:
+        lines.append(f"    {shown(finding.where)}")
+        source = source_of(finding.where)
+        if source:
+            lines.append(f"        > {source}")
+    if finding.why and not brief:
+        lines += _wrapped(finding.why, "    ", "    ")
+    if brief and (finding.why or finding.todo):
+        lines.append("    why it matters and what to do: as above")
+    if finding.todo and not brief:
+        lines += _wrapped(f"what to do: {finding.todo}", "    ", "      ")
+    return lines
+
+
+def _wrapped(text: str, first: str, rest: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def source_of(where: str) -> str:
+    """Return the text of a line; "" if it cannot be read."""
+    name, _, line = where.partition(" ")[0].rpartition(":")
+    return linecache.getline(name, int(line)).strip() if line.isdigit() else ""

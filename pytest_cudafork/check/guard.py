@@ -1,0 +1,171 @@
+"""Owns the fork guard: it refuses a fork while CUDA is initialized, before the fork happens.
+
+It does not know how CUDA is seen, nor how tests report a refusal.
+
+It stands in for ``os.fork`` and ``os.forkpty``, in ``os`` and in every module that has imported
+them, under whatever name. That covers ``multiprocessing`` with fork, ``pty`` and ``DataLoader``
+workers, which all end there. ``subprocess`` is left alone: it goes on to ``exec``, which makes a
+clean process.
+
+An audit hook would see the same forks, but it runs for every audited attribute access, which made a
+suite of small tests 4 % slower, and it could not be taken back.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import os
+import sys
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import Any, NamedTuple, Protocol
+
+from pytest_cudafork.errors import CudaForkError
+from pytest_cudafork.observe.base.hooking import Around, hook
+from pytest_cudafork.observe.base.ledger import Record
+from pytest_cudafork.observe.base.stacks import stack_of
+from pytest_cudafork.observe.base.undo import UndoStack
+from pytest_cudafork.observe.driver.probe import CudaState, Verdict
+
+FORK_OK_ENV = "_CUDAFORK_FORK_OK"
+"""Reason of the ``cuda_fork_ok`` marker in force; inherited by children."""
+
+DEFAULT_ALLOW = ("torch.utils.data",)
+"""Modules whose forks are watched and not refused, also while CUDA is initialized."""
+
+_APIS = ("fork", "forkpty")
+_NAMESPACE: Any = vars(ModuleType)["__dict__"]
+
+
+class ForkVerdict(enum.Enum):
+    """What became of a fork that was about to happen while CUDA was not clean."""
+
+    GUARDED = "guarded"  # refused
+    ALLOWED = "allowed"  # by marker or by the list of modules
+    WATCHED = "watched"  # the level does not refuse forks
+    UNKNOWN = "unknown"  # whether CUDA is initialized is not observable
+
+
+class Watched(Protocol):
+    """What the guard needs of the observer."""
+
+    simulated: bool
+
+    def state(self) -> CudaState:
+        """CUDA in this process, now."""
+
+    def note_fork(
+        self, *, api: str, verdict: str, rule: str, state: CudaState, frame: FrameType | None
+    ) -> None:
+        """Write the fork into the ledger and remember it for the child."""
+
+    def records(self) -> list[Record]:
+        """The ledger so far."""
+
+
+def install(rules: Rules) -> UndoStack:
+    """Guard this process, and by inheritance all its descendants; calling the result ends it."""
+    undo = UndoStack()
+    for name in _APIS:
+        original = getattr(os, name, None)
+        if original is None:
+            continue
+        hook(undo, os, name, _around(f"os.{name}", rules))
+        guarded = getattr(os, name)
+        _rename(original, guarded)
+        # Taken back in all modules, those too that were imported in the meantime.
+        undo.add(functools.partial(_rename, guarded, original))
+    return undo
+
+
+def _rename(old: object, new: object) -> None:
+    """Put ``new`` in the place of ``old`` in every module that has it, under whatever name."""
+    for module in list(sys.modules.values()):
+        if not issubclass(type(module), ModuleType):
+            continue
+        # Past the module's own class: that of a lazy module loads it on any access.
+        namespace = _NAMESPACE.__get__(module)
+        # Compared by identity: equality runs code of whatever the modules hold.
+        for alias in [key for key, value in list(namespace.items()) if value is old]:
+            namespace[alias] = new
+
+
+def _around(api: str, rules: Rules) -> Around:
+    def around(
+        proceed: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        caller: FrameType | None,
+    ) -> Any:
+        __tracebackhide__ = True
+        _before_fork(api, caller, rules)
+        return proceed(*args, **kwargs)
+
+    return around
+
+
+def _before_fork(api: str, frame: FrameType | None, rules: Rules) -> None:
+    """Decide about one fork.
+
+    Raises:
+        CudaForkError: CUDA is initialized here, the level refuses forks, and nothing allows it.
+
+    """
+    __tracebackhide__ = True
+    observer = rules.observer
+    state = observer.state()
+    if state.verdict is Verdict.CLEAN:
+        return
+    verdict, rule = rules.decide(state, frame)
+    observer.note_fork(api=api, verdict=verdict.value, rule=rule, state=state, frame=frame)
+    if verdict is ForkVerdict.GUARDED:
+        raise CudaForkError(_story(observer, api, state, frame))
+
+
+class Rules(NamedTuple):
+    """What is refused: nothing (``refuse`` is False), or forks outside the modules in ``allow``."""
+
+    observer: Watched
+    refuse: bool
+    allow: tuple[str, ...] = DEFAULT_ALLOW
+
+    def decide(self, state: CudaState, frame: FrameType | None) -> tuple[ForkVerdict, str]:
+        """Decide about a fork in a process that is not clean; the text is the rule that applied."""
+        if state.verdict is Verdict.NOT_OBSERVABLE:
+            return ForkVerdict.UNKNOWN, state.why
+        if not self.refuse:
+            return ForkVerdict.WATCHED, "level poison"
+        reason = os.environ.get(FORK_OK_ENV)
+        if reason is not None:
+            return ForkVerdict.ALLOWED, f"marker cuda_fork_ok: {reason}"
+        module = allowed_module(frame, self.allow)
+        if module:
+            return ForkVerdict.ALLOWED, f"code of {module} may fork"
+        return ForkVerdict.GUARDED, ""
+
+
+def _story(observer: Watched, api: str, state: CudaState, frame: FrameType | None) -> str:
+    from pytest_cudafork.observe.story.stories import History, fork_story
+    from pytest_cudafork.observe.story.touch import frames_from
+
+    return fork_story(
+        History(observer.records()),
+        os.getpid(),
+        api,
+        frames_from(stack_of(frame)),
+        why=state.why,
+        simulated=observer.simulated,
+    )
+
+
+def allowed_module(frame: FrameType | None, allow: tuple[str, ...]) -> str:
+    """Return the module on the stack that is allowed to fork, or ""."""
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        for prefix in allow:
+            # Code run by exec may call its module anything.
+            if name == prefix or str(name).startswith(f"{prefix}."):
+                return prefix
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,202 @@
+"""Owns what a pytest session holds for the plugin: its settings, its watch, its ledger.
+
+It does not know what is an error, nor how anything is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_cudafork.settings.options import Device, DeviceKind, Settings, read_settings
+
+if TYPE_CHECKING:
+    from pytest_cudafork.check.watch import Watch
+
+ISOLATED_ENV = "_CUDAFORK_ISOLATED"
+"""Set by the parent in a process that was made to run one isolated test."""
+
+_REAL_DRIVER_SIGNS = (
+    "/dev/nvidiactl",
+    "/proc/driver/nvidia/version",
+    "/dev/dxg",  # WSL
+    "/dev/nvhost-ctrl",  # Jetson
+)
+
+
+@dataclass
+class CudaForkSession:
+    """One pytest process's part in the session.
+
+    ``joined`` is true for a process that works for another pytest process (an xdist worker, an
+    isolated test): it writes that one's ledger and leaves the summary to it.
+    """
+
+    settings: Settings
+    watch: Watch | None = None
+    joined: bool = False
+    isolated: bool = False
+    random_state: tuple[Any, ...] = field(default_factory=random.getstate)
+    """State of Python's generator before the user's code was imported."""
+
+
+SESSION = pytest.StashKey[CudaForkSession]()
+
+
+def begin(config: pytest.Config, namespace: Any) -> CudaForkSession:
+    """Read the options and, if the check is on, begin the watch; ends with the configuration.
+
+    Raises:
+        pytest.UsageError: an option is wrong, or what it asks for is not to be had here.
+
+    """
+    if SESSION in config.stash:
+        return config.stash[SESSION]
+    settings = read_settings(config, namespace)
+    isolated = os.environ.pop(ISOLATED_ENV, "") == "1"
+    session = CudaForkSession(settings, isolated=isolated)
+    config.stash[SESSION] = session
+    if not settings.active:
+        return session
+    if sys.platform != "linux":
+        raise pytest.UsageError(
+            f"--cuda-fork-check works on Linux only (this is {sys.platform}): fork and CUDA do not "
+            "meet elsewhere"
+        )
+    _begin_watch(config, session)
+    return session
+
+
+def _begin_watch(config: pytest.Config, session: CudaForkSession) -> None:
+    from pytest_cudafork.check.inherited_watch import inherited_watch
+
+    inherited = inherited_watch()
+    owner = str(os.getpid())
+    if inherited is not None and _works_for_parent(session.isolated):
+        session.watch, session.joined = inherited, True
+        config.add_cleanup(inherited.observer.work_for(owner))
+        return
+    _begin_own_watch(config, session, owner)
+
+
+def _works_for_parent(isolated: bool) -> bool:
+    """Whether this pytest process is a part of the session whose watch it inherited."""
+    from pytest_cudafork.observe.base.ledger import OWNER_ENV
+
+    if isolated:
+        return True
+    # A session that a test starts is none, though it may be a child of a worker or of the session.
+    return _is_xdist_worker() and os.environ.get(OWNER_ENV) == str(os.getppid())
+
+
+def _is_xdist_worker() -> bool:
+    """Whether this process is run by execnet, the only sign so early of being a worker of xdist.
+
+    The variable PYTEST_XDIST_WORKER says nothing: a worker's children inherit it.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        if frame.f_globals.get("__name__") == "__channelexec__":
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _begin_own_watch(config: pytest.Config, session: CudaForkSession, owner: str) -> None:
+    from pytest_cudafork.check.watch import Watch
+    from pytest_cudafork.observe.base.ledger import PHASE_ENV, TEST_ENV
+    from pytest_cudafork.observe.observer import WatchSettings
+    from pytest_cudafork.observe.witnesses import WitnessError
+    from pytest_cudafork.settings.environment import EnvironmentChanges
+
+    settings = session.settings
+    # A session that a test of another session starts is not yet in any test of its own.
+    environment = EnvironmentChanges()
+    environment.unset(TEST_ENV)
+    environment.set(PHASE_ENV, "start")
+    config.add_cleanup(environment.undo)
+    watch = Watch(
+        WatchSettings(
+            device=resolve_device(settings.device),
+            ledger=_make_ledger(config, settings),
+            level=settings.level.value,
+            allow=settings.allow,
+        ),
+        owner,
+    )
+    try:
+        watch.begin()
+    except WitnessError as error:
+        raise pytest.UsageError(f"--cuda-fork-device: {error}") from None
+    watch.observer.note_watch()
+    session.watch = watch
+    config.add_cleanup(watch.end)
+
+
+def _make_ledger(config: pytest.Config, settings: Settings) -> str:
+    """Create the ledger; a temporary one is removed with the configuration.
+
+    Raises:
+        pytest.UsageError: it cannot be written.
+
+    """
+    import shutil
+    import tempfile
+
+    from pytest_cudafork.observe.base.ledger import PATH_ENV, Ledger
+
+    path = settings.ledger
+    try:
+        # A session that a test starts may inherit the name of the file in which the session of
+        # that test is writing; emptying that would lose what it has seen.
+        if not path or _same_file(path, os.environ.get(PATH_ENV, "")):
+            folder = tempfile.mkdtemp(prefix="pytest-cudafork-")
+            config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+            path = os.path.join(folder, "ledger.jsonl")
+        elif os.path.exists(path):
+            os.truncate(path, 0)
+        Ledger(path).create()
+    except OSError as error:
+        raise pytest.UsageError(
+            f"the ledger cannot be written: {error}; name another file with --cuda-fork-ledger, or "
+            "another folder with TMPDIR"
+        ) from None
+    return path
+
+
+def _same_file(path: str, other: str) -> bool:
+    try:
+        return os.path.samefile(path, other)
+    except OSError:
+        return False
+
+
+def resolve_device(device: Device) -> str:
+    """Return "real", "none" or the phantom's face for this machine.
+
+    Raises:
+        pytest.UsageError: the real driver was asked for, and there is none.
+
+    """
+    if device.kind is DeviceKind.REAL and not has_real_driver():
+        raise pytest.UsageError(
+            "--cuda-fork-device=real: this machine has no NVIDIA driver (none of "
+            f"{', '.join(_REAL_DRIVER_SIGNS)} exists); use auto or phantom"
+        )
+    if device.kind is DeviceKind.NONE:
+        return "none"
+    if device.kind is DeviceKind.PHANTOM:
+        return device.face
+    if device.kind is DeviceKind.REAL or has_real_driver():
+        return "real"
+    return "absent"
+
+
+def has_real_driver() -> bool:
+    """Whether the kernel side of an NVIDIA driver is here; asks only the file system."""
+    return any(os.path.exists(path) for path in _REAL_DRIVER_SIGNS)

@@ -1,0 +1,94 @@
+"""Owns the beginning and end of a watch: observer and guard together, in one process.
+
+It does not know why a process is watched: the plugin begins a watch for its session, and a Python
+process that the session starts by exec inherits it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from pytest_cudafork.check.guard import DEFAULT_ALLOW, Rules
+from pytest_cudafork.check.guard import install as install_guard
+from pytest_cudafork.observe.observer import WATCH_ENV, Observer, WatchSettings
+from pytest_cudafork.settings.environment import EnvironmentChanges
+
+ROOT_ENV = "_CUDAFORK_ROOT"
+"""Folder of the package, for processes that run in an environment of their own."""
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_REFUSING_LEVELS = frozenset({"fork", "touch"})
+
+
+class Watch:
+    """A watch over this process, and over all processes it forks, from ``begin`` to ``end``.
+
+    Watches nest: while an inner one lasts (a pytest session run inside a test), the outer rests.
+    """
+
+    def __init__(self, settings: WatchSettings, owner: str) -> None:
+        self.observer = Observer(settings, owner)
+        self._undo_guard: Callable[[], None] | None = None
+        self._environment = EnvironmentChanges()
+
+    def begin(self) -> None:
+        """Begin to watch.
+
+        Raises:
+            WitnessError: the device that was asked for is not to be had in this process.
+
+        """
+        if _nested:
+            _nested[-1]._rest()
+        _nested.append(self)
+        try:
+            self._start()
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        """Stop watching, undo every change to the process, and wake the outer watch, if any."""
+        if self not in _nested:
+            return
+        self._rest()
+        _nested.remove(self)
+        if _nested:
+            _nested[-1]._start()
+
+    def _start(self) -> None:
+        settings = self.observer.settings
+        self.observer.start()
+        # Python processes that are started by exec find _startup/sitecustomize.py on their path.
+        self._environment.set(ROOT_ENV, os.path.dirname(_PACKAGE))
+        self._environment.prepend_path("PYTHONPATH", os.path.join(_PACKAGE, "_startup"))
+        rules = Rules(
+            observer=self.observer,
+            refuse=settings.level in _REFUSING_LEVELS,
+            allow=(*DEFAULT_ALLOW, *settings.allow),
+        )
+        self._undo_guard = install_guard(rules)
+
+    def _rest(self) -> None:
+        if self._undo_guard is not None:
+            self._undo_guard()
+            self._undo_guard = None
+        self._environment.undo()
+        self.observer.stop()
+
+
+# The witnesses, the guard and the at-fork record are facts of the process, so the watches over a
+# process must know of each other.
+_nested: list[Watch] = []
+
+
+def inherited_settings() -> WatchSettings | None:
+    """Return the settings of the session that started this process, if it watches its children."""
+    text = os.environ.get(WATCH_ENV)
+    if not text:
+        return None
+    try:
+        return WatchSettings.from_text(text)
+    except ValueError:
+        return None  # not ours to complain about: the variable was set by something else

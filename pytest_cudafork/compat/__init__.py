@@ -1,0 +1,1 @@
+"""Private names of other packages, one module for each package."""

@@ -1,0 +1,1 @@
+"""The pytest process's side of an audit: what is imported, confirmed, and compared."""

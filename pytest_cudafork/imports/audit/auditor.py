@@ -1,0 +1,204 @@
+"""Owns the imports of one package's modules: asking the template for them, and their records.
+
+It does not know which modules there are, nor what is done with the records.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_cudafork.imports.audit import unbuilt, verdicts
+from pytest_cudafork.imports.audit.process import AuditProcess
+from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.settings import AuditSettings
+from pytest_cudafork.process import exit_status
+
+_MOST_LOSSES = 30
+"""How many templates may be lost to modules that end their parent."""
+_MOST_FAULTS = 3
+"""How many may be lost while no module is imported."""
+_NO_PROCESS = "a process for the audit cannot be started"
+_SILENCE_SECONDS = 30.0
+"""How long a template may say nothing beyond the time that an import may take."""
+
+
+class Auditor:
+    """Imports modules in processes of their own, through one template that is restarted if lost.
+
+    A template that is lost while modules are imported was most likely ended by one of them. Each of
+    those is then imported again while no other one is, so that it is known which.
+    """
+
+    def __init__(self, package: str, settings: AuditSettings, preloads: Sequence[str] = ()) -> None:
+        self._package = package
+        self._settings = settings
+        self._preloads = list(preloads)
+        self._records: dict[str, ImportRecord] = {}
+        self._asked: dict[str, None] = {}
+        self._suspects: list[str] = []
+        self._hanging: list[str] = []
+        self.inferred: set[str] = set()
+        """Modules that were not imported because their package takes too long."""
+        self._losses = 0
+        self._faults = 0
+        self._process: AuditProcess | None = None
+
+    def ask(self, modules: Sequence[str]) -> None:
+        """Have modules imported, in this order; returns at once."""
+        new = [name for name in dict.fromkeys(modules) if name not in self._asked]
+        self._asked.update(dict.fromkeys(new))
+        new = [name for name in new if not self._infer(name)]
+        if self._process is None:
+            if new:
+                self._start()
+        elif new and not self._suspects:
+            self._process.say({"import": new})
+
+    def record(self, module: str) -> ImportRecord:
+        """Return a module's record; waits for it."""
+        if module not in self._asked:
+            self.ask([module])
+        while module not in self._records:
+            self._take()
+        return self._records[module]
+
+    def fresh(self, module: str) -> ImportRecord:
+        """Import a module in an interpreter of its own, and return that record."""
+        known = self._records.get(module)  # threads that did not end are not waited for once more
+        hopeless = [each.where for each in known.running] if known and known.so_far else []
+        try:
+            process = AuditProcess(self._settings, module, hopeless)
+        except OSError as error:
+            return self._unknown(module, f"{_NO_PROCESS}: {error}")
+        with contextlib.closing(process):
+            answer = process.answer_of(module, self._settings.timeout)
+            if process.error:
+                return self._unknown(module, process.error)
+            return self._judge(process, answer)
+
+    def spare(self, package: str) -> None:
+        """Import nothing below a package that takes too long: each import would run it again."""
+        self._hanging.append(f"{package}.")
+        left = [name for name in self._asked if name not in self._records]
+        names = [name for name in left if self._infer(name)]
+        suspects, self._suspects = self._suspects, [s for s in self._suspects if s not in names]
+        if self._process is not None and names:
+            self._process.say({"drop": names})
+            if suspects != self._suspects:
+                self._process.say({"import": self._next()})
+
+    def _infer(self, module: str) -> bool:
+        package = next((name for name in self._hanging if module.startswith(name)), "")
+        if package:
+            reason = f"its package {package[:-1]} took longer than {self._settings.timeout:g} s"
+            self._records[module] = self._unknown(module, reason, Verdict.TIMED_OUT)
+            self.inferred.add(module)
+        return bool(package)
+
+    def close(self) -> None:
+        """End the template and everything that it has started."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+    def _start(self) -> None:
+        try:
+            self._process = process = AuditProcess(self._settings)
+        except OSError as error:
+            self._give_up(f"{_NO_PROCESS}: {error}")
+            return
+        if self._preloads:
+            process.say({"preload": self._preloads})
+        process.say({"import": self._next()})
+
+    def _next(self) -> list[str]:
+        """Return what is to be imported now: one suspect, or all that is left."""
+        return self._suspects[:1] or [name for name in self._asked if name not in self._records]
+
+    def _take(self) -> None:
+        """Take one message of the template; start another one if it is gone."""
+        if self._process is None:
+            self._start()
+        process = self._process
+        if process is None:
+            return
+        message = process.read(self._settings.timeout + _SILENCE_SECONDS)
+        if message is None:
+            self._replace(process)
+        elif "lost" in message:
+            if process.started:
+                self._blame(list(process.started), exit_status.describe(message["status"]))
+                process.started.clear()
+            process.say({"import": self._next()})
+        elif "module" in message:
+            record = self._judge(process, message)
+            self._records.setdefault(record.module, record)
+            if record.module in self._suspects:
+                self._suspects.remove(record.module)
+                process.say({"import": self._next()})
+
+    def _replace(self, process: AuditProcess) -> None:
+        """Find out why a template is gone, or silent, and go on with another one."""
+        if not process.is_gone:
+            process.kill()
+        how = process.how_it_ended()
+        process.close()
+        self._process = None
+        if process.error:
+            self._give_up(process.error)
+        elif process.started:
+            self._blame(list(process.started), how)
+        else:
+            self._faults += 1
+            self._preloads.clear()  # one of them, maybe
+        if self._losses > _MOST_LOSSES or self._faults >= _MOST_FAULTS:
+            self._give_up(f"the audit's process {how}")
+
+    def _blame(self, running: list[str], how: str) -> None:
+        """Blame the loss of a template on what was imported; if that was more, ask them again."""
+        self._losses += 1
+        if len(running) > 1:
+            self._suspects = running
+            return
+        (module,) = running
+        reason = f"it ended the process that had started it, which {how.partition(';')[0]}"
+        self._records[module] = self._unknown(module, reason, Verdict.CRASHED)
+        self._suspects = [name for name in self._suspects if name != module]
+
+    def _give_up(self, reason: str) -> None:
+        for name in self._asked:
+            if name not in self._records:
+                self._records[name] = self._unknown(name, reason)
+
+    def _judge(self, process: AuditProcess, answer: dict[str, Any]) -> ImportRecord:
+        touches = process.touches_of(int(answer["pid"]))
+        answer = {"timeout": self._settings.timeout, **answer}
+        return verdicts.judge(
+            self._package,
+            self._settings.without,
+            answer,
+            touches,
+            [unbuilt.explained(limit) for limit in process.limits],
+        )
+
+    def _unknown(
+        self, module: str, reason: str, verdict: Verdict = Verdict.NOT_OBSERVABLE
+    ) -> ImportRecord:
+        return ImportRecord(
+            module=module,
+            package=self._package,
+            verdict=verdict,
+            without=self._settings.without,
+            reason=" ".join(unbuilt.explained(reason).split()),
+        )
+
+
+def why_not(settings: AuditSettings) -> str:
+    """Return why no process can audit with these settings, or ""; starts one to ask it."""
+    with contextlib.closing(AuditProcess(settings)) as process:
+        while process.error == "" and process.pid == 0:
+            if process.read(_SILENCE_SECONDS) is None:
+                return f"the audit's process {process.how_it_ended()}"
+        return unbuilt.explained(process.error)

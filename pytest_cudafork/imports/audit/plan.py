@@ -1,0 +1,83 @@
+"""Owns what an audit is made of: its modules, the driver they find, and how many run at once.
+
+It does not know whether pytest, a shell or a program asks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from pytest_cudafork.check.session import has_real_driver, resolve_device
+from pytest_cudafork.imports.audit.discover import FoundModule, UnknownPackage, find_modules
+from pytest_cudafork.imports.values.settings import DEFAULT_FACE, AuditSettings
+from pytest_cudafork.process import cores
+from pytest_cudafork.settings.import_options import ImportSettings
+from pytest_cudafork.settings.options import Device, DeviceKind
+
+
+def find_all(packages: Sequence[str], exclude: Sequence[str]) -> dict[str, list[FoundModule]]:
+    """Return the modules of all packages; a package that lies in another one is part of that.
+
+    Raises:
+        ValueError: No package is named, one is not there or excluded, or a pattern can match
+            nothing.
+
+    """
+    if not packages:
+        raise ValueError("no package is named: give the name that is imported, such as 'vllm'")
+    outer = [
+        name
+        for name in dict.fromkeys(packages)
+        if not any(name.startswith(f"{other}.") for other in packages)
+    ]
+    return {name: _find(name, exclude) for name in outer}
+
+
+def _find(package: str, exclude: Sequence[str]) -> list[FoundModule]:
+    try:
+        found = find_modules(package, exclude)
+    except UnknownPackage as error:
+        folder = package.partition(".")[0]
+        if error.is_top and os.path.isdir(folder):
+            raise UnknownPackage(
+                f"{error} The folder {folder!r} is here, but not on the module search path: start "
+                "with `python -m pytest`, or set `pythonpath = .` in the ini file."
+            ) from None
+        raise
+    if not found:
+        raise ValueError(f"nothing is left of {package!r}: it is excluded by {', '.join(exclude)}")
+    return found
+
+
+def settings_of(imports: ImportSettings, device: Device) -> AuditSettings:
+    """Return what the audit's processes are told.
+
+    Without a real driver, "auto" is a phantom with a GPU: code behind ``if is_cuda`` runs, too.
+
+    Raises:
+        pytest.UsageError: The real driver was asked for, and there is none.
+
+    """
+    if device.kind is DeviceKind.AUTO and not has_real_driver():
+        face = DEFAULT_FACE
+    else:
+        face = resolve_device(device)
+    return AuditSettings(
+        device=face,
+        timeout=imports.timeout,
+        jobs=imports.jobs or cores.usable(),
+        memory=imports.memory,
+    )
+
+
+@contextlib.contextmanager
+def usage_errors() -> Iterator[None]:
+    """Raise pytest's error about wrong usage as a RuntimeError, for callers outside pytest."""
+    try:
+        yield
+    except pytest.UsageError as error:
+        raise RuntimeError(str(error)) from None

@@ -1,0 +1,201 @@
+"""Owns the audit's command line: its arguments, its progress line, its exit status.
+
+It does not know how a module is imported. The options are those of pytest, without the prefix.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TextIO
+
+from pytest_cudafork.imports.api import run
+from pytest_cudafork.imports.audit import plan
+from pytest_cudafork.imports.audit.auditors import Target
+from pytest_cudafork.imports.audit.baseline import SHELL_UPDATE_OPTION, Baseline
+from pytest_cudafork.imports.report.findings import Findings
+from pytest_cudafork.imports.report.story import story_lines
+from pytest_cudafork.imports.report.summary import Line, summary_lines, write_results
+from pytest_cudafork.imports.values import record_data
+from pytest_cudafork.imports.values.outcomes import Outcome
+from pytest_cudafork.settings import import_options, option, options
+from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, ImportSettings
+
+CLEAN, TOUCHES, USAGE = 0, 1, 2
+_COLOURS = {"bad": "\x1b[31m", "warn": "\x1b[33m", "good": "\x1b[32m"}
+
+
+def main(args: Sequence[str]) -> int:
+    """Audit packages and print what was found.
+
+    Args:
+        args: What follows ``python -m pytest_cudafork imports``.
+
+    Returns:
+        0: every module is clean, skipped or accepted. 1: one is not. 2: the arguments are wrong, or
+        something could not be observed.
+
+    """
+    parser = _parser()
+    given = parser.parse_args(args)
+    try:
+        with plan.usage_errors(), _stoppable():
+            findings = _audit(given)
+    except (ValueError, RuntimeError) as error:
+        parser.exit(USAGE, f"{parser.prog}: error: {_own_words(str(error))}\n")
+    except KeyboardInterrupt as stop:
+        sys.stderr.write("interrupted\n")
+        return 128 + (stop.args[0] if stop.args else signal.SIGINT)
+    written = [*_write_json(given.json, findings), *write_results(findings)]
+    _show(findings, written, full=given.verbose)
+    outcomes = {findings.outcome(record) for record in findings.records}
+    if Outcome.ERROR in outcomes or any(line.tone == "bad" for line in written):
+        return USAGE
+    return TOUCHES if Outcome.FAILED in outcomes else CLEAN
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Let SIGTERM end the audit as an interrupt does, so that nothing is left behind."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt(number)
+
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pytest_cudafork imports",
+        description="Import every module of a package in a process of its own, and say which "
+        "initialize CUDA. Exit status: 0 if none does, crashes or takes too long (one that cannot "
+        "be imported counts with --strict only, one in the baseline does not), 1 if one does, 2 on "
+        "wrong usage or where something could not be observed.",
+    )
+    add = parser.add_argument
+    add("packages", metavar="PKG", type=_typed(option.parse_modules), help="separated by commas")
+    for each in IMPORT_OPTIONS:
+        if each is not import_options.PACKAGES:
+            _add(parser, each)
+    add("--device", metavar="DEVICE", type=_typed(options.parse_device), default=options.Device(),
+        help="auto (default), real, phantom, or phantom:sm_90x2")  # fmt: skip
+    add("--no-confirm", action="store_true", help="Ask no fresh interpreter.")
+    add("--json", metavar="FILE", default="", help="Write the records here.")
+    add("-v", "--verbose", action="store_true",
+        help="Tell every module that is not clean in full, and leave no name out.")  # fmt: skip
+    return parser
+
+
+def _own_words(text: str) -> str:
+    """Call an option as it is called here, where a message has the name it has in pytest."""
+    return text.replace("--cuda-fork-imports-", "--").replace("--cuda-fork-device", "--device")
+
+
+def _add(parser: argparse.ArgumentParser, each: option.Option) -> None:
+    name = each.name.removeprefix("cuda_fork_imports_")
+    flag, text = f"--{name}", each.help.replace("%", "%%")
+    if each.flag_value:
+        parser.add_argument(flag, action="store_true", dest=name, help=text)
+    else:
+        parse = _typed(import_options.PARSERS[name][1])
+        default = ImportSettings._field_defaults[name]
+        parser.add_argument(
+            flag, metavar=each.metavar, dest=name, type=parse, default=default, help=text
+        )
+
+
+def _typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Let argparse show the words of a ValueError."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+def _audit(given: argparse.Namespace) -> Findings:
+    imports = ImportSettings(**{name: getattr(given, name) for name in ImportSettings._fields})
+    import_options.check(imports, SHELL_UPDATE_OPTION, "--baseline")
+    baseline = Baseline()
+    if imports.baseline and (not imports.update or os.path.exists(imports.baseline)):
+        baseline = Baseline.read(imports.baseline, SHELL_UPDATE_OPTION)
+    found = plan.find_all(imports.packages, imports.exclude)
+    settings = plan.settings_of(imports, given.device)
+    progress = _Progress(sys.stderr)
+    try:
+        settled = run(
+            found, settings, imports.without, confirm=not given.no_confirm, progress=progress
+        )
+    finally:
+        progress.clear()
+    return Findings(tuple(settled), found, imports, baseline, os.getcwd())
+
+
+class _Progress:
+    """One line that is written over and over; nothing where nobody watches."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream if stream.isatty() else None
+        self._width = shutil.get_terminal_size().columns - 1
+
+    def __call__(self, done: int, count: int, target: Target) -> None:
+        if self._stream is not None:
+            text = f"{done}/{count} {target.nodeid}"[: self._width]
+            self._stream.write(f"\r{text:<{self._width}}")
+            self._stream.flush()
+
+    def clear(self) -> None:
+        if self._stream is not None:
+            self._stream.write(f"\r{'':<{self._width}}\r")
+            self._stream.flush()
+
+
+def _show(findings: Findings, written: Sequence[Line], *, full: bool) -> None:
+    quiet = (Outcome.PASSED, Outcome.ACCEPTED)
+    for record in findings.records if full else ():
+        if findings.outcome(record) not in quiet:
+            _print(*map(Line, story_lines(record)), Line(""))
+    _print(*summary_lines(findings, full=full), *written)
+
+
+def _print(*lines: Line) -> None:
+    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    for line in lines:
+        colour = _COLOURS.get(line.tone, "") if coloured else ""
+        text = f"{colour}{line.text}\x1b[0m" if colour else line.text
+        encoding = sys.stdout.encoding or "utf-8"
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+
+
+def _write_json(path: str, findings: Findings) -> list[Line]:
+    if not path:
+        return []
+    data = [
+        {**record_data.to_plain(record), "artifact": artifact}
+        for record, artifact in findings.settled
+    ]
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(data, file, indent=1)
+            file.write("\n")
+    except OSError as error:
+        return [Line(f"the records cannot be written: {error}", "bad")]
+    return [Line(f"records: {path}")]

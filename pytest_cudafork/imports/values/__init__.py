@@ -1,0 +1,1 @@
+"""Records, verdicts and settings that pass between the two sides of an audit."""

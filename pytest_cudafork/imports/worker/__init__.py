@@ -1,0 +1,1 @@
+"""The child's side of an audit: the import itself."""

@@ -1,0 +1,137 @@
+"""Owns the threads that an import leaves running: where they were started, and the wait for them.
+
+Runs in the process that imports. It does not know what the threads do. Seen are those of
+``threading``: what C code or ``_thread`` starts is not.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from types import FrameType
+from typing import NamedTuple
+
+from pytest_cudafork.observe.story.touch import Frame
+
+_MOST_SECONDS = 5.0
+"""How long one import is waited for; a thread that serves for ever would never end."""
+_MOST_IN_ALL = 60.0
+"""How long the imports of one template are waited for with no result, taken together."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
+_MOST_NAME = 60
+_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+
+
+class RunningThread(NamedTuple):
+    """A thread that ran on when the import was over.
+
+    Attributes:
+        name: Its name.
+        where: The line that had started it, ``file:line``; "" if nobody saw that.
+        daemon: Whether an interpreter that ends does not wait for it.
+
+    """
+
+    name: str
+    where: str
+    daemon: bool
+
+
+class Patience:
+    """How long threads are waited for: what one import may take, and what all of them may.
+
+    A template hands it on to the processes that it forks, and it learns from what these tell: a
+    thread that did not end once is not waited for again, wherever else the same line starts it.
+    """
+
+    def __init__(self, timeout: float, hopeless: Iterable[str] = ()) -> None:
+        self._timeout = timeout
+        self._left = _MOST_IN_ALL
+        self.hopeless = set(hopeless)
+        """The lines whose threads do not end in time."""
+
+    def seconds(self, spent: float) -> float:
+        """Return how long to wait after an import that has taken so long."""
+        return max(0.0, min(_MOST_SECONDS, self._left, (self._timeout - spent) / 2))
+
+    def learn(self, waited: float, running: Iterable[RunningThread]) -> None:
+        """Take note of a wait that showed no touch, and of the threads that ran on after it."""
+        self._left -= waited
+        if waited:
+            self.hopeless.update(thread.where for thread in running if not thread.daemon)
+
+
+class Threads:
+    """Notes which threads are started, and where; made before the import."""
+
+    def __init__(self) -> None:
+        self._enumerate = threading.enumerate
+        self._sleep = time.sleep
+        self._clock = time.monotonic
+        self._before = [threading.main_thread(), *threading.enumerate()]
+        self._places: dict[int, str] = {}
+
+    def watch(self) -> None:
+        """Note from now on, in a process in which nothing else will be imported."""
+        start, places, frame_of = threading.Thread.start, self._places, sys._getframe
+
+        def noting_start(thread: threading.Thread) -> None:
+            places[id(thread)] = _place(frame_of(1))
+            start(thread)
+
+        functools.update_wrapper(noting_start, start)
+        threading.Thread.start = noting_start  # type: ignore[method-assign, assignment]
+
+    def running(self) -> list[RunningThread]:
+        """Return those that have come and still run."""
+        return [
+            RunningThread(_shown(each.name), self._places.get(id(each), ""), bool(each.daemon))
+            for each in self._enumerate()
+            if not any(each is known for known in self._before)
+        ]
+
+    def wait(self, seconds: float, hopeless: Collection[str], is_over: Callable[[], bool]) -> float:
+        """Wait for those that an interpreter would wait for at its end.
+
+        Args:
+            seconds: For how long at most.
+            hopeless: The lines whose threads are not waited for.
+            is_over: Whether nothing more is to be learned.
+
+        Returns:
+            How long it took; 0.0 if there was none.
+
+        """
+        began, pause, waited = self._clock(), _FIRST_PAUSE, 0.0
+        while waited < seconds and self._is_awaited(hopeless) and not is_over():
+            self._sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            waited = self._clock() - began
+        return waited
+
+    def _is_awaited(self, hopeless: Collection[str]) -> bool:
+        return any(not each.daemon and each.where not in hopeless for each in self.running())
+
+
+def _place(frame: FrameType | None) -> str:
+    """Return the innermost line outside the standard library that leads to a call."""
+    first = ""
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if path.startswith(_HERE):
+            break
+        place = f"{path}:{frame.f_lineno}"
+        if Frame(path, frame.f_lineno, "").package != "<stdlib>":
+            return place
+        first = first or place
+        frame = frame.f_back
+    return first
+
+
+def _shown(name: str) -> str:
+    text = "".join(c if c.isprintable() else "?" for c in str(name))
+    return text if len(text) <= _MOST_NAME else f"{text[:_MOST_NAME]}..."

@@ -1,0 +1,203 @@
+"""Owns how a child runs the tests it is told to and tells their reports and warnings.
+
+Runs in the child, imports nothing of the parent side, and does not know how the child came to have
+a session: it was forked with one, or made one of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.call import in_child
+from pytest_cudafork.isolate import coverage_data, crash_output, live_text, report_data
+from pytest_cudafork.isolate.child import plugins
+from pytest_cudafork.process import child, wire
+
+_TELLING_HOOKS = (
+    "pytest_runtest_logstart",
+    "pytest_runtest_logreport",
+    "pytest_runtest_logfinish",
+    "pytest_warning_recorded",
+)
+"""Hooks by which a parent tells the user and other processes; a child tells its parent only."""
+
+
+class Reporter:
+    """The plugin that stands in the child for everything that reports in a parent."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        """Registered before a fork where there is one; it is of no effect there."""
+        self.config = config
+        self._channel: child.Channel | None = None
+        self._packer = report_data.ReportPacker(config)
+        self._terminal = live_text.ChildTerminal(config, self._tell, self._wait)
+        self._starts = 0
+
+    def take_over(self, session: pytest.Session) -> None:
+        """Let what is told in this process reach this, the session's counters and live logs only.
+
+        The other receivers (terminal, JUnit file, xdist's connection, the user's hooks) are the
+        parent's; they hear of it there. pluggy has no public way to leave plugins out of a hook.
+        """
+        self._packer.begin()
+        self._terminal.take_over()
+        manager: Any = self.config.pluginmanager
+        if "pytest_timeout" in sys.modules:
+            manager.register(plugins.TimeLimit(self._tell))
+        if "pytest_rerunfailures" in sys.modules:
+            manager.register(plugins.Phases(self._tell))
+        keep = (self, session, manager.get_plugin("logging-plugin"))
+        for name in _TELLING_HOOKS:
+            implementations = getattr(manager.hook, name)._hookimpls
+            implementations[:] = [
+                one for one in implementations if any(one.plugin is mine for mine in keep)
+            ]
+
+    def begin(self, channel: child.Channel, position: dict[str, Any] | None) -> None:
+        """Report one test to this channel; its terminal stands at ``position``."""
+        self._channel = channel
+        self._starts = 0
+        self._terminal.begin(position)
+
+    def end(self) -> None:
+        """Report to nobody any more."""
+        self._terminal.flush()
+        self._channel = None
+
+    def pytest_runtest_logstart(self) -> None:
+        """Say that a plugin runs the test once more; the first time the parent knows of."""
+        self._starts += 1
+        if self._starts > 1:
+            self._tell("again")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Send a report as it comes."""
+        if self._channel is None:
+            return
+        self._channel.leave_if_not_mine()
+        self._terminal.flush()
+        self._tell("report", data=self._packer.pack(report), wait=self._terminal.direct)
+        self._terminal.settle()
+
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
+        """Send a warning of the test; those of collection the parent has seen itself."""
+        if when == "runtest" and self._channel is not None:
+            self._tell("warning", **in_child.pack_warning(warning_message))
+
+    def _tell(self, kind: str, **data: Any) -> bool:
+        if self._channel is None or not self._channel.is_mine:
+            return False
+        self._channel.send(kind, **data)
+        return True
+
+    def _wait(self) -> None:
+        """Wait until the parent has shown the last message."""
+        if self._channel is not None and self._channel.is_mine:
+            self._channel.receive()
+
+
+class ItemServer:
+    """Runs tests on demand, one after the other."""
+
+    def __init__(
+        self,
+        reporter: Reporter,
+        items: list[pytest.Item],
+        errors: Sequence[str] = (),
+        finder: crash_output.Finder | None = None,
+    ) -> None:
+        """Take the tests of this process, and what went wrong in its collection."""
+        self.coverage: coverage_data.ChildCoverage | None = None
+        """What measures in this process."""
+        self.environment = b""
+        """What ``child.environment`` said before the fork, if it was asked."""
+        self._reporter = reporter
+        self._items = items
+        self._errors = list(errors)
+        self._finder = finder or crash_output.Finder(items)
+        self._session: pytest.Session | None = None
+
+    def look_up(self) -> None:
+        """Make the index of the tests now, so that no child has to."""
+        if self._items:
+            self._finder.find(*crash_output.name_of(self._items[0]))
+
+    def serve(self, channel: child.Channel) -> None:
+        """Run what the parent asks for, until it asks for nothing more or a test ends the session.
+
+        Raises:
+            WireError: The parent sent something that is no message.
+
+        """
+        crash_output.share_capture(self._reporter.config, channel)
+        while (request := channel.receive()) is not None and request["kind"] == "run":
+            if self._run(channel, request):
+                return
+        # the parent has ended a group before its last test
+        if self._session is not None:
+            self._tear_down(channel, self._session)
+
+    def _run(self, channel: child.Channel, request: wire.Message) -> bool:
+        """Run one test; True if it was the last."""
+        child.take_over(request["surroundings"], self.environment)
+        item = self._finder.find(*request["test"])
+        if item is None:
+            found = [one.nodeid for one in self._items]
+            channel.send("missing", found=found, errors=self._errors)
+            channel.send("over", last=True, shouldstop=False, shouldfail=False)
+            return True
+        following = self._finder.find(*request["next"]) if request["next"] else None
+        session = self._session = item.session
+        plugins.continue_reruns(item.config, request["reruns"])
+        self._reporter.begin(channel, request["position"])
+        last = self._protocol(channel, item, following) or following is None
+        self._reporter.end()
+        channel.leave_if_not_mine()
+        measured = None if self.coverage is None else self.coverage.take()
+        if measured is not None:
+            channel.send("coverage", data=measured)
+        channel.send(
+            "over",
+            last=last,
+            shouldstop=wire.plain(session.shouldstop),
+            shouldfail=wire.plain(session.shouldfail),
+        )
+        return last
+
+    def _protocol(
+        self, channel: child.Channel, item: pytest.Item, following: pytest.Item | None
+    ) -> bool:
+        """Run one test's protocol; True if the session ends with it."""
+        try:
+            item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
+            return False
+        except pytest.exit.Exception as stop:
+            channel.send("stop", reason=str(stop.msg), returncode=stop.returncode)
+        except KeyboardInterrupt:
+            channel.send("interrupt")
+        except BaseException as error:
+            channel.leave_if_not_mine()
+            channel.send("internal", text=text_of(error))
+        self._tear_down(channel, item.session)
+        return True
+
+    def _tear_down(self, channel: child.Channel, session: Any) -> None:
+        """Tear down what no test will tear down any more."""
+        channel.leave_if_not_mine()
+        try:
+            session._setupstate.teardown_exact(None)
+        except BaseException as error:
+            channel.leave_if_not_mine()
+            channel.send("internal", text=text_of(error))
+
+
+def text_of(error: BaseException) -> str:
+    """Return the traceback of an error as text."""
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__))

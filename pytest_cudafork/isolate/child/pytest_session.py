@@ -1,0 +1,218 @@
+"""Owns the session of a child: its own, made as the parent's, or the parent's after a fork.
+
+Runs in the child, imports nothing of the parent side, and does not know how the parent shows what
+it is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import pytest
+
+from pytest_cudafork.isolate import coverage_data, crash_output, live_text, report_data
+from pytest_cudafork.isolate.child import cov_plugin, items, pytest_config, rehearsal
+from pytest_cudafork.process import child
+
+_REHEARSALS = 1
+"""Enough to copy the pages that a test writes to; a second one costs more than it saves."""
+_CACHE_WRITERS = ("lfplugin", "nfplugin", "stepwiseplugin")
+
+
+class WorkSession:
+    """The plugin that makes a session collect as the parent's and keep all tests that it finds.
+
+    ``work`` is called in place of pytest's loop over the tests.
+    """
+
+    def __init__(self, request: dict[str, Any], cwd: int) -> None:
+        self._request = request
+        self._cwd = cwd
+        self.items: list[pytest.Item] = []
+        self.errors: list[str] = []
+        self.coverage = coverage_data.begin(request["coverage"])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_configure(self, config: pytest.Config) -> None:
+        """Let plugins find what they look for in a session that shows and measures."""
+        if self._request["terminal"] is not None:
+            live_text.stand_in(config, self._request["terminal"])
+        if self._request["pytest_cov"]:
+            cov_plugin.stand_in(config)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Use the parent's temporary directory; leave its cache and its JUnit file alone."""
+        manager = session.config.pluginmanager
+        writers = [manager.get_plugin(name) for name in _CACHE_WRITERS]
+        for plugin in (*writers, report_data.xml_of(session.config)):
+            if plugin is not None and manager.is_registered(plugin):
+                manager.unregister(plugin)
+        pytest_config.append_log(session.config, self._request["log_file"])
+        factory = getattr(session.config, "_tmp_path_factory", None)
+        if factory is not None and self._request["basetemp"]:
+            from pathlib import Path
+
+            # "given" keeps the end of this session from removing the directory
+            factory._basetemp = factory._given_basetemp = Path(self._request["basetemp"])
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Keep what went wrong in collection, for the message if a test is not found."""
+        if report.failed:
+            self.errors.append(report.longreprtext)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Any:
+        """Keep every test, whatever the other plugins select; the parent has selected."""
+        self.items = list(items)
+        result = yield
+        items[:] = self.items
+        return result
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Work for the parent."""
+        os.fchdir(self._cwd)
+        os.close(self._cwd)
+        session.config.args = list(self._request["args"])
+        try:
+            self.work(session)
+        finally:
+            report_data.forget_xml(session.config)
+        return True
+
+    def work(self, session: pytest.Session) -> None:
+        """Do what this process was made for."""
+        raise NotImplementedError
+
+
+class OneProcess(WorkSession):
+    """The session of a fresh interpreter: it runs the tests it is asked for itself."""
+
+    def __init__(
+        self, request: dict[str, Any], cwd: int, channel: child.Channel, stacks_fd: int
+    ) -> None:
+        super().__init__(request, cwd)
+        self._channel = channel
+        self._stacks_fd = stacks_fd
+
+    def work(self, session: pytest.Session) -> None:
+        """Run tests."""
+        gc.freeze()  # what was imported stays; no collection needs to look at it
+        gc.enable()
+        child.arm_stacks(self._stacks_fd)  # pytest has armed them for its own stderr
+        reporter = items.Reporter(session.config)
+        session.config.pluginmanager.register(reporter)
+        reporter.take_over(session)
+        server = items.ItemServer(reporter, self.items, self.errors)
+        server.coverage = self.coverage
+        server.serve(self._channel)
+
+    def pytest_internalerror(self, excrepr: object) -> None:
+        """Tell the parent of an error in pytest or a plugin."""
+        self._channel.send("internal", text=str(excrepr))
+
+
+def run_session(channel: child.Channel, request: dict[str, Any], stacks_fd: int) -> int:
+    """Make a session as the parent's, run the tests it asks for, and return the exit status."""
+    worker: OneProcess | None = None
+
+    def plugin(cwd: int) -> OneProcess:
+        nonlocal worker
+        worker = OneProcess(request, cwd, channel, stacks_fd)
+        return worker
+
+    try:
+        run_pytest(request, plugin)
+    except BaseException as error:
+        channel.leave_if_not_mine()
+        if worker is not None and isinstance(error, pytest.UsageError):
+            # pytest says "not found" so; why, the collection has told
+            channel.send("missing", found=[], errors=worker.errors)
+        else:
+            channel.send("internal", text=items.text_of(error))
+        channel.send("over", last=True, shouldstop=False, shouldfail=False)
+    child.arm_stacks(stacks_fd)  # pytest has disarmed them at the end of its session
+    return 0
+
+
+def run_pytest(request: dict[str, Any], plugin: Callable[[int], WorkSession]) -> None:
+    """Run pytest with the parent's options and the plugin, which gets the working directory.
+
+    Raises:
+        pytest.UsageError: Something of what is to be collected does not exist here.
+
+    """
+    os.environ[child.ISOLATED_ENV] = "1"
+    cwd = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
+    os.chdir(request["invocation_dir"])
+    config = pytest_config.make_config(request)
+    config.pluginmanager.register(plugin(cwd), "cudafork-work")
+    config.hook.pytest_cmdline_main(config=config)
+
+
+def run_forked(
+    item: pytest.Item,
+    env: dict[str, str],
+    reporter: items.Reporter,
+    channel: child.Channel,
+    stacks_fd: int,
+    *,
+    practice: bool = False,
+) -> NoReturn:
+    """Run tests in this freshly forked process and end it; never returns into the parent's code.
+
+    ``env`` is added to the environment. ``practice`` uses the time until the first test's turn.
+    What was set up before the fork stays set up; only what the tests set up here is torn down here.
+    """
+    status = child.EXIT_LOST
+    try:
+        child.forget_parent_exit_work()
+        child.prepare(stacks_fd)
+        os.environ.update(env)
+        _disown_fixtures(item)
+        reporter.take_over(item.session)
+        finder = crash_output.Finder(item.session.items, item)
+        server = items.ItemServer(reporter, item.session.items, finder=finder)
+        if practice:
+            rehearsal.Rehearsal(item.session).run(_REHEARSALS)
+        server.environment = child.environment({})
+        server.coverage = coverage_data.begin()
+        server.serve(channel)
+        status = 0
+    except BaseException as error:
+        channel.leave_if_not_mine()
+        with contextlib.suppress(OSError):
+            channel.send("internal", text=items.text_of(error))
+            channel.send("over", last=True, shouldstop=False, shouldfail=False)
+    finally:
+        channel.leave_if_not_mine()
+        child.leave(status, channel)
+
+
+def _disown_fixtures(item: pytest.Item) -> None:
+    """Forget the finalizers of everything that was set up before the fork.
+
+    Those of the nodes run at the end of a scope. Those of the fixtures themselves would run when
+    this test asks a parametrized fixture of a wider scope for its next parameter.
+    """
+    from _pytest.fixtures import FixtureDef  # public from pytest 8 on
+
+    session: Any = item.session
+    definitions: list[Any] = []
+    for finalizers, _ in session._setupstate.stack.values():
+        definitions += [getattr(getattr(one, "func", None), "__self__", None) for one in finalizers]
+        finalizers.clear()
+    if pytest.version_tuple < (8,):  # it hides the definition in a lambda, but lists all of them
+        for known in session._fixturemanager._arg2fixturedefs.values():
+            definitions += known
+    info = getattr(item, "_fixtureinfo", None)
+    for known in info.name2fixturedefs.values() if info is not None else ():
+        definitions += known
+    for definition in definitions:
+        if isinstance(definition, FixtureDef):
+            definition._finalizers.clear()

@@ -1,0 +1,150 @@
+"""Owns the failed report of a test whose child could not report for itself. Runs in the parent.
+
+It does not know how the child was run; it is told how it ended.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.compat import forked
+from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
+from pytest_cudafork.isolate.session.received import Phase, missing_phase, next_phase
+from pytest_cudafork.process import exit_status
+from pytest_cudafork.process.child import EXIT_LOST
+from pytest_cudafork.process.supervision import Ending
+
+__all__ = ["Phase", "error_of", "missing_phase", "next_phase", "no_report", "report"]
+
+
+def error_of(ending: Ending, phase: Phase, timeout: float | None) -> ChildError | None:
+    """Return the error for how the child ended, or None if it ended as it should.
+
+    Args:
+        ending: How it ended.
+        phase: The phase that the test was in.
+        timeout: Its time limit in seconds.
+
+    """
+    stacks = exit_status.where(ending.stacks, ending.native, ending.state, stuck=ending.stuck)
+    ended = exit_status.describe(ending.exitcode)
+    if ending.malformed:
+        # most often it was this side that killed it, which is no sign of anything
+        ended = "was killed for it" if ending.exitcode == -signal.SIGKILL else ended
+        return ChildError(
+            f"not a message, in {phase}: the process of this test sent something else "
+            f"({ending.malformed}) and {ended}. Did the test write to a descriptor it did not open?"
+        )
+    if ending.timed_out or ending.lingered:
+        limit = (
+            f"time limit of {timeout:g} s exceeded in {phase}"
+            if ending.timed_out and timeout is not None
+            else "still running after the test was over"
+        )
+        return ChildTimeout(
+            f"{limit}: the process of this test was killed.{stacks}", timeout, ending.stacks
+        )
+    if ending.finished and ending.exitcode == 0:
+        return None
+    name = exit_status.signal_name(ending.exitcode)
+    what = name or f"exit status {ending.exitcode}"
+    if not name and not ending.finished:
+        ended += " before the test was over"
+        if ending.exitcode == EXIT_LOST:
+            ended += "; it could not report: did the test close descriptors that it did not open?"
+    when = "after the test was over" if ending.finished else f"in {phase}"
+    stop = "" if ended.endswith("?") else "."
+    return ChildCrashed(
+        f"{what} {when}: the process of this test {ended}{stop}{stacks}",
+        ending.exitcode,
+        name,
+        ending.stacks,
+    )
+
+
+def no_report(phase: Phase) -> ChildError:
+    """Return the error for a test that says that it is over without a report of this phase."""
+    return ChildError(
+        f"no report of {phase}: the process of this test says that the test is over. Does a "
+        "plugin or conftest.py keep reports from pytest_runtest_logreport?"
+    )
+
+
+def report(
+    item: pytest.Item,
+    phase: Phase,
+    error: ChildError,
+    sections: list[tuple[str, str]],
+    seconds: float = 0.0,
+    *,
+    ran: bool = True,
+) -> pytest.TestReport:
+    """Return a failed report, or an expected failure where the test's xfail mark covers it.
+
+    A test that could not be run (``ran`` is false) has not failed as expected.
+    """
+    import time
+
+    headline, _, _ = str(error).partition("\n")
+    name = type(error).__name__
+    more = forked.crash_line(item, error)
+    stop = time.time()
+    made = pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome="failed",
+        longrepr=_longrepr(
+            item, f"{name}: {headline}", f"{name}: {error}" + (f"\n\n{more}" if more else "")
+        ),
+        when=phase,
+        sections=sections,
+        duration=seconds,
+        start=stop - seconds,
+        stop=stop,
+    )
+    reason = _expected(item, error) if ran else None
+    if reason is not None:
+        made.outcome = "skipped"
+        made.wasxfail = forked.expected(reason, more) if more else reason
+    return made
+
+
+def _longrepr(item: pytest.Item, headline: str, text: str) -> Any:
+    """Return a representation that survives pytest-xdist and gives the summary its line."""
+    from _pytest._code.code import (
+        ReprEntryNative,
+        ReprExceptionInfo,
+        ReprFileLocation,
+        ReprTraceback,
+    )
+
+    path, line, _ = item.location
+    crashed = ReprFileLocation(path, (line or 0) + 1, headline)
+    entry = ReprEntryNative([f"{text}\n"])
+    return ReprExceptionInfo(
+        reprtraceback=ReprTraceback([entry], None, style="native"), reprcrash=crashed
+    )
+
+
+def _expected(item: pytest.Item, error: ChildError) -> str | None:
+    """Return the reason of the test's xfail mark if it covers ``error``, else None."""
+    from _pytest.skipping import evaluate_xfail_marks
+
+    if item.config.getoption("runxfail", False):
+        return None
+    try:
+        mark = evaluate_xfail_marks(item)
+    except (Exception, pytest.fail.Exception):  # a mark that is itself wrong expects nothing
+        return None
+    if mark is None:
+        return None
+    raises: Any = mark.raises
+    if hasattr(raises, "matches"):  # pytest.RaisesExc, pytest >= 8.4
+        covered = raises.matches(error)
+    else:
+        covered = raises is None or isinstance(error, raises)
+    return mark.reason if covered else None

@@ -1,0 +1,80 @@
+"""Owns what replaces pytest-forked: ``--forked``, the marker ``forked``, and whose they are.
+
+It does not know how a test is isolated. pytest-forked, where it is loaded, keeps both, unless the
+session asks for this plugin (see ``decide``).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_cudafork.compat.forked import CLAIM, Claim
+
+FLAG = "--forked"
+DEST = "forked"
+PEER = "pytest_forked"
+"""The name under which pytest-forked is registered, and its module."""
+
+_DOC = "forked(): run the test in a process of its own, as pytest-forked does."
+_HELP = (
+    "Run every test in a process of its own, as pytest-forked does: in a fork of the pytest "
+    "process while that is safe, else in a fork of a clean one."
+)
+
+
+def decide(*, peer_loaded: bool, flag: bool, asked: bool) -> Claim:
+    """Decide whose the option and the marker are. Pure.
+
+    Args:
+        peer_loaded: pytest-forked is loaded in this session.
+        flag: ``--forked`` is given, to whomever.
+        asked: an option of this plugin isolates every test.
+
+    """
+    ours = asked or not peer_loaded
+    return Claim(ours, every_test=ours and flag)
+
+
+def offer_option(parser: pytest.Parser) -> None:
+    """Register ``--forked`` unless somebody has; to be called when all plugins are loaded.
+
+    In ``pytest_addoption`` it would be too early: pytest-forked may come later, and its own
+    ``--forked`` would then break the session.
+    """
+    if not _is_taken(parser):
+        group = parser.getgroup("cuda-fork", "CUDA and fork (pytest-cudafork)")
+        group.addoption(FLAG, action="store_true", dest=DEST, default=False, help=_HELP)
+
+
+def _is_taken(parser: pytest.Parser) -> bool:
+    """Whether the command line knows the option, asked of the parser itself."""
+    import argparse
+
+    try:
+        _, unknown = parser.parse_known_and_unknown_args([FLAG], namespace=argparse.Namespace())
+    except pytest.UsageError:  # it is known and wants a value, or options clash already
+        return True
+    return FLAG not in unknown
+
+
+def begin(config: pytest.Config, isolate: str | None) -> str | None:
+    """Settle whose the option and the marker are, and tell pytest about the marker.
+
+    Args:
+        config: the configuration, its plugins loaded and its command line read.
+        isolate: the session's method of isolation, "none" included; None if it names none.
+
+    Returns:
+        The session's method with ``--forked`` taken into account.
+
+    """
+    manager = config.pluginmanager
+    peer_loaded = bool(manager.has_plugin(PEER))
+    flag = getattr(config.option, DEST, False) is True
+    claim = decide(peer_loaded=peer_loaded, flag=flag, asked=isolate not in (None, "none"))
+    config.stash[CLAIM] = claim
+    if not peer_loaded:
+        config.addinivalue_line("markers", _DOC)
+    elif claim.ours:
+        manager.unregister(name=PEER)  # it would fork once more, in the child
+    return "auto" if claim.every_test and isolate is None else isolate

@@ -1,0 +1,145 @@
+"""Owns the forks of the pytest process: how it is made ready, and the one that is made ahead.
+
+Runs in the parent. It does not know which tests are forked, nor what their processes report.
+
+The process of a test that follows a forked one is made while that one still runs. It must not have
+anything of the other test: so the filters of warnings are those of the session, what is captured
+goes to files of its own, and nothing is forked ahead where something unknown may be in force around
+a test (a user's wrapper of its protocol) or where fixtures live in the pytest process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, NoReturn
+
+import pytest
+
+from pytest_cudafork.isolate.child import items, pytest_session
+from pytest_cudafork.isolate.child.forked_capture import capture_files, renew_files
+from pytest_cudafork.isolate.session.request import make_basetemp
+from pytest_cudafork.process import child, cores, launch, supervision
+from pytest_cudafork.process.randomness import Randomness
+from pytest_cudafork.process.template_memory import Collapse, OpenMP, frozen
+
+_MANY_FORKS = 5
+_MANY_TESTS = 100
+"""After so many forks, in a session of so many tests, it pays off to make forks cheaper."""
+_STEPS_PER_TEST = 3
+_BUSY_CORES = 2
+"""The parent and the child at work have one each."""
+_KNOWN = ("_pytest", "pytest_cudafork", "xdist")
+"""Packages whose hooks put nothing on around a test that is not taken off again here."""
+
+
+class Forks:
+    """The children that are forked from this process."""
+
+    def __init__(
+        self, config: pytest.Config, randomness: Randomness, filters: Sequence[Any]
+    ) -> None:
+        """``filters`` are those of warnings outside every test."""
+        self._config = config
+        self._randomness = randomness
+        self._openmp = OpenMP()
+        self._reporter: items.Reporter | None = None
+        self._filters = list(filters)
+        self._ahead: tuple[pytest.Item, launch.Running] | None = None
+        self._count = 0
+        self._memory: Collapse | None = None
+
+    def take(self, item: pytest.Item, env: dict[str, str], private: list[int]) -> launch.Running:
+        """Return a child for a test: the one forked ahead for it, if it lives, or a new one.
+
+        Args:
+            item: The test.
+            env: Variables to add to its environment.
+            private: Descriptors that it must not have.
+
+        Raises:
+            OSError, RuntimeError: It cannot be forked; RuntimeError from the fork guard.
+
+        """
+        if self._ahead is not None and self._ahead[0] is item:
+            if not self._ahead[1].has_ended:  # not by anything that the test did
+                (_, running), self._ahead = self._ahead, None
+                return running
+            self.forget_ahead()
+        return self._fork(item, env, [*private, *self.descriptors()], ahead=False)
+
+    def use_time_of(self, item: pytest.Item, following: pytest.Item | None, fds: list[int]) -> None:
+        """Prepare for the next forks while a test works; ``following`` will surely be forked."""
+        self._make_cheaper(len(item.session.items))
+        # a rerun of a test finds the next one's child there already
+        if following is None or self._ahead is not None or not self._may_fork_ahead(following):
+            return
+        with contextlib.suppress(OSError, RuntimeError):  # the test will say so in its turn
+            self._ahead = following, self._fork(following, {}, fds, ahead=True)
+
+    def keep_ahead_for(self, item: pytest.Item) -> None:
+        """End a child that was forked ahead for another test than the one whose turn it is."""
+        if self._ahead is not None and self._ahead[0] is not item:
+            self.forget_ahead()
+
+    def forget_ahead(self) -> None:
+        """End the child of a test whose turn did not come."""
+        if self._ahead is not None:
+            (_, running), self._ahead = self._ahead, None
+            supervision.Supervisor(running).kill()
+
+    def descriptors(self) -> list[int]:
+        """Return what leads to the child that waits."""
+        return [] if self._ahead is None else [self._ahead[1].sock.fileno()]
+
+    def _may_fork_ahead(self, item: pytest.Item) -> bool:
+        state: Any = item.session._setupstate
+        if state.stack:  # fixtures that might be torn down before it is that test's turn
+            return False
+        around = item.ihook.pytest_runtest_protocol.get_hookimpls()
+        return all(_is_known(one.plugin) for one in around if one.hookwrapper or one.wrapper)
+
+    def _make_cheaper(self, tests: int) -> None:
+        """Fold memory, which takes time; worth it only where many forks will follow."""
+        self._count += 1
+        if self._count == _MANY_FORKS and tests >= _MANY_TESTS:
+            self._memory = Collapse()
+        for _ in range(_STEPS_PER_TEST):
+            if self._memory is not None and not self._memory.done:
+                self._memory.step()
+
+    def _fork(
+        self, item: pytest.Item, env: dict[str, str], private: Sequence[int], *, ahead: bool
+    ) -> launch.Running:
+        """Fork this process, made ready for it."""
+        if self._reporter is None:
+            make_basetemp(self._config)
+            self._reporter = items.Reporter(self._config)
+            # in the child that would cost half a millisecond
+            self._config.pluginmanager.register(self._reporter)
+        reporter = self._reporter
+        self._openmp.pause()
+        self._randomness.look()
+
+        def run(channel: child.Channel, stacks_fd: int) -> NoReturn:
+            self._randomness.renew()
+            if ahead:
+                self._leave_the_test_before()
+            practice = ahead and cores.usable() > _BUSY_CORES
+            pytest_session.run_forked(item, env, reporter, channel, stacks_fd, practice=practice)
+
+        with frozen():
+            return launch.start_fork(run, private)
+
+    def _leave_the_test_before(self) -> None:
+        """Take off what the test whose protocol this was forked in has put on."""
+        warnings.resetwarnings()  # which also makes every module look at the filters again
+        warnings.filters.extend(self._filters)  # type: ignore[attr-defined]
+        renew_files(capture_files(self._config))
+
+
+def _is_known(plugin: object) -> bool:
+    name = plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__
+    return name.partition(".")[0] in _KNOWN

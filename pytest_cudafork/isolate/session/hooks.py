@@ -1,0 +1,310 @@
+"""Owns the way from a test's markers and the options to a process of its own.
+
+It does not know how a child is run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, Marks, marks_of
+
+if TYPE_CHECKING:
+    from pytest_cudafork.fixtures import RunInChild
+    from pytest_cudafork.isolate.policy import IsolationConfig, Method, ProcessState
+    from pytest_cudafork.isolate.session.children import Children
+    from pytest_cudafork.isolate.session.zygote_handle import Blame
+
+_NEEDS_ZYGOTE = ("forkserver", "auto")
+
+
+class IsolationHooks:
+    """The hooks that take over isolated tests.
+
+    A plugin object of its own, registered when pytest is configured: later than every installed
+    plugin, so it is asked before those that would fork the test (pytest-forked).
+    """
+
+    def __init__(self, config: pytest.Config, isolate: str | None) -> None:
+        """Read what the session asks for; ``isolate`` is its method for every test, if any."""
+        self._config = config
+        self._pid = os.getpid()
+        session = config.stash[SESSION]
+        self._isolate = isolate
+        option = config.option
+        # there are no such options with -p no:debugging
+        self._debugger = bool(getattr(option, "usepdb", False) or getattr(option, "trace", False))
+        self._inside = session.isolated
+        self._isolates_all = self._isolate not in (None, "none") and not self._off
+        self._filters = list(warnings.filters)
+        self._running = True
+        self._slower: dict[str, int] = {}
+        """How many tests were given a dearer method than they asked for, by the reason."""
+        self._outputs: dict[str, str] = {}
+        """What a fork server wrote that could not be used, by the reason that is told."""
+        self._positions: dict[pytest.Item, int] = {}
+
+    @property
+    def _off(self) -> bool:
+        """Whether nothing is isolated in this process."""
+        # a forked child has these hooks too
+        return self._inside or self._debugger or self._pid != os.getpid()
+
+    @property
+    def _runs_tests(self) -> bool:
+        """Whether tests run in this process; pytest-xdist's controller shows itself late."""
+        only = getattr(self._config.option, "collectonly", False)
+        return not (self._config.pluginmanager.has_plugin("dsession") or only)
+
+    # -- the fork server is started as early as it is known to be needed --------------------------
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self) -> None:
+        """Start the fork server if every test is to have a child of it."""
+        if self._isolate == "forkserver" and self._isolates_all and self._runs_tests:
+            self._start_zygote([str(arg) for arg in self._config.args])
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self,
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Start it when an import makes this process unsafe to fork."""
+        report = yield
+        if self._isolate == "auto" and self._isolates_all and self._runs_tests:
+            unsafe = not process_state(self._config).safe_to_fork
+            if unsafe and not self._children().has_zygote:
+                self._start_zygote([str(arg) for arg in self._config.args])
+        return report
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Start it if a marker asks for it: it collects the files with such tests only."""
+        if self._off or not self._runs_tests or self._isolate == "none":
+            return
+        from pytest_cudafork.isolate.policy import wanted_method
+
+        rules = self._rules()
+        wanted = {item: wanted_method(marks_of(item), rules) for item in session.items}
+        if not any(wanted.values()):
+            return
+        self._positions = {item: number for number, item in enumerate(session.items)}
+        needing = [item for item, method in wanted.items() if method in _NEEDS_ZYGOTE]
+        if not needing or self._children().has_zygote:
+            return
+        targets = list(dict.fromkeys(str(item.path) for item in needing))
+        if "forkserver" in wanted.values() or not process_state(self._config).safe_to_fork:
+            self._start_zygote(targets)
+        else:  # a test in this process may still make it unsafe to fork
+            self._children().expect(targets)
+
+    def _start_zygote(self, targets: list[str]) -> None:
+        self._children().start_zygote(targets)
+
+    def _children(self) -> Children:
+        from pytest_cudafork.isolate.session.children import children_of
+
+        random_state = self._config.stash[SESSION].random_state
+        return children_of(self._config, random_state, self._filters)
+
+    # -- tests -----------------------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> bool | None:
+        """Run the test in a process of its own if it is to have one; None leaves it to pytest."""
+        marks = marks_of(item)
+        asked = self._isolates_all or marks.spawn_only or marks.isolated
+        if not asked or self._off or marks.complaint:
+            return None
+        from pytest_cudafork.isolate import policy
+        from pytest_cudafork.isolate.session import other_plugins
+        from pytest_cudafork.isolate.session.run_test import isolate
+
+        if policy.wanted_method(marks, self._rules()) is None:
+            return None
+        # the child keeps it; here it would end the session, or come while the zygote gets ready
+        other_plugins.stop_time_limit(item)
+        method = policy.choose(marks, self._rules(), process_state(self._config))
+        if method is None or (method.refusal and _is_skipped(item)):
+            return None
+        children = self._children()
+        if method.name == "forkserver":
+            blame = children.blame(item)
+            if blame is not None:
+                method = policy.instead_of_zygote(method, self._reason(blame))
+        following = self._group_mate(item, nextitem, marks)
+        if following is None:
+            upcoming = self._upcoming(item, nextitem)
+            children.look_ahead(item, upcoming, self._next_fork(method, nextitem))
+        else:
+            children.look_ahead(item, (), None)
+        return isolate(item, nextitem, method, children, following)
+
+    def _reason(self, blame: Blame) -> str:
+        """Return why the fork server cannot run a test, with the line that is to blame."""
+        watch = self._config.stash[SESSION].watch
+        if blame.kind != "cuda":
+            self._outputs[blame.reason] = blame.output
+            return blame.reason
+        if watch is None:
+            return f"{blame.reason} (--cuda-fork-check names the line)"
+        from pytest_cudafork.observe.story.stories import History
+
+        touch = History(watch.observer.records()).initializer(blame.pid)
+        return blame.reason if touch is None else f"{blame.reason} (first touch: {touch.where})"
+
+    def _group_mate(
+        self, item: pytest.Item, nextitem: pytest.Item | None, marks: Marks
+    ) -> pytest.Item | None:
+        """Return the next test if it shares the process with this one."""
+        if marks.scope != "module" or nextitem is None or marks_of(nextitem) != marks:
+            return None
+        return nextitem if nextitem.path == item.path else None
+
+    def _upcoming(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.Item]:
+        """Return the tests to come that will surely be spawned, as far as that is known."""
+        if hasattr(self._config, "workerinput"):  # the controller decides what comes
+            upcoming = [] if nextitem is None else [nextitem]
+        else:
+            first = self._positions.get(item, len(self._positions)) + 1
+            upcoming = item.session.items[first : first + _LOOK_AHEAD]
+        from pytest_cudafork.isolate.policy import wanted_method
+
+        rules = self._rules()
+        # the environment of a test with GPUs of its own is not known before it has them
+        plain = [one for one in upcoming if not marks_of(one).gpus]
+        return [one for one in plain if wanted_method(marks_of(one), rules) == "spawn"]
+
+    def _next_fork(self, method: Method, nextitem: pytest.Item | None) -> pytest.Item | None:
+        """Return the next test if it will be forked as this one is."""
+        if method.name != "fork" or method.refusal or nextitem is None:
+            return None
+        from pytest_cudafork.isolate import policy
+
+        marks = marks_of(nextitem)
+        if marks.complaint or marks.gpus:
+            return None
+        state = process_state(self._config)
+        after = policy.choose(marks, self._rules(), state)
+        if after is None or after.name != "fork" or state.cuda != policy.CLEAN:
+            return None
+        return nextitem
+
+    def _rules(self) -> IsolationConfig:
+        from pytest_cudafork.isolate.policy import IsolationConfig
+
+        return IsolationConfig(
+            every_test=self._isolate,
+            timeout=DEFAULT_TIMEOUT,
+            debugger=self._debugger,
+            inside=self._inside,
+        )
+
+    # -- what the user sees ----------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_report_teststatus(
+        self, report: pytest.CollectReport | pytest.TestReport, config: pytest.Config
+    ) -> Generator[None, Any, Any]:
+        """Say with ``-v`` how a test was isolated; with ``-vv`` also why not more cheaply."""
+        status = yield
+        method = getattr(report, "isolation", None)
+        # not in the summary at the end, whose lines programs read
+        verbose = int(config.getoption("verbose", 0))
+        quiet = verbose < 1 or not self._running
+        if method is None or status is None or quiet or not status[2]:
+            return status
+        category, letter, word = status
+        why = getattr(report, "isolation_why", "") if verbose > 1 else ""
+        added = f" ({method}: {why})" if why else f" ({method})"
+        if isinstance(word, tuple):
+            return category, letter, (f"{word[0]}{added}", word[1])
+        return category, letter, f"{word}{added}"
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Remember the tests that a fork server could not run; those of workers too."""
+        why = getattr(report, "isolation_why", "")
+        if report.when == "setup" and getattr(report, "isolation", "") == "spawn" and why:
+            self._slower[why] = self._slower.get(why, 0) + 1
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say which tests were slower than they need be, and why."""
+        if not self._slower:
+            return
+        terminalreporter.section("isolation")
+        for why, count in self._slower.items():
+            tests = "1 test" if count == 1 else f"{count} tests"
+            terminalreporter.write_line(f"{tests} by spawn, {why}")
+        for output in filter(None, self._outputs.values()):
+            terminalreporter.write_line("the fork server wrote:")
+            for line in output.splitlines()[-_MOST_OUTPUT:]:
+                terminalreporter.write_line(f"    {line}")
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Add what children have measured, before pytest-cov (a wrapper around this) looks."""
+        try:
+            return (yield)
+        finally:
+            coverage_data = sys.modules.get("pytest_cudafork.isolate.coverage_data")
+            if coverage_data is not None and not self._off:
+                coverage_data.gathered(self._config).finish()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """End all children."""
+        self._running = False
+        module = sys.modules.get("pytest_cudafork.isolate.session.children")
+        if module is not None:  # else there were none, and the import would be for nothing
+            module.close_children(self._config)
+
+
+_MOST_OUTPUT = 30
+"""How many lines to show of what a fork server wrote that did not get ready."""
+_LOOK_AHEAD = 64
+"""How many tests to look at for those whose interpreters can be started ahead."""
+
+
+def _is_skipped(item: pytest.Item) -> bool:
+    """Whether a mark skips a test, so that it needs no process."""
+    from _pytest.skipping import evaluate_skip_marks
+
+    try:
+        return evaluate_skip_marks(item) is not None
+    except (Exception, pytest.fail.Exception):  # a mark that is wrong; told when the test is set up
+        return False
+
+
+def process_state(config: pytest.Config) -> ProcessState:
+    """Return how safe this process is to fork, now."""
+    from pytest_cudafork.check.state import current_state
+    from pytest_cudafork.isolate.policy import ProcessState
+    from pytest_cudafork.process.template_memory import count_threads
+
+    watch = config.stash[SESSION].watch
+    state = watch.observer.state() if watch is not None else current_state()
+    return ProcessState(cuda=state.verdict.value, threads=count_threads())
+
+
+def runner(config: pytest.Config, method: str) -> RunInChild:
+    """Return the function behind ``run_forked``, ``run_spawned`` or ``run_forkserver``."""
+    from pytest_cudafork.call.forkserver import server_of
+    from pytest_cudafork.call.run import run_in_child
+
+    server = server_of(config) if method == "forkserver" else None
+
+    def run(
+        fn: Callable[..., Any], /, *args: Any, timeout: float | None = 60.0, **kwargs: Any
+    ) -> Any:
+        __tracebackhide__ = True
+        return run_in_child(method, fn, args, kwargs, timeout=timeout, server=server)
+
+    return run

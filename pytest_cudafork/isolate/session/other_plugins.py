@@ -1,0 +1,123 @@
+"""Owns what other plugins and isolated tests need of each other. Runs in the parent.
+
+It does not know how a child is run. pytest-timeout and pytest-rerunfailures do their work inside
+the process of the test, as they would in the pytest process (see ``child_plugins.py``); here stands
+what is left to do.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.process.template_memory import count_threads
+
+_THREAD_SECONDS = 0.05
+"""How long a thread that was told to end may take."""
+RUNS = pytest.StashKey[int]()
+"""How often a test has been run before, in processes that died."""
+
+
+def stop_time_limit(item: pytest.Item) -> None:
+    """Stop the time limits that pytest-timeout and pytest have begun here.
+
+    They begin others in the child. The one of pytest (``faulthandler_timeout``) is a thread with a
+    lock, for which a forked child would wait for ever.
+    """
+    cancel = getattr(item.config.hook, "pytest_timeout_cancel_timer", None)
+    if cancel is not None:
+        cancel(item=item)
+    try:
+        armed = float(item.config.getini("faulthandler_timeout") or 0) > 0
+    except (KeyError, ValueError):  # -p no:faulthandler
+        return
+    if armed:
+        import faulthandler
+
+        threads = count_threads()
+        faulthandler.cancel_dump_traceback_later()
+        deadline = time.monotonic() + _THREAD_SECONDS
+        while 1 < threads <= count_threads() and time.monotonic() < deadline:
+            time.sleep(0.0001)
+
+
+def reruns_for(item: pytest.Item) -> dict[str, int] | None:
+    """Return what pytest-rerunfailures has to know in a child, for its work order."""
+    plugin: Any = sys.modules.get("pytest_rerunfailures")
+    if plugin is None or not item.config.pluginmanager.is_registered(plugin):
+        return None
+    counts = _session_counts(item.config)
+    session = 0 if counts is None else int(counts.get_suite_reruns())
+    return {"runs": item.stash.get(RUNS, 0), "session": session}
+
+
+def announce_rerun(item: pytest.Item) -> None:
+    """Tell this session that a test, which runs in a child, begins once more there."""
+    _begin_again(item)
+    counts = _session_counts(item.config)
+    if counts is not None:
+        counts.increment_suite_reruns()
+
+
+def rerun_elsewhere(item: pytest.Item, runs: int, error: Exception) -> bool:
+    """Whether a test whose process died is to run again, in another process.
+
+    Asks pytest-rerunfailures, and counts the run if so.
+
+    Args:
+        item: The test.
+        runs: How often it has been run so far.
+        error: What became of it.
+
+    """
+    plugin: Any = sys.modules.get("pytest_rerunfailures")
+    if plugin is None or not item.config.pluginmanager.is_registered(plugin):
+        return False
+    reruns = plugin.get_reruns_count(item)
+    if reruns is None or runs > reruns or not _wanted(plugin, item, error):
+        return False
+    most = getattr(item.config.option, "max_suite_reruns", None)
+    return most is None or bool(item.config.failures_db.try_increment_suite_reruns(most))  # type: ignore[attr-defined]
+
+
+def prepare_rerun(item: pytest.Item, runs: int) -> None:
+    """Wait as long as is wished, and begin a test once more."""
+    plugin: Any = sys.modules["pytest_rerunfailures"]
+    delay = plugin.get_reruns_delay(item)
+    factor = getattr(plugin, "get_reruns_delay_backoff_factor", lambda item: 1.0)(item)
+    time.sleep(delay * factor ** (runs - 1))
+    item.stash[RUNS] = runs
+    _begin_again(item)
+
+
+def _begin_again(item: pytest.Item) -> None:
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    plugin: Any = sys.modules.get("pytest_rerunfailures")
+    # as the plugin does in its own process
+    forget = getattr(plugin, "_remove_failed_subtest_reports_from_stats", None)
+    if forget is not None:
+        forget(item.config, item.session, item.nodeid)
+
+
+def _wanted(plugin: Any, item: pytest.Item, error: Exception) -> bool:
+    """Whether the options name this kind of error; a condition is only asked where it runs."""
+    excluded = getattr(plugin, "_is_rerun_path_excluded", None)
+    if excluded is not None and excluded(item):
+        return False
+    text = f"{type(error).__name__}: {error}"
+    only = getattr(item.config.option, "only_rerun", None) or ()
+    never = getattr(item.config.option, "rerun_except", None) or ()
+    if only and not any(re.search(pattern, text) for pattern in only):
+        return False
+    return not any(re.search(pattern, text) for pattern in never)
+
+
+def _session_counts(config: pytest.Config) -> Any:
+    """Return what counts the reruns of the session, where processes do not share it anyway."""
+    counts: Any = getattr(config, "failures_db", None)
+    return counts if hasattr(counts, "get_suite_reruns") and not hasattr(counts, "sock") else None

@@ -1,0 +1,213 @@
+"""Owns what becomes of a child's messages: the hook calls the test would have made in this process.
+
+Runs in the parent. It does not know how the child is run, nor how it ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.call import run
+from pytest_cudafork.errors import ChildError, ChildTimeout
+from pytest_cudafork.isolate import coverage_data, live_text, policy, report_data
+from pytest_cudafork.isolate.session import failure, other_plugins, received
+from pytest_cudafork.process import wire
+from pytest_cudafork.process.supervision import Said
+
+_AFTER_THE_TEST = ("done", "internal")
+"""What a child may say when its test is over: the end of its session may fail."""
+
+
+class Replay:
+    """Turns a child's messages into the hook calls that the test would have made here."""
+
+    def __init__(self, item: pytest.Item, method: policy.Method) -> None:
+        self._item = item
+        self._method = method
+        self.capture_fds: list[int] = []
+        """The files that hold the child's captured output; they belong to who runs the child."""
+        self.answer: Callable[[wire.Message], None] | None = None
+        """Sends a message to the child."""
+        self._stop: BaseException | None = None
+        self._output: list[tuple[str, str]] = []
+        self.reports: list[pytest.TestReport] = []
+        self.trouble: ChildError | None = None
+        self.goes_on = False
+        """Whether the child is in order, and done with this test."""
+        self._phase: failure.Phase | None = None
+        """What a test has told that reports when it is over only."""
+        self.runs = item.stash.get(other_plugins.RUNS, 0) + 1
+        """How often the test has begun."""
+        self.again = False
+        """Whether it has to begin once more, in another process."""
+        self._allowed: tuple[str, ...] | None = None
+        """The kinds of messages that may still come; None: all."""
+        self.last = False
+        """Whether the child will run no other test."""
+
+    @property
+    def phase(self) -> failure.Phase:
+        """The phase that the test is in, as far as it has told."""
+        return self._phase or failure.next_phase(self.reports)
+
+    @property
+    def missing(self) -> failure.Phase | None:
+        """The phase of which a test that went its way has not told, or None."""
+        if self._stop is not None:
+            return None
+        calls = not self._item.config.getoption("setuponly", False)
+        return failure.missing_phase(self.reports, calls=calls)
+
+    def take(self, message: wire.Message, fds: list[int]) -> Said:
+        """Handle one message.
+
+        Raises:
+            WireError: It is not what a message of its kind should be.
+
+        """
+        kind = message["kind"]
+        self.capture_fds += fds
+        try:
+            self._check(message)
+            if kind == "report":
+                report = report_data.load(self._item, message["data"])
+                received.check_report(report)
+            elif kind == "warning":
+                warning = run.load_warning(message)
+            elif kind == "terminal":
+                live_text.show(self._item.config, message)
+            elif kind == "coverage":
+                coverage_data.gathered(self._item.config).add(message["data"])
+            elif kind != "again":
+                return self._take_other(kind, message)
+        except wire.WireError:
+            raise
+        except Exception as error:  # pytest and plugins take it apart by code of their own
+            raise wire.WireError(
+                f"a message of kind {kind!r} is damaged ({type(error).__name__}: {error!s:.300})"
+            ) from error
+        # outside: what the hooks raise is their own affair
+        if kind == "report":
+            self._log(report)
+        elif kind == "again":
+            self.runs += 1
+            self._phase = None
+            other_plugins.announce_rerun(self._item)
+        elif kind == "warning":
+            self._item.ihook.pytest_warning_recorded.call_historic(
+                kwargs={
+                    "warning_message": warning,
+                    "nodeid": self._item.nodeid,
+                    "when": "runtest",
+                    "location": None,
+                }
+            )
+        if message.get("wait") and self.answer is not None:
+            live_text.flush(self._item.config)
+            self.answer({"kind": "shown"})
+        return Said.MORE
+
+    def _check(self, message: wire.Message) -> None:
+        if self._allowed is not None and message["kind"] not in self._allowed:
+            raise ValueError("it came after the test was over")
+        received.check_message(message)
+
+    def _take_other(self, kind: str, message: wire.Message) -> Said:
+        session = self._item.session
+        if kind == "done":
+            self._allowed = ()
+            return Said.DONE
+        if kind == "over":
+            session.shouldstop = session.shouldstop or message["shouldstop"]
+            session.shouldfail = session.shouldfail or message["shouldfail"]
+            self.last = message["last"]
+            self._allowed = _AFTER_THE_TEST
+            return Said.LEAVING if self.last else Said.DONE
+        if kind == "stop":
+            self._stop = pytest.exit.Exception(message["reason"], message["returncode"])
+        elif kind == "interrupt":
+            self._stop = KeyboardInterrupt()
+        elif kind == "internal":
+            self.trouble = self.trouble or ChildError(
+                f"pytest failed in the process of this test:\n\n{message['text']}"
+            )
+        elif kind == "phase":
+            if message["phase"] not in ("call", "teardown"):
+                raise ValueError(f"no phase: {message['phase']!r:.50}")
+            self._phase = message["phase"]
+        elif kind == "timeout":
+            self.trouble = self.trouble or ChildTimeout(
+                f"{message['text']}\n\n{message['stacks']}", None, message["stacks"]
+            )
+        elif kind == "missing":
+            self.trouble = self.trouble or ChildError(_missing(message))
+        elif kind != "capture":
+            raise wire.WireError(f"there are no messages of kind {kind!r}")
+        return Said.MORE
+
+    def _log(self, report: pytest.TestReport) -> None:
+        # attributes, because those travel on to the controller of pytest-xdist
+        vars(report)["isolation"] = self._method.name
+        if self._method.why:
+            vars(report)["isolation_why"] = self._method.why
+        if type(report) is pytest.TestReport:  # a subtest's report ends no phase
+            self.reports.append(report)
+        self._item.ihook.pytest_runtest_logreport(report=report)
+
+    def fail(self, phase: failure.Phase, error: ChildError, seconds: float = 0.0) -> None:
+        """Report a failure that the child could not report."""
+        self._log(self._failed(phase, error, seconds))
+
+    def refuse(self, error: ChildError) -> None:
+        """Report that the test was not run; no mark of its own expects that."""
+        self._log(failure.report(self._item, "setup", error, [], ran=False))
+
+    def fail_or_rerun(self, phase: failure.Phase, error: ChildError, seconds: float) -> None:
+        """Report what became of a process that died; ``again`` if the test gets another."""
+        report = self._failed(phase, error, seconds)
+        if report.failed and other_plugins.rerun_elsewhere(self._item, self.runs, error):
+            report.outcome = "rerun"  # type: ignore[assignment]  # as pytest-rerunfailures says it
+            self.again = True
+        self._log(report)
+
+    def _failed(self, phase: failure.Phase, error: ChildError, seconds: float) -> pytest.TestReport:
+        # as pytest does: a report has the sections of the phases before
+        sections = [*(self.reports[-1].sections if self.reports else ()), *self._output]
+        return failure.report(self._item, phase, error, sections, seconds)
+
+    def add_output(self) -> None:
+        """Add what the dead child had written, and nobody has read, to the failure's sections."""
+        phase = self.phase
+        for fd, name in zip(self.capture_fds, ("stdout", "stderr"), strict=False):
+            text = os.pread(fd, os.fstat(fd).st_size, 0).decode("utf-8", "replace")
+            if text:
+                self._output.append((f"Captured {name} {phase}", text))
+
+    def empty_shared_capture(self) -> None:
+        """Drop what a forked child left in this process's capture files, which it shares.
+
+        Else the next test would be shown the output.
+        """
+        manager: Any = self._item.config.pluginmanager.get_plugin("capturemanager")
+        if getattr(manager, "_global_capturing", None) is not None:
+            manager.read_global_capture()
+
+    def raise_stop(self) -> None:
+        """Stop this session if the test stopped the child's."""
+        if self._stop is not None:
+            raise self._stop
+
+
+def _missing(message: wire.Message) -> str:
+    found, errors = message["found"], message["errors"]
+    if errors:
+        told = "\n\n".join(f"Its collection failed:\n{error}" for error in errors)
+        return f"the process of this test did not find it.\n\n{told}"
+    text = f"the process of this test did not find it. It found {len(found)} tests"
+    text += f": {', '.join(found[:20])}" if found else ""
+    text += ", ..." if len(found) > 20 else ""
+    return text + "\n\nIs its name or parameter the same in every process?"

@@ -1,0 +1,99 @@
+"""Owns what a child is told about this session so that it can make one like it. In the parent.
+
+It does not know how the child is started or what it will run.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.isolate import coverage_data, crash_output, live_text
+from pytest_cudafork.isolate.session import other_plugins
+from pytest_cudafork.process import launch, wire
+
+
+def session_request(
+    config: pytest.Config, targets: list[str], left_out: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return the request for a process that collects ``targets`` with this session's options.
+
+    ``left_out`` are files that it must not import.
+    """
+    options = dict(vars(config.option))
+    options.pop("file_or_dir", None)
+    options["rootdir"] = str(config.rootpath)
+    # without an ini file here the child must not find another one
+    options["inifilename"] = str(config.inipath or os.devnull)
+    # derived from the ini file, where none is given
+    options["confcutdir"] = str(config.pluginmanager._confcutdir or config.rootpath)
+    options["basetemp"] = None
+    options["log_file_mode"] = "a"
+    pickled = {}
+    for name, value in options.items():
+        try:
+            pickled[name] = pickle.dumps(value)
+        except Exception:  # an object some plugin keeps there; its default has to do
+            continue
+    return {
+        **launch.base_request("session"),
+        "options": pickled,
+        "args": [str(arg) for arg in config.args],
+        "invocation_dir": str(config.invocation_params.dir),
+        "invocation_args": [str(arg) for arg in config.invocation_params.args],
+        "inipath": None if config.inipath is None else str(config.inipath),
+        "targets": targets,
+        "left_out": left_out,
+        "basetemp": make_basetemp(config),
+        "workerinput": wire.plain(getattr(config, "workerinput", None)),
+        "log_file": _log_file(config),
+        "terminal": live_text.terminal_of(config),
+        "coverage": coverage_data.settings(),
+        "pytest_cov": config.pluginmanager.has_plugin("_cov"),
+    }
+
+
+def _log_file(config: pytest.Config) -> str | None:
+    """Return the file of ``--log-file``, or None."""
+    plugin: Any = config.pluginmanager.get_plugin("logging-plugin")
+    name = getattr(getattr(plugin, "log_file_handler", None), "baseFilename", os.devnull)
+    return None if name == os.devnull else str(name)
+
+
+def make_basetemp(config: pytest.Config) -> str:
+    """Make the session's temporary directory now: a child would make one of its own."""
+    factory = getattr(config, "_tmp_path_factory", None)
+    return "" if factory is None else str(factory.getbasetemp())
+
+
+def target_of(item: pytest.Item) -> str:
+    """Return what to collect for a test: its function where the name is plain, else its file."""
+    path, *names = crash_output.identity(item)
+    plain = all(part.isidentifier() for part in (name.partition("[")[0] for name in names))
+    if not plain or "[" in path or "::" in path or not isinstance(item, pytest.Function):
+        return path
+    return "::".join([path, *(name.partition("[")[0] for name in names)])
+
+
+def work_order(
+    item: pytest.Item, following: pytest.Item | None, *, env: dict[str, str]
+) -> wire.Message:
+    """Return the message that makes a child run a test.
+
+    Args:
+        item: The test.
+        following: The one it will run next, or None if this is its last.
+        env: Variables it has beyond those of this process.
+
+    """
+    return {
+        "kind": "run",
+        "test": crash_output.name_of(item),
+        "next": None if following is None else crash_output.name_of(following),
+        "surroundings": launch.surroundings(env),
+        "position": live_text.position_of(item.config),
+        "reruns": other_plugins.reruns_for(item),
+    }

@@ -1,0 +1,141 @@
+"""Owns running one whole test in a child and replaying its reports here. Runs in the parent.
+
+It does not choose the method (``policy.py``) and knows of the child only what it sends.
+
+Covered: set-up, call and teardown; every report, section, warning, subtest, property and duration;
+outcomes as they are; a crash, exit or hang as a failure of its phase; descendants. Not covered:
+what the test changes in objects of this process, ``caplog`` sections of a phase that crashed,
+descendants that left the child's process group when it ended by itself. With "spawn" and
+"forkserver" also: fixtures of a wider scope are set up anew in the child, and plugins passed as
+objects to ``pytest.main`` are not there.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_cudafork.errors import ChildError, ChildTimeout
+from pytest_cudafork.isolate import policy
+from pytest_cudafork.isolate.session import failure, other_plugins
+from pytest_cudafork.isolate.session.child_env import CHILD_ENV
+from pytest_cudafork.isolate.session.children import Children, Companion
+from pytest_cudafork.isolate.session.replay import Replay
+from pytest_cudafork.process import termination
+
+
+def isolate(
+    item: pytest.Item,
+    nextitem: pytest.Item | None,
+    method: policy.Method,
+    children: Children,
+    following: pytest.Item | None = None,
+) -> bool:
+    """Run a test's whole protocol in a child; for ``pytest_runtest_protocol``, so returns True.
+
+    Args:
+        item: The test.
+        nextitem: The one that runs after it in this process.
+        method: How; with a refusal, the test fails with it.
+        children: The session's.
+        following: The next test that shares the child, if there is one.
+
+    Raises:
+        pytest.exit.Exception: The test called ``pytest.exit``.
+        KeyboardInterrupt: The test raised it, or it came here; the child is gone.
+
+    """
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    replay = Replay(item, method)
+    if method.refusal:
+        replay.refuse(ChildError(method.refusal))
+    else:
+        with termination.told(item.nodeid), termination.interrupted(item):
+            _run(item, following, replay, method, children)
+            while replay.again:
+                other_plugins.prepare_rerun(item, replay.runs)
+                replay = Replay(item, method)
+                _run(item, following, replay, method, children)
+    _tear_down_here(item, nextitem)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    replay.raise_stop()
+    return True
+
+
+def _run(
+    item: pytest.Item,
+    following: pytest.Item | None,
+    replay: Replay,
+    method: policy.Method,
+    children: Children,
+) -> None:
+    """Run the child and replay it; a child that cannot be had is a failed set-up."""
+    try:
+        companion = children.companion_for(item, following, method)
+    except (ChildError, OSError, RuntimeError) as error:
+        # RuntimeError: CudaForkError, the guard's refusal, and "can't start new thread"
+        text = f"no process could be started for this test by {method.name}: {error}"
+        replay.refuse(ChildError(text))
+        return
+    replay.capture_fds = companion.capture_fds
+    replay.answer = companion.order
+    try:
+        # with a test to follow in the same process there is no end to wait for
+        whole = following is None and bool(item.stash.get(CHILD_ENV, {}))
+        _watch(companion, replay, method, whole=whole)
+    except pytest.fail.Exception as error:
+        # pytest-timeout fails the test from a signal handler, wherever this process is
+        replay.add_output()
+        replay.fail(
+            replay.phase,
+            ChildTimeout(f"the process of this test was killed, because of: {error.msg}"),
+        )
+        return
+    finally:
+        if companion.forked:
+            replay.empty_shared_capture()
+        if not replay.goes_on:
+            companion.close()
+        else:
+            children.keep(companion, None if replay.last else following)
+
+
+def _watch(companion: Companion, replay: Replay, method: policy.Method, *, whole: bool) -> None:
+    """Take what the child says of one test; report how it ended if that was not as it should be.
+
+    ``whole`` waits until nothing is left of the process, so that what it held is free again.
+    """
+    ending = companion.supervisor.watch(replay.take, method.timeout, until_done=not whole)
+    replay.goes_on = ending is None
+    phase = replay.phase
+    trouble = replay.trouble
+    if trouble is None and ending is not None:
+        trouble = failure.error_of(ending, phase, method.timeout)
+    if trouble is None and replay.missing is not None:
+        phase = replay.missing
+        trouble = failure.no_report(phase)
+        if ending is None:  # it cannot be trusted with another test
+            companion.supervisor.kill()
+            replay.goes_on = False
+    if trouble is not None:
+        replay.add_output()
+        replay.fail_or_rerun(phase, trouble, 0.0 if ending is None else ending.seconds)
+
+
+def _tear_down_here(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Tear down the fixtures of this process that the next test does not need."""
+    from _pytest.runner import CallInfo
+
+    session = item.session
+    if session.shouldfail or session.shouldstop:
+        nextitem = None
+    state = session._setupstate
+    if not state.stack:
+        return
+    outcome = CallInfo.from_call(
+        lambda: state.teardown_exact(nextitem),
+        when="teardown",
+        reraise=(pytest.exit.Exception, KeyboardInterrupt),
+    )
+    if outcome.excinfo is not None:
+        report = item.ihook.pytest_runtest_makereport(item=item, call=outcome)
+        item.ihook.pytest_runtest_logreport(report=report)

@@ -1,0 +1,71 @@
+"""Owns the interpreters that are started ahead of the tests they are meant for. Runs in the parent.
+
+It does not know what makes a test one that is spawned; it is told which tests are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from pytest_cudafork.isolate.session.child_env import CHILD_ENV
+from pytest_cudafork.isolate.session.request import session_request, target_of
+from pytest_cudafork.process import cores, launch, supervision
+
+_VOLATILE = ("PYTEST_CURRENT_TEST", "_CUDAFORK_PHASE", "_CUDAFORK_FORK_OK")
+"""Variables that differ from test to test and that no import looks at."""
+
+
+class Spares:
+    """Fresh interpreters, each with the file of one test imported, waiting for its turn."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._waiting: dict[pytest.Item, tuple[launch.Running, dict[str, str]]] = {}
+
+    @property
+    def limit(self) -> int:
+        """How many may wait: one for each core that nobody uses while a test runs."""
+        return cores.usable() - 1
+
+    def prepare(self, upcoming: Sequence[pytest.Item]) -> None:
+        """Start interpreters for the next of these tests, as many as may wait."""
+        wanted = upcoming[: self.limit]
+        for item in [one for one in self._waiting if one not in wanted]:
+            supervision.Supervisor(self._waiting.pop(item)[0]).kill()
+        for item in wanted:
+            if item in self._waiting or item.stash.get(CHILD_ENV, {}):
+                continue
+            try:
+                request = session_request(self._config, [target_of(item)])
+                self._waiting[item] = (launch.start_spawn(request), _environment())
+            except OSError:  # no process left; the test will say so when its turn comes
+                return
+
+    def take(self, item: pytest.Item, env: dict[str, str]) -> launch.Running | None:
+        """Return the interpreter for a test, if there is one and its world is still the same."""
+        waiting = self._waiting.pop(item, None)
+        if waiting is None:
+            return None
+        running, environment = waiting
+        if env or environment != _environment() or running.has_ended:
+            supervision.Supervisor(running).kill()
+            return None
+        return running
+
+    def descriptors(self) -> list[int]:
+        """Return what leads to the waiting interpreters."""
+        return [running.sock.fileno() for running, *_ in self._waiting.values()]
+
+    def close(self) -> None:
+        """End those that were not needed."""
+        for running, _ in self._waiting.values():
+            supervision.Supervisor(running).kill()
+        self._waiting.clear()
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment as far as imports may depend on it."""
+    return {key: value for key, value in os.environ.items() if key not in _VOLATILE}

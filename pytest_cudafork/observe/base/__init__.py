@@ -1,0 +1,1 @@
+"""What every witness uses: ledger, stacks, hooks, undo."""

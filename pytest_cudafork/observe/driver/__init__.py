@@ -1,0 +1,1 @@
+"""The CUDA driver in this process: probe, injection, phantom."""

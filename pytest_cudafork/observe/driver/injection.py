@@ -1,0 +1,51 @@
+"""Owns the witness on a real driver: our library, named to the driver by CUDA_INJECTION64_PATH.
+
+It does not know what is recorded. Whether the driver was initialized earlier is `driver.py`'s.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pytest_cudafork.observe.driver import native_libs
+from pytest_cudafork.observe.driver.native_libs import NativeWitness
+from pytest_cudafork.settings.environment import EnvironmentChanges
+
+INJECTION_ENV = "CUDA_INJECTION64_PATH"
+
+
+@dataclass
+class InjectionWitness:
+    """The injection, installed in this process, or the reason why it is not."""
+
+    native: NativeWitness | None
+    reason: str = ""
+    _undo: list[Callable[[], None]] = field(default_factory=list)
+
+    def undo(self) -> None:
+        """Take back the environment and the signal. The library itself stays mapped."""
+        while self._undo:
+            self._undo.pop()()
+
+
+def install() -> InjectionWitness:
+    """Have the driver call our library in the first cuInit, here and in child processes.
+
+    A profiler (nsys, compute-sanitizer) uses the same variable: it is then left alone, and the
+    witness says so in `reason`.
+
+    Raises:
+        NativeUnavailable: the native libraries were not built.
+
+    """
+    native_libs.require()
+    ours, theirs = str(native_libs.INJECTION), os.environ.get(INJECTION_ENV)
+    if theirs and theirs != ours:
+        return InjectionWitness(None, f"{INJECTION_ENV} is already set to {theirs!r}; left alone")
+    environment = EnvironmentChanges()
+    environment.set(INJECTION_ENV, ours)
+    # Loaded and armed now: inside the driver's lock as little as possible is left to be done.
+    native = NativeWitness(native_libs.load(native_libs.INJECTION, os.RTLD_LOCAL | os.RTLD_NOW))
+    return InjectionWitness(native, "", [environment.undo, native.arm()])

@@ -1,0 +1,66 @@
+"""Owns this process's at-fork record: whether its parent was initialized, and which fork it was.
+
+It does not know whether a fork is allowed.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+
+from pytest_cudafork.observe.driver.probe import Driver, ask_driver, forked_without_exec
+
+
+def _driver_initialized() -> bool:
+    return ask_driver().driver is Driver.INITIALIZED
+
+
+class Lineage:
+    """Where this process comes from, kept true in every descendant made by ``os.fork``.
+
+    Made once per process, see ``process_lineage``.
+    """
+
+    def __init__(self) -> None:
+        self.poisoned_by: int | None = None
+        """Pid of the nearest ancestor that was initialized, or itself poisoned, when it forked."""
+        self.forked_by = ""
+        """Ledger id of the fork that made this process, where that fork was recorded."""
+        self.next_fork = ""
+        """Set by the fork guard: the ledger id of the fork that is about to happen."""
+        self.forked_unwatched = forked_without_exec() is True
+        """Whether this process was forked before this record began."""
+        self.unclean: Callable[[], bool] = _driver_initialized
+        """Asked before each fork: would a child be poisoned?"""
+        self.on_poisoned_child: Callable[[], None] | None = None
+        self._parent = os.getpid()
+        self._parent_unclean = False
+        os.register_at_fork(
+            before=self._before,
+            after_in_parent=self._in_parent,
+            after_in_child=self._in_child,
+        )
+
+    def _before(self) -> None:
+        self._parent = os.getpid()
+        self._parent_unclean = self.poisoned_by is not None or self.unclean()
+
+    def _in_parent(self) -> None:
+        self.next_fork = ""  # a later fork that bypasses the guard is another one
+
+    def _in_child(self) -> None:
+        self.forked_by, self.next_fork = self.next_fork, ""
+        if self._parent_unclean:
+            self.poisoned_by = self._parent
+            if self.on_poisoned_child is not None:
+                self.on_poisoned_child()
+
+
+@functools.cache
+def process_lineage() -> Lineage:
+    """Return this process's one record, which begins with the first call.
+
+    At-fork handlers cannot be taken back, so a process must not register them again and again.
+    """
+    return Lineage()

@@ -1,0 +1,205 @@
+"""Owns the native libraries as files, and the typed way to talk to one that is loaded.
+
+It does not know when which of them is to be loaded: `phantom.py` and `injection.py` do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ctypes
+
+LIB = Path(__file__).parent / "native" / "lib"
+PHANTOM_DRIVER = LIB / "cuda" / "libcuda.so.1"
+PHANTOM_NVML = LIB / "nvml" / "libnvidia-ml.so.1"
+INJECTION = LIB / "libcudafork_injection.so"
+
+CLEAN, INITIALIZED, POISONED = 0, 1, 2
+
+_HOW_TO_BUILD = (
+    "Install a C compiler and reinstall: pip install --force-reinstall --no-deps "
+    "--no-binary pytest-cudafork pytest-cudafork"
+)
+
+
+class NativeUnavailable(RuntimeError):
+    """The native libraries are not to be had here.
+
+    Recoverable: without them touches through torch are still seen, others are not observable.
+    """
+
+
+def why_not() -> str:
+    """Return why the native libraries cannot be used here, "" if they can."""
+    if sys.platform != "linux":
+        return f"The native libraries exist for Linux only, this is {sys.platform!r}."
+    for path in (PHANTOM_DRIVER, PHANTOM_NVML, INJECTION):
+        if not path.is_file():
+            return f"The native library {str(path)!r} was not built. {_HOW_TO_BUILD}"
+    return ""
+
+
+def available() -> bool:
+    """Return whether the native libraries can be used here."""
+    return not why_not()
+
+
+def require() -> None:
+    """Check that the native libraries are there.
+
+    Raises:
+        NativeUnavailable: they are not.
+
+    """
+    reason = why_not()
+    if reason:
+        raise NativeUnavailable(reason)
+
+
+def load(path: Path, mode: int) -> ctypes.CDLL:
+    """Load the library `path` with the flags `mode` of dlopen.
+
+    Raises:
+        NativeUnavailable: the loader refuses, for instance a library of another processor.
+
+    """
+    import ctypes
+
+    try:
+        return ctypes.CDLL(str(path), mode=mode)
+    except OSError as error:
+        raise NativeUnavailable(
+            f"{str(path)!r} cannot be loaded: {error}. {_HOW_TO_BUILD}"
+        ) from None
+
+
+def mapped(name: str) -> ctypes.CDLL | None:
+    """Return the library of that name if this process has it; never load it."""
+    import ctypes
+
+    try:
+        return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return None
+
+
+def is_ours(library: ctypes.CDLL) -> bool:
+    """Return whether the library is one of ours, and not NVIDIA's of the same name."""
+    return hasattr(library, "cudafork_state")
+
+
+class NativeWitness:
+    """A loaded library of ours: the phantom driver or the injection."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        import ctypes
+
+        self.library = library
+        library.cudafork_state.restype = ctypes.c_int
+        library.cudafork_touch_count.restype = ctypes.c_long
+        library.cudafork_arm.argtypes = [ctypes.c_int, ctypes.c_int]
+        library.cudafork_remember.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+        library.cudafork_remember.restype = None
+        self.is_phantom = hasattr(library, "cudafork_set_face")
+        if self.is_phantom:
+            library.cudafork_set_face.argtypes = [ctypes.c_char_p]
+            library.cudafork_get_face.restype = ctypes.c_char_p
+            library.cudafork_reset.argtypes = [ctypes.c_int]
+
+    def state(self) -> int:
+        """Return `CLEAN`, `INITIALIZED` or `POISONED`, of this process."""
+        return int(self.library.cudafork_state())
+
+    def touch_count(self) -> int:
+        """Return the touches of this process since it was forked or executed."""
+        return int(self.library.cudafork_touch_count())
+
+    def remember(self, ledger: str, owner: str) -> None:
+        """Say where touches go while the environment does not: a test may have cleared it."""
+        self.library.cudafork_remember(os.fsencode(ledger), owner.encode())
+
+    @property
+    def face(self) -> str:
+        """The phantom's face."""
+        text: bytes = self.library.cudafork_get_face()
+        return text.decode()
+
+    def set_face(self, face: str | None) -> None:
+        """Change the phantom's face in this process; None goes back to the environment's.
+
+        Raises:
+            ValueError: it is not a face.
+
+        """
+        if self.library.cudafork_set_face(None if face is None else face.encode()) != 0:
+            from pytest_cudafork.observe.driver.phantom import parse_face
+
+            parse_face(face or "")
+            raise ValueError(f"The phantom driver does not know the face {face!r}.")
+
+    def reset(self, state: int = CLEAN) -> None:
+        """Make the phantom believe that this process is in `state`, with no touch so far."""
+        self.library.cudafork_reset(state)
+
+    def arm(self) -> Callable[[], None]:
+        """Let the library ask faulthandler for the stack of a thread that lacks the GIL.
+
+        Returns a function that takes it back. Where no signal is free, nothing is armed: such a
+        touch is then recorded without its Python stack.
+        """
+        import faulthandler
+
+        number = _free_signal()
+        if number is None:
+            return _nothing
+        # faulthandler keeps the descriptor's number for good; it must outlive this call.
+        fd = os.memfd_create("cudafork", os.MFD_CLOEXEC)
+        ours = os.fstat(fd).st_ino
+        faulthandler.register(number, file=fd, all_threads=False, chain=False)
+        if self.library.cudafork_arm(number, fd) != 0:  # armed too often already
+            faulthandler.unregister(number)
+            os.close(fd)
+            return _nothing
+
+        def undo() -> None:
+            self.library.cudafork_arm(0, -1)
+            faulthandler.unregister(number)
+            # A test may have closed all files; the number may be that of another file by now.
+            with contextlib.suppress(OSError):
+                if os.fstat(fd).st_ino == ours:
+                    os.close(fd)
+
+        return undo
+
+
+def _nothing() -> None:
+    """Take nothing back."""
+
+
+def _free_signal() -> int | None:
+    """Return a real-time signal that nobody handles, the last ones first; None if all are taken.
+
+    `signal.getsignal` does not know of handlers that C code installed, faulthandler's among them.
+    """
+    taken = _handled_signals()
+    for number in range(signal.SIGRTMAX - 2, signal.SIGRTMIN + 2, -1):
+        if not taken >> (number - 1) & 1 and signal.getsignal(number) == signal.SIG_DFL:
+            return number
+    return None
+
+
+def _handled_signals() -> int:
+    """Return the signals of this process that are caught or ignored, bit 0 for signal 1."""
+    taken = 0
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        for line in file:
+            if line.startswith(("SigCgt:", "SigIgn:")):
+                taken |= int(line.split()[1], 16)
+    return taken

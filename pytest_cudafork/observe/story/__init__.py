@@ -1,0 +1,1 @@
+"""From a recorded stack to sentences: touches, forks, advice."""

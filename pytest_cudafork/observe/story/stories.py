@@ -1,0 +1,144 @@
+"""Owns the whole stories: of a fork that was refused, and of a child that was poisoned.
+
+It does not know who raises or prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pytest_cudafork.observe.base.ledger import Record
+from pytest_cudafork.observe.story.touch import Frame, Touch, frames_from
+from pytest_cudafork.observe.story.words import fork_line, headline, indent, touch_lines
+
+_MOST_LATER = 3
+
+
+class History:
+    """The ledger's records, with the questions that stories ask of them."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.records = list(records)
+        self.touches = [Touch.from_record(r) for r in self.records if r["k"] == "touch"]
+        self._children = {int(r["pid"]): r for r in self.records if r["k"] == "child"}
+        self._forks = {str(r["id"]): r for r in self.records if r["k"] == "fork"}
+
+    def ancestors(self, pid: int) -> list[int]:
+        """``pid`` and the initialized processes it descends from by fork, nearest first."""
+        pids = [pid]
+        while (child := self._children.get(pids[-1])) is not None:
+            parent = int(child.get("parent") or 0)
+            if not parent or parent in pids:
+                break
+            pids.append(parent)
+        return pids
+
+    def initializer(self, pid: int) -> Touch | None:
+        """The touch that first initialized this process or, failing that, its nearest ancestor."""
+        for candidate in self.ancestors(pid):
+            for touch in self.touches:
+                if touch.pid == candidate and not touch.poisoned:
+                    return touch
+        return None
+
+    def poisoner(self, touch: Touch) -> Touch | None:
+        """The touch that had initialized the process from which the toucher was forked."""
+        for pid in self.ancestors(touch.pid)[1:]:
+            for earlier in self.touches:
+                if earlier.pid == pid and not earlier.poisoned:
+                    return earlier
+        # Forked by native code, which leaves no record: the same session's last earlier touch.
+        before = [t for t in self.touches if t.time_ns < touch.time_ns and not t.poisoned]
+        same = [t for t in before if t.owner == touch.owner and t.pid != touch.pid]
+        return same[-1] if same else None
+
+    def fork_of(self, pid: int) -> tuple[Frame, ...]:
+        """The stack of the recorded fork that made ``pid``; () if it was not recorded."""
+        child = self._children.get(pid)
+        fork = self._forks.get(str(child.get("fork"))) if child else None
+        return frames_from(fork.get("stack", ())) if fork else ()
+
+
+def _stand_in(simulated: bool) -> str:
+    return " No GPU here: the phantom driver stands in for one." if simulated else ""
+
+
+def fork_story(
+    history: History,
+    pid: int,
+    api: str,
+    frames: Sequence[Frame],
+    *,
+    why: str,
+    simulated: bool = False,
+) -> str:
+    """Tell why a fork is refused: who initialized, who forks, who touched afterwards.
+
+    Args:
+        history: the ledger so far.
+        pid: the process that is about to fork.
+        api: the call, such as ``os.fork``.
+        frames: its stack.
+        why: how it is known that CUDA is not clean here.
+        simulated: the driver is the phantom.
+
+    """
+    first = history.initializer(pid)
+    own = first is None or first.pid == pid
+    how = "has initialized CUDA" if own else "was forked from one that had initialized CUDA"
+    lines = [
+        f"fork refused: this process {how}, so a child forked from it can never use "
+        f'CUDA ("Cannot re-initialize CUDA in forked subprocess").{_stand_in(simulated)}',
+        "",
+        "CUDA was initialized by",
+    ]
+    if first is None:
+        lines.append(f"    something that was not seen ({why})")
+    else:
+        lines.extend(indent(touch_lines(first)))
+    lines.extend(["", f"{api} was called by", *indent([fork_line(frames)])])
+    later = [t for t in history.touches if t.pid == pid and first and t.time_ns > first.time_ns]
+    if later:
+        lines.extend(["", "touched again since:"])
+        lines.extend(indent(headline(touch) for touch in later[:_MOST_LATER]))
+        if len(later) > _MOST_LATER:
+            lines.append(f"    ... and {len(later) - _MOST_LATER} more")
+    lines.extend(
+        [
+            "",
+            "If this fork is right as it is (the child never uses CUDA), mark the test "
+            "@pytest.mark.cuda_fork_ok(reason='...').",
+        ]
+    )
+    return "\n".join(lines)
+
+
+def poison_story(history: History, touch: Touch, *, simulated: bool = False) -> str:
+    """Tell how a forked child came to touch CUDA: who initialized, who forked, who touched."""
+    lines = [
+        f"process {touch.pid} was forked from an initialized process and touched CUDA: on a GPU "
+        f'this is "Cannot re-initialize CUDA in forked subprocess".{_stand_in(simulated)}',
+        "",
+        "CUDA was initialized in the parent by",
+    ]
+    poisoner = history.poisoner(touch)
+    if poisoner is None:
+        lines.append("    something that was not seen")
+    else:
+        lines.extend(indent(touch_lines(poisoner)))
+    frames = history.fork_of(touch.pid)
+    lines.extend(["", "the child was forked by"])
+    lines.extend(indent([fork_line(frames) if frames else "a fork that was not seen"]))
+    lines.extend(["", "the child touched CUDA at", *indent(touch_lines(touch, advice=False))])
+    return "\n".join(lines)
+
+
+def touch_story(touch: Touch) -> str:
+    """Tell a touch that level ``touch`` does not allow."""
+    lines = [
+        "CUDA was initialized in the pytest process; every process forked from it from now on "
+        "cannot use CUDA.",
+        "",
+        *touch_lines(touch),
+    ]
+    return "\n".join(lines)

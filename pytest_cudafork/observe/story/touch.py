@@ -1,0 +1,248 @@
+"""Owns the touch record: who touched CUDA, at which line, reached through which imports.
+
+It does not know how a touch was seen, nor how it is shown.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_cudafork.observe.story.scopes import Scope, scope_of
+
+CO_OPTIMIZED = 0x1
+"""Set in the flags of a function's code object, and not in those of a module or class body."""
+
+# Packages that stand between the code that asks about a GPU and the driver. A touch is never
+# blamed on them unless nothing else is on the stack.
+CUDA_LIBRARIES = frozenset(
+    {
+        *("cuda", "cupy", "cupy_backends", "pycuda", "pynvml"),
+        *("jax", "jax_cuda13_plugin", "jax_plugins", "jaxlib"),
+        *("numba", "numba_cuda", "torch", "triton"),
+    }
+)
+# The machinery that runs other people's code: never the line a user can change.
+MACHINERY = frozenset({"_pytest", "execnet", "pluggy", "py", "pytest", "pytest_cudafork", "xdist"})
+
+_STDLIB = re.compile(r"[/\\]lib(?:64)?[/\\]python3\.\d+t?[/\\](?!site-packages|dist-packages)")
+_SITE = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame of a recorded stack.
+
+    ``flags`` are the code object's ``co_flags``, or -1 where the stack was taken without them.
+    """
+
+    filename: str
+    lineno: int
+    name: str
+    flags: int = -1
+
+    @functools.cached_property
+    def scope(self) -> Scope:
+        """What kind of code the frame ran: a module body, a class body or a function."""
+        if self.name == "<module>":
+            return Scope.MODULE
+        if self.flags >= 0:
+            return Scope.FUNCTION if self.flags & CO_OPTIMIZED else Scope.CLASS
+        return scope_of(self.filename, self.lineno, self.name.rpartition(".")[2])
+
+    @property
+    def is_body(self) -> bool:
+        """Whether the frame ran a module or class body."""
+        return self.scope is not Scope.FUNCTION
+
+    @property
+    def package(self) -> str:
+        """Return the top-level package of an installed library, "" for code that is not installed.
+
+        Frozen importlib and the standard library answer "<stdlib>".
+        """
+        return _package(self.filename)
+
+    @property
+    def is_import_machinery(self) -> bool:
+        """Whether the frame belongs to an import in progress rather than to anybody's code."""
+        if self.filename.startswith("<frozen importlib") or self.filename.startswith("<frozen zip"):
+            return True
+        tail = self.filename.replace("\\", "/")
+        if tail.endswith("_pytest/assertion/rewrite.py"):
+            return self.name.endswith("exec_module")
+        if tail.endswith("pytest_cudafork/observe/base/after_import.py"):
+            return True
+        return tail.endswith("importlib/__init__.py")
+
+
+@functools.lru_cache(maxsize=4096)
+def _package(filename: str) -> str:
+    if filename.startswith("<frozen"):
+        return "<stdlib>"
+    # The innermost site-packages counts: an environment may live below another one.
+    parts = _SITE.split(filename)
+    if len(parts) > 1:
+        return re.split(r"[/\\]", parts[-1])[0].removesuffix(".py")
+    if _STDLIB.search(filename):
+        return "<stdlib>"
+    return ""
+
+
+@dataclass(frozen=True)
+class Touch:
+    """One recorded touch: a call that initializes the CUDA driver, or tries to.
+
+    ``time_ns`` is ``CLOCK_MONOTONIC``; ``frames`` are innermost first; ``poisoned`` means that the
+    process had been forked from an initialized one; ``again`` that it had touched before.
+    """
+
+    id: str
+    pid: int
+    time_ns: int
+    owner: str
+    witness: str
+    entry: str
+    library: str
+    poisoned: bool
+    again: bool
+    test: str
+    phase: str
+    frames: tuple[Frame, ...]
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Touch:
+        """Read a ledger record of kind ``touch``; keys that are missing read as unknown."""
+        return cls(
+            id=str(record.get("id", "")),
+            pid=int(record.get("pid", 0)),
+            time_ns=int(record.get("t", 0)),
+            owner=str(record.get("owner", "")),
+            witness=str(record.get("witness", "")),
+            entry=str(record.get("entry", "")),
+            library=str(record.get("library", "")),
+            poisoned=bool(record.get("poisoned", False)),
+            again=bool(record.get("again", False)),
+            test=str(record.get("test", "")),
+            phase=str(record.get("phase", "")),
+            frames=_without_ours(frames_from(record.get("stack", ()))),
+        )
+
+    @functools.cached_property
+    def culprit(self) -> Frame | None:
+        """The line to change; None when no Python stack could be had."""
+        return culprit_of(self.frames)
+
+    @property
+    def at_import(self) -> bool:
+        """Whether the culprit line runs when its module is imported."""
+        return bool(self.frames) and first_import_body(self.frames) is not None
+
+    @functools.cached_property
+    def import_chain(self) -> tuple[Frame, ...]:
+        """Lines through which the culprit was reached, outermost importer first, culprit last."""
+        return import_chain_of(self.frames)
+
+    @property
+    def where(self) -> str:
+        """The culprit as ``file:line``, the key under which touches are grouped."""
+        culprit = self.culprit
+        return f"{culprit.filename}:{culprit.lineno}" if culprit else "no Python stack"
+
+
+def frames_from(stack: Sequence[Sequence[Any]]) -> tuple[Frame, ...]:
+    """Read the ledger's ``[filename, line, name, flags]`` lists; malformed ones are left out."""
+    frames = []
+    for item in stack:
+        if len(item) >= 3:
+            flags = int(item[3]) if len(item) > 3 else -1
+            frames.append(Frame(str(item[0]), int(item[1] or 0), str(item[2]), flags))
+    return tuple(frames)
+
+
+def _import_bodies(frames: Sequence[Frame]) -> Iterator[int]:
+    """Indexes of the frames that run because a module is being imported, innermost first.
+
+    A body is run by an import if, going outwards over the bodies it is nested in, the next frame
+    is the import machinery. That leaves out the script itself (``__main__``) and code that a tool
+    runs by ``exec``.
+    """
+    for index, frame in enumerate(frames):
+        if not frame.is_body:
+            continue
+        outer = index + 1
+        while outer < len(frames) and frames[outer].is_body:
+            outer += 1
+        if outer < len(frames) and frames[outer].is_import_machinery:
+            yield index
+
+
+def first_import_body(frames: Sequence[Frame]) -> int | None:
+    """Index of the innermost frame that runs at import time; None if there is none."""
+    return next(_import_bodies(frames), None)
+
+
+def culprit_of(frames: Sequence[Frame]) -> Frame | None:
+    """Return the line to change for a stack (innermost frame first).
+
+    The innermost module or class body that is being imported; else the innermost frame outside the
+    CUDA libraries, the standard library and the test machinery; else the innermost frame.
+    """
+    body = first_import_body(frames)
+    if body is not None:
+        return frames[body]
+    for skip in (CUDA_LIBRARIES | MACHINERY | {"<stdlib>"}, CUDA_LIBRARIES | {"<stdlib>"}):
+        for frame in frames:
+            if frame.package not in skip and not _is_own(frame):
+                return frame
+    return frames[0] if frames else None
+
+
+_HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+
+
+def _is_own(frame: Frame) -> bool:
+    """Whether a frame is the plugin's own, in a checkout too."""
+    return frame.package == "pytest_cudafork" or frame.filename.startswith(_HERE)
+
+
+def _without_ours(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """Leave out what a hook of ours put between the caller and the driver.
+
+    That is our own frames, and the frame with which a hook stands in for its caller (see
+    ``hooking``): the caller's place once more, under another name.
+    """
+    visible: list[Frame] = []
+    for frame in frames:
+        if _is_own(frame) and not frame.is_import_machinery:
+            continue
+        same = visible and (visible[-1].filename, visible[-1].lineno)
+        if same == (frame.filename, frame.lineno) and visible[-1].name == "_call":
+            visible.pop()
+        visible.append(frame)
+    return tuple(visible)
+
+
+def import_chain_of(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Return who imported whom on the way to the culprit, outermost first; () for a plain call."""
+    body = first_import_body(frames)
+    if body is None:
+        return ()
+    chain = [frames[body]]
+    inside_import = False
+    for frame in frames[body + 1 :]:
+        if frame.is_import_machinery:
+            inside_import = True
+            continue
+        if inside_import and not _is_plumbing(frame):
+            chain.append(frame)
+        inside_import = False
+    return tuple(reversed(chain))
+
+
+def _is_plumbing(frame: Frame) -> bool:
+    return frame.package in MACHINERY or frame.package == "<stdlib>" or _is_own(frame)

@@ -1,0 +1,149 @@
+"""Owns the words in which touches and forks are told.
+
+It does not know where the words are printed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+
+from pytest_cudafork.observe.story.advice import advise, what_the_line_is
+from pytest_cudafork.observe.story.scopes import source_line
+from pytest_cudafork.observe.story.touch import MACHINERY, Frame, Touch
+
+_SITE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
+_STDLIB = re.compile(r".*[/\\]lib(?:64)?[/\\](python3\.\d+t?[/\\])(?!site-packages|dist-packages)")
+_MOST_CALLS = 6
+
+
+def short_path(filename: str, base: str | None = None) -> str:
+    """Shorten a path as far as it stays clear: relative to ``base``, or from site-packages on."""
+    if filename.startswith("<"):
+        return filename
+    site = _SITE.sub("", filename)
+    if site != filename:
+        return site
+    base = base or _working_directory()
+    if base and filename.startswith(base.rstrip(os.sep) + os.sep):
+        return filename[len(base.rstrip(os.sep)) + 1 :]
+    return _STDLIB.sub(r"\1", filename)
+
+
+def _working_directory() -> str:
+    """The current directory; "" where it has been removed."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def location(frame: Frame) -> str:
+    """``path:line`` of a frame, path shortened."""
+    return f"{short_path(frame.filename)}:{frame.lineno}"
+
+
+def headline(touch: Touch) -> str:
+    """One line: where, and what kind of code."""
+    culprit = touch.culprit
+    if culprit is None:
+        library = os.path.basename(touch.library) or "unknown code"
+        return f"{touch.entry} called by {library} (no Python stack could be had)"
+    return f"{location(culprit)}: {what_the_line_is(touch)}"
+
+
+def when_of(touch: Touch) -> str:
+    """In which process and phase the touch happened."""
+    if touch.test:
+        phase = f"in {touch.test}"
+    elif touch.phase.startswith("collect"):
+        phase = f"while {touch.phase.removeprefix('collect').strip() or 'the suite'} was collected"
+    elif touch.phase:
+        phase = "while pytest started (conftest or plugin)"
+    else:
+        phase = "outside any test"
+    return f"process {touch.pid}, {phase}"
+
+
+def touch_lines(touch: Touch, *, advice: bool = True, own: str = "") -> list[str]:
+    """Tell one touch: where, source line, through which calls and imports, what to do.
+
+    ``own`` is an installed package that the reader can change.
+    """
+    lines = [headline(touch)]
+    culprit = touch.culprit
+    if culprit is not None:
+        source = source_line(culprit.filename, culprit.lineno)
+        if source:
+            lines.append(f"    > {source}")
+    lines.append(f"  {_entry(touch)} in {when_of(touch)}")
+    lines.extend(_calls(touch))
+    lines.extend(_callers(touch))
+    lines.extend(_imports(touch.import_chain))
+    if advice:
+        lines.append("  what to do:")
+        lines.extend(f"    - {sentence}" for sentence in advise(touch, own))
+    return lines
+
+
+def _entry(touch: Touch) -> str:
+    library = os.path.basename(touch.library)
+    caller = f" (called by {library})" if library else ""
+    return f"touched CUDA by {touch.entry}{caller}"
+
+
+def _calls(touch: Touch) -> list[str]:
+    """The calls between the culprit and the driver, outermost first, the middle left out."""
+    culprit = touch.culprit
+    if culprit is None or culprit not in touch.frames:
+        return []
+    inner = [f for f in touch.frames[: touch.frames.index(culprit)] if not f.is_import_machinery]
+    inner.reverse()
+    if not inner:
+        return []
+    told = [f"    {location(frame)} in {frame.name}" for frame in inner]
+    if len(told) > _MOST_CALLS:
+        half = _MOST_CALLS // 2
+        told[half:-half] = [f"    ... {len(told) - 2 * half} more calls ..."]
+    return ["  which called:", *told]
+
+
+def _callers(touch: Touch) -> list[str]:
+    """Who called a culprit that is a plain call, nearest first, up to the test machinery."""
+    culprit = touch.culprit
+    if touch.at_import or culprit is None or culprit not in touch.frames:
+        return []
+    told: list[str] = []
+    for frame in touch.frames[touch.frames.index(culprit) + 1 :]:
+        if frame.package in MACHINERY:
+            break
+        if frame.package != "<stdlib>" and not frame.is_import_machinery:
+            told.append(f"    {location(frame)} in {frame.name}")
+    return ["  called from:", *told[:_MOST_CALLS]] if told else []
+
+
+def _imports(chain: Sequence[Frame]) -> list[str]:
+    if len(chain) < 2:
+        return []
+    lines = ["  imported through:"]
+    for frame in chain[:-1]:
+        source = source_line(frame.filename, frame.lineno)
+        lines.append(f"    {location(frame)}  {source}".rstrip())
+    return lines
+
+
+def fork_line(frames: Sequence[Frame]) -> str:
+    """The line that forks: the innermost frame outside multiprocessing and the like."""
+    from pytest_cudafork.observe.story.touch import culprit_of
+
+    culprit = culprit_of(frames)
+    if culprit is None:
+        return "unknown code"
+    source = source_line(culprit.filename, culprit.lineno)
+    return f"{location(culprit)} in {culprit.name}" + (f"\n    > {source}" if source else "")
+
+
+def indent(lines: Iterable[str], by: str = "    ") -> list[str]:
+    """The lines, each moved to the right; lines that hold line breaks are split first."""
+    return [f"{by}{part}" for line in lines for part in line.split("\n")]

@@ -1,0 +1,1 @@
+"""torch's Python API: the witness in it, and the present face."""

@@ -1,0 +1,185 @@
+"""Owns the witness in torch's Python API: calls that initialize CUDA where no driver sees them.
+
+It does not know where records go, nor how the present face answers; and it imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytest_cudafork.observe.base.after_import import after_import
+from pytest_cudafork.observe.base.ledger import PHASE_ENV, TEST_ENV
+from pytest_cudafork.observe.base.stacks import StackItem
+from pytest_cudafork.observe.base.undo import UndoStack
+
+if TYPE_CHECKING:
+    from pytest_cudafork.observe.torch.rows import Row, Seen
+
+__all__ = ["NativeWitness", "Record", "TorchWitness"]
+
+# What works on torch is imported when torch is: most sessions that are watched never import it.
+MODULES = (
+    "torch.cuda",
+    "torch.accelerator",
+    "torch.random",
+    "torch._tensor",
+    "torch.backends.cudnn",
+)
+"""The modules after whose execution there are rows to hook."""
+
+
+class Record(Protocol):
+    """What the witness calls for each touch it sees."""
+
+    def __call__(self, entry: str, *, again: bool, stack: list[StackItem]) -> None:
+        """Write the touch down."""
+
+
+class NativeWitness(Protocol):
+    """The part of a native library that counts the driver's initializations."""
+
+    def touch_count(self) -> int:
+        """Count the initializing calls seen in this process since its birth by fork or exec."""
+
+
+class TorchWitness:
+    """Records what torch does to CUDA, for this process and those forked from it.
+
+    ``face`` is "real" (there is a driver and a GPU), "absent", or a present face such as
+    "sm_90x2". ``native`` is the witness in or below the driver, if there is one: what it counted
+    is not recorded twice. ``poisoned`` says whether this process was forked from an initialized
+    one. An exception of ``record`` reaches the code that touched.
+    """
+
+    def __init__(
+        self,
+        face: str,
+        record: Record,
+        native: NativeWitness | None = None,
+        poisoned: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.face = face
+        self.poisoned = poisoned
+        self._record = record
+        self._native = native
+        self._pid = 0
+        self._seen: set[int] = set()
+        self._count = 0
+        self._undo = UndoStack()
+
+    @property
+    def touched(self) -> bool:
+        """Whether this witness saw a touch in this very process."""
+        return bool(self._seen) and self._pid == os.getpid()
+
+    def install(self) -> Callable[[], None]:
+        """Be in force as soon as torch's modules have been executed; imports none of them.
+
+        Returns the undo, which takes away whatever face is shown by then. Trouble with a torch
+        that lacks what is expected becomes a warning.
+        """
+        undo = self._undo = UndoStack()
+        if self.face in ("real", "absent"):
+            for name in MODULES:
+                undo.add(after_import(name, lambda module: self._arm(module, undo)))
+        else:
+            # Not earlier: at the end of its own import torch looks for kernels that only a build
+            # with CUDA has, and must find the build it is.
+            undo.add(after_import("torch", lambda module: self._present(undo)))
+        return self.uninstall
+
+    def uninstall(self) -> None:
+        """Take everything back that is in force; may be called again."""
+        self._undo()
+
+    def become(self, face: str) -> Callable[[], None]:
+        """Show another face from now on; returns what brings the present one back.
+
+        Raises:
+            ValueError: *face* is not a face.
+
+        """
+        if face not in ("real", "absent"):
+            from pytest_cudafork.observe.torch.present import parse_face
+
+            parse_face(face)
+        previous = self.face
+
+        def show(face: str) -> None:
+            self.uninstall()
+            self.face = face
+            self.install()
+
+        show(face)
+        return lambda: show(previous)
+
+    def touch(self, entry: str, caller: FrameType | None) -> None:
+        """Record that *caller* initializes CUDA through *entry*; once for each stack and test."""
+        pid = os.getpid()
+        if pid != self._pid:
+            self._pid, self._seen = pid, set()
+        from pytest_cudafork.observe.base.hooking import calling_stack
+
+        stack = calling_stack(caller)
+        # The same lines in another test are another finding (parameters, fixtures).
+        place = os.environ.get(TEST_ENV), os.environ.get(PHASE_ENV)
+        key = hash((entry, place, *stack))
+        self._count += 1
+        if key in self._seen:
+            return
+        again = bool(self._seen) or self._native_count() > 0
+        self._seen.add(key)
+        self._record(entry, again=again, stack=stack)
+
+    def unseen(self, entry: str, caller: FrameType | None) -> Seen:
+        """Watch a call, to record it at its end unless something below recorded it."""
+        from pytest_cudafork.observe.torch.rows import Seen
+
+        return Seen(self._tally, lambda: self.touch(entry, caller))
+
+    def _tally(self) -> tuple[int, int]:
+        return self._count, self._native_count()
+
+    def _native_count(self) -> int:
+        return 0 if self._native is None else self._native.touch_count()
+
+    def _arm(self, module: ModuleType, undo: UndoStack) -> None:
+        """Put the hooks of one executed module in force."""
+        from pytest_cudafork.observe.torch.rows import is_cuda_build
+
+        for row in self._rows(is_cuda_build(sys.modules["torch._C"])):
+            if row.after == module.__name__:
+                self._hook(row, module, undo)
+
+    def _present(self, undo: UndoStack) -> None:
+        """Put the present face in force."""
+        from pytest_cudafork.observe.torch.present import arm
+
+        arm(self, undo)
+
+    def _rows(self, cuda_build: bool) -> Iterator[Row]:
+        """Give the rows for this face and this build."""
+        from pytest_cudafork.observe.torch.rows import ABSENT, ABSENT_CPU, CUDA_BUILD
+
+        if cuda_build:
+            yield from CUDA_BUILD
+        elif self.face == "absent":
+            yield from ABSENT_CPU
+        if self.face == "absent":
+            yield from ABSENT
+
+    def _hook(self, row: Row, module: ModuleType, undo: UndoStack) -> None:
+        """Put the hook of one row in, if this torch has what it names."""
+        from pytest_cudafork.observe.base.hooking import hook
+
+        owner: Any = sys.modules[row.owner]
+        *path, name = row.name.split(".")
+        for part in path:
+            owner = getattr(owner, part)
+        # Names come and go between torch releases: a missing one cannot be called either.
+        if hasattr(owner, name):
+            hook(undo, owner, name, row.around(self))

@@ -1,0 +1,246 @@
+"""Owns how child processes are started: fork, fresh interpreter, fork server. Runs in the parent.
+
+It does not know what a child does or how it is watched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from pytest_cudafork.process import child, leftovers, termination, wire
+
+
+@dataclass
+class Running:
+    """A child process that was started and not yet reaped.
+
+    ``reap`` waits for its end and returns the exit code (negative: signal); until then its number
+    is not given to another process. ``pidfd`` is -1 where the kernel or Python has none.
+    ``ends_group`` says that whoever reaps it also ends its process group, and may do so unasked.
+    """
+
+    pid: int
+    pidfd: int
+    sock: socket.socket
+    stacks_fd: int
+    reap: Callable[[], int]
+    cookie: bytes
+    """What the frames of both sides bear, and what the child and its descendants are known by."""
+    ends_group: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is known to have ended."""
+        if self.pidfd < 0:
+            return False
+        poller = select.poll()
+        poller.register(self.pidfd, select.POLLIN)
+        return bool(poller.poll(0))
+
+    def close(self) -> None:
+        """Close this process's descriptors for the child."""
+        self.sock.close()
+        for fd in (self.stacks_fd, self.pidfd):
+            if fd >= 0:
+                os.close(fd)
+
+
+@dataclass
+class Ends:
+    """The descriptors made for one child, before it exists."""
+
+    ours: socket.socket
+    theirs: socket.socket
+    stacks_fd: int
+    cookie: bytes
+
+    def running(self, pid: int, reap: Callable[[], int]) -> Running:
+        """Keep our half; the child has its own by now."""
+        self.theirs.close()
+        return Running(pid, pidfd(pid), self.ours, self.stacks_fd, reap, self.cookie)
+
+
+def pidfd(pid: int) -> int:
+    """Return a descriptor that becomes readable when the process ends, or -1."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # an old kernel, or a Python built on one
+        return -1
+
+
+@contextlib.contextmanager
+def ends() -> Iterator[Ends]:
+    """Make the descriptors; close them again if the start fails."""
+    ours, theirs = socket.socketpair()
+    stacks_fd = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
+    pair = Ends(ours, theirs, stacks_fd, wire.new_cookie())
+    try:
+        yield pair
+    except BaseException:
+        ours.close()
+        theirs.close()
+        os.close(pair.stacks_fd)
+        raise
+
+
+@contextlib.contextmanager
+def _signals_held_back() -> Iterator[Callable[[], None]]:
+    """Hold back signals whose Python handlers raise, so that none can tear a fork apart."""
+    import signal
+
+    held = {signal.SIGINT, signal.SIGTERM, signal.SIGALRM}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+
+    def let_through() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    try:
+        yield let_through
+    finally:
+        let_through()
+
+
+def start_fork(
+    body: Callable[[child.Channel, int], NoReturn], private: Iterable[int] = ()
+) -> Running:
+    """Fork this process and run ``body(channel, stacks_fd)`` in the child.
+
+    Python 3.12 warns of every fork of a process with threads. Here the fork was asked for, and with
+    ``-W error`` the warning would be raised in the parent after the child exists, so it is not
+    shown; a child that hangs on a lock of a lost thread is ended at its time limit with its stacks.
+
+    Args:
+        body: What the child does.
+        private: Descriptors of this process that lead to other processes. In the child they lead
+            nowhere, so that a test that writes to what it did not open does no harm.
+
+    Raises:
+        CudaForkError: The fork guard refuses (raised by ``os.fork`` itself, nothing was forked).
+
+    """
+    import warnings
+
+    __tracebackhide__ = True  # of a refusal the user's line says more
+    child.flush_streams()
+    with ends() as pair, _signals_held_back() as let_through:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*use of fork\\(\\)", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            try:
+                pair.ours.close()
+                _lead_nowhere(private)
+                termination.forget()
+                leftovers.wear(pair.cookie)
+                channel = child.Channel(pair.theirs, pair.cookie)
+                let_through()
+                body(channel, pair.stacks_fd)
+            finally:
+                os._exit(child.EXIT_LOST)
+        with contextlib.suppress(OSError):  # the child may have done it, or be gone
+            os.setpgid(pid, pid)
+        return pair.running(pid, lambda: _wait(pid))
+
+
+def _lead_nowhere(fds: Iterable[int]) -> None:
+    """Replace descriptors; closed, their numbers would be given away while objects hold them."""
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in fds:
+        os.dup2(nowhere, fd, inheritable=False)
+    os.close(nowhere)
+
+
+def _wait(pid: int) -> int:
+    """Reap a child of this process; one that somebody else has reaped counts as ended well."""
+    try:
+        _, status = os.waitpid(pid, 0)
+    except ChildProcessError:
+        return 0
+    return os.waitstatus_to_exitcode(status)
+
+
+def start_spawn(request: dict[str, Any], env: dict[str, str] | None = None) -> Running:
+    """Run a request in a fresh interpreter with this one's flags, ``sys.path`` and surroundings.
+
+    ``__main__`` is never imported again. ``env`` is added to the environment.
+    """
+    import subprocess
+
+    child.flush_streams()
+    with ends() as pair, request_file({**request, "cookie": pair.cookie}) as request_fd:
+        fds = (pair.theirs.fileno(), request_fd, pair.stacks_fd)
+        code = (
+            # no collection of garbage while modules are imported: it takes a third of the time
+            f"import gc, sys; gc.disable(); sys.path[:] = {path_texts()!a}; "
+            "from pytest_cudafork.process.child import run_request; "
+            f"run_request{fds}"
+        )
+        process = subprocess.Popen(
+            [sys.executable, *interpreter_flags(), "-c", code],
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            env=None if env is None else {**os.environ, **env},
+        )
+        return pair.running(process.pid, process.wait)
+
+
+def interpreter_flags() -> list[str]:
+    """Return the options (-W, -X, -O, ...) this interpreter was started with."""
+    import subprocess
+
+    # private, but what multiprocessing and unittest rely on too; there is no public equivalent
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return flags
+
+
+def path_texts() -> list[str]:
+    """Return ``sys.path`` without entries that the import system ignores anyway."""
+    return [entry for entry in sys.path if isinstance(entry, str)]
+
+
+def base_request(job: str) -> dict[str, Any]:
+    """Return the part of a request that every job needs."""
+    return {"job": job, "path": path_texts(), "argv": [str(arg) for arg in sys.argv]}
+
+
+def surroundings(env: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a test finds around itself in this process, for ``child.take_over``.
+
+    ``env`` is added to the environment.
+    """
+    try:
+        cwd = os.getcwd()
+    except OSError:  # it was removed; the kernel still knows it
+        cwd = f"/proc/{os.getpid()}/cwd"
+    return {
+        "environ": child.environment(env),
+        "cwd": cwd,
+        "umask": umask(),
+        "argv": [str(arg) for arg in sys.argv],
+    }
+
+
+def umask() -> int:
+    """Return the umask, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+@contextlib.contextmanager
+def request_file(request: dict[str, Any]) -> Iterator[int]:
+    """Put a request into a memory file: its size never matters, and no reader has to be there."""
+    fd = os.memfd_create("pytest-cudafork-request", os.MFD_CLOEXEC)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(wire.dumps(request))
+        yield fd
+    finally:
+        os.close(fd)

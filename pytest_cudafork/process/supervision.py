@@ -1,0 +1,347 @@
+"""Owns the watch over one running child: its messages, its time limit, its end, its descendants.
+
+Runs in the parent; it does not know what the messages mean or what the child was started for.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import enum
+import os
+import re
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytest_cudafork.process import launch, leftovers, wire
+from pytest_cudafork.process.outbox import Outbox
+
+_READ_BYTES = 1 << 18
+_MOST_FDS = 2
+_STACKS_SECONDS = 3.0
+"""How long a child that is told to abort may take to write its stacks."""
+EXIT_SECONDS = 10.0
+"""How long a child may take to end after its last message."""
+_KILL_SECONDS = 10.0
+"""How long a child that was killed may take to end."""
+_LOOK_SECONDS = 0.02
+"""How often to look at a child without a pidfd."""
+_LONGEST_WAIT_SECONDS = 3600.0
+"""What one wait may take: poll counts milliseconds in a C int, and a limit may be infinite."""
+
+
+class Said(enum.Enum):
+    """What a message means for the watch."""
+
+    MORE = "more"  # others follow
+    LEAVING = "leaving"  # the result is complete; the child may take EXIT_SECONDS to end
+    DONE = "done"  # the child has nothing left to do but end, or waits for its next work
+
+
+_FATAL = re.compile(r"\AFatal Python error: .*\n+")
+
+OnMessage = Callable[[wire.Message, "list[int]"], Said]
+"""Takes a message and the descriptors that came with it, to close."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a child ended.
+
+    ``exitcode`` is negative for a signal; ``timed_out`` and ``lingered`` (it did not end after its
+    last message) mean that it was killed for that; ``malformed`` says what was wrong with what it
+    sent, or is ""; ``stacks`` is what faulthandler wrote; ``native`` what py-spy did, and ``state``
+    what the kernel said, of one that was killed; ``stuck`` says that it did not die of it.
+    """
+
+    exitcode: int
+    timed_out: bool
+    lingered: bool
+    finished: bool
+    malformed: str
+    stacks: str
+    seconds: float
+    native: str = ""
+    state: str = ""
+    stuck: bool = False
+
+
+class Supervisor:
+    """Watches one child to its end, or for as long as it has work; afterwards nothing is left."""
+
+    def __init__(self, running: launch.Running, sweeper: leftovers.Sweeper | None = None) -> None:
+        """Watch a child; ``sweeper`` ends later what is left of it if it ends well."""
+        self.running = running
+        self._sweeper = sweeper
+        self._decoder = wire.Decoder(running.cookie)
+        self._on_message: OnMessage = _nothing_expected
+        self._said = Said.MORE
+        self._malformed = ""
+        self._hung_up = False
+        self._stacks = self._native = self._state = ""
+        self._stuck = self._asked = False
+        self._over_at: float | None = None
+        self.outbox = Outbox(running.sock, running.cookie)
+        """What the child is to be told; sent while it is watched."""
+
+    def watch(
+        self, on_message: OnMessage, timeout: float | None, *, until_done: bool = False
+    ) -> Ending | None:
+        """Wait for the child's end and return how it was.
+
+        With ``until_done`` return None as soon as the child says that it is done: the caller then
+        gives it more work and watches again, or lets go of it with ``settle``.
+
+        Whatever ends this early (KeyboardInterrupt, an exception of ``on_message``), the child and
+        its group are killed and reaped first.
+        """
+        start = time.monotonic()
+        self._on_message, self._said = on_message, Said.MORE
+        timed_out = lingered = False
+        settled = False
+        try:
+            deadline = None if timeout is None else start + timeout
+            dead = self._until_dead(deadline, until_done)
+            if until_done and self._said is Said.DONE and not self._malformed:
+                settled = True
+                return None
+            if not dead:
+                lingered = self._said is not Said.MORE
+                timed_out = not (lingered or self._malformed)
+                self._abort()
+            self._drain()
+        finally:
+            exitcode = 0 if settled else self._clean_up()
+        return Ending(
+            exitcode,
+            timed_out,
+            lingered,
+            self._said is not Said.MORE,
+            self._malformed,
+            self._stacks,
+            time.monotonic() - start,
+            self._native,
+            self._state,
+            self._stuck,
+        )
+
+    def settle(self, *, wait: bool) -> bool:
+        """Clear away a child that is done; False if it still runs and may do so a little longer.
+
+        With ``wait`` it has EXIT_SECONDS from its last word, and is then killed.
+        """
+        if self._over_at is None:
+            self._over_at = time.monotonic() + EXIT_SECONDS
+        while not self._dead():
+            left = self._over_at - time.monotonic()
+            if left <= 0:
+                break
+            if not wait:
+                return False
+            if self.running.pidfd >= 0:
+                select.select([self.running.pidfd], [], [], left)
+            else:
+                time.sleep(_LOOK_SECONDS)
+        self._clean_up()
+        return True
+
+    def kill(self) -> None:
+        """End the child now, whatever it does."""
+        self._clean_up()
+
+    def _until_dead(self, deadline: float | None, until_done: bool) -> bool:
+        """Take messages until the child is dead or done; False when the deadline comes first."""
+        leaving = False
+        while True:
+            if self._said is not Said.MORE and not leaving:
+                if until_done and self._said is Said.DONE:
+                    return False
+                leaving = True
+                deadline = time.monotonic() + EXIT_SECONDS
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return self._dead()
+            if self._wait(left):
+                return True
+            if self._malformed:
+                return False
+            if until_done and self._said is Said.DONE:
+                return False
+
+    def _wait(self, seconds: float | None) -> bool:
+        """Wait for a message or the end, take what came; True when the child is dead."""
+        running = self.running
+        poller = select.poll()
+        if not self._hung_up:
+            more = select.POLLOUT if self.outbox else 0
+            poller.register(running.sock, select.POLLIN | more)
+        if running.pidfd >= 0:
+            poller.register(running.pidfd, select.POLLIN)
+        elif seconds is None or seconds > _LOOK_SECONDS:
+            seconds = _LOOK_SECONDS
+        if seconds is not None:
+            seconds = min(seconds, _LONGEST_WAIT_SECONDS)
+        # rounded up, or the last millisecond would be spent in a busy loop
+        ready = dict(poller.poll(None if seconds is None else int(seconds * 1000) + 1))
+        events = ready.get(running.sock.fileno(), 0)
+        if events & select.POLLOUT:
+            self.outbox.flush()
+        if events & ~select.POLLOUT:
+            self._receive()
+        return running.pidfd in ready if running.pidfd >= 0 else self._dead()
+
+    def _dead(self) -> bool:
+        """Whether the child has ended (it is still a zombie, for nobody has reaped it)."""
+        if self.running.pidfd >= 0:
+            poller = select.poll()
+            poller.register(self.running.pidfd, select.POLLIN)
+            return bool(poller.poll(0))
+        try:
+            with open(f"/proc/{self.running.pid}/stat", "rb") as file:
+                state = file.read().rpartition(b")")[2].split()[0]
+        except (OSError, IndexError):
+            return True
+        return state in (b"Z", b"X")
+
+    def _receive(self, flags: int = 0) -> bool:
+        """Read once and handle the messages; False when there is nothing more to read."""
+        fds: list[int] = []
+        try:
+            data, fds = _receive_fds(self.running.sock, flags)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._hung_up = True
+            return False
+        try:
+            for message in self._decoder.feed(data):
+                taken, fds = fds, []
+                said = self._on_message(message, taken)
+                self._said = self._said if said is Said.MORE else said
+        except wire.WireError as error:
+            self._malformed = str(error)
+            self._hung_up = True
+            return False
+        finally:
+            for fd in fds:
+                os.close(fd)
+        return True
+
+    def _drain(self) -> None:
+        """Take what the dead child has sent, but wait for nothing: descendants may hold its end."""
+        while not self._hung_up and self._receive(socket.MSG_DONTWAIT):
+            pass
+        if self._decoder.pending and not self._malformed:
+            self._malformed = f"the last message is cut off after {self._decoder.pending} bytes"
+
+    def _abort(self) -> None:
+        """Let the child write its stacks and die of it; else it is killed."""
+        import resource
+
+        from pytest_cudafork.process import hang_stacks, native_stacks
+
+        if self._malformed:
+            return
+        pid = self.running.pid
+        self._native = native_stacks.native_stacks(pid)
+        self._state = native_stacks.thread_states(pid)
+        with contextlib.suppress(OSError, ValueError):  # a core file would only take time
+            _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
+            resource.prlimit(pid, resource.RLIMIT_CORE, (0, hard))
+        self._asked = hang_stacks.ask(pid)
+        if not self._asked:
+            why = native_stacks.why_no_stacks(pid)
+            self._state = f"{why}\n{self._state}"
+            return
+        deadline = time.monotonic() + _STACKS_SECONDS
+        while time.monotonic() < deadline:
+            if self._wait(deadline - time.monotonic()) or self._malformed:
+                break
+
+    def _clean_up(self) -> int:
+        """Kill what is left of the child and its descendants, reap it, and close everything."""
+        running = self.running
+        killed = not self._dead()
+        strays: list[int] = []
+        if killed:
+            if not leftovers.wears(running.pid, running.cookie):
+                strays = leftovers.descendants(running.pid)
+            for pid in (running.pid, *strays):
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            self._until_killed()
+        exitcode = -signal.SIGKILL
+        try:
+            if running.ends_group:
+                exitcode = exitcode if self._stuck else running.reap()
+                self._end_descendants(well=not killed and exitcode == 0)
+            else:
+                self._end_descendants(well=not killed and self._ended_well())
+                with contextlib.suppress(OSError):  # nobody else is in the group
+                    os.killpg(running.pid, signal.SIGKILL)
+                exitcode = exitcode if self._stuck else running.reap()
+        finally:
+            self._stacks = _read_all(running.stacks_fd)
+            if self._asked:  # by a signal of ours, which is no news
+                self._stacks = _FATAL.sub("", self._stacks)
+            running.close()
+        return exitcode
+
+    def _end_descendants(self, *, well: bool) -> None:
+        """End what wears the child's mark: at once after a bad end, else when it suits."""
+        if well and self._sweeper is not None:
+            self._sweeper.add(self.running.cookie, self.running.pid)
+        else:
+            leftovers.end({self.running.cookie: self.running.pid})
+
+    def _ended_well(self) -> bool:
+        """Whether a dead child of this process has exited with status 0; it is not reaped here."""
+        try:
+            died = os.waitid(os.P_PID, self.running.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # somebody else has reaped it
+            return False
+        return died is not None and died.si_code == os.CLD_EXITED and died.si_status == 0
+
+    def _until_killed(self) -> None:
+        """Wait for the end of a child that was killed; one that hangs in a driver may never end."""
+        until = time.monotonic() + _KILL_SECONDS
+        while not self._dead():
+            if time.monotonic() > until:
+                self._stuck = True
+                return
+            if self.running.pidfd >= 0:
+                select.select([self.running.pidfd], [], [], 1.0)
+            else:
+                time.sleep(_LOOK_SECONDS)
+
+
+def _nothing_expected(message: wire.Message, fds: list[int]) -> Said:
+    """Take a message of a child that was given nothing to do.
+
+    Raises:
+        WireError: Always.
+
+    """
+    raise wire.WireError(f"a message of kind {message['kind']!r} came before any work was given")
+
+
+def _receive_fds(sock: socket.socket, flags: int) -> tuple[bytes, list[int]]:
+    """Read bytes and the descriptors that came with them; ``socket.recv_fds`` drops the flags."""
+    fds = array.array("i")
+    space = socket.CMSG_SPACE(_MOST_FDS * fds.itemsize)
+    data, ancillary, _, _ = sock.recvmsg(_READ_BYTES, space, flags | socket.MSG_CMSG_CLOEXEC)
+    for level, kind, body in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(body[: len(body) - len(body) % fds.itemsize])
+    return data, list(fds)
+
+
+def _read_all(fd: int) -> str:
+    size = os.fstat(fd).st_size
+    return os.pread(fd, size, 0).decode("utf-8", "replace").strip()

@@ -1,0 +1,1 @@
+"""What the user asked for: options, markers and the environment, read into frozen values."""

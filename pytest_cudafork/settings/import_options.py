@@ -1,0 +1,281 @@
+"""Owns the options of the import audit: their table, and the frozen settings they become.
+
+It does not know how a module is imported, and imports nothing of the audit.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from pytest_cudafork.settings.option import Option, parse_file, parse_modules, read_option
+
+YES = ("yes", "true", "on", "1")
+NO = ("no", "false", "off", "0")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)(?:i?B)?", re.I)
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_PATTERN = re.compile(r"[\w.*?\[\]!-]+")
+
+
+class ImportSettings(NamedTuple):
+    """What the options say of the import audit.
+
+    Attributes:
+        packages: The packages to audit; none: no audit.
+        exclude: Patterns of modules to leave out.
+        strict: Whether a module that cannot be imported is an error.
+        baseline: The file of accepted modules, or "".
+        update: Whether to write that file anew.
+        without: Libraries to hide, one after the other; "a+b" hides both at once.
+        graph: The file for the picture, or "".
+        timeout: Seconds that the import of one module may take.
+        jobs: How many modules to import at the same time; 0: as many as there are cores.
+        memory: Bytes that one import may hold beyond what it was forked with; 0: no limit.
+
+    """
+
+    packages: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    strict: bool = False
+    baseline: str = ""
+    update: bool = False
+    without: tuple[str, ...] = ()
+    graph: str = ""
+    timeout: float = 120.0
+    jobs: int = 0
+    memory: int = 0
+
+
+PACKAGES = Option(
+    "cuda_fork_imports",
+    "PKG",
+    "Import every module of a package in a process of its own, and fail those that initialize "
+    "CUDA. PKG: one or more packages, separated by commas (in the ini file one a line). On the "
+    "command line, without paths, the audit is all that runs.",
+    lines=True,
+)
+EXCLUDE = Option(
+    "cuda_fork_imports_exclude",
+    "PATTERN",
+    "Modules to leave out of the import audit, as in pkg.tests or '*.test_*'; separated by "
+    "commas, in the ini file one a line.",
+    lines=True,
+)
+STRICT = Option(
+    "cuda_fork_imports_strict",
+    "YES",
+    "Fail a module that cannot be imported instead of skipping it.",
+    flag_value="yes",
+)
+BASELINE = Option(
+    "cuda_fork_imports_baseline",
+    "FILE",
+    "A TOML file of modules that initialize CUDA today and are accepted (xfail).",
+)
+UPDATE = Option(
+    "cuda_fork_imports_update",
+    "YES",
+    "Write the baseline anew at the end of the audit.",
+    flag_value="yes",
+)
+WITHOUT = Option(
+    "cuda_fork_imports_without",
+    "LIB",
+    "Audit every module once more with a library hidden, so that it looks not installed; more "
+    "than one separated by commas (in the ini file one a line), a+b to hide both at once.",
+    lines=True,
+)
+GRAPH = Option(
+    "cuda_fork_imports_graph",
+    "FILE",
+    "Draw who imports whom, and what initializes CUDA: FILE.html or FILE.dot.",
+)
+TIMEOUT = Option(
+    "cuda_fork_imports_timeout",
+    "SECONDS",
+    "Seconds that the import of one module may take (default: 120).",
+)
+JOBS = Option(
+    "cuda_fork_imports_jobs",
+    "N",
+    "Modules to import at the same time: auto (default: one a core, the cores divided among the "
+    "workers of pytest-xdist) or a number.",
+)
+MEMORY = Option(
+    "cuda_fork_imports_memory",
+    "SIZE",
+    "Memory that the import of one module may use, as in 4G (default: no limit).",
+)
+
+IMPORT_OPTIONS = (
+    PACKAGES,
+    EXCLUDE,
+    STRICT,
+    BASELINE,
+    UPDATE,
+    WITHOUT,
+    GRAPH,
+    TIMEOUT,
+    JOBS,
+    MEMORY,
+)
+
+
+def read_imports(config: pytest.Config, namespace: Any) -> ImportSettings:
+    """Merge all sources; the arguments are those of ``options.read_settings``.
+
+    Raises:
+        pytest.UsageError: a value is not one of those allowed, or the baseline is to be written
+            and none is named.
+
+    """
+    values = {
+        name: read_option(config, namespace, option, parse)
+        for name, (option, parse) in PARSERS.items()
+    }
+    settings = ImportSettings(**{key: value for key, value in values.items() if value is not None})
+    try:
+        check(settings)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+    return settings
+
+
+def check(
+    settings: ImportSettings, update: str = UPDATE.flag, baseline: str = BASELINE.flag
+) -> None:
+    """Check that the settings go together; ``update`` and ``baseline`` are the options' names.
+
+    Raises:
+        ValueError: they do not.
+
+    """
+    if settings.packages and sys.platform != "linux":
+        raise ValueError(f"the import audit works on Linux only (this is {sys.platform})")
+    if settings.update and not settings.baseline:
+        raise ValueError(f"{update}: there is no file to write: name it with {baseline}=FILE")
+    folder = os.path.dirname(settings.graph)
+    if folder and not os.path.isdir(folder):
+        raise ValueError(f"the graph cannot be written: there is no folder {folder!r}")
+
+
+def parse_flag(text: str) -> bool:
+    """Read yes or no.
+
+    Raises:
+        ValueError: it is neither.
+
+    """
+    if text.lower() in YES:
+        return True
+    if text.lower() in NO:
+        return False
+    raise ValueError(f"{text!r} is neither yes nor no: use {', '.join((*YES, *NO))}")
+
+
+def parse_patterns(text: str) -> tuple[str, ...]:
+    """Read patterns of module names separated by commas.
+
+    Raises:
+        ValueError: one of them can match no module name.
+
+    """
+    patterns = tuple(part.strip() for part in text.split(",") if part.strip())
+    for pattern in patterns:
+        if not _PATTERN.fullmatch(pattern):
+            raise ValueError(
+                f"{pattern!r} is not a pattern of module names: write pkg.sub or '*.test_*'"
+            )
+    return patterns
+
+
+def parse_libraries(text: str) -> tuple[str, ...]:
+    """Read what to hide: names, or several joined by a plus sign, separated by commas.
+
+    Raises:
+        ValueError: one of them is not a dotted name.
+
+    """
+    libraries = []
+    for group in text.split(","):
+        if group.strip():
+            names = [parse_modules(name) for name in group.split("+")]
+            if not all(len(name) == 1 for name in names):
+                raise ValueError(f"{group.strip()!r} is not a library: write lib, or lib+other")
+            libraries.append("+".join(name for (name,) in names))
+    return tuple(dict.fromkeys(libraries))
+
+
+def parse_graph(text: str) -> str:
+    """Read the file of the picture; "" stays, and means none.
+
+    Raises:
+        ValueError: its ending tells no format.
+
+    """
+    if text and not text.endswith((".html", ".dot")):
+        raise ValueError(f"{text!r} is not a picture: name a file that ends in .html or .dot")
+    return parse_file(text)
+
+
+def parse_seconds(text: str) -> float:
+    """Read a time limit.
+
+    Raises:
+        ValueError: it is not a number above 0.
+
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def parse_jobs(text: str) -> int:
+    """Read a number of processes; 0 stands for "auto".
+
+    Raises:
+        ValueError: it is neither.
+
+    """
+    if text == "auto":
+        return 0
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ValueError(f"{text!r} is not a number of processes: use auto, or a number above 0")
+    return int(text)
+
+
+def parse_size(text: str) -> int:
+    """Read a size in bytes, for instance ``4G``; 0 stands for no limit.
+
+    Raises:
+        ValueError: it is no size.
+
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or not text.isascii():
+        raise ValueError(f"{text!r} is not a size: write 512M or 4G (0: no limit)")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+PARSERS: dict[str, tuple[Option, Callable[[str], object]]] = {
+    "packages": (PACKAGES, parse_modules),
+    "exclude": (EXCLUDE, parse_patterns),
+    "strict": (STRICT, parse_flag),
+    "baseline": (BASELINE, parse_file),
+    "update": (UPDATE, parse_flag),
+    "without": (WITHOUT, parse_libraries),
+    "graph": (GRAPH, parse_graph),
+    "timeout": (TIMEOUT, parse_seconds),
+    "jobs": (JOBS, parse_jobs),
+    "memory": (MEMORY, parse_size),
+}

@@ -1,0 +1,271 @@
+"""Owns the plugin's options: the table, their precedence, and the frozen settings they become.
+
+It does not know what the settings are used for. Precedence: command line > environment variable >
+ini file > default.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, ImportSettings, read_imports
+from pytest_cudafork.settings.option import Option, parse_file, parse_modules, read_option
+
+if TYPE_CHECKING:
+    from pytest_cudafork.settings.gpu_requests import GpuChoice
+
+
+class Level(enum.Enum):
+    """What ``--cuda-fork-check`` treats as an error."""
+
+    OFF = "off"
+    POISON = "poison"
+    FORK = "fork"
+    TOUCH = "touch"
+
+
+class DeviceKind(enum.Enum):
+    """Which driver the session sees."""
+
+    AUTO = "auto"
+    REAL = "real"
+    PHANTOM = "phantom"
+    NONE = "none"
+
+
+class Device(NamedTuple):
+    """The value of ``--cuda-fork-device``; ``face`` is "absent" or, for instance, "sm_90x2"."""
+
+    kind: DeviceKind = DeviceKind.AUTO
+    face: str = "absent"
+
+
+GRAPHS = ("auto", "software", "cuda")
+"""What ``--cuda-fork-graphs`` takes."""
+ISOLATE = ("none", "fork", "forkserver", "spawn", "auto")
+"""What ``--cuda-fork-isolate`` takes."""
+
+
+class Settings(NamedTuple):
+    """What the options say, all sources taken together."""
+
+    level: Level = Level.OFF
+    device: Device = Device()
+    allow: tuple[str, ...] = ()
+    ledger: str = ""
+    isolate: str | None = None
+    """A method for every test, "none" for no isolation at all, None: as the markers say."""
+    gpus: GpuChoice | None = None
+    """The GPUs that tests may use; None: all."""
+    imports: ImportSettings = ImportSettings()
+    """The import audit."""
+    graphs: str | None = None
+    """How to capture graphs: "auto", "software" or "cuda"; None: nothing was said."""
+
+    @property
+    def active(self) -> bool:
+        """Whether the check is on."""
+        return self.level is not Level.OFF
+
+
+_OWN_OPTIONS = (
+    Option(
+        "cuda_fork_check",
+        "LEVEL",
+        "Fail on CUDA use that breaks forks. LEVEL: poison (a child forked from an initialized "
+        "process touches CUDA), fork (also: forking at all while CUDA is initialized; the flag "
+        "alone), touch (also: any touch in the pytest process), off.",
+        flag_value="fork",
+    ),
+    Option(
+        "cuda_fork_device",
+        "DEVICE",
+        "The driver to see: auto (default: real where there is one, else phantom), real, phantom "
+        "(records, answers 'no device'), phantom:sm_90 or phantom:sm_90x2 (answers as if GPUs were "
+        "there), none.",
+    ),
+    Option(
+        "cuda_fork_allow",
+        "MODULE",
+        "Modules whose forks are watched but never refused, beside torch.utils.data; separated by "
+        "commas, in the ini file one a line.",
+        lines=True,
+    ),
+    Option(
+        "cuda_fork_ledger",
+        "FILE",
+        "Keep the record of all touches and forks here, one JSON object a line "
+        "(default: a temporary file).",
+    ),
+    Option(
+        "cuda_fork_isolate",
+        "METHOD",
+        "Run every test in a process of its own. METHOD: fork (of the pytest process), forkserver "
+        "(of a clean process that has imported the tests), spawn (a fresh interpreter), auto (the "
+        "cheapest that is safe for the test), none (isolate nothing, whatever the markers say). A "
+        "marker on a test beats fork, forkserver, spawn and auto.",
+    ),
+    Option(
+        "cuda_fork_gpus",
+        "GPUS",
+        "The GPUs that tests marked gpus(n) may use: auto (default: all), a number of them as in "
+        "2, or a list of numbers or UUIDs as in 0,2 ('2,' is GPU 2 alone). CUDA_VISIBLE_DEVICES "
+        "limits them further.",
+    ),
+    Option(
+        "cuda_fork_graphs",
+        "BACKEND",
+        "How tests capture graphs: auto (default: real ones where there is a GPU, else software), "
+        "software, cuda. Tests marked graph_capture(backends=...) run on each backend that they "
+        "name and that this allows.",
+    ),
+)
+OPTIONS = (*_OWN_OPTIONS, *IMPORT_OPTIONS)
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Register the table with pytest."""
+    group = parser.getgroup("cuda-fork", "CUDA and fork (pytest-cudafork)")
+    for option in OPTIONS:
+        extra: dict[str, Any] = {"nargs": "?", "const": option.flag_value}
+        group.addoption(
+            option.flag,
+            dest=option.name,
+            metavar=option.metavar,
+            default=None,
+            help=option.help,
+            **(extra if option.flag_value else {}),
+        )
+        text = f"{option.help} Environment: {option.env}."
+        if option.lines:
+            parser.addini(option.name, text, type="linelist", default=[])
+        else:
+            parser.addini(option.name, text, type="string", default="")
+
+
+def spell_out_flags(args: list[str]) -> bool:
+    """Give every bare flag its value, in place: ``--cuda-fork-check`` becomes ``...=fork``.
+
+    Otherwise argparse takes the path that follows for the level, and
+    ``pytest --cuda-fork-check tests`` collects nothing it was asked to. Returns whether anything
+    was changed.
+    """
+    bare = {option.flag: option.flag_value for option in OPTIONS if option.flag_value}
+    changed = False
+    for index, arg in enumerate(args):
+        if arg == "--":
+            break
+        if arg in bare:
+            args[index] = f"{arg}={bare[arg]}"
+            changed = True
+    return changed
+
+
+def read_settings(config: pytest.Config, namespace: Any) -> Settings:
+    """Merge all sources.
+
+    Args:
+        config: for the ini file.
+        namespace: the parsed command line, where an option that was not given is None.
+
+    Raises:
+        pytest.UsageError: a value is not one of those allowed; the message names its source.
+
+    """
+    level = read_option(config, namespace, OPTIONS[0], parse_level)
+    device = read_option(config, namespace, OPTIONS[1], parse_device)
+    allow = read_option(config, namespace, OPTIONS[2], parse_modules)
+    ledger = read_option(config, namespace, OPTIONS[3], parse_file)
+    isolate = read_option(config, namespace, OPTIONS[4], parse_isolate)
+    gpus = read_option(config, namespace, OPTIONS[5], parse_gpus)
+    return Settings(
+        level=level or Level.OFF,
+        device=device or Device(),
+        allow=allow or (),
+        ledger=ledger or "",
+        isolate=isolate,
+        gpus=gpus,
+        graphs=read_option(config, namespace, OPTIONS[6], parse_graphs),
+        imports=read_imports(config, namespace),
+    )
+
+
+def parse_level(text: str) -> Level:
+    """Read a level.
+
+    Raises:
+        ValueError: it is none of them.
+
+    """
+    try:
+        return Level(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a level: use {_values(Level)}") from None
+
+
+def parse_device(text: str) -> Device:
+    """Read a device, for instance ``phantom:sm_90x2``.
+
+    Raises:
+        ValueError: the kind or the face is not one that exists.
+
+    """
+    kind_text, colon, face = text.partition(":")
+    try:
+        kind = DeviceKind(kind_text)
+    except ValueError:
+        raise ValueError(
+            f"{text!r} is not a device: use {_values(DeviceKind)}, or phantom:sm_90 or "
+            "phantom:sm_90x2"
+        ) from None
+    if not colon:
+        return Device(kind)
+    if kind is not DeviceKind.PHANTOM:
+        raise ValueError(f"{text!r}: only the phantom takes a GPU, as in phantom:sm_90")
+    from pytest_cudafork.observe.driver.phantom import parse_face
+
+    parse_face(face)
+    return Device(kind, face)
+
+
+def parse_isolate(text: str) -> str:
+    """Read a method of isolation.
+
+    Raises:
+        ValueError: it is none of them.
+
+    """
+    if text not in ISOLATE:
+        raise ValueError(f"{text!r} is not a method: use {', '.join(ISOLATE)}")
+    return text
+
+
+def parse_graphs(text: str) -> str:
+    """Read how graphs are captured.
+
+    Raises:
+        ValueError: there is no such backend.
+
+    """
+    if text not in GRAPHS:
+        raise ValueError(f"{text!r} is not a way to capture graphs: use {', '.join(GRAPHS)}")
+    return text
+
+
+def parse_gpus(text: str) -> GpuChoice:
+    """Read which GPUs may be used.
+
+    Raises:
+        ValueError: it is no such text.
+
+    """
+    from pytest_cudafork.settings import gpu_requests
+
+    return gpu_requests.parse_gpus(text)
+
+
+def _values(values: type[enum.Enum]) -> str:
+    return ", ".join(str(value.value) for value in values)
