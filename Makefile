@@ -3,7 +3,7 @@
 # The first one that is called makes an environment in $(VENV); later ones use it again, until
 # pyproject.toml, setup.py, the C sources or the constraints change.
 #
-#   make test TESTARGS="tests/plugin -k fork -x"
+#   make test TESTARGS="tests/sessions -k fork -x"
 #   make test PYTHON=python3.12 VENV=.venv-3.12
 
 PYTHON ?= python3
@@ -14,7 +14,7 @@ TESTARGS ?=
 BENCHARGS ?=
 # Most tests wait for processes that they start, so three workers pay off on two cores.
 WORKERS ?= 3
-WHOLE_DEMO := tests/plugin/test_demo.py::test_the_whole_demo_comes_out_as_expected
+WHOLE_DEMO := tests/repo/test_demo.py::test_the_whole_demo_comes_out_as_expected
 
 PY := "$(VENV)/bin/python"
 STAMP := $(VENV)/installed
@@ -55,7 +55,7 @@ demo: $(STAMP)
 # What is about other plugins runs once, next to all of them, in test-plugins; the demo in test-demo.
 test: $(STAMP)
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal \
-	    --ignore-glob='*/test_isolate_with_plugins*.py' --deselect=$(WHOLE_DEMO) $(TESTARGS)
+	    --ignore=tests/sessions/plugins --deselect=$(WHOLE_DEMO) $(TESTARGS)
 
 test-demo: $(STAMP)
 	@$(PY) -m pytest $(WHOLE_DEMO) $(TESTARGS)
@@ -63,7 +63,7 @@ test-demo: $(STAMP)
 # An environment of its own: some of these plugins change every session that they are loaded in.
 test-plugins: $(PLUGINS_VENV)/installed
 	@PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 "$(PLUGINS_VENV)/bin/python" -m pytest -p xdist.plugin \
-	    -n $(WORKERS) $(wildcard tests/plugin/test_isolate_with_plugins*.py) $(TESTARGS)
+	    -n $(WORKERS) tests/sessions/plugins $(TESTARGS)
 
 lint: $(STAMP)
 	@$(PY) -m ruff check --quiet $(wildcard $(LINTED))

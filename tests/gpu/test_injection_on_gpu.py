@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.native_support import Scripts, needs_libraries
+from tests.support.native import Scripts, needs_libraries
 
 pytestmark = [
     pytest.mark.gpu,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.helpers import needs_torch
-from tests.plugin.isolation_support import METHODS
+from tests.support.helpers import needs_torch
+from tests.support.isolation import METHODS
 
 pytestmark = [
     pytest.mark.gpu,

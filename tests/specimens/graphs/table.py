@@ -23,11 +23,11 @@ Each is a module under `tests/specimens/graphs/`: the small piece of an engine i
 project's bug happened, in a class `Buggy` and with that project's repair in a class `Fixed`, and
 the test its author would write, which is the same for both. On three seeds every buggy form must
 fail with the named checks and every fixed form must pass: on the software graph in
-`tests/plugin/test_graph_specimens.py`, on real CUDA graphs in
+`tests/specimens/test_graph_specimens.py`, on real CUDA graphs in
 `tests/gpu/test_graph_specimens_on_gpu.py`:
 
 ```
-python -m pytest tests/plugin/test_graph_specimens.py
+python -m pytest tests/specimens/test_graph_specimens.py
 python -m pytest tests/gpu/test_graph_specimens_on_gpu.py   # needs an NVIDIA GPU
 python -m tests.specimens.graphs --cuda --save              # the same as a table, kept as a record
 ```

@@ -1,1 +1,0 @@
-"""Tests of the plugin, module by module and end to end."""

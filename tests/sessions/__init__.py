@@ -1,0 +1,1 @@
+"""Tests that run whole pytest sessions or programs, by feature."""

@@ -1,0 +1,346 @@
+"""Tests of functions called in a child, by all three methods."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.errors import ChildCrashed, ChildError, ChildExit, ChildTimeout
+from pytest_cudafork.fixtures import RunInChild
+from tests.support.isolation import is_gone
+
+
+@pytest.fixture(params=["run_forked", "run_spawned", "run_forkserver"])
+def run(request: pytest.FixtureRequest) -> RunInChild:
+    runner: RunInChild = request.getfixturevalue(request.param)
+    return runner
+
+
+class ModuleError(Exception):
+    """An exception that a plain pickle cannot rebuild: its ``__init__`` wants more than args."""
+
+    def __init__(self, message: str, *, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def test_a_closure_runs_in_another_process_and_gives_its_result(run: RunInChild) -> None:
+    seen = {"a": [1, 2]}
+
+    def work(factor: int, *, extra: int) -> Any:
+        return os.getpid(), seen["a"], factor * extra
+
+    pid, values, product = run(work, 3, extra=4)
+    assert pid != os.getpid()
+    assert (values, product) == ([1, 2], 12)
+
+
+def test_an_exception_keeps_its_type_attributes_and_the_childs_traceback(run: RunInChild) -> None:
+    def breaks() -> None:
+        raise ModuleError("broken", code=7)
+
+    with pytest.raises(ModuleError, match="broken") as caught:
+        run(breaks)
+    assert caught.value.code == 7
+    assert "in breaks" in str(caught.value.__cause__)
+
+
+def test_a_local_exception_class_is_known_again(run: RunInChild) -> None:
+    class LocalError(Exception):
+        pass
+
+    def breaks() -> None:
+        raise LocalError
+
+    with pytest.raises(LocalError):
+        run(breaks)
+
+
+def test_the_outcomes_of_pytest_come_back_as_they_are(run: RunInChild) -> None:
+    with pytest.raises(pytest.skip.Exception, match="no GPU"):
+        run(lambda: pytest.skip("no GPU"))
+    with pytest.raises(pytest.xfail.Exception, match="known"):
+        run(lambda: pytest.xfail("known"))
+    with pytest.raises(pytest.fail.Exception, match="bad"):
+        run(lambda: pytest.fail("bad"))
+    with pytest.raises(pytest.exit.Exception, match="enough") as caught:
+        run(lambda: pytest.exit("enough", returncode=4))
+    assert caught.value.returncode == 4
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 0), (None, None), (3, 3), ("no", "no")])
+def test_sys_exit_is_never_a_pass(run: RunInChild, code: Any, expected: Any) -> None:
+    with pytest.raises(ChildExit, match=r"sys\.exit") as caught:
+        run(lambda: sys.exit(code))
+    assert caught.value.code == expected
+
+
+def test_an_end_before_the_result_is_never_a_pass(run: RunInChild) -> None:
+    with pytest.raises(ChildExit, match="exited with status 0 before it gave a result"):
+        run(lambda: os._exit(0))
+
+
+def test_a_crash_names_the_signal_and_shows_the_stack(run: RunInChild) -> None:
+    def reads_null() -> None:
+        ctypes.string_at(0)
+
+    with pytest.raises(ChildCrashed, match="SIGSEGV") as caught:
+        run(reads_null)
+    assert caught.value.exitcode == -signal.SIGSEGV
+    assert "in reads_null" in caught.value.stacks
+    with pytest.raises(ChildCrashed, match="out of memory"):
+        run(lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def test_a_crash_shows_the_stack_where_a_library_has_taken_the_signal_before(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        import ctypes
+        import faulthandler
+        import signal
+
+        import pytest
+        from pytest_cudafork.errors import ChildCrashed
+
+        def reads_null():
+            ctypes.string_at(0)
+
+        def test_it(run_forked):
+            faulthandler.enable()
+            handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: None)
+            ctypes.CDLL(None).signal(signal.SIGSEGV, handler)  # as C++ code does
+            with pytest.raises(ChildCrashed, match="SIGSEGV") as caught:
+                run_forked(reads_null)
+            assert "in reads_null" in caught.value.stacks
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:faulthandler")
+    result.assert_outcomes(passed=1)
+
+
+def test_a_crash_after_the_result_is_not_a_result(run: RunInChild) -> None:
+    def leaves_a_bomb() -> int:
+        import atexit
+
+        atexit.register(lambda: os.kill(os.getpid(), signal.SIGKILL))
+        return 1
+
+    with pytest.raises(ChildCrashed, match="after it gave a result"):
+        run(leaves_a_bomb)
+
+
+def test_a_hang_ends_at_its_time_limit_with_the_stacks_of_all_threads(run: RunInChild) -> None:
+    def waits_for_ever() -> None:
+        def other_thread() -> None:
+            time.sleep(100)
+
+        threading.Thread(target=other_thread, daemon=True).start()
+        time.sleep(100)
+
+    start = time.monotonic()
+    with pytest.raises(ChildTimeout, match="time limit of 2 s") as caught:
+        run(waits_for_ever, timeout=2)
+    assert time.monotonic() - start < 20
+    assert "in waits_for_ever" in caught.value.stacks
+    assert "in other_thread" in caught.value.stacks
+
+
+def test_a_hang_in_native_code_that_holds_the_gil_ends_too(run_forked: RunInChild) -> None:
+    def holds_the_gil() -> None:
+        ctypes.PyDLL(None).sleep(100)
+
+    with pytest.raises(ChildTimeout) as caught:
+        run_forked(holds_the_gil, timeout=1)
+    assert "in holds_the_gil" in caught.value.stacks
+
+
+def test_a_child_that_ignores_the_abort_tells_its_stacks_all_the_same(
+    run_forked: RunInChild,
+) -> None:
+    def is_deaf() -> None:
+        signal.signal(signal.SIGABRT, signal.SIG_IGN)
+        time.sleep(100)
+
+    with pytest.raises(ChildTimeout) as caught:
+        run_forked(is_deaf, timeout=1)
+    assert "in is_deaf" in caught.value.stacks
+
+
+def test_descendants_that_hold_the_output_end_with_the_child(run: RunInChild) -> None:
+    def leaves_one() -> int:
+        return subprocess.Popen(["sleep", "60"]).pid
+
+    start = time.monotonic()
+    pid = run(leaves_one)
+    assert time.monotonic() - start < 10
+    assert is_gone(pid)
+
+
+def test_descendants_in_a_session_of_their_own_end_with_a_child_that_hangs(
+    run: RunInChild, tmp_path: Path
+) -> None:
+    def hangs(file: Path) -> None:
+        file.write_text(str(subprocess.Popen(["sleep", "60"], start_new_session=True).pid))
+        time.sleep(100)
+
+    with pytest.raises(ChildTimeout):
+        run(hangs, tmp_path / "pid", timeout=2)
+    assert is_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_output_arrives_after_what_the_parent_had_written(
+    run: RunInChild, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def talks() -> None:
+        sys.stdout.write("one\n")
+        sys.stderr.write("err\n")
+
+    sys.stdout.write("zero ")
+    run(talks)
+    assert capfd.readouterr() == ("zero one\n", "err\n")
+
+
+def test_a_forked_grandchild_that_lives_on_does_not_stall_the_parent(run: RunInChild) -> None:
+    def leaves_one() -> int:
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            time.sleep(5)
+            os._exit(0)
+        time.sleep(0.3)
+        return pid
+
+    start = time.monotonic()
+    assert run(leaves_one) > 0
+    assert time.monotonic() - start < 4
+
+
+def test_warnings_come_back_with_their_line_and_class(run: RunInChild) -> None:
+    class OwnWarning(UserWarning):
+        pass
+
+    def warns() -> None:
+        warnings.warn("mind this", OwnWarning, stacklevel=1)
+
+    line = warns.__code__.co_firstlineno + 1
+    with pytest.warns(OwnWarning, match="mind this") as caught:
+        run(warns)
+    assert [(one.filename, one.lineno) for one in caught] == [(__file__, line)]
+
+
+@pytest.mark.parametrize("method", ["run_spawned", "run_forkserver"])
+def test_a_filter_imports_nothing_into_a_child_and_holds_all_the_same(
+    method: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "latelib.py").write_text(
+        "import warnings\nclass Outer:\n    class LateWarning(UserWarning): pass\n"
+        "class OtherWarning(UserWarning): pass\n"
+        "def warn(category): warnings.warn('late', category)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    latelib: Any = importlib.import_module("latelib")
+
+    def work() -> tuple[bool, str]:
+        before = "latelib" in sys.modules
+        late: Any = importlib.import_module("latelib")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=late.OtherWarning)
+            late.warn(late.OtherWarning)
+        try:
+            late.warn(late.Outer.LateWarning)
+        except late.Outer.LateWarning:
+            return before, "raised"
+        return before, "shown"
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", category=latelib.Outer.LateWarning)
+        assert request.getfixturevalue(method)(work) == (False, "raised")
+    assert "latelib" in sys.modules
+    monkeypatch.delitem(sys.modules, "latelib")
+
+
+def test_warnings_that_are_errors_here_are_errors_there(run: RunInChild) -> None:
+    def warns() -> None:
+        warnings.warn("mind this", UserWarning, stacklevel=1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="mind this") as caught:
+            run(warns)
+    assert "in warns" in str(caught.value.__cause__)
+
+
+def test_ten_megabytes_travel_both_ways(run: RunInChild) -> None:
+    data = os.urandom(10_000_000)
+    assert run(lambda value: value[::-1], data) == data[::-1]
+
+
+def test_a_result_that_does_not_pickle_is_told_by_its_repr(run: RunInChild) -> None:
+    def gives_a_lock() -> Any:
+        return threading.Lock()
+
+    with pytest.raises(ChildError, match=r"does not pickle .*unlocked _thread\.lock"):
+        run(gives_a_lock)
+
+
+class SelfishError(Exception):
+    """An exception that no pickle takes."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("mine")
+
+    def __init__(self, value: object = None) -> None:
+        super().__init__(value)
+
+
+def test_an_exception_that_does_not_pickle_is_told_with_its_traceback(run: RunInChild) -> None:
+    def breaks() -> None:
+        raise SelfishError(threading.Lock())
+
+    with pytest.raises(ChildError, match=r"SelfishError.*mine") as caught:
+        run(breaks)
+    assert "in breaks" in str(caught.value.__cause__)
+
+
+def test_arguments_that_do_not_pickle_are_refused_by_name(run_spawned: RunInChild) -> None:
+    with pytest.raises(ChildError, match=r"cannot be sent to another interpreter.*lock"):
+        run_spawned(lambda lock: None, threading.Lock())
+
+
+def test_arguments_that_do_not_pickle_are_fine_for_a_fork(run_forked: RunInChild) -> None:
+    assert run_forked(lambda lock: lock.locked(), threading.Lock()) is False
+
+
+def test_the_child_has_the_parents_surroundings(
+    run: RunInChild, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ISOLATE_TEST", "seen")
+    monkeypatch.syspath_prepend(str(tmp_path / "somewhere"))
+
+    def surroundings() -> Any:
+        umask = os.umask(0)
+        os.umask(umask)
+        variable = os.environ["ISOLATE_TEST"]
+        return os.getcwd(), variable, umask, [p for p in sys.path if p], os.read(0, 1)
+
+    before = os.umask(0o027)
+    try:
+        cwd, variable, umask, path, typed = run(surroundings)
+    finally:
+        os.umask(before)
+    assert (cwd, variable, umask, typed) == (str(tmp_path), "seen", 0o027, b"")
+    assert path == [p for p in sys.path if p]

@@ -1,0 +1,1 @@
+"""Sessions with --cuda-fork-check."""

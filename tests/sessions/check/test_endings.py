@@ -1,0 +1,71 @@
+"""How sessions end: nothing of them is left behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.helpers import check, module
+
+
+def _leftovers() -> set[str]:
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if b"_CUDAFORK_WATCH=" in path.read_bytes():
+                found.add(path.parent.name)
+        except OSError:
+            continue  # it has ended, or is not ours
+    return found
+
+
+ENDINGS = {
+    "interrupted": "import signal\ndef test_a():\n    os.kill(os.getpid(), signal.SIGINT)\n",
+    "exits": "def test_a():\n    pytest.exit('enough')\n",
+    "crashes in a hook": "def test_a():\n    pass\n",
+    "ends well": "def test_a():\n    touch()\n",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_nothing_is_left_behind_however_the_session_ends(
+    ending: str, pytester: pytest.Pytester
+) -> None:
+    conftest = "import atexit, os, sys\n" + (
+        "def names(): return sorted(n for n in os.environ if 'PYTEST_CURRENT' not in n)\n"
+        "def report():\n"
+        "    left = [n for n in names() if 'CUDAFORK' in n or n == 'TRITON_LIBCUDA_PATH']\n"
+        "    print('left in the environment:', left, file=sys.__stderr__)\n"
+        "atexit.register(report)\n"
+    )
+    if ending == "crashes in a hook":
+        conftest += "def pytest_runtest_teardown(item, nextitem):\n    pass\n"
+        conftest += "def pytest_sessionfinish():\n    raise ValueError('of the hook')\n"
+    pytester.makeconftest(conftest)
+    pytester.makepyfile(module(ENDINGS[ending]))
+    temporary = pytester.mkdir("temporary")
+    before = _leftovers()
+    environment = {"TMPDIR": str(temporary)}
+    result = check(pytester, "fork", "-p", "no:cacheprovider", env=environment)
+    assert "left in the environment: []" in result.stderr.str()
+    assert os.listdir(temporary) == []
+    assert not {pid for pid in _leftovers() - before if _is_below(pid, pytester.path)}
+    assert (ending != "ends well") == (result.ret != 0)
+
+
+def _is_below(pid: str, folder: Path) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cwd").resolve() == folder.resolve()
+    except OSError:
+        return False
+
+
+def test_a_killed_session_leaves_no_more_than_its_ledger(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(module("import signal\ndef test_a():\n    os.kill(os.getpid(), 9)\n"))
+    temporary = pytester.mkdir("temporary")
+    environment = {"TMPDIR": str(temporary)}
+    result = check(pytester, "fork", env=environment)
+    assert result.ret == -9
+    assert all(name.startswith("pytest-cudafork-") for name in os.listdir(temporary))

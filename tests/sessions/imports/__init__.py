@@ -1,0 +1,1 @@
+"""Sessions and programs that audit imports."""

@@ -1,0 +1,48 @@
+"""Where the native libraries were not built, what to do depends on where the code lies."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import pytest_cudafork
+from pytest_cudafork.imports.audit import unbuilt
+from pytest_cudafork.observe.driver import native_libs
+from tests.support.imports import command_line, write_package
+
+PROJECT = Path(pytest_cudafork.__file__).parent.parent
+
+
+@pytest.mark.parametrize("is_checkout", [True, False], ids=["checkout", "installed"])
+def test_how_to_build_them(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, is_checkout: bool
+) -> None:
+    folder = pytester.mkdir("elsewhere")
+    ignore = shutil.ignore_patterns("lib", "__pycache__", "*.c", "*.h")
+    shutil.copytree(PROJECT / "pytest_cudafork", folder / "pytest_cudafork", ignore=ignore)
+    if is_checkout:
+        shutil.copy(PROJECT / "setup.py", folder)
+    write_package(pytester.path, "pkg", {"__init__": "", "one": ""})
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    result = command_line(pytester, "pkg", "-v")
+    assert result.ret == 2
+    out = result.stdout.str()
+    wish = f"run `python setup.py build_native --inplace` in {folder}"
+    assert (wish in out) is is_checkout
+    assert ("pip install --force-reinstall" in out) is not is_checkout
+    assert "not observable: pkg, pkg.one: " in out
+    assert "was not built." in out
+
+
+def test_other_reasons_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert unbuilt.explained("no eyes") == "no eyes"
+    monkeypatch.setattr(native_libs, "why_not", lambda: "They exist for Linux only.")
+    assert unbuilt.explained("They exist for Linux only.") == "They exist for Linux only."
+    monkeypatch.setattr(native_libs, "why_not", lambda: "'x' was not built. Install it")
+    monkeypatch.setattr(unbuilt, "_checkout", lambda: Path("/src"))
+    assert unbuilt.explained("sm_90: 'x' was not built. Install it") == (
+        "sm_90: 'x' was not built. This is a checkout: with a C compiler, run `python setup.py "
+        "build_native --inplace` in /src"
+    )

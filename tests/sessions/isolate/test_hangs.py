@@ -1,0 +1,228 @@
+"""Tests of isolated tests that hang: each is ended at its limit, told with all its stacks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.death import METHODS, headline, run_deaths, told
+
+HANGS = """
+@pytest.fixture
+def hangs_in_setup():
+    print("words in set-up")
+    time.sleep(1000)
+@pytest.fixture
+def hangs_in_teardown():
+    yield
+    print("words in tear-down")
+    time.sleep(1000)
+@pytest.fixture(autouse=True)
+def noted():
+    note(os.getpid())
+
+def pause(gil=False):
+    # waits for a signal in C code, like a lock that is never released
+    (ctypes.PyDLL if gil else ctypes.CDLL)(None).pause()
+def other_thread():
+    time.sleep(1000)
+
+def test_python():
+    print("words of test_python")
+    while True: pass
+def test_two_threads():
+    threading.Thread(target=other_thread, daemon=True).start()
+    time.sleep(1000)
+def test_c(): pause()
+def test_c_with_the_gil(): pause(gil=True)
+def test_signals_blocked():
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    pause()
+def test_abort_ignored():
+    signal.signal(signal.SIGABRT, signal.SIG_IGN)
+    pause()
+def test_stopped(): os.kill(os.getpid(), signal.SIGSTOP)
+def test_setup(hangs_in_setup): pass
+def test_teardown(hangs_in_teardown): pass
+def test_exec(): os.execvp("sleep", ["sleep", "1000.25"])
+def test_grandchild_ignores_everything():
+    code = "import signal, time; [signal.signal(n, 1) for n in (1, 2, 15)]; time.sleep(1000)"
+    child = subprocess.Popen([sys.executable, "-S", "-c", code])
+    note(child.pid)
+    child.wait()
+def test_last(): pass
+"""
+
+PHASES = {"test_setup": "setup", "test_teardown": "teardown"}
+FRAMES = {
+    "test_python": ["in test_python"],
+    "test_two_threads": ["in other_thread", "in test_two_threads"],
+    "test_c": ["in pause", "in test_c"],
+    "test_c_with_the_gil": ["in test_c_with_the_gil"],
+    "test_signals_blocked": ["in pause", "in test_signals_blocked"],
+    "test_abort_ignored": ["in test_abort_ignored"],
+    "test_stopped": ["in test_stopped"],
+    "test_setup": ["in hangs_in_setup", "words in set-up"],
+    "test_teardown": ["in hangs_in_teardown", "words in tear-down"],
+    "test_exec": ["another program", "sleep 1000.25"],
+    "test_grandchild_ignores_everything": ["in test_grandchild_ignores_everything"],
+}
+
+
+def limit_of(method: str) -> float:
+    """Return a time limit in seconds that starting a child does not take up."""
+    return 6 if method == "spawn" else 0.5
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_hang_is_ended_and_told_with_its_stacks(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    args = []
+    if method == "spawn":  # they wait most of their time
+        pytest.importorskip("xdist")
+        args = ["-p", "xdist.plugin", "-n", str(len(FRAMES) // 2)]
+    limit = limit_of(method)
+    result = run_deaths(pytester, method, HANGS, *args, timeout=limit)
+    for test, frames in FRAMES.items():
+        phase = PHASES.get(test, "call")
+        pytest.LineMatcher([headline(result, test)]).fnmatch_lines(
+            [f"ChildTimeout: time limit of {limit:g} s exceeded in {phase}: *"]
+        )
+        for frame in frames:
+            assert frame in told(result, test), told(result, test)
+    assert "words of test_python" in told(result, "test_python")
+    result.stdout.fnmatch_lines_random(
+        ["PASSED test_d.py::test_last", "PASSED test_d.py::test_teardown"]
+    )
+    assert result.parseoutcomes() == {"failed": 9, "errors": 2, "passed": 2}
+
+
+FINISH = """
+from pytest_cudafork.isolate.session import zygote_handle
+from pytest_cudafork.process import supervision
+supervision.EXIT_SECONDS = zygote_handle._CLOSE_SECONDS = 1.0
+def pytest_sessionfinish(session):
+    import os, time
+    if session.config.pluginmanager.hasplugin("cudafork-work"):
+        if any("hangs" in item.name for item in session.items):
+            print("words in session finish")
+            hangs_at_the_end(time)
+        elif any("dies" in item.name for item in session.items):
+            os.abort()
+def hangs_at_the_end(time):
+    time.sleep(1000)
+"""
+FINISHING = """
+def test_hangs(): note(os.getpid())
+def test_last(): pass
+"""
+
+
+def test_a_hang_in_the_session_finish_of_a_child_is_told_as_the_tests(
+    pytester: pytest.Pytester,
+) -> None:
+    result = run_deaths(pytester, "spawn", FINISHING, conftest=FINISH, timeout=60)
+    assert "ChildTimeout: still running after the test was over" in headline(result, "test_hangs")
+    assert "in hangs_at_the_end" in told(result, "test_hangs")
+    result.stdout.fnmatch_lines(["PASSED test_d.py::test_last"])
+
+
+def test_a_death_in_the_session_finish_of_a_child_is_told_as_the_tests(
+    pytester: pytest.Pytester,
+) -> None:
+    body = FINISHING.replace("hangs", "dies")
+    result = run_deaths(pytester, "spawn", body, conftest=FINISH)
+    assert "ChildCrashed: SIGABRT after the test was over" in headline(result, "test_dies")
+    result.stdout.fnmatch_lines(["PASSED test_d.py::test_last"])
+
+
+@pytest.mark.parametrize("strict", [(), ("-W", "error")])
+def test_a_hang_in_the_session_finish_of_the_fork_server_is_a_warning(
+    pytester: pytest.Pytester, strict: tuple[str, ...]
+) -> None:
+    # its session ends once, after all tests
+    result = run_deaths(pytester, "forkserver", FINISHING, *strict, conftest=FINISH)
+    result.assert_outcomes(passed=2, warnings=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*RuntimeWarning: the fork server did not end within 1 s and was killed at the end *",
+            "*File *, line * in hangs_at_the_end",
+        ]
+    )
+
+
+def test_a_death_in_the_session_finish_of_the_fork_server_is_a_warning(
+    pytester: pytest.Pytester,
+) -> None:
+    body = FINISHING.replace("hangs", "dies")
+    result = run_deaths(pytester, "forkserver", body, conftest=FINISH)
+    result.assert_outcomes(passed=2, warnings=1)
+    result.stdout.fnmatch_lines(["*RuntimeWarning: the fork server was killed by SIGABRT *"])
+
+
+NATIVE = """
+def test_c():
+    note(os.getpid())
+    ctypes.CDLL(None).pause()
+"""
+
+
+def fake_py_spy(pytester: pytest.Pytester, script: str) -> dict[str, str]:
+    """Put a program named py-spy first on the path and return the environment for it."""
+    folder = pytester.mkdir("bin")
+    program = folder / "py-spy"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def run_native(pytester: pytest.Pytester, script: str) -> str:
+    """Run a hang with this py-spy and return what is told."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in fake_py_spy(pytester, script).items():
+            patch.setenv(name, value)
+        return told(run_deaths(pytester, "forkserver", NATIVE, timeout=0.7), "test_c")
+
+
+no_real_py_spy = pytest.mark.skipif(
+    Path(sys.executable).with_name("py-spy").exists(), reason="the real py-spy goes first"
+)
+
+
+@no_real_py_spy
+def test_py_spy_gives_the_native_stacks_of_a_hang(pytester: pytest.Pytester) -> None:
+    text = told_by = run_native(
+        pytester,
+        'echo "$*" >> "$0.log"\n'
+        'printf \'Thread 1 (idle): "MainThread"\\n    pause (libc.so.6)\\n    test_c (t.py:1)\\n'
+        "    pytest_pyfunc_call (_pytest/python.py:1)\\n    main (x.py:1)\\n'",
+    )
+    assert "Native stacks" in text
+    assert "    pause (libc.so.6)\n    test_c (t.py:1)\n    ... pytest and its start" in text
+    assert "main (x.py:1)" not in text
+    assert "in test_c" in told_by  # Python's stacks are there as ever
+    (pid,) = (pytester.path / "notes").read_text().split()
+    log = (pytester.path / "bin" / "py-spy.log").read_text()
+    assert log == f"dump --native --pid {pid}\n"
+
+
+@no_real_py_spy
+def test_a_py_spy_that_fails_costs_no_stacks(pytester: pytest.Pytester) -> None:
+    text = run_native(pytester, "echo 'Permission denied: try sudo' >&2; exit 1")
+    assert "py-spy failed with status 1: Permission denied" in text
+    assert "in test_c" in text
+
+
+@pytest.mark.skipif(
+    not Path(sys.executable).with_name("py-spy").exists(), reason="py-spy is not installed"
+)
+@pytest.mark.parametrize("method", METHODS)
+def test_the_real_py_spy_names_the_function_in_c(pytester: pytest.Pytester, method: str) -> None:
+    result = run_deaths(pytester, method, NATIVE, timeout=limit_of(method))
+    text = told(result, "test_c")
+    assert "pause (libc" in text
+    assert "test_c (test_d.py" in text

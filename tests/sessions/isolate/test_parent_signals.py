@@ -1,0 +1,148 @@
+"""Tests of signals to the pytest process alone while an isolated test runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.support.death import METHODS, module_of, noted
+from tests.support.isolation import CONFTEST, is_gone
+
+NEVER = 'def test_never(): open("NEVER", "w").close()'
+BODY = f"""
+def test_first(): pass
+def test_waits():
+    note(os.getpid())
+    note(subprocess.Popen(["sleep", "1000"]).pid)
+    open("READY", "w").close()
+    time.sleep(50)
+{NEVER}
+"""
+SECONDS = 10
+"""Far more than the second it should take: other work may run on this machine."""
+
+
+def start(
+    pytester: pytest.Pytester, method: str, conftest: str = "", body: str = BODY
+) -> subprocess.Popen[bytes]:
+    """Start a session and wait until its second test runs."""
+    pytester.makeconftest(CONFTEST.format(method=method, timeout=60) + conftest)
+    pytester.makepyfile(test_d=module_of(pytester, body))
+    output_file = pytester.path / "output"
+    with output_file.open("wb") as output, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        process: subprocess.Popen[bytes] = pytester.popen(
+            [*pytester._getpytestargs(), "-p", "pytest_cudafork.plugin", "-v"],
+            stdout=output.fileno(),
+            stderr=output.fileno(),
+            start_new_session=True,
+        )
+    for _ in range(600):
+        if (pytester.path / "READY").exists():
+            return process
+        assert process.poll() is None, output_of(pytester)
+        time.sleep(0.05)
+    process.kill()
+    pytest.fail(f"the test did not start:\n{output_of(pytester)}")
+
+
+def output_of(pytester: pytest.Pytester) -> str:
+    """Return what the session has written so far."""
+    return (pytester.path / "output").read_text(errors="replace")
+
+
+def end(pytester: pytest.Pytester, process: subprocess.Popen[bytes]) -> str:
+    """Wait for the end of the session, check that no process is left, and return the output."""
+    began = time.monotonic()
+    try:
+        process.wait(SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    pids = noted(pytester)
+    assert len(pids) == 2
+    assert [pid for pid in pids if not is_gone(pid)] == []
+    assert time.monotonic() - began < SECONDS
+    assert not (pytester.path / "NEVER").exists()
+    return output_of(pytester)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_ctrl_c_ends_the_children_and_prints_the_summary(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    process = start(pytester, method)
+    process.send_signal(signal.SIGINT)
+    output = end(pytester, process)
+    assert process.returncode == pytest.ExitCode.INTERRUPTED
+    assert "! KeyboardInterrupt !" in output
+    assert "1 passed in" in output
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sigterm_ends_the_children_and_prints_the_summary(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    process = start(pytester, method)
+    process.send_signal(signal.SIGTERM)
+    output = end(pytester, process)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "Exit: SIGTERM came while test_d.py::test_waits ran" in output
+    assert "1 passed in" in output
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sigkill_ends_the_children(pytester: pytest.Pytester, method: str) -> None:
+    process = start(pytester, method)
+    process.kill()
+    process.wait()
+    child, grandchild = noted(pytester)
+    assert is_gone(child)
+    if method == "forkserver":  # the server lives long enough to end what the child has left
+        assert is_gone(grandchild)
+    else:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(grandchild, signal.SIGKILL)
+
+
+OWN_HANDLER = """
+import os, signal
+def mine(number, frame):
+    open("HANDLED", "w").close()
+if "_CUDAFORK_ISOLATED" not in os.environ:
+    signal.signal(signal.SIGTERM, mine)
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_handler_of_the_user_for_sigterm_is_respected(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    body = BODY.replace("time.sleep(50)", "time.sleep(1)").replace(NEVER, "def test_more(): pass")
+    process = start(pytester, method, OWN_HANDLER, body)
+    process.send_signal(signal.SIGTERM)
+    output = end(pytester, process)
+    assert process.returncode == 0, output
+    assert (pytester.path / "HANDLED").exists()
+    assert "3 passed in" in output
+
+
+def test_sigterm_means_to_the_test_what_it_meant_before(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(CONFTEST.format(method="fork", timeout=30))
+    pytester.makepyfile(
+        """
+        import os, signal
+        def test_default():
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        def test_again():
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        def test_inproc():
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        """
+    )
+    pytester.runpytest_subprocess().assert_outcomes(passed=3)

@@ -1,0 +1,1 @@
+"""The native libraries, each test in a process of its own."""

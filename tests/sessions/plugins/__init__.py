@@ -1,0 +1,1 @@
+"""Isolated tests next to other plugins; in an environment of their own, see the Makefile."""

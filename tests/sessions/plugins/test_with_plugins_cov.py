@@ -1,0 +1,218 @@
+"""Isolated tests with pytest-cov and coverage.py: both measure what they do in one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.isolation import METHODS
+from tests.support.isolation_plugins import FORKS, needs, same, write
+
+FILES = {
+    "pkg/__init__.py": "",
+    "pkg/early.py": """
+        import sys
+
+        if sys.argv:
+            AT_IMPORT = 1
+        else:
+            AT_IMPORT = 2
+
+        def used(x):
+            if x:
+                return 1
+            return 2
+
+        def unused():
+            return 3
+    """,
+    "pkg/lazy.py": """
+        import threading
+
+        VALUES = [n for n in range(3) if n]
+
+        def in_a_thread():
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+
+        def work():
+            for n in range(2):
+                if n > 5:
+                    return n
+
+        def fixture_part():
+            return 1
+
+        def hidden():
+            return 2
+    """,
+    "pkg/never.py": "X = 1\n",
+    "conftest.py": """
+        import pytest
+
+        @pytest.fixture
+        def part():
+            from pkg import lazy
+            yield lazy.fixture_part()
+            print(lazy.VALUES)
+    """,
+    "test_it.py": """
+        import pytest
+        from pkg import early
+
+        @pytest.mark.parametrize("x", [0, 1])
+        def test_used(x):
+            assert early.used(x) == 2 - x
+
+        def test_lazy():
+            from pkg import lazy
+            lazy.in_a_thread()
+
+        def test_part(part):
+            assert part == 2
+
+        @pytest.mark.no_cover
+        def test_no_cover():
+            from pkg import lazy
+            lazy.hidden()
+
+        def test_skips():
+            early.used(0)
+            pytest.skip("after work")
+    """,
+    ".coveragerc": "[run]\nsource = pkg\n[json]\nshow_contexts = true\n",
+}
+CORES = ["ctrace", "pytrace", *(["sysmon"] if sys.version_info >= (3, 12) else [])]
+
+
+def _report(path: Path) -> Any:
+    """Return a JSON report without its date, with contexts in order."""
+    report = json.loads(path.read_text(encoding="utf-8"))
+    del report["meta"]["timestamp"]
+    return report
+
+
+def _same_report(
+    tmp_path: Path,
+    method: str,
+    *options: str,
+    plugins: tuple[str, ...] = (),
+    files: dict[str, str] = FILES,
+) -> Any:
+    run = " ".join(["--cov=pkg", "--cov-report=json:cov.json", "--cov-report=term", *options])
+    names = ["cov", *plugins]
+    if "xdist" in plugins:
+        reports = []
+        for how in ("", method):
+            path = tmp_path / (how or "inproc")
+            write(path, files)
+            _pytest(path, how, *run.split(), plugins=names)
+            reports.append(_report(path / "cov.json"))
+        before, after = reports
+        _assert_no_data_left(tmp_path / method)
+    else:
+        same(tmp_path, method, names, files, run)
+        before, after = (_report(tmp_path / name / "cov.json") for name in ("before", "project"))
+        _assert_no_data_left(tmp_path / "project")
+    assert after == before
+    return after
+
+
+def _pytest(path: Path, method: str, *options: str, plugins: list[str], start: str = "") -> str:
+    """Run a session, by ``coverage run`` if ``start`` says so, and return what it shows."""
+    command = [sys.executable, *(start or "-m pytest").split(), "-p", "pytest_cudafork.plugin"]
+    for plugin in plugins:
+        command += ["-p", needs(plugin)]
+    env = {
+        **os.environ,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_CUDA_FORK_ISOLATE": method or "none",
+    }
+    done = subprocess.run(
+        [*command, *options], cwd=path, env=env, capture_output=True, text=True, timeout=120
+    )
+    assert "1 failed, 4 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
+    return done.stdout
+
+
+def _assert_no_data_left(path: Path) -> None:
+    left = sorted(found.name for found in path.glob(".coverage*"))
+    assert left == [".coverage", ".coveragerc"]
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("branch", ["", "--cov-branch"])
+@pytest.mark.parametrize("method", METHODS)
+def test_pytest_cov_measures_the_same(
+    tmp_path: Path, method: str, branch: str, core: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs("cov")
+    monkeypatch.setenv("COVERAGE_CORE", core)
+    report = _same_report(tmp_path, method, *branch.split())
+    lazy = report["files"]["pkg/lazy.py"]
+    missing = [line for line in lazy["missing_lines"] if line > 2]
+    assert len(missing) == 2, "the hidden function and the return"
+    assert report["files"]["pkg/never.py"]["summary"]["percent_covered"] == 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_contexts_of_pytest_cov_name_the_same_tests(tmp_path: Path, method: str) -> None:
+    needs("cov")
+    # Else the import belongs to one test in one process, and to each in processes of their own.
+    early = "import pkg.lazy\n" + textwrap.dedent(FILES["conftest.py"])
+    files = {**FILES, "conftest.py": early}
+    report = _same_report(tmp_path, method, "--cov-context=test", files=files)
+    assert report["totals"]["percent_covered"] > 50
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_pytest_cov_measures_the_same_in_the_workers_of_xdist(tmp_path: Path, method: str) -> None:
+    needs("xdist")
+    _same_report(tmp_path, method, "-n2", plugins=("xdist",))
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_coverage_run_measures_the_same(tmp_path: Path, method: str, parallel: bool) -> None:
+    needs("cov")
+    reports = []
+    for how in ("", method):
+        path = tmp_path / (how or "inproc")
+        write(path, FILES)
+        files = {".coveragerc": f"[run]\nsource = pkg\nbranch = true\nparallel = {parallel}\n"}
+        write(path, files)
+        _pytest(path, how, plugins=[], start="-m coverage run -m pytest")
+        commands = ["combine"] if parallel else []
+        for command in [*commands, "json -q -o cov.json"]:
+            arguments = [sys.executable, "-m", "coverage", *command.split()]
+            subprocess.run(arguments, cwd=path, check=True, capture_output=True)
+        _assert_no_data_left(path)
+        reports.append(_report(path / "cov.json"))
+    assert reports[0] == reports[1]
+
+
+@pytest.mark.parametrize("method", FORKS)
+def test_what_a_dead_child_measured_costs_nothing_else(tmp_path: Path, method: str) -> None:
+    needs("cov")
+    write(tmp_path, {**FILES, "test_dies.py": "import os\ndef test_dies(): os._exit(3)\n"})
+    options = ("--cov=pkg", "--cov-report=term", "--deselect", "test_it.py::test_skips")
+    command = [sys.executable, "-m", "pytest", "-p", "pytest_cudafork.plugin", "-p", needs("cov")]
+    env = {
+        **os.environ,
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_CUDA_FORK_ISOLATE": method,
+    }
+    done = subprocess.run(
+        [*command, *options], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+    )
+    assert "2 failed, 4 passed" in done.stdout, done.stdout
+    assert "pkg/lazy.py" in done.stdout
+    _assert_no_data_left(tmp_path)

@@ -1,0 +1,1 @@
+"""What a session shows of what it saw."""

@@ -1,0 +1,1 @@
+"""Sessions with options, right and wrong."""

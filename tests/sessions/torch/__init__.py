@@ -1,0 +1,1 @@
+"""torch's Python API under watch."""

@@ -1,0 +1,72 @@
+"""Owns how sessions with other plugins are run in one process and isolated, and compared.
+
+Each plugin is loaded in the inner sessions alone, by name. It does not know what they test.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.support.isolation_compare import Seen, Sessions, differences
+
+FORKS = ("fork", "forkserver")
+
+PLUGINS = {
+    "anyio": "anyio.pytest_plugin",
+    "asyncio": "pytest_asyncio.plugin",
+    "cov": "pytest_cov.plugin",
+    "hypothesis": "_hypothesis_pytestplugin",
+    "mock": "pytest_mock",
+    "randomly": "pytest_randomly",
+    "rerunfailures": "pytest_rerunfailures",
+    "timeout": "pytest_timeout",
+    "xdist": "xdist.plugin",
+}
+"""Short name to module."""
+
+
+def needs(name: str) -> str:
+    """Return the module of a plugin; skip where it is not installed."""
+    module = PLUGINS[name]
+    if importlib.util.find_spec(module.partition(".")[0]) is None:
+        pytest.skip(f"{module.partition('.')[0]} is not installed")
+    return module
+
+
+def write(path: Path, files: dict[str, str]) -> None:
+    """Write source files into a new directory."""
+    for name, source in files.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(textwrap.dedent(source), encoding="utf-8")
+
+
+def same(
+    tmp_path: Path,
+    method: str,
+    plugins: list[str],
+    files: dict[str, str],
+    *runs: str,
+    known: tuple[str, ...] = (),
+    keeps: tuple[str, ...] = (),
+) -> list[Seen]:
+    """Run in one process and isolated, compare, and return the isolated sessions.
+
+    The first project is left in ``before``, the isolated one in ``project``.
+    """
+    modules = [needs(plugin) for plugin in plugins]
+    found = []
+    for how in ("", method):
+        path = tmp_path / "project"
+        if path.exists():
+            path.rename(tmp_path / "before")
+        write(path, {"pytest.ini": "[pytest]\n", **files})
+        sessions = Sessions(path, "-rA", "-v", plugins=modules, keeps=keeps)
+        found.append(sessions.history(how, *(run.split() for run in runs)))
+    for run, before, after in zip(runs, *found, strict=True):
+        difference = differences(before, after, known)
+        assert not difference, f"{run}\n{difference}"
+    return found[1]

@@ -1,0 +1,158 @@
+"""Threads that an import leaves running: waited for within bounds, and told where they run on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_cudafork import ImportRecord
+from pytest_cudafork.imports.audit.baseline import Baseline, Entry
+from pytest_cudafork.imports.command_line import main
+from pytest_cudafork.imports.values.record_data import from_plain, to_plain
+from pytest_cudafork.imports.values.records import Verdict
+from pytest_cudafork.imports.worker import threads
+from pytest_cudafork.imports.worker.threads import Patience, RunningThread, Threads
+from tests.support.helpers import needs_torch
+from tests.support.imports import TOUCH, audit_here, verdicts_of, write_package
+
+LATE = f"""\
+import threading, time
+def late():
+    time.sleep(0.3)
+    {TOUCH}
+threading.Thread(target=late).start()"""
+EVER = """\
+import threading, time
+threading.Thread(target=time.sleep, args=(600,), name="server"{}).start()"""
+
+
+def test_a_thread_that_touches_late_is_waited_for(tmp_path: Path) -> None:
+    serves = LATE.replace("\nthreading.Thread", "\n    time.sleep(600)\nthreading.Thread")
+    files = {
+        "__init__": "",
+        "late": LATE,
+        "user": "import slow.late",
+        "serves": serves,
+        "z_user": "import slow.serves",
+        "ends": "import threading, time\nthreading.Thread(target=time.sleep, args=(0.2,)).start()",
+    }
+    write_package(tmp_path, "slow", files)
+    start = time.monotonic()
+    records = audit_here("slow", tmp_path, timeout=60)
+    assert time.monotonic() - start < 15, "a thread that has touched was waited for"
+    touching = dict.fromkeys(("late", "user", "serves", "z_user"), "touches")
+    expected = {f"slow.{name}": verdict for name, verdict in touching.items()}
+    assert verdicts_of(records) == {"slow": "clean", "slow.ends": "clean", **expected}
+    assert records["slow.user"].where == f"{tmp_path}/slow/late.py:4"
+    assert records["slow.late"].confirmed is True
+    assert not records["slow.ends"].running
+    assert not any(record.confirmed is False for record in records.values())
+
+
+@needs_torch
+def test_by_way_of_torch_too(tmp_path: Path) -> None:
+    text = LATE.replace(TOUCH, "torch.cuda.is_available()")
+    write_package(tmp_path, "slow", {"__init__": f"import torch\n{text}"})
+    records = audit_here("slow", tmp_path)
+    assert verdicts_of(records) == {"slow": "touches"}
+    assert records["slow"].where == f"{tmp_path}/slow/__init__.py:5"
+    assert records["slow"].confirmed is True
+
+
+def test_one_that_runs_on_is_told_and_waited_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    users = {f"user{number}": "import keeps.server" for number in range(30)}
+    daemon = EVER.format(", daemon=True")
+    files = {"__init__": "", "server": EVER.format(""), "daemon": daemon, "plain": "", **users}
+    write_package(tmp_path, "keeps", files)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    start = time.monotonic()
+    assert main(["keeps", "--device=phantom:sm_90", "--jobs=2"]) == 0
+    assert time.monotonic() - start < 20, "every module was waited for"
+    lines = capsys.readouterr().out.splitlines()
+    names = "keeps.server, keeps.user0, keeps.user1, keeps.user10, keeps.user11 and 26 more"
+    assert (
+        f"clean so far: {names}: 1 thread still runs (server, started at keeps/server.py:2)"
+        in lines
+    )
+    assert (
+        "clean so far: keeps.daemon: 1 thread still runs (daemon server, started at "
+        "keeps/daemon.py:2)"
+    ) in lines
+    assert lines[-1] == "keeps: 34 modules: 34 clean (32 of them so far)"
+    (confirmed,) = [line for line in lines if line.startswith("confirmed")]
+    assert "clean so far" in confirmed
+
+
+def test_the_record_names_the_line_that_started_it(tmp_path: Path) -> None:
+    pool = (
+        "from concurrent.futures import ThreadPoolExecutor as Pool\npool = Pool()\npool.submit(int)"
+    )
+    files = {"__init__": "", "pool": pool, "two": f"{EVER.format('')}\n{EVER.format('')}"}
+    write_package(tmp_path, "keeps", files)
+    records = audit_here("keeps", tmp_path, confirm=False, timeout=2)
+    assert verdicts_of(records) == dict.fromkeys(("keeps", "keeps.pool", "keeps.two"), "clean")
+    (worker,) = records["keeps.pool"].running
+    assert worker == RunningThread("ThreadPoolExecutor-0_0", f"{tmp_path}/keeps/pool.py:3", False)
+    lines = [thread.where.rpartition("/")[2] for thread in records["keeps.two"].running]
+    assert lines == ["two.py:2", "two.py:4"]
+    assert not records["keeps"].so_far
+    for record in records.values():
+        assert from_plain(to_plain(record)) == record
+
+
+def test_waiting_never_makes_an_import_take_too_long(tmp_path: Path) -> None:
+    write_package(tmp_path, "keeps", {"__init__": EVER.format("")})
+    records = audit_here("keeps", tmp_path, timeout=1.5)
+    assert verdicts_of(records) == {"keeps": "clean"}
+    assert records["keeps"].so_far
+
+
+def test_a_module_that_is_clean_so_far_stays_in_the_baseline() -> None:
+    thread = RunningThread("server", "a.py:1", daemon=False)
+    record = ImportRecord("pkg.a", "pkg", Verdict.CLEAN, running=(thread,))
+    baseline = Baseline([Entry("pkg.a", "a.py:1")])
+    assert baseline.stale([record]) == []
+    assert baseline.updated([record]) == baseline
+
+
+def test_patience_ends() -> None:
+    patience = Patience(timeout=120)
+    assert patience.seconds(0) == threads._MOST_SECONDS
+    assert patience.seconds(119) == 0.5
+    assert patience.seconds(130) == 0
+    endless = RunningThread("server", "a.py:1", daemon=False)
+    daemon = RunningThread("watcher", "b.py:1", daemon=True)
+    patience.learn(0.0, [endless])  # it was not waited for
+    assert patience.hopeless == set()
+    patience.learn(5.0, [endless, daemon])
+    assert patience.hopeless == {"a.py:1"}
+    for _ in range(30):
+        patience.learn(2.0, [])
+    assert patience.seconds(0) == 0
+
+
+def test_where_no_thread_was_started_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)  # is put back
+    seen = Threads()
+    seen.watch()
+    begin = time.monotonic()
+    assert seen.wait(60, (), lambda: False) == 0.0
+    assert time.monotonic() - begin < 0.5
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait, name="x" * 100 + "\n")
+    thread.start()
+    (running,) = seen.running()
+    assert running.where.startswith(f"{__file__}:")
+    assert running.name == "x" * 60 + "..."
+    assert 0.05 <= seen.wait(0.05, (), lambda: False) < 5
+    assert seen.wait(60, (running.where,), lambda: False) == 0.0
+    assert seen.wait(60, (), lambda: True) == 0.0
+    release.set()
+    thread.join()
+    assert seen.running() == []

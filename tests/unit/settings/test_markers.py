@@ -1,0 +1,154 @@
+"""The markers: their table, the reading of their arguments, the complaints about wrong ones."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_cudafork.settings.gpu_requests import GpuWish
+from pytest_cudafork.settings.markers import MARKERS, METHODS, MarkerError, Marks, read_marks
+from tests.support.helpers import assert_no_crash, module, outcomes, run_session
+
+
+class Marked:
+    """As much of an item as markers are read from: the closest first."""
+
+    def __init__(self, *marks: pytest.MarkDecorator) -> None:
+        self._marks = [mark.mark for mark in marks]
+
+    def iter_markers(self) -> list[pytest.Mark]:
+        return self._marks
+
+
+def read(*marks: pytest.MarkDecorator) -> Marks:
+    return read_marks(cast(pytest.Item, Marked(*marks)))
+
+
+mark: Any = pytest.mark
+
+RIGHT = {
+    "none": ((), Marks()),
+    "foreign": ((mark.skip(reason="x"),), Marks()),
+    "spawn_only": ((mark.spawn_only,), Marks(spawn_only=True)),
+    "isolated": ((mark.cuda_isolated,), Marks(isolated=True)),
+    "method": ((mark.cuda_isolated(method="spawn"),), Marks(isolated=True, method="spawn")),
+    "timeout": ((mark.cuda_isolated(timeout=2),), Marks(isolated=True, timeout=2)),
+    "fork_ok": ((mark.cuda_fork_ok(reason="r"),), Marks(fork_ok="r")),
+    "gpus": ((mark.gpus(2, share=True),), Marks(isolated=True, gpus=GpuWish(2, share=True))),
+    "gpus, spawned": (
+        (mark.gpus(1, wait=3), mark.spawn_only),
+        Marks(spawn_only=True, isolated=True, gpus=GpuWish(1, wait=3)),
+    ),
+    "graphs": ((mark.graph_capture,), Marks(graphs=("software", "cuda"))),
+    "graphs, one": ((mark.graph_capture(backends=["cuda"]),), Marks(graphs=("cuda",))),
+    "closest wins": (
+        (mark.cuda_isolated(method="fork"), mark.cuda_isolated(method="spawn", timeout=3)),
+        Marks(isolated=True, method="fork"),
+    ),
+    "together": (
+        (mark.spawn_only, mark.cuda_fork_ok(reason="r")),
+        Marks(spawn_only=True, fork_ok="r"),
+    ),
+}
+WRONG = {
+    "cuda_isolated('spawn')": "takes keywords only, not ('spawn',)",
+    "cuda_isolated(how='spawn')": "does not take 'how'",
+    "cuda_isolated(method='thread')": "method is one of auto, fork, forkserver, spawn",
+    "cuda_isolated(method=['fork'])": "method is one of auto, fork, forkserver, spawn",
+    "cuda_isolated(timeout=0)": "timeout is a number of seconds above 0",
+    "cuda_isolated(timeout=-1.5)": "timeout is a number of seconds above 0",
+    "cuda_isolated(timeout=float('nan'))": "timeout is a number of seconds above 0",
+    "cuda_isolated(timeout=True)": "timeout is a number of seconds above 0",
+    "cuda_isolated(timeout='1')": "timeout is a number of seconds above 0",
+    "gpus": "takes one number of GPUs, and none is given",
+    "gpus(0)": "n is a whole number of GPUs above 0",
+    "gpus(1, share=None)": "share is True or False",
+    "cuda_fork_ok": "needs a reason",
+    "cuda_fork_ok()": "needs a reason",
+    "cuda_fork_ok(reason='')": "reason is a text that is not empty",
+    "cuda_fork_ok(reason=' ')": "reason is a text that is not empty",
+    "cuda_fork_ok(reason=None)": "reason is a text that is not empty",
+    "cuda_fork_ok('a reason')": "takes keywords only, not ('a reason',)",
+    "graph_capture('cuda')": "takes keywords only, not ('cuda',)",
+    "graph_capture(backend='cuda')": "does not take 'backend'",
+    "graph_capture(backends='cuda')": "backends is a list of one or both of software, cuda",
+    "graph_capture(backends=[])": "backends is a list of one or both of software, cuda",
+    "graph_capture(backends=['gpu'])": "backends is a list of one or both of software, cuda",
+    "graph_capture(backends=['cuda', 'cuda'])": "backends is a list of one or both of software",
+    "spawn_only(1)": "takes keywords only, not (1,)",
+    "spawn_only(timeout=1)": "does not take 'timeout'",
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_markers_are_read(name: str) -> None:
+    marks, expected = RIGHT[name]
+    assert read(*marks) == expected
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_wrong_marker_is_a_marker_error_that_names_it(text: str) -> None:
+    made = eval(f"mark.{text}", {"mark": mark})
+    with pytest.raises(MarkerError) as caught:
+        read(made)
+    assert WRONG[text] in str(caught.value)
+    assert f"@pytest.mark.{text.partition('(')[0]}" in str(caught.value)
+
+
+_anything = st.integers() | st.text() | st.none() | st.lists(st.integers())
+_keywords = st.text() | st.sampled_from(["method", "timeout", "reason", "n", "share", "wait"])
+
+
+@settings(deadline=None)
+@given(st.sampled_from([m.name for m in MARKERS]), st.dictionaries(_keywords, _anything))
+def test_no_arguments_break_the_reading(name: str, keywords: dict[str, Any]) -> None:
+    made = getattr(mark, name).with_args(**keywords)
+    try:
+        marks = read(made)
+    except MarkerError as error:
+        words = str(error)
+    else:
+        assert marks.method in METHODS
+        return
+    assert f"@pytest.mark.{name}" in words
+
+
+def test_every_advertised_keyword_is_taken() -> None:
+    values: dict[str, Any] = {
+        "method": "spawn",
+        "timeout": 1.5,
+        "scope": "module",
+        "reason": "because",
+    }
+    values |= {"n": 2, "share": True, "wait": 0.5, "backends": ["software"]}
+    for marker in MARKERS:
+        read(getattr(mark, marker.name).with_args(**{k: values[k] for k in marker.keywords}))
+
+
+def test_a_wrong_marker_is_an_error_of_its_test_and_of_no_other(pytester: pytest.Pytester) -> None:
+    tests = [
+        f"@pytest.mark.{text}\ndef test_{number}():\n    pass\n"
+        for number, text in enumerate(WRONG)
+    ]
+    pytester.makepyfile(module("\n".join([*tests, "def test_right():\n    pass\n"])))
+    for options in ((), ("--cuda-fork-check",)):
+        result = run_session(pytester, "-v", "--strict-markers", *options)
+        assert_no_crash(result)
+        found = outcomes(result)
+        assert found.pop("test_right") == "PASSED"
+        assert set(found.values()) == {"ERROR"}
+        assert len(found) == len(WRONG)
+        for number, text in enumerate(WRONG):
+            marker = f"@pytest.mark.{text.partition('(')[0]}"
+            assert re.search(rf"\.py:\d+: test_{number}: {marker}", result.stdout.str())
+            assert WRONG[text] in result.stdout.str()
+
+
+def test_markers_are_listed_and_strict_markers_know_them(pytester: pytest.Pytester) -> None:
+    result = run_session(pytester, "--markers")
+    for marker in MARKERS:
+        result.stdout.fnmatch_lines_random([f"@pytest.mark.{marker.name}(*"])
