@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_cudafork.imports.audit import unbuilt, verdicts
-from pytest_cudafork.imports.audit.process import AuditProcess
+from pytest_cudafork.imports.audit.process import AuditProcess, FreshImport, WatchedProcess
 from pytest_cudafork.imports.values.records import ImportRecord, Verdict
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.process import exit_status
@@ -69,11 +69,11 @@ class Auditor:
         known = self._records.get(module)  # threads that did not end are not waited for once more
         hopeless = [each.where for each in known.running] if known and known.so_far else []
         try:
-            process = AuditProcess(self._settings, module, hopeless)
+            process = FreshImport(self._settings, module, hopeless)
         except OSError as error:
             return self._unknown(module, f"{_NO_PROCESS}: {error}")
         with contextlib.closing(process):
-            answer = process.answer_of(module, self._settings.timeout)
+            answer = process.answer(self._settings.timeout)
             if process.error:
                 return self._unknown(module, process.error)
             return self._judge(process, answer)
@@ -172,7 +172,7 @@ class Auditor:
             if name not in self._records:
                 self._records[name] = self._unknown(name, reason)
 
-    def _judge(self, process: AuditProcess, answer: dict[str, Any]) -> ImportRecord:
+    def _judge(self, process: WatchedProcess, answer: dict[str, Any]) -> ImportRecord:
         touches = process.touches_of(int(answer["pid"]))
         answer = {"timeout": self._settings.timeout, **answer}
         return verdicts.judge(

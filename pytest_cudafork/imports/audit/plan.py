@@ -14,7 +14,7 @@ import pytest
 from pytest_cudafork.check.session import has_real_driver, resolve_device
 from pytest_cudafork.imports.audit.discover import FoundModule, UnknownPackage, find_modules
 from pytest_cudafork.imports.values.settings import DEFAULT_FACE, AuditSettings
-from pytest_cudafork.process import cores
+from pytest_cudafork.process import launch
 from pytest_cudafork.settings.import_options import ImportSettings
 from pytest_cudafork.settings.options import Device, DeviceKind
 
@@ -69,7 +69,7 @@ def settings_of(imports: ImportSettings, device: Device) -> AuditSettings:
     return AuditSettings(
         device=face,
         timeout=imports.timeout,
-        jobs=imports.jobs or cores.usable(),
+        jobs=imports.jobs or launch.usable_cores(),
         memory=imports.memory,
     )
 

@@ -269,10 +269,9 @@ def test_a_late_answer_of_the_fork_server_answers_no_other_request(tmp_path: Pat
     told = run_python(
         """
 import os, signal
-from pytest_cudafork.call.run import run_in_child
-from pytest_cudafork.call.forkserver import ForkServer
+from pytest_cudafork.call.run import new_server, run_in_child
 
-server = ForkServer()
+server = new_server()
 
 def run():
     return run_in_child("forkserver", int, timeout=20, server=server)
