@@ -11,14 +11,14 @@ import os
 import sys
 
 from pytest_cudafork.check.watch import Watch, inherited_settings
-from pytest_cudafork.observe.base.ledger import OWNER_ENV
+from pytest_cudafork.settings import environment
 
 
 @functools.cache
 def inherited_watch() -> Watch | None:
     """Return the watch this process inherited; None when it inherited none."""
     settings = inherited_settings()
-    return Watch(settings, os.environ.get(OWNER_ENV, "")) if settings is not None else None
+    return Watch(settings, environment.value(environment.OWNER)) if settings is not None else None
 
 
 def begin_inherited() -> None:

@@ -6,16 +6,13 @@ process that the session starts by exec inherits it.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
 
 from pytest_cudafork.check.guard import DEFAULT_ALLOW, Rules
 from pytest_cudafork.check.guard import install as install_guard
-from pytest_cudafork.observe.observer import WATCH_ENV, Observer, WatchSettings
-from pytest_cudafork.settings.environment import EnvironmentChanges
-
-ROOT_ENV = "_CUDAFORK_ROOT"
-"""Folder of the package, for processes that run in an environment of their own."""
+from pytest_cudafork.observe.observer import Observer, WatchSettings
+from pytest_cudafork.settings import environment
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _REFUSING_LEVELS = frozenset({"fork", "touch"})
@@ -29,8 +26,7 @@ class Watch:
 
     def __init__(self, settings: WatchSettings, owner: str) -> None:
         self.observer = Observer(settings, owner)
-        self._undo_guard: Callable[[], None] | None = None
-        self._environment = EnvironmentChanges()
+        self._undo = contextlib.ExitStack()
 
     def begin(self) -> None:
         """Begin to watch.
@@ -59,23 +55,21 @@ class Watch:
 
     def _start(self) -> None:
         settings = self.observer.settings
+        self._undo.callback(self.observer.stop)
         self.observer.start()
         # Python processes that are started by exec find _startup/sitecustomize.py on their path.
-        self._environment.set(ROOT_ENV, os.path.dirname(_PACKAGE))
-        self._environment.prepend_path("PYTHONPATH", os.path.join(_PACKAGE, "_startup"))
+        environment.set_variable(self._undo, environment.ROOT, os.path.dirname(_PACKAGE))
+        startup = os.path.join(_PACKAGE, "_startup")
+        environment.prepend_path(self._undo, environment.PYTHON_PATH, startup)
         rules = Rules(
             observer=self.observer,
             refuse=settings.level in _REFUSING_LEVELS,
             allow=(*DEFAULT_ALLOW, *settings.allow),
         )
-        self._undo_guard = install_guard(rules)
+        self._undo.callback(install_guard(rules).close)
 
     def _rest(self) -> None:
-        if self._undo_guard is not None:
-            self._undo_guard()
-            self._undo_guard = None
-        self._environment.undo()
-        self.observer.stop()
+        self._undo.close()
 
 
 # The witnesses, the guard and the at-fork record are facts of the process, so the watches over a
@@ -85,7 +79,7 @@ _nested: list[Watch] = []
 
 def inherited_settings() -> WatchSettings | None:
     """Return the settings of the session that started this process, if it watches its children."""
-    text = os.environ.get(WATCH_ENV)
+    text = environment.value(environment.WATCH)
     if not text:
         return None
     try:

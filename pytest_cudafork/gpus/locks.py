@@ -21,11 +21,10 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_cudafork.settings import environment
+
 if TYPE_CHECKING:
     from filelock import BaseFileLock
-
-FOLDER_ENV = "_CUDAFORK_GPU_LOCKS"
-"""Where sessions that a test starts lock: among themselves, for the test holds its GPUs already."""
 
 SHARERS = 8
 """How many tests that allow sharing may have the same GPU at once."""
@@ -218,7 +217,8 @@ def user_folder() -> str:
     """Where the sessions of this user on this host lock, or those that one test has started."""
     import tempfile
 
-    given = os.environ.get(FOLDER_ENV)
+    # those lock among themselves: the test holds its GPUs already
+    given = environment.value(environment.GPU_LOCKS)
     return given or os.path.join(tempfile.gettempdir(), f"pytest-cudafork-gpus-{os.getuid()}")
 
 

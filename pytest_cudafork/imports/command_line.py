@@ -25,7 +25,7 @@ from pytest_cudafork.imports.report.story import story_lines
 from pytest_cudafork.imports.report.summary import Line, summary_lines, write_results
 from pytest_cudafork.imports.values import record_data
 from pytest_cudafork.imports.values.outcomes import Outcome
-from pytest_cudafork.settings import import_options, option, options
+from pytest_cudafork.settings import devices, environment, import_options, option
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, ImportSettings
 
 CLEAN, TOUCHES, USAGE = 0, 1, 2
@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     for each in IMPORT_OPTIONS:
         if each is not import_options.PACKAGES:
             _add(parser, each)
-    add("--device", metavar="DEVICE", type=_typed(options.parse_device), default=options.Device(),
+    add("--device", metavar="DEVICE", type=_typed(devices.parse_device), default=devices.Device(),
         help="auto (default), real, phantom, or phantom:sm_90x2")  # fmt: skip
     add("--no-confirm", action="store_true", help="Ask no fresh interpreter.")
     add("--json", metavar="FILE", default="", help="Write the records here.")
@@ -177,7 +177,7 @@ def _show(findings: Findings, written: Sequence[Line], *, full: bool) -> None:
 
 
 def _print(*lines: Line) -> None:
-    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    coloured = sys.stdout.isatty() and not environment.value(environment.NO_COLOR)
     for line in lines:
         colour = _COLOURS.get(line.tone, "") if coloured else ""
         text = f"{colour}{line.text}\x1b[0m" if colour else line.text

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_cudafork.settings.devices import DRIVER_VERSION_FILE
 from pytest_cudafork.settings.options import Settings
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _torch_version() -> str:
 
 def _driver_version() -> str:
     try:
-        with open("/proc/driver/nvidia/version", encoding="utf-8", errors="replace") as file:
+        with open(DRIVER_VERSION_FILE, encoding="utf-8", errors="replace") as file:
             words = file.readline().split()
     except OSError:
         return "none"

@@ -11,7 +11,7 @@ import uuid
 
 import pytest
 
-from pytest_cudafork.check.session import has_real_driver
+from pytest_cudafork.settings.devices import has_real_driver
 from tests.support.imports import (
     SHOP,
     SHOP_VERDICTS,
