@@ -115,7 +115,7 @@ def pytest_report_collectionfinish(
     """Say how graphs are captured, if a test does."""
     if not any("graph_backend" in getattr(item, "fixturenames", ()) for item in items):
         return None
-    from pytest_cudafork.report.graphs import graph_line
+    from pytest_cudafork.report.header import graph_line
 
     return [graph_line(config.stash[SESSION].settings, items)]
 

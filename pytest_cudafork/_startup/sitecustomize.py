@@ -29,7 +29,7 @@ def _watch() -> None:
         return
     sys.path.append(root)  # the process may run in an environment of its own
     try:
-        from pytest_cudafork.check.inherited_watch import begin_inherited
+        from pytest_cudafork.check.watch import begin_inherited
     except Exception:  # not only ImportError: the code may be too new for that Python
         return  # another Python, in which the plugin cannot run
     finally:

@@ -72,7 +72,7 @@ def begin(config: pytest.Config, namespace: Any) -> CudaForkSession:
 
 
 def _begin_watch(config: pytest.Config, session: CudaForkSession) -> None:
-    from pytest_cudafork.check.inherited_watch import inherited_watch
+    from pytest_cudafork.check.watch import inherited_watch
 
     inherited = inherited_watch()
     owner = str(os.getpid())

@@ -1,13 +1,16 @@
-"""Owns the beginning and end of a watch: observer and guard together, in one process.
+"""A watch over one process, from its beginning to its end: observer and guard together.
 
-It does not know why a process is watched: the plugin begins a watch for its session, and a Python
-process that the session starts by exec inherits it.
+The plugin begins a watch for its session. Every Python process that the session starts by exec
+inherits it, by way of ``_startup/sitecustomize.py``, before any of the user's code runs; nothing
+here needs pytest.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import sys
 
 from pytest_cudafork.check.guard import DEFAULT_ALLOW, Rules
 from pytest_cudafork.check.guard import install as install_guard
@@ -86,3 +89,24 @@ def inherited_settings() -> WatchSettings | None:
         return WatchSettings.from_text(text)
     except ValueError:
         return None  # not ours to complain about: the variable was set by something else
+
+
+@functools.cache
+def inherited_watch() -> Watch | None:
+    """Return the watch this process inherited; None when it inherited none."""
+    settings = inherited_settings()
+    return Watch(settings, environment.value(environment.OWNER)) if settings is not None else None
+
+
+def begin_inherited() -> None:
+    """Begin the inherited watch; a failure is told on stderr and the process goes on unwatched."""
+    try:
+        watch = inherited_watch()
+        if watch is None:
+            return
+        watch.begin()
+        watch.observer.note_process()
+    except Exception as error:
+        # The process may have been started without a stderr, or with a broken one.
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            sys.stderr.write(f"pytest-cudafork: process {os.getpid()} is not watched: {error}\n")
