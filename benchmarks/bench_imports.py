@@ -25,7 +25,7 @@ from results_file import parser, publish, table
 
 from pytest_cudafork.imports.api import run
 from pytest_cudafork.imports.audit import plan
-from pytest_cudafork.imports.audit.discover import FoundModule
+from pytest_cudafork.imports.values.found_module import FoundModule
 from pytest_cudafork.imports.values.settings import AuditSettings
 
 SEED = 0

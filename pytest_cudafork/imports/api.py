@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_cudafork.imports.audit.auditors import Auditors, Target, targets_of
 from pytest_cudafork.imports.audit.confirm import Settled
-from pytest_cudafork.imports.audit.discover import FoundModule
+from pytest_cudafork.imports.values.found_module import FoundModule
 from pytest_cudafork.imports.values.records import ImportRecord
 from pytest_cudafork.imports.values.settings import DEFAULT_TIMEOUT, AuditSettings
 

@@ -23,8 +23,8 @@ from pytest_cudafork.imports.audit.baseline import SHELL_UPDATE_OPTION, Baseline
 from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.story import story_lines
 from pytest_cudafork.imports.report.summary import Line, summary_lines, write_results
-from pytest_cudafork.imports.values import record_data
-from pytest_cudafork.imports.values.outcomes import Outcome
+from pytest_cudafork.imports.values import records
+from pytest_cudafork.imports.values.records import Outcome
 from pytest_cudafork.settings import import_options, option, options
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, ImportSettings
 
@@ -189,8 +189,7 @@ def _write_json(path: str, findings: Findings) -> list[Line]:
     if not path:
         return []
     data = [
-        {**record_data.to_plain(record), "artifact": artifact}
-        for record, artifact in findings.settled
+        {**records.to_plain(record), "artifact": artifact} for record, artifact in findings.settled
     ]
     try:
         with open(path, "w", encoding="utf-8") as file:

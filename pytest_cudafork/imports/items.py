@@ -15,9 +15,9 @@ import pytest
 
 from pytest_cudafork.imports.audit.auditors import Target
 from pytest_cudafork.imports.audit.confirm import Settled
-from pytest_cudafork.imports.audit.discover import FoundModule
 from pytest_cudafork.imports.report.story import headline_of, story_lines
-from pytest_cudafork.imports.values.outcomes import Outcome, outcome_of
+from pytest_cudafork.imports.values.found_module import FoundModule
+from pytest_cudafork.imports.values.records import Outcome, outcome_of
 
 if TYPE_CHECKING:
     from pytest_cudafork.imports.plugin import ImportAudit

@@ -18,11 +18,11 @@ from pytest_cudafork.imports.audit import plan
 from pytest_cudafork.imports.audit.auditors import Auditors, Target, targets_of
 from pytest_cudafork.imports.audit.baseline import Baseline, BaselineError
 from pytest_cudafork.imports.audit.confirm import Settled
-from pytest_cudafork.imports.audit.discover import FoundModule
 from pytest_cudafork.imports.items import AUDIT, ImportItem
 from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.summary import Line, summary_lines, write_results
-from pytest_cudafork.imports.values import record_data
+from pytest_cudafork.imports.values import records
+from pytest_cudafork.imports.values.found_module import FoundModule
 from pytest_cudafork.imports.values.records import ImportRecord
 from pytest_cudafork.isolate.session.other_plugins import stop_time_limit
 from pytest_cudafork.observe.story.words import short_path
@@ -182,7 +182,7 @@ class ImportAudit:
         tells = report.when == "call" or (report.when == "setup" and report.failed)
         if settled is not None and tells:
             report.duration = settled.record.seconds
-            plain = record_data.to_plain(settled.record)
+            plain = records.to_plain(settled.record)
             setattr(report, _CARRIED, {"record": plain, "artifact": settled.artifact})
         return report
 
@@ -190,7 +190,7 @@ class ImportAudit:
         """Gather the records, those of workers too."""
         data: dict[str, Any] | None = getattr(report, _CARRIED, None)
         if data is not None and not self._is_worker:
-            record = record_data.from_plain(data["record"])
+            record = records.from_plain(data["record"])
             self._gathered.append(Settled(record, data["artifact"]))
 
     # -- the end ---------------------------------------------------------------------------------

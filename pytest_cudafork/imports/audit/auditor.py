@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest_cudafork.imports.audit import unbuilt, verdicts
 from pytest_cudafork.imports.audit.process import AuditProcess
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.process import exit_status
 
@@ -93,7 +93,7 @@ class Auditor:
         package = next((name for name in self._hanging if module.startswith(name)), "")
         if package:
             reason = f"its package {package[:-1]} took longer than {self._settings.timeout:g} s"
-            self._records[module] = self._unknown(module, reason, Verdict.TIMED_OUT)
+            self._records[module] = self._unknown(module, reason, ImportVerdict.TIMED_OUT)
             self.inferred.add(module)
         return bool(package)
 
@@ -164,7 +164,7 @@ class Auditor:
             return
         (module,) = running
         reason = f"it ended the process that had started it, which {how.partition(';')[0]}"
-        self._records[module] = self._unknown(module, reason, Verdict.CRASHED)
+        self._records[module] = self._unknown(module, reason, ImportVerdict.CRASHED)
         self._suspects = [name for name in self._suspects if name != module]
 
     def _give_up(self, reason: str) -> None:
@@ -184,7 +184,7 @@ class Auditor:
         )
 
     def _unknown(
-        self, module: str, reason: str, verdict: Verdict = Verdict.NOT_OBSERVABLE
+        self, module: str, reason: str, verdict: ImportVerdict = ImportVerdict.NOT_OBSERVABLE
     ) -> ImportRecord:
         return ImportRecord(
             module=module,

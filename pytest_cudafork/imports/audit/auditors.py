@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from pytest_cudafork.imports.audit.auditor import Auditor, why_not
 from pytest_cudafork.imports.audit.confirm import Confirmer, Settled
-from pytest_cudafork.imports.audit.discover import FoundModule
-from pytest_cudafork.imports.values.records import Verdict
+from pytest_cudafork.imports.values.found_module import FoundModule
+from pytest_cudafork.imports.values.records import ImportVerdict
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import preload
 
@@ -123,7 +123,7 @@ class Auditors:
         if not self._confirm or module in auditor.inferred:
             return Settled(record)
         settled = group.confirmer.settle(record, auditor.fresh)
-        if settled.record.verdict is Verdict.TIMED_OUT and settled.record.confirmed:
+        if settled.record.verdict is ImportVerdict.TIMED_OUT and settled.record.confirmed:
             auditor.spare(module)
         return settled
 

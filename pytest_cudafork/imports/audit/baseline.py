@@ -17,7 +17,7 @@ from typing import Any
 
 import tomli_w
 
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.observe.story.words import short_path
 
 if sys.version_info >= (3, 11):
@@ -131,7 +131,7 @@ class Baseline:
         clean = {
             (each.module, each.without)
             for each in records
-            if each.verdict is Verdict.CLEAN and not each.so_far
+            if each.verdict is ImportVerdict.CLEAN and not each.so_far
         }
         exists = {package: frozenset(modules) for package, modules in (found or {}).items()}
         return [

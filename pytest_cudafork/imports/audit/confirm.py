@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pytest_cudafork.imports.audit.verdicts import OVER_MEMORY
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 
 SAMPLE = 3
 """How many clean verdicts are confirmed."""
@@ -59,15 +59,15 @@ class Confirmer:
         """Whether a fresh interpreter is to be asked about a record."""
         if record.verdict.touched:
             return record.where not in self._known or record.where in self._distrusted
-        if record.verdict in (Verdict.CRASHED, Verdict.TIMED_OUT):
+        if record.verdict in (ImportVerdict.CRASHED, ImportVerdict.TIMED_OUT):
             # Afresh, a module also holds what it shares with others otherwise.
             return self._crashes < MOST_CRASHES and record.reason != OVER_MEMORY
-        if record.verdict is Verdict.NOT_IMPORTABLE:
+        if record.verdict is ImportVerdict.NOT_IMPORTABLE:
             error = _error(record)
             if error not in self._known and self._errors < MOST_ERRORS:
                 return True
             return error in self._distrusted
-        return record.verdict is Verdict.CLEAN and self._is_in_sample(record.module)
+        return record.verdict is ImportVerdict.CLEAN and self._is_in_sample(record.module)
 
     def _is_in_sample(self, module: str) -> bool:
         """Whether it is one of the first that are left, of as many as are still to be drawn."""
@@ -87,7 +87,10 @@ class Confirmer:
         if not wanted:
             return Settled(record)
         answer = fresh(record.module)
-        if answer.verdict is Verdict.TIMED_OUT and record.verdict is not Verdict.TIMED_OUT:
+        if (
+            answer.verdict is ImportVerdict.TIMED_OUT
+            and record.verdict is not ImportVerdict.TIMED_OUT
+        ):
             self._take_note(record, agreed=True)
             return Settled(record)  # afresh it imports more: that it takes longer says nothing
         agreed = agree(record, answer)
@@ -98,9 +101,9 @@ class Confirmer:
 
     def _take_note(self, record: ImportRecord, *, agreed: bool) -> None:
         """Remember what was asked, and what cannot be trusted."""
-        if record.verdict is Verdict.CLEAN:
+        if record.verdict is ImportVerdict.CLEAN:
             self._sample += -1 if agreed else SAMPLE
-        elif record.verdict in (Verdict.CRASHED, Verdict.TIMED_OUT):
+        elif record.verdict in (ImportVerdict.CRASHED, ImportVerdict.TIMED_OUT):
             self._crashes += 1
         else:
             key = record.where if record.verdict.touched else _error(record)

@@ -20,7 +20,6 @@ import struct
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.machinery import (
     EXTENSION_SUFFIXES,
     BuiltinImporter,
@@ -34,30 +33,13 @@ from typing import Any
 from zipimport import zipimporter
 
 from pytest_cudafork.imports.audit.suggestions import installed_as, meant
+from pytest_cudafork.imports.values.found_module import FoundModule
 
 _LEFT_OUT = frozenset({"__init__", "__main__", "__pycache__"})
 _BRACKETS = re.compile(r"\[!?[\w\-]+\]")
 _PATTERN = re.compile(r"[\w.*?]+")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _DYNAMIC_SYMBOLS = 11
-
-
-@dataclass(frozen=True)
-class FoundModule:
-    """One module that can be asked for by name.
-
-    Attributes:
-        name: Its full name.
-        path: Its file; "" for a namespace package, and for what is built into the interpreter.
-        is_package: Whether it can have modules below it.
-        is_extension: Whether it is compiled.
-
-    """
-
-    name: str
-    path: str
-    is_package: bool
-    is_extension: bool
 
 
 class UnknownPackage(ValueError):

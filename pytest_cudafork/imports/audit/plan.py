@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from pytest_cudafork.check.session import has_real_driver, resolve_device
-from pytest_cudafork.imports.audit.discover import FoundModule, UnknownPackage, find_modules
+from pytest_cudafork.imports.audit.discover import UnknownPackage, find_modules
+from pytest_cudafork.imports.values.found_module import FoundModule
 from pytest_cudafork.imports.values.settings import DEFAULT_FACE, AuditSettings
 from pytest_cudafork.process import cores
 from pytest_cudafork.settings.import_options import ImportSettings

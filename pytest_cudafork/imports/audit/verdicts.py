@@ -9,12 +9,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.imports.worker.importer import Told
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.process import exit_status
 
-_ENDED = (Verdict.TIMED_OUT, Verdict.CRASHED, Verdict.TOUCHES_THEN_CRASHES)
+_ENDED = (ImportVerdict.TIMED_OUT, ImportVerdict.CRASHED, ImportVerdict.TOUCHES_THEN_CRASHES)
 OVER_MEMORY = "its import was ended: it held more memory than it may"
 
 
@@ -58,26 +58,26 @@ def judge(
 
 def _verdict(
     answer: dict[str, Any], told: Told | None, touched: bool, limits: Sequence[str]
-) -> tuple[Verdict, str]:
+) -> tuple[ImportVerdict, str]:
     if answer["timed_out"]:
-        return Verdict.TIMED_OUT, f"its import took longer than {answer['timeout']:g} s"
+        return ImportVerdict.TIMED_OUT, f"its import took longer than {answer['timeout']:g} s"
     if answer["over_memory"]:
-        return Verdict.CRASHED, OVER_MEMORY
+        return ImportVerdict.CRASHED, OVER_MEMORY
     if told is None or answer["status"] != 0:
-        verdict = Verdict.TOUCHES_THEN_CRASHES if touched else Verdict.CRASHED
+        verdict = ImportVerdict.TOUCHES_THEN_CRASHES if touched else ImportVerdict.CRASHED
         return verdict, f"the process {exit_status.describe(answer['status'])} during the import"
     touched = touched or told.state == "initialized"
     if told.kind != "imported":
         if touched:
-            return Verdict.TOUCHES_THEN_FAILS, told.reason
-        return Verdict.NOT_IMPORTABLE, told.reason
+            return ImportVerdict.TOUCHES_THEN_FAILS, told.reason
+        return ImportVerdict.NOT_IMPORTABLE, told.reason
     if touched:
-        return Verdict.TOUCHES, ""
+        return ImportVerdict.TOUCHES, ""
     if told.state == "not observable":
-        return Verdict.NOT_OBSERVABLE, told.why
+        return ImportVerdict.NOT_OBSERVABLE, told.why
     if limits:
-        return Verdict.NOT_OBSERVABLE, f"not seen: {'; '.join(limits)}"
-    return Verdict.CLEAN, ""
+        return ImportVerdict.NOT_OBSERVABLE, f"not seen: {'; '.join(limits)}"
+    return ImportVerdict.CLEAN, ""
 
 
 def _first_of_each_library(touches: Sequence[Touch]) -> tuple[Touch, ...]:

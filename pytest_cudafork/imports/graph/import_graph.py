@@ -12,25 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
 from pytest_cudafork.imports.graph.static_imports import Unreadable, WrittenImport, imports_of
 from pytest_cudafork.imports.graph.trails import Body, Namer
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.found_module import FoundModule
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 
 _SOURCES = (".py", ".pyw")
-
-
-class FoundModule(Protocol):
-    """A module of the package, and its file."""
-
-    @property
-    def name(self) -> str:
-        """Its full name."""
-
-    @property
-    def path(self) -> str:
-        """Its file; "" for a namespace package."""
 
 
 class EdgeKind(Enum):
@@ -213,7 +201,7 @@ class _Happened:
         self._loaded = {
             name: frozenset(record.loaded)
             for name, record in records.items()
-            if record.verdict in (Verdict.CLEAN, Verdict.TOUCHES) and record.loaded
+            if record.verdict in (ImportVerdict.CLEAN, ImportVerdict.TOUCHES) and record.loaded
         }
 
     def may_have(self, importer: str, imported: str) -> bool:
@@ -227,14 +215,14 @@ class _Happened:
         if loaded is None:
             return True
         of_imported = self._records.get(imported)
-        if self._records[importer].verdict is Verdict.CLEAN and (
+        if self._records[importer].verdict is ImportVerdict.CLEAN and (
             of_imported is not None and of_imported.verdict.touched
         ):
             return False
         if imported in loaded:
             return True
         if of_imported is not None:
-            return of_imported.verdict is Verdict.CLEAN
+            return of_imported.verdict is ImportVerdict.CLEAN
         return imported not in self._anywhere
 
 

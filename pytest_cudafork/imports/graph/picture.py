@@ -17,7 +17,7 @@ from typing import Any
 from pytest_cudafork.imports.graph import reach
 from pytest_cudafork.imports.graph.cuts import Advice, advice_lines, place_of, to_do
 from pytest_cudafork.imports.graph.import_graph import Edge, EdgeKind, ImportGraph
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.observe.story.words import short_path
 
 _SLOT = re.compile(r"@@([A-Z]+)@@")
@@ -184,7 +184,7 @@ def state_of(name: str, record: ImportRecord | None, advice: Sequence[Advice]) -
         return "other"
     if record.verdict.touched:
         return "leads"
-    return "clean" if record.verdict is Verdict.CLEAN else "other"
+    return "clean" if record.verdict is ImportVerdict.CLEAN else "other"
 
 
 def write_dot(
@@ -215,7 +215,7 @@ def write_dot(
         edges.update((edge.pair, edge) for edge in next_hops(graph, item))
         cuts.update(edge.pair for edge in (item.lazy.edges if item.lazy else ()))
     names.update(name for pair in edges for name in pair)
-    clean = sum(record.verdict is Verdict.CLEAN for record in known.values())
+    clean = sum(record.verdict is ImportVerdict.CLEAN for record in known.values())
     lines = [
         f"// {len(known)} modules, {clean} of them clean; drawn is what touches CUDA",
         "digraph imports {",

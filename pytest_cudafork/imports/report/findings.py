@@ -14,11 +14,10 @@ from typing import NamedTuple
 
 from pytest_cudafork.imports.audit.baseline import Baseline, Entry
 from pytest_cudafork.imports.audit.confirm import Settled, agree
-from pytest_cudafork.imports.audit.discover import FoundModule
 from pytest_cudafork.imports.graph.cuts import Advice, advise_all
 from pytest_cudafork.imports.graph.import_graph import ImportGraph, build_graph
-from pytest_cudafork.imports.values.outcomes import Outcome, outcome_of
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.found_module import FoundModule
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict, Outcome, outcome_of
 from pytest_cudafork.settings.import_options import ImportSettings
 
 
@@ -113,9 +112,9 @@ class Findings:
         )
 
     @property
-    def counts(self) -> dict[tuple[str, str], Counter[Verdict]]:
+    def counts(self) -> dict[tuple[str, str], Counter[ImportVerdict]]:
         """How many records there are of each verdict, by package and hidden library."""
-        counts: dict[tuple[str, str], Counter[Verdict]] = {}
+        counts: dict[tuple[str, str], Counter[ImportVerdict]] = {}
         for record in self.records:
             counts.setdefault((record.package, record.without), Counter())[record.verdict] += 1
         return counts
@@ -133,9 +132,13 @@ class Findings:
         for record in after:
             first = before.get(record.module)
             was = first.verdict if first is not None else None
-            if record.verdict is Verdict.CLEAN and first is not None and first.verdict.touched:
+            if (
+                record.verdict is ImportVerdict.CLEAN
+                and first is not None
+                and first.verdict.touched
+            ):
                 freed.setdefault(first.where, []).append(record.module)
-            if record.verdict is Verdict.NOT_IMPORTABLE and was is Verdict.CLEAN:
+            if record.verdict is ImportVerdict.NOT_IMPORTABLE and was is ImportVerdict.CLEAN:
                 lost.append(record.module)
             if record.verdict.touched and (first is None or first.where != record.where):
                 new.append(record)

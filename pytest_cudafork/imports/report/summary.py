@@ -12,9 +12,12 @@ from typing import NamedTuple
 from pytest_cudafork.imports.audit.baseline import BaselineError
 from pytest_cudafork.imports.graph.cuts import CHANGE_IT, CHANGE_IT_TOO, Advice, advice_lines
 from pytest_cudafork.imports.report.findings import Difference, Findings
-from pytest_cudafork.imports.values.outcomes import Outcome
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
-from pytest_cudafork.imports.worker.threads import RunningThread
+from pytest_cudafork.imports.values.records import (
+    ImportRecord,
+    ImportVerdict,
+    Outcome,
+    RunningThread,
+)
 from pytest_cudafork.observe.story.words import short_path
 
 
@@ -119,17 +122,17 @@ def _trouble(findings: Findings, limits: _Limits) -> Iterator[Line]:
 
 
 _TROUBLE = {
-    Verdict.TOUCHES_THEN_CRASHES: "initializes CUDA, then crashes",
-    Verdict.CRASHED: "crashed",
-    Verdict.TIMED_OUT: "timed out",
-    Verdict.NOT_OBSERVABLE: "not observable",
+    ImportVerdict.TOUCHES_THEN_CRASHES: "initializes CUDA, then crashes",
+    ImportVerdict.CRASHED: "crashed",
+    ImportVerdict.TIMED_OUT: "timed out",
+    ImportVerdict.NOT_OBSERVABLE: "not observable",
 }
 
 
 def _not_importable(findings: Findings, limits: _Limits) -> Iterator[Line]:
     reasons: dict[str, list[str]] = {}
     for record in findings.main:
-        if record.verdict is Verdict.NOT_IMPORTABLE:
+        if record.verdict is ImportVerdict.NOT_IMPORTABLE:
             reasons.setdefault(record.reason, []).append(_name(record))
     tone = "bad" if findings.settings.strict else ""
     groups = sorted(reasons.items(), key=lambda group: (-len(group[1]), group[0]))
@@ -193,10 +196,12 @@ def _confirmations(findings: Findings) -> Iterator[Line]:
     """Say how much of this does not rest on the template alone."""
     checked = [record for record in findings.records if record.confirmed]
     lines = {record.where for record in checked if record.verdict.touched}
-    clean = sum(record.verdict is Verdict.CLEAN and not record.so_far for record in checked)
+    clean = sum(record.verdict is ImportVerdict.CLEAN and not record.so_far for record in checked)
     so_far = sum(record.so_far for record in checked)
-    ends = sum(record.verdict in (Verdict.CRASHED, Verdict.TIMED_OUT) for record in checked)
-    errors = sum(record.verdict is Verdict.NOT_IMPORTABLE for record in checked)
+    ends = sum(
+        record.verdict in (ImportVerdict.CRASHED, ImportVerdict.TIMED_OUT) for record in checked
+    )
+    errors = sum(record.verdict is ImportVerdict.NOT_IMPORTABLE for record in checked)
     parts = [
         _count(len(lines), "culprit line") if lines else "",
         _count(clean, "clean module") if clean else "",
@@ -231,7 +236,9 @@ def _counts(findings: Findings) -> Iterator[Line]:
     bad = bool(outcomes[Outcome.FAILED] + outcomes[Outcome.ERROR])
     for (package, library), counts in findings.counts.items():
         hidden = f" without {' and '.join(library.split('+'))}" if library else ""
-        parts = [f"{counts[verdict]} {_WORDS[verdict]}" for verdict in Verdict if counts[verdict]]
+        parts = [
+            f"{counts[verdict]} {_WORDS[verdict]}" for verdict in ImportVerdict if counts[verdict]
+        ]
         own = (each for each in findings.of_library(library) if each.package == package)
         so_far = sum(record.so_far for record in own)
         if so_far:
@@ -241,14 +248,14 @@ def _counts(findings: Findings) -> Iterator[Line]:
 
 
 _WORDS = {
-    Verdict.CLEAN: "clean",
-    Verdict.TOUCHES: "initialize CUDA",
-    Verdict.TOUCHES_THEN_FAILS: "initialize CUDA, then fail to import",
-    Verdict.TOUCHES_THEN_CRASHES: "initialize CUDA, then crash",
-    Verdict.NOT_IMPORTABLE: "not importable",
-    Verdict.NOT_OBSERVABLE: "not observable",
-    Verdict.CRASHED: "crashed",
-    Verdict.TIMED_OUT: "timed out",
+    ImportVerdict.CLEAN: "clean",
+    ImportVerdict.TOUCHES: "initialize CUDA",
+    ImportVerdict.TOUCHES_THEN_FAILS: "initialize CUDA, then fail to import",
+    ImportVerdict.TOUCHES_THEN_CRASHES: "initialize CUDA, then crash",
+    ImportVerdict.NOT_IMPORTABLE: "not importable",
+    ImportVerdict.NOT_OBSERVABLE: "not observable",
+    ImportVerdict.CRASHED: "crashed",
+    ImportVerdict.TIMED_OUT: "timed out",
 }
 
 

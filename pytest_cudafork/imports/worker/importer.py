@@ -16,9 +16,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
+from pytest_cudafork.imports.values.records import RunningThread
 from pytest_cudafork.imports.values.settings import DEFAULT_TIMEOUT
 from pytest_cudafork.imports.worker.interpreter_state import Footing, Loaded
-from pytest_cudafork.imports.worker.threads import Patience, RunningThread, Threads
+from pytest_cudafork.imports.worker.threads import Patience, Threads
 from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.process import child
 from pytest_cudafork.process.template_memory import OpenMP

@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from types import FrameType
-from typing import NamedTuple
 
+from pytest_cudafork.imports.values.records import RunningThread
 from pytest_cudafork.observe.story.touch import Frame
 
 _MOST_SECONDS = 5.0
@@ -24,21 +24,6 @@ _MOST_IN_ALL = 60.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 _MOST_NAME = 60
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-
-
-class RunningThread(NamedTuple):
-    """A thread that ran on when the import was over.
-
-    Attributes:
-        name: Its name.
-        where: The line that had started it, ``file:line``; "" if nobody saw that.
-        daemon: Whether an interpreter that ends does not wait for it.
-
-    """
-
-    name: str
-    where: str
-    daemon: bool
 
 
 class Patience:

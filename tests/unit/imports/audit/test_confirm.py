@@ -21,12 +21,14 @@ from pytest_cudafork.imports.audit.confirm import (
     sample_order,
 )
 from pytest_cudafork.imports.audit.verdicts import OVER_MEMORY
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.observe.story.touch import Touch
 from tests.support.imports import TOUCH, audit_here, verdicts_of, write_package
 
 
-def record(module: str, verdict: Verdict = Verdict.CLEAN, where: str = "") -> ImportRecord:
+def record(
+    module: str, verdict: ImportVerdict = ImportVerdict.CLEAN, where: str = ""
+) -> ImportRecord:
     """Return a record; ``where`` is a culprit line, or an error."""
     if not verdict.touched:
         return ImportRecord(module, "pkg", verdict, reason=where)
@@ -58,7 +60,7 @@ def settle_all(
 
 _WHERES = st.sampled_from(["a.py:1", "b.py:2", "c.py:3"])
 _ERRORS = st.sampled_from(["ImportError: x", "OSError: y", "KeyError: z", "A: 1", "B: 2"])
-_VERDICTS = st.sampled_from(list(Verdict))
+_VERDICTS = st.sampled_from(list(ImportVerdict))
 
 
 @st.composite
@@ -87,7 +89,10 @@ def test_what_a_fresh_interpreter_says_counts(
     assert Counter(asked).most_common(1)[0][1] == 1 if asked else True
     for first, (last, artifact) in zip(forked, settled, strict=True):
         truth = afresh[first.module]
-        too_slow = truth.verdict is Verdict.TIMED_OUT and first.verdict is not Verdict.TIMED_OUT
+        too_slow = (
+            truth.verdict is ImportVerdict.TIMED_OUT
+            and first.verdict is not ImportVerdict.TIMED_OUT
+        )
         if first.module not in asked or too_slow:
             assert last == first
             assert last.confirmed is None
@@ -125,10 +130,10 @@ def test_the_number_of_questions_is_bounded_where_the_template_is_right(
     counts = Counter(verdict_of[name] for name in asked)
     lines = {each.where for each in forked if each.verdict.touched}
     assert sum(count for verdict, count in counts.items() if verdict.touched) == len(lines)
-    assert counts[Verdict.CLEAN] <= SAMPLE
-    assert counts[Verdict.CRASHED] + counts[Verdict.TIMED_OUT] <= MOST_CRASHES
-    assert counts[Verdict.NOT_IMPORTABLE] <= MOST_ERRORS
-    assert counts[Verdict.NOT_OBSERVABLE] == 0
+    assert counts[ImportVerdict.CLEAN] <= SAMPLE
+    assert counts[ImportVerdict.CRASHED] + counts[ImportVerdict.TIMED_OUT] <= MOST_CRASHES
+    assert counts[ImportVerdict.NOT_IMPORTABLE] <= MOST_ERRORS
+    assert counts[ImportVerdict.NOT_OBSERVABLE] == 0
 
 
 @given(st.permutations([f"pkg.m{number}" for number in range(20)]))
@@ -148,7 +153,7 @@ def test_the_sample_is_drawn_by_the_name_of_the_package() -> None:
 def test_the_sample_grows_where_one_of_it_is_wrong() -> None:
     names = sample_order("pkg", [f"pkg.m{number}" for number in range(20)])
     afresh = {name: record(name) for name in names}
-    afresh[names[0]] = record(names[0], Verdict.TOUCHES, "a.py:1")
+    afresh[names[0]] = record(names[0], ImportVerdict.TOUCHES, "a.py:1")
     settled, asked = settle_all([record(name) for name in names], afresh)
     assert asked == names[: 2 * SAMPLE + 1]
     assert settled[0].record.where == "a.py:1"
@@ -156,21 +161,25 @@ def test_the_sample_grows_where_one_of_it_is_wrong() -> None:
 
 
 def test_memory_and_time_that_only_a_fresh_interpreter_needs_prove_nothing() -> None:
-    over = record("pkg.big", Verdict.CRASHED, OVER_MEMORY)
-    slow = [record("pkg.a", Verdict.TOUCHES, "a.py:1"), record("pkg.b", Verdict.TOUCHES, "a.py:1")]
-    afresh = {"pkg.a": record("pkg.a", Verdict.TIMED_OUT)}
+    over = record("pkg.big", ImportVerdict.CRASHED, OVER_MEMORY)
+    slow = [
+        record("pkg.a", ImportVerdict.TOUCHES, "a.py:1"),
+        record("pkg.b", ImportVerdict.TOUCHES, "a.py:1"),
+    ]
+    afresh = {"pkg.a": record("pkg.a", ImportVerdict.TIMED_OUT)}
     settled, asked = settle_all([over, *slow], afresh)
     assert asked == ["pkg.a"]
     assert [each.record for each in settled] == [over, *slow]
 
 
 def test_agreement_is_about_the_verdict_and_the_line() -> None:
-    first = record("pkg.a", Verdict.TOUCHES, "a.py:1")
+    first = record("pkg.a", ImportVerdict.TOUCHES, "a.py:1")
     assert agree(first, dataclasses.replace(first, seconds=3, output="x", loaded=("y",)))
-    assert not agree(first, record("pkg.a", Verdict.TOUCHES, "a.py:2"))
-    assert not agree(first, record("pkg.a", Verdict.TOUCHES_THEN_FAILS, "a.py:1"))
+    assert not agree(first, record("pkg.a", ImportVerdict.TOUCHES, "a.py:2"))
+    assert not agree(first, record("pkg.a", ImportVerdict.TOUCHES_THEN_FAILS, "a.py:1"))
     assert agree(
-        record("pkg.a", Verdict.CRASHED, "by SIGSEGV"), record("pkg.a", Verdict.CRASHED, "status 1")
+        record("pkg.a", ImportVerdict.CRASHED, "by SIGSEGV"),
+        record("pkg.a", ImportVerdict.CRASHED, "status 1"),
     )
 
 
@@ -196,11 +205,11 @@ def test_artifacts_of_a_real_template_are_corrected(tmp_path: Path) -> None:
     assert raw["shifty.only_fresh"] == "clean"
     records = audit_here("shifty", tmp_path)
     for name in ("only_shared", "fails_shared", "dies_shared"):
-        assert records[f"shifty.{name}"].verdict is Verdict.CLEAN
+        assert records[f"shifty.{name}"].verdict is ImportVerdict.CLEAN
         assert records[f"shifty.{name}"].confirmed is False
-    assert records["shifty.common"].verdict is Verdict.CLEAN
+    assert records["shifty.common"].verdict is ImportVerdict.CLEAN
     sampled = "shifty.only_fresh" in first_in_sample[:SAMPLE]
-    assert (records["shifty.only_fresh"].verdict is Verdict.TOUCHES) is sampled
+    assert (records["shifty.only_fresh"].verdict is ImportVerdict.TOUCHES) is sampled
 
 
 @pytest.mark.parametrize("count", [1, 40])

@@ -15,7 +15,7 @@ from pytest_cudafork.imports.graph import reach
 from pytest_cudafork.imports.graph.cuts import Advice, advice_lines, advise_all
 from pytest_cudafork.imports.graph.import_graph import Edge, EdgeKind, ImportGraph
 from pytest_cudafork.imports.graph.trails import Body
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from tests.support.imports_graph import audit, touch_with
 
 TOUCH = "import cuda_stub\ncuda_stub.touch()"
@@ -150,7 +150,10 @@ def made_records(touching: Iterable[str]) -> list[ImportRecord]:
     touch = touch_with(
         [["/x.py", 7, "<module>", 0], ["<frozen importlib._bootstrap>", 1, "_call", 3]]
     )
-    return [ImportRecord(name, "r", Verdict.TOUCHES, touches=(touch,)) for name in sorted(touching)]
+    return [
+        ImportRecord(name, "r", ImportVerdict.TOUCHES, touches=(touch,))
+        for name in sorted(touching)
+    ]
 
 
 def only(tmp_path: Path, files: dict[str, str]) -> Advice:
@@ -306,8 +309,8 @@ def test_each_culprit_line_has_its_own_advice_the_biggest_first(tmp_path: Path) 
 
 def test_a_touch_without_a_stack_is_told_without_a_chain() -> None:
     records = [
-        ImportRecord("pkg.a", "pkg", Verdict.TOUCHES, touches=(touch_with([]),)),
-        ImportRecord("pkg.b", "pkg", Verdict.TOUCHES),
+        ImportRecord("pkg.a", "pkg", ImportVerdict.TOUCHES, touches=(touch_with([]),)),
+        ImportRecord("pkg.b", "pkg", ImportVerdict.TOUCHES),
     ]
     graph = ImportGraph({"pkg.a": "a.py"}, {}, {"pkg.a": ()})
     lines = [advice_lines(advice) for advice in advise_all(graph, records)]
@@ -321,7 +324,7 @@ def test_a_touch_without_a_stack_is_told_without_a_chain() -> None:
 def test_a_thread_that_touches_is_told_by_the_module_of_its_line() -> None:
     touch = touch_with([["/src/pkg/hot.py", 4, "work", 3]])
     records = [
-        ImportRecord(name, "pkg", Verdict.TOUCHES, touches=(touch,))
+        ImportRecord(name, "pkg", ImportVerdict.TOUCHES, touches=(touch,))
         for name in ("pkg.a", "pkg.hot")
     ]
     graph = ImportGraph(

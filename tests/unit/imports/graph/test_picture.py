@@ -25,7 +25,7 @@ from pytest_cudafork.imports.graph.picture import (
     write_dot,
     write_html,
 )
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from tests.support.imports_graph import audit, touch_with
 
 ASSETS = Path(pytest_cudafork.imports.graph.__file__).parent / "assets"
@@ -78,8 +78,10 @@ def hostile_records() -> list[ImportRecord]:
     machinery = ["<frozen importlib._bootstrap>", 1, "_call", 3]
     touch = touch_with([[f"/src/{HOSTILE}.py", 3, "<module>", 0], machinery])
     return [
-        ImportRecord(f"pkg.{HOSTILE}", "pkg", Verdict.TOUCHES, touches=(touch,), reason=HOSTILE),
-        ImportRecord("pkg.\udcff", HOSTILE, Verdict.CRASHED, reason="\udcff\0"),
+        ImportRecord(
+            f"pkg.{HOSTILE}", "pkg", ImportVerdict.TOUCHES, touches=(touch,), reason=HOSTILE
+        ),
+        ImportRecord("pkg.\udcff", HOSTILE, ImportVerdict.CRASHED, reason="\udcff\0"),
     ]
 
 

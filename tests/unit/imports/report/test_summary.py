@@ -12,10 +12,11 @@ import pytest
 from pytest_cudafork import ImportRecord, ImportVerdict
 from pytest_cudafork.imports.audit.baseline import Baseline, Entry
 from pytest_cudafork.imports.audit.confirm import Settled
-from pytest_cudafork.imports.audit.discover import FoundModule, find_modules
+from pytest_cudafork.imports.audit.discover import find_modules
 from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.summary import summary_lines
-from pytest_cudafork.imports.values.outcomes import Outcome, outcome_of
+from pytest_cudafork.imports.values.found_module import FoundModule
+from pytest_cudafork.imports.values.records import Outcome, outcome_of
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.settings.import_options import ImportSettings
 from tests.support.imports import TOUCH, audit_here, write_package

@@ -11,10 +11,14 @@ import pytest
 from pytest_cudafork import ImportRecord
 from pytest_cudafork.imports.audit.baseline import Baseline, Entry
 from pytest_cudafork.imports.command_line import main
-from pytest_cudafork.imports.values.record_data import from_plain, to_plain
-from pytest_cudafork.imports.values.records import Verdict
+from pytest_cudafork.imports.values.records import (
+    ImportVerdict,
+    RunningThread,
+    from_plain,
+    to_plain,
+)
 from pytest_cudafork.imports.worker import threads
-from pytest_cudafork.imports.worker.threads import Patience, RunningThread, Threads
+from pytest_cudafork.imports.worker.threads import Patience, Threads
 from tests.support.helpers import needs_torch
 from tests.support.imports import TOUCH, audit_here, verdicts_of, write_package
 
@@ -115,7 +119,7 @@ def test_waiting_never_makes_an_import_take_too_long(tmp_path: Path) -> None:
 
 def test_a_module_that_is_clean_so_far_stays_in_the_baseline() -> None:
     thread = RunningThread("server", "a.py:1", daemon=False)
-    record = ImportRecord("pkg.a", "pkg", Verdict.CLEAN, running=(thread,))
+    record = ImportRecord("pkg.a", "pkg", ImportVerdict.CLEAN, running=(thread,))
     baseline = Baseline([Entry("pkg.a", "a.py:1")])
     assert baseline.stale([record]) == []
     assert baseline.updated([record]) == baseline
