@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_cudafork.imports.graph.import_graph import ImportGraph, build_graph
-from pytest_cudafork.imports.values.found_module import FoundModule
 from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
+from pytest_cudafork.imports.values.targets import FoundModule
 from pytest_cudafork.observe.story.touch import Touch
 
 STUB = """
@@ -60,7 +60,7 @@ def write_package(root: Path, files: Mapping[str, str], package: str = "pkg") ->
         path.write_text(textwrap.dedent(source))
         dotted = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         if dotted == package or dotted.startswith(package + "."):
-            found.append(FoundModule(dotted, str(path)))
+            found.append(FoundModule(dotted, str(path), path.name == "__init__.py"))
     return sorted(found, key=lambda module: module.name)
 
 

@@ -1,7 +1,4 @@
-"""Owns the baseline: a file that accepts the modules which initialize CUDA today.
-
-It does not know how modules are found or imported, nor what is said of those it does not accept.
-"""
+"""The baseline: a TOML file that accepts the modules which initialize CUDA today."""
 
 from __future__ import annotations
 
@@ -221,8 +218,8 @@ def _parse(data: bytes, path: str) -> list[Entry]:
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        told = _AT_LINE.search(str(error))
-        line = int(told[1]) if told else text.count("\n") + 1
+        found = _AT_LINE.search(str(error))
+        line = int(found[1]) if found else text.count("\n") + 1
         raise BaselineError(f"{path}:{line}: is not TOML: {error}.") from error
     entries: list[Entry] = []
     for name, table in tables.items():

@@ -1,7 +1,4 @@
-"""Owns which modules were being imported when a stack was taken.
-
-It does not know what is written in their sources.
-"""
+"""Which modules were being imported when the stack of a touch was taken."""
 
 from __future__ import annotations
 

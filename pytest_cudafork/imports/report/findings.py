@@ -1,7 +1,4 @@
-"""Owns what an audit found, all records taken together: counts, culprit lines, differences.
-
-It does not know how it is shown.
-"""
+"""What an audit found, all records taken together: counts, culprit lines, differences."""
 
 from __future__ import annotations
 
@@ -13,12 +10,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 from pytest_cudafork.imports.audit.baseline import Baseline, Entry
-from pytest_cudafork.imports.audit.confirm import Settled, agree
-from pytest_cudafork.imports.graph.cuts import Advice, advise_all
+from pytest_cudafork.imports.audit.confirm import CheckedRecord, agree
+from pytest_cudafork.imports.graph.cuts import CulpritCuts, find_cuts
 from pytest_cudafork.imports.graph.import_graph import ImportGraph, build_graph
-from pytest_cudafork.imports.values.found_module import FoundModule
 from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict, Outcome, outcome_of
-from pytest_cudafork.settings.import_options import ImportSettings
+from pytest_cudafork.imports.values.targets import FoundModule
+from pytest_cudafork.settings.import_settings import ImportSettings
 
 
 class Difference(NamedTuple):
@@ -30,7 +27,7 @@ class Difference(NamedTuple):
         freed: For each culprit line, the modules that touch there with the library, and are clean
             without it.
         lost: The modules that cannot be imported without it, and can with it.
-        advice: The lines that touch only where it is hidden.
+        culprits: The lines that touch only where it is hidden, and what to do about each.
         same: Whether every verdict is the same without it.
 
     """
@@ -39,7 +36,7 @@ class Difference(NamedTuple):
     installed: bool
     freed: Mapping[str, tuple[str, ...]]
     lost: tuple[str, ...]
-    advice: tuple[Advice, ...]
+    culprits: tuple[CulpritCuts, ...]
     same: bool
 
 
@@ -48,7 +45,7 @@ class Findings:
     """What an audit found.
 
     Attributes:
-        settled: The records, in the order in which they came.
+        checked: The records, in the order in which they came.
         found: All modules of the packages, those that were not selected included.
         settings: What the audit was told.
         baseline: The accepted modules, as they were at the start.
@@ -57,7 +54,7 @@ class Findings:
 
     """
 
-    settled: tuple[Settled, ...]
+    checked: tuple[CheckedRecord, ...]
     found: Mapping[str, Sequence[FoundModule]]
     settings: ImportSettings
     baseline: Baseline
@@ -67,7 +64,7 @@ class Findings:
     @cached_property
     def records(self) -> tuple[ImportRecord, ...]:
         """The records without what is said about them."""
-        return tuple(each.record for each in self.settled)
+        return tuple(each.record for each in self.checked)
 
     def outcome(self, record: ImportRecord) -> Outcome:
         """Return what a record means with these settings."""
@@ -90,10 +87,10 @@ class Findings:
         return self._graph(self.main)
 
     @cached_property
-    def advice(self) -> list[Advice]:
-        """What to do about each culprit line, the one that most modules reach first."""
+    def culprits(self) -> list[CulpritCuts]:
+        """The culprit lines and what to do about each, the one that most modules reach first."""
         touching = any(record.verdict.touched for record in self.main)
-        return advise_all(self.graph, self.main) if touching else []
+        return find_cuts(self.graph, self.main) if touching else []
 
     def _graph(self, records: Iterable[ImportRecord]) -> ImportGraph:
         return build_graph([each for modules in self.found.values() for each in modules], records)
@@ -143,13 +140,13 @@ class Findings:
             if record.verdict.touched and (first is None or first.where != record.where):
                 new.append(record)
         order = sorted(freed, key=lambda where: (-len(freed[where]), where))
-        advice = advise_all(self._graph(after), new) if new else []
+        culprits = find_cuts(self._graph(after), new) if new else []
         return Difference(
             library,
             all(map(_is_installed, library.split("+"))),
             {where: tuple(freed[where]) for where in order},
             tuple(lost),
-            tuple(advice),
+            tuple(culprits),
             all(
                 record.module in before and agree(before[record.module], record) for record in after
             ),

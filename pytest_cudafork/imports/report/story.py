@@ -1,7 +1,4 @@
-"""Owns the words in which one module's record is told.
-
-It does not know where they are printed.
-"""
+"""One module's record in words: a headline, and the story that a failing test shows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Owns the summary of an audit, line by line, and the files that are written at its end.
+"""The summary of an audit, line by line, and the files that are written at its end.
 
-It does not know whether pytest or a shell shows it.
+Pytest's section "imports" and the audit's command line show the same lines.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pytest_cudafork.imports.audit.baseline import BaselineError
-from pytest_cudafork.imports.graph.cuts import CHANGE_IT, CHANGE_IT_TOO, Advice, advice_lines
+from pytest_cudafork.imports.graph.cuts import CHANGE_IT, CHANGE_IT_TOO, CulpritCuts, cut_lines
 from pytest_cudafork.imports.report.findings import Difference, Findings
 from pytest_cudafork.imports.values.records import (
     ImportRecord,
@@ -65,7 +65,7 @@ def summary_lines(findings: Findings, *, full: bool = False) -> list[Line]:
     """
     limits = _ALL if full else _SHORT
     return [
-        *_groups(findings, findings.advice, limits),
+        *_groups(findings, findings.culprits, limits),
         *_trouble(findings, limits),
         *_not_importable(findings, limits),
         *_so_far(findings, limits),
@@ -76,13 +76,13 @@ def summary_lines(findings: Findings, *, full: bool = False) -> list[Line]:
     ]
 
 
-def _groups(findings: Findings, advice: Iterable[Advice], limits: _Limits) -> Iterator[Line]:
+def _groups(findings: Findings, culprits: Iterable[CulpritCuts], limits: _Limits) -> Iterator[Line]:
     """Tell each culprit line with what to do about it; only the first ones in full."""
-    groups = list(advice)
+    groups = list(culprits)
     explained = False
     for number, group in enumerate(groups[: limits.lines]):
         accepted = _accepted(findings, group.modules)
-        headline, *rest = advice_lines(group, findings.base)
+        headline, *rest = cut_lines(group, findings.base)
         if accepted:
             every = accepted == len(group.modules)
             headline += f", {'all' if every else f'{accepted} of them'} in the baseline"
@@ -181,9 +181,9 @@ def _difference(findings: Findings, found: Difference, limits: _Limits) -> Itera
             f"without {name}: {_modules(len(modules))} no longer touch CUDA "
             f"({_short(where, findings.base)}): {name} makes the difference"
         )
-    if found.advice:
+    if found.culprits:
         yield Line(f"only without {name}:")
-        for line in _groups(findings, found.advice, limits):
+        for line in _groups(findings, found.culprits, limits):
             yield Line(f"  {line.text}", line.tone)
     if found.lost:
         lost = _modules(len(found.lost))
@@ -209,10 +209,10 @@ def _confirmations(findings: Findings) -> Iterator[Line]:
         _count(ends, "crash or time limit", "crashes and time limits") if ends else "",
         _count(errors, "failing import") if errors else "",
     ]
-    told = ", ".join(filter(None, parts))
-    if told:
-        yield Line(f"confirmed in a fresh interpreter: {told}")
-    for record, artifact in findings.settled:
+    text = ", ".join(filter(None, parts))
+    if text:
+        yield Line(f"confirmed in a fresh interpreter: {text}")
+    for record, artifact in findings.checked:
         if artifact:
             now = f"{record.verdict.value}{f' at {record.where}' if record.where else ''}"
             yield Line(
@@ -296,7 +296,7 @@ def _write_graph(findings: Findings) -> Line:
     path = findings.settings.graph
     write = write_dot if path.endswith(".dot") else write_html
     try:
-        write(path, findings.graph, findings.main, findings.advice, findings.base)
+        write(path, findings.graph, findings.main, findings.culprits, findings.base)
     except OSError as error:
         return Line(f"the graph cannot be written: {error}", "bad")
     return Line(f"graph: {path}")

@@ -15,8 +15,8 @@ from pytest_cudafork.imports.audit.confirm import (
     MOST_CRASHES,
     MOST_ERRORS,
     SAMPLE,
+    CheckedRecord,
     Confirmer,
-    Settled,
     agree,
     sample_order,
 )
@@ -50,12 +50,12 @@ class Fresh:
         return self._says(module)
 
 
-def settle_all(
+def check_all(
     forked: list[ImportRecord], afresh: dict[str, ImportRecord]
-) -> tuple[list[Settled], list[str]]:
+) -> tuple[list[CheckedRecord], list[str]]:
     confirmer = Confirmer("pkg", [each.module for each in forked])
     fresh = Fresh(afresh.__getitem__)
-    return [confirmer.settle(each, fresh) for each in forked], fresh.asked
+    return [confirmer.check(each, fresh) for each in forked], fresh.asked
 
 
 _WHERES = st.sampled_from(["a.py:1", "b.py:2", "c.py:3"])
@@ -84,10 +84,10 @@ def test_what_a_fresh_interpreter_says_counts(
     world: tuple[list[ImportRecord], dict[str, ImportRecord]],
 ) -> None:
     forked, afresh = world
-    settled, asked = settle_all(forked, afresh)
-    assert [each.record.module for each in settled] == [each.module for each in forked]
+    checked, asked = check_all(forked, afresh)
+    assert [each.record.module for each in checked] == [each.module for each in forked]
     assert Counter(asked).most_common(1)[0][1] == 1 if asked else True
-    for first, (last, artifact) in zip(forked, settled, strict=True):
+    for first, (last, artifact) in zip(forked, checked, strict=True):
         truth = afresh[first.module]
         too_slow = (
             truth.verdict is ImportVerdict.TIMED_OUT
@@ -107,10 +107,10 @@ def test_every_culprit_line_was_asked_about_and_no_distrusted_one_is_taken_on_tr
     world: tuple[list[ImportRecord], dict[str, ImportRecord]],
 ) -> None:
     forked, afresh = world
-    settled, asked = settle_all(forked, afresh)
+    checked, asked = check_all(forked, afresh)
     wrong: set[str] = set()
     seen: set[str] = set()
-    for first, last in zip(forked, settled, strict=True):
+    for first, last in zip(forked, checked, strict=True):
         if not first.verdict.touched:
             continue
         if first.where not in seen or first.where in wrong:
@@ -125,7 +125,7 @@ def test_the_number_of_questions_is_bounded_where_the_template_is_right(
     world: tuple[list[ImportRecord], dict[str, ImportRecord]],
 ) -> None:
     forked, _ = world
-    _, asked = settle_all(forked, {each.module: each for each in forked})
+    _, asked = check_all(forked, {each.module: each for each in forked})
     verdict_of = {each.module: each.verdict for each in forked}
     counts = Counter(verdict_of[name] for name in asked)
     lines = {each.where for each in forked if each.verdict.touched}
@@ -138,9 +138,9 @@ def test_the_number_of_questions_is_bounded_where_the_template_is_right(
 
 @given(st.permutations([f"pkg.m{number}" for number in range(20)]))
 def test_the_sample_of_the_clean_ones_does_not_depend_on_the_order(names: list[str]) -> None:
-    settled, asked = settle_all([record(name) for name in names], {n: record(n) for n in names})
+    checked, asked = check_all([record(name) for name in names], {n: record(n) for n in names})
     assert set(asked) == set(sample_order("pkg", names)[:SAMPLE])
-    assert sum(each.record.confirmed is True for each in settled) == SAMPLE
+    assert sum(each.record.confirmed is True for each in checked) == SAMPLE
 
 
 def test_the_sample_is_drawn_by_the_name_of_the_package() -> None:
@@ -154,10 +154,10 @@ def test_the_sample_grows_where_one_of_it_is_wrong() -> None:
     names = sample_order("pkg", [f"pkg.m{number}" for number in range(20)])
     afresh = {name: record(name) for name in names}
     afresh[names[0]] = record(names[0], ImportVerdict.TOUCHES, "a.py:1")
-    settled, asked = settle_all([record(name) for name in names], afresh)
+    checked, asked = check_all([record(name) for name in names], afresh)
     assert asked == names[: 2 * SAMPLE + 1]
-    assert settled[0].record.where == "a.py:1"
-    assert settled[0].artifact == "clean"
+    assert checked[0].record.where == "a.py:1"
+    assert checked[0].artifact == "clean"
 
 
 def test_memory_and_time_that_only_a_fresh_interpreter_needs_prove_nothing() -> None:
@@ -167,9 +167,9 @@ def test_memory_and_time_that_only_a_fresh_interpreter_needs_prove_nothing() -> 
         record("pkg.b", ImportVerdict.TOUCHES, "a.py:1"),
     ]
     afresh = {"pkg.a": record("pkg.a", ImportVerdict.TIMED_OUT)}
-    settled, asked = settle_all([over, *slow], afresh)
+    checked, asked = check_all([over, *slow], afresh)
     assert asked == ["pkg.a"]
-    assert [each.record for each in settled] == [over, *slow]
+    assert [each.record for each in checked] == [over, *slow]
 
 
 def test_agreement_is_about_the_verdict_and_the_line() -> None:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from pytest_cudafork.imports.audit.discover import UnknownPackage, find_modules
 from pytest_cudafork.imports.audit.plan import find_all
-from pytest_cudafork.imports.values.found_module import FoundModule
+from pytest_cudafork.imports.values.targets import FoundModule
 from tests.support.imports import write_package
 
 ABI = EXTENSION_SUFFIXES[0]

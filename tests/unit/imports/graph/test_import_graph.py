@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pytest_cudafork.imports.graph import static_imports
 from pytest_cudafork.imports.graph.import_graph import EdgeKind, ImportGraph, build_graph
 from pytest_cudafork.imports.graph.static_imports import imports_of
-from pytest_cudafork.imports.values.found_module import FoundModule
 from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
+from pytest_cudafork.imports.values.targets import FoundModule
 from tests.support import imports_graph
 from tests.support.imports_graph import (
     audit,
@@ -24,9 +24,11 @@ from tests.support.imports_graph import (
     write_package,
 )
 
+MODULE = FoundModule("pkg.mod", "")
+
 
 def imported(source: str, name: str = "pkg.mod", is_package: bool = False) -> set[str]:
-    return {item.module for item in imports_of(source.encode(), name, is_package)}
+    return {item.module for item in imports_of(source.encode(), FoundModule(name, "", is_package))}
 
 
 def targets(graph: ImportGraph, importer: str, kind: EdgeKind = EdgeKind.IMPORT) -> set[str]:
@@ -278,7 +280,7 @@ def _block(inner: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[str]]:
 @given(st.lists(st.recursive(LEAVES, _block, max_leaves=8), max_size=6))
 def test_leaving_out_the_bodies_of_functions_changes_nothing(pieces: list[list[str]]) -> None:
     source = "\n".join(line for piece in pieces for line in piece)
-    assert imports_of(source.encode(), "pkg.mod", False) == _by_full_parse(source.encode())
+    assert imports_of(source.encode(), MODULE) == _by_full_parse(source.encode())
 
 
 def test_leaving_out_the_bodies_of_functions_changes_nothing_in_the_standard_library() -> None:
@@ -286,7 +288,7 @@ def test_leaving_out_the_bodies_of_functions_changes_nothing_in_the_standard_lib
     assert len(files) > 100
     for file in files:
         source = file.read_bytes()
-        assert imports_of(source, "pkg.mod", False) == _by_full_parse(source), file
+        assert imports_of(source, MODULE) == _by_full_parse(source), file
 
 
 def _by_full_parse(source: bytes) -> list[static_imports.WrittenImport]:
@@ -294,7 +296,7 @@ def _by_full_parse(source: bytes) -> list[static_imports.WrittenImport]:
     for node in static_imports._statements(ast.parse(source).body):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             text = "\n" * (node.lineno - 1) + ast.unparse(node)
-            found += imports_of(text.encode(), "pkg.mod", False)
+            found += imports_of(text.encode(), MODULE)
     return found
 
 

@@ -17,8 +17,9 @@ from pytest_cudafork.imports.values.records import (
     from_plain,
     to_plain,
 )
+from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import threads
-from pytest_cudafork.imports.worker.threads import Patience, Threads
+from pytest_cudafork.imports.worker.threads import Threads, WaitBudget
 from tests.support.helpers import needs_torch
 from tests.support.imports import TOUCH, audit_here, verdicts_of, write_package
 
@@ -125,20 +126,20 @@ def test_a_module_that_is_clean_so_far_stays_in_the_baseline() -> None:
     assert baseline.updated([record]) == baseline
 
 
-def test_patience_ends() -> None:
-    patience = Patience(timeout=120)
-    assert patience.seconds(0) == threads._MOST_SECONDS
-    assert patience.seconds(119) == 0.5
-    assert patience.seconds(130) == 0
+def test_a_budget_of_waiting_is_spent() -> None:
+    budget = WaitBudget(AuditSettings(timeout=120))
+    assert budget.seconds_after("a", 0) == threads._MOST_SECONDS
+    assert budget.seconds_after("a", 119) == 0.5
+    assert budget.seconds_after("a", 130) == 0
     endless = RunningThread("server", "a.py:1", daemon=False)
     daemon = RunningThread("watcher", "b.py:1", daemon=True)
-    patience.learn(0.0, [endless])  # it was not waited for
-    assert patience.hopeless == set()
-    patience.learn(5.0, [endless, daemon])
-    assert patience.hopeless == {"a.py:1"}
+    budget.spend(0.0, [endless])  # it was not waited for
+    assert budget.endless == set()
+    budget.spend(5.0, [endless, daemon])
+    assert budget.endless == {"a.py:1"}
     for _ in range(30):
-        patience.learn(2.0, [])
-    assert patience.seconds(0) == 0
+        budget.spend(2.0, [])
+    assert budget.seconds_after("a", 0) == 0
 
 
 def test_where_no_thread_was_started_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
