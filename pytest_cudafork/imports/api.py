@@ -16,7 +16,7 @@ from pytest_cudafork.settings.import_settings import ImportSettings
 _DEFAULTS = ImportSettings()
 
 Progress = Callable[[int, int, Target], None]
-"""Is told how many imports are done, of how many, and which one is waited for."""
+"""Called with how many imports are done, of how many, and which one is waited for."""
 
 
 def audit(

@@ -147,7 +147,7 @@ class ImportAudit:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Say what will be asked for; a worker of pytest-xdist hears of it one by one."""
+        """Say what will be asked for; a worker of pytest-xdist gets its tests one by one."""
         if not self._is_worker:
             own = [item.target for item in session.items if isinstance(item, ImportItem)]
             self.coordinator.expect(own)

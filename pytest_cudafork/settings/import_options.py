@@ -191,7 +191,7 @@ def parse_graph(text: str) -> str:
     """Read the file of the picture; "" stays, and means none.
 
     Raises:
-        ValueError: its ending tells no format.
+        ValueError: its ending names no format.
 
     """
     if text and not text.endswith((".html", ".dot")):

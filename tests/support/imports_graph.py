@@ -1,6 +1,6 @@
-"""Owns small packages on disk, and records of what their imports really did.
+"""Small packages on disk, and records of what their imports really did.
 
-It does not know the audit: a line ``cuda_stub.touch()`` stands for one that initializes CUDA.
+A line ``cuda_stub.touch()`` stands for one that initializes CUDA.
 """
 
 from __future__ import annotations

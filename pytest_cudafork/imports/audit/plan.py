@@ -55,7 +55,7 @@ def _find(package: str, exclude: Sequence[str]) -> list[FoundModule]:
 
 
 def settings_of(imports: ImportSettings, device: Device) -> AuditSettings:
-    """Return what the audit's processes are told.
+    """Return the settings of the audit's processes.
 
     Without a real driver, "auto" is a phantom with a GPU: code behind ``if is_cuda`` runs, too.
 

@@ -72,7 +72,7 @@ def _embedded(data: Mapping[str, Any]) -> str:
 
 
 class _Data:
-    """Gathers what is drawn; modules are told by their place in one list."""
+    """Gathers what is drawn; modules are named by their index in one list."""
 
     def __init__(
         self,
@@ -234,9 +234,9 @@ def write_dot(
     for index, item in enumerate(culprits):
         culprit = _quoted(f"culprit {index + 1}")
         look = 'shape=octagon, fillcolor="#7f0000", fontcolor=white'
-        told = "\n".join(line.strip() for line in cut_lines(item, base))
+        text = "\n".join(line.strip() for line in cut_lines(item, base))
         lines.append(
-            f"  {culprit} [label={_quoted(_label(item))}, tooltip={_quoted(told)}, {look}];"
+            f"  {culprit} [label={_quoted(_label(item))}, tooltip={_quoted(text)}, {look}];"
         )
         lines += [f"  {_quoted(name)} -> {culprit};" for name in item.sinks]
     with open(path, "w", encoding="utf-8", errors="replace") as file:

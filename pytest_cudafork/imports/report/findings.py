@@ -47,7 +47,7 @@ class Findings:
     Attributes:
         checked: The records, in the order in which they came.
         found: All modules of the packages, those that were not selected included.
-        settings: What the audit was told.
+        settings: What the options say.
         baseline: The accepted modules, as they were at the start.
         base: The folder to which paths are shown relative.
         complete: Whether the audit came to its end.

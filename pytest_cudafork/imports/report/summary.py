@@ -38,7 +38,7 @@ class Line(NamedTuple):
 
 
 class _Limits(NamedTuple):
-    """How much is told."""
+    """How much is shown."""
 
     lines: int = 30
     in_full: int = 10

@@ -112,7 +112,7 @@ class Importer:
 
 
 def _result_of(error: BaseException | None, seconds: float, why: str = "") -> ImportResult:
-    """Return the result as far as the error alone tells it."""
+    """Return the result as far as it follows from the error alone."""
     failed = "exited" if isinstance(error, SystemExit) else "failed"
     return ImportResult(
         kind="imported" if error is None else failed,

@@ -48,7 +48,7 @@ class LoadedModules:
 
 
 class InterpreterState:
-    """The state of the interpreter without which nothing can be told; made before the import.
+    """The state of the interpreter without which nothing can be reported; made before the import.
 
     A module may do anything, and some do: a library of green threads replaces half of ``os``.
     """
