@@ -1,46 +1,19 @@
-"""Owns the auditors of a session: one for each package and hidden library, started when needed.
+"""Answers for all targets of an audit, one auditor for each package and hidden library.
 
-It does not know what is reported of a module, nor to whom.
+Here a target's way is put together: the auditor imports it, in a process forked from a template;
+where that should be confirmed, a fresh interpreter imports it once more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from pytest_cudafork.imports.audit.auditor import Auditor, why_not
-from pytest_cudafork.imports.audit.confirm import Confirmer, Settled
-from pytest_cudafork.imports.audit.discover import FoundModule
-from pytest_cudafork.imports.values.records import Verdict
+from pytest_cudafork.imports.audit.confirm import CheckedRecord, Confirmer
+from pytest_cudafork.imports.audit.preloads import preloads_of
+from pytest_cudafork.imports.values.records import ImportVerdict
 from pytest_cudafork.imports.values.settings import AuditSettings
-from pytest_cudafork.imports.worker import preload
-
-
-class Target(NamedTuple):
-    """One import to audit; ``without`` is the hidden library, or ""."""
-
-    package: str
-    module: str
-    without: str = ""
-
-    @property
-    def nodeid(self) -> str:
-        """The name under which it is selected and reported."""
-        hidden = f"[without {self.without}]" if self.without else ""
-        return f"{self.package}::{self.module}{hidden}"
-
-
-def targets_of(
-    found: Mapping[str, Sequence[FoundModule]], without: Iterable[str] = ()
-) -> list[Target]:
-    """Return all imports of an audit: each package as it is, then with each library hidden."""
-    hidden = ("", *without)
-    return [
-        Target(package, module.name, library)
-        for package, modules in found.items()
-        for library in hidden
-        for module in modules
-    ]
+from pytest_cudafork.imports.values.targets import FoundModule, Target
 
 
 class _Group:
@@ -50,10 +23,10 @@ class _Group:
         self.auditor = auditor
         self.confirmer = confirmer
         self.left = left
-        self.settled: dict[str, Settled] = {}
+        self.checked: dict[str, CheckedRecord] = {}
 
 
-class Auditors:
+class AuditCoordinator:
     """Answers for the targets of a session; each group of them has a template of its own."""
 
     def __init__(
@@ -104,28 +77,28 @@ class Auditors:
         """Let imports begin whose answers will be asked for soon."""
         for target in targets:
             group = self._group(target)
-            if target.module not in group.settled:
+            if target.module not in group.checked:
                 group.auditor.ask([target.module])
 
-    def answer(self, target: Target) -> Settled:
+    def answer(self, target: Target) -> CheckedRecord:
         """Return what may be reported of a target; waits for it."""
         group = self._group(target)
-        if target.module not in group.settled:
-            group.settled[target.module] = self._settle(group, target.module)
+        if target.module not in group.checked:
+            group.checked[target.module] = self._check(group, target.module)
             group.left.discard(target.module)
             if self._expected and not group.left:
                 group.auditor.close()
-        return group.settled[target.module]
+        return group.checked[target.module]
 
-    def _settle(self, group: _Group, module: str) -> Settled:
+    def _check(self, group: _Group, module: str) -> CheckedRecord:
         auditor = group.auditor
         record = auditor.record(module)
         if not self._confirm or module in auditor.inferred:
-            return Settled(record)
-        settled = group.confirmer.settle(record, auditor.fresh)
-        if settled.record.verdict is Verdict.TIMED_OUT and settled.record.confirmed:
-            auditor.spare(module)
-        return settled
+            return CheckedRecord(record)
+        checked = group.confirmer.check(record, auditor.import_afresh)
+        if checked.record.verdict is ImportVerdict.TIMED_OUT and checked.record.confirmed:
+            auditor.skip_below(module)
+        return checked
 
     def _group(self, target: Target) -> _Group:
         key = (target.package, target.without)
@@ -141,7 +114,7 @@ class Auditors:
         auditor = Auditor(
             package,
             self._settings._replace(without=without),
-            preload.candidates((each.name, each.path, each.is_package) for each in wanted),
+            preloads_of(wanted),
         )
         if expected:
             auditor.ask(expected)
