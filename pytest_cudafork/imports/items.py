@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_cudafork.compat.pytest_internals import native_representation
 from pytest_cudafork.imports.audit.auditors import Target
 from pytest_cudafork.imports.audit.confirm import Settled
 from pytest_cudafork.imports.audit.discover import FoundModule
@@ -107,23 +108,7 @@ class ImportItem(pytest.Item):
         if self.settled is None or not isinstance(excinfo.value, ImportFailure):
             return super().repr_failure(excinfo, *args)
         text = "\n".join(story_lines(self.settled.record))
-        return _longrepr(self.reportinfo()[0], str(excinfo.value), text)
-
-
-def _longrepr(path: str, headline: str, text: str) -> Any:
-    """Return a representation that survives pytest-xdist and gives the summary its line."""
-    from _pytest._code.code import (
-        ReprEntryNative,
-        ReprExceptionInfo,
-        ReprFileLocation,
-        ReprTraceback,
-    )
-
-    entry = ReprEntryNative([f"{text}\n"])
-    return ReprExceptionInfo(
-        reprtraceback=ReprTraceback([entry], None, style="native"),
-        reprcrash=ReprFileLocation(path, 1, headline),
-    )
+        return native_representation(self.reportinfo()[0], 1, str(excinfo.value), text)
 
 
 def take_names(config: pytest.Config, packages: Iterable[str]) -> list[str]:

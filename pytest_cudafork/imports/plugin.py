@@ -159,7 +159,7 @@ class ImportAudit:
         """Run one of the audit's tests: wait for its answer, then have its outcome reported."""
         if not isinstance(item, ImportItem) or self._pid != os.getpid():
             return None
-        from _pytest.runner import runtestprotocol
+        from pytest_cudafork.compat.pytest_internals import run_test_protocol
 
         stop_time_limit(item)  # an import has its own, and its turn may come late
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
@@ -168,7 +168,7 @@ class ImportAudit:
             self.auditors.ask([item.target, *ahead])
         with termination.interrupted(item), termination.told(item.nodeid):
             item.answer()
-        runtestprotocol(item, nextitem=nextitem)
+        run_test_protocol(item, nextitem)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 

@@ -20,6 +20,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pytest_cudafork.compat import standard_library
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import importer, supervisor
 from pytest_cudafork.imports.worker.job import forget_start, last_text
@@ -100,7 +101,7 @@ class AuditProcess:
         )
         between = [sys.executable, "-I", "-S", supervisor.__file__, str(fds[0])] if alone else []
         return subprocess.Popen(
-            [*between, sys.executable, *launch.interpreter_flags(), "-c", code],
+            [*between, sys.executable, *standard_library.interpreter_flags(), "-c", code],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
