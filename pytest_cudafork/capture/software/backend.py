@@ -21,13 +21,13 @@ from pytest_cudafork.capture.interface.backend import (
     Recording,
     ReplayFailedError,
 )
-from pytest_cudafork.capture.software.calls import on_a_gpu_only
+from pytest_cudafork.capture.operators.refusals import Refusals
+from pytest_cudafork.capture.operators.shapes import Shapes
+from pytest_cudafork.capture.operators.traits import Traits
+from pytest_cudafork.capture.software import on_a_gpu_only
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.differences import DIFFERENCES
 from pytest_cudafork.capture.software.mode import EagerMode, Recorder
-from pytest_cudafork.capture.software.operators.refusals import Refusals
-from pytest_cudafork.capture.software.operators.shapes import Shapes
-from pytest_cudafork.capture.software.operators.traits import Traits
 from pytest_cudafork.capture.software.pool import Pool
 from pytest_cudafork.capture.software.session import capturing, noting
 from pytest_cudafork.capture.software.tape import Tape

@@ -12,7 +12,17 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.lines import line_at_work
-from pytest_cudafork.capture.software.calls.assigned import Assigned
+from pytest_cudafork.capture.operators.dynamic import depends_on_values
+from pytest_cudafork.capture.operators.refusals import INDEX_PUT_TODO, Refusals
+from pytest_cudafork.capture.operators.shapes import (
+    NotDenseError,
+    Shapes,
+    Spec,
+    map_tensors,
+    signature,
+)
+from pytest_cudafork.capture.operators.traits import Kind, Traits
+from pytest_cudafork.capture.software.assigned import Assigned
 from pytest_cudafork.capture.software.memory import Memory, text_of
 from pytest_cudafork.capture.software.mode import (
     Recorder,
@@ -21,16 +31,6 @@ from pytest_cudafork.capture.software.mode import (
     note_uses,
     tensors_in,
 )
-from pytest_cudafork.capture.software.operators.dynamic import depends_on_values
-from pytest_cudafork.capture.software.operators.refusals import INDEX_PUT_TODO, Refusals
-from pytest_cudafork.capture.software.operators.shapes import (
-    NotDenseError,
-    Shapes,
-    Spec,
-    map_tensors,
-    signature,
-)
-from pytest_cudafork.capture.software.operators.traits import Kind, Traits
 from pytest_cudafork.capture.software.pool import Pool, poison
 from pytest_cudafork.capture.software.steps import Wrapped, step_of
 from pytest_cudafork.capture.software.tape import Place, Tape

@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding, GraphNode
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
-from pytest_cudafork.capture.software.calls.patches import replaced
+from pytest_cudafork.capture.operators.traits import Kind, Traits, Written, traits_of
 from pytest_cudafork.capture.software.memory import Memories, Memory
-from pytest_cudafork.capture.software.operators.traits import Kind, Traits, Written, traits_of
+from pytest_cudafork.capture.software.patches import replaced
 from pytest_cudafork.capture.software.pool import Pool
 
 __all__ = ["EagerMode", "Recorder", "RecordingMode", "argument", "note_uses", "tensors_in"]

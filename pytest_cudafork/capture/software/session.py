@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
-from pytest_cudafork.capture.software.calls import launches, optimizers, streams
-from pytest_cudafork.capture.software.calls.compiled import not_compiled
-from pytest_cudafork.capture.software.calls.cpu_waits import as_on_a_gpu
-from pytest_cudafork.capture.software.calls.host_calls import HostCalls
+from pytest_cudafork.capture.operators.refusals import Refusals
+from pytest_cudafork.capture.software import launches, optimizers, streams
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
+from pytest_cudafork.capture.software.cpu_waits import as_on_a_gpu
+from pytest_cudafork.capture.software.host_calls import HostCalls
 from pytest_cudafork.capture.software.mode import EagerMode
-from pytest_cudafork.capture.software.operators.refusals import Refusals
+from pytest_cudafork.capture.software.past_operators import not_compiled
 from pytest_cudafork.capture.software.threads import OtherThreads
 
 __all__ = ["capturing", "noting"]

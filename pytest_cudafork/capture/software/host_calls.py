@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.lines import is_library
-from pytest_cudafork.capture.software.calls.patches import replaced
-from pytest_cudafork.capture.software.memory import Memories, text_of
-from pytest_cudafork.capture.software.operators.refusals import (
+from pytest_cudafork.capture.operators.refusals import (
     CHECKPOINT,
     SPLIT_WHY,
     Refusals,
     runs_in,
 )
+from pytest_cudafork.capture.software.memory import Memories, text_of
+from pytest_cudafork.capture.software.patches import replaced
 
 __all__ = ["HostCalls"]
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_cudafork.capture.software.calls.patches import replaced
+from pytest_cudafork.capture.operators.refusals import Refusals
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.mode import EagerMode, Recorder, RecordingMode
-from pytest_cudafork.capture.software.operators.refusals import Refusals
+from pytest_cudafork.capture.software.patches import replaced
 from pytest_cudafork.capture.software.steps import resolve
 
 __all__ = ["captured", "noted"]

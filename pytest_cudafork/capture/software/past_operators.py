@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pytest_cudafork.capture.software.calls.patches import replaced
+from pytest_cudafork.capture.software.patches import replaced
 
 __all__ = ["not_compiled"]
 

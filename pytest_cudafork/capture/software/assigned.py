@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_cudafork.capture.software.calls.patches import replaced
+from pytest_cudafork.capture.software.patches import replaced
 
 __all__ = ["Assigned"]
 

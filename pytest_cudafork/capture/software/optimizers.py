@@ -12,8 +12,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from pytest_cudafork.capture.software.calls.patches import replaced
-from pytest_cudafork.capture.software.operators.refusals import Refusals
+from pytest_cudafork.capture.operators.refusals import Refusals
+from pytest_cudafork.capture.software.patches import replaced
 
 __all__ = ["refused"]
 
