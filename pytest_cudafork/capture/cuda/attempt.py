@@ -32,8 +32,8 @@ from pytest_cudafork.capture.cuda.memory import (
     settle,
 )
 from pytest_cudafork.capture.cuda.nodes import RawNode, list_nodes, with_lines
-from pytest_cudafork.capture.cuda.observer import Observer, triton_launches
 from pytest_cudafork.capture.cuda.progress import Progress
+from pytest_cudafork.capture.cuda.steps import Observer, triton_launches
 from pytest_cudafork.capture.cuda.syncs import Syncs
 from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding, Recording
 

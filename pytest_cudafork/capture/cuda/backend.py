@@ -18,7 +18,7 @@ from pytest_cudafork.capture.cuda import libcuda
 from pytest_cudafork.capture.cuda.attempt import Attempt, Captured
 from pytest_cudafork.capture.cuda.failing_line import explain
 from pytest_cudafork.capture.cuda.memory import allocator_map, settle
-from pytest_cudafork.capture.cuda.observer import Observer, triton_launches
+from pytest_cudafork.capture.cuda.steps import Observer, triton_launches
 from pytest_cudafork.capture.cuda.warmup_kernels import KernelRecorder, Tagger
 from pytest_cudafork.capture.interface.backend import (
     Capture,

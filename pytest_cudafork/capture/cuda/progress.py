@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from pytest_cudafork.capture.cuda.libcuda import CaptureStatus, DriverError, LibCuda
-from pytest_cudafork.capture.cuda.observer import Probe, Step
+from pytest_cudafork.capture.cuda.steps import Probe, Step
 from pytest_cudafork.capture.interface.backend import CaptureFinding
 
 

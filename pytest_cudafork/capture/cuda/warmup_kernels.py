@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_cudafork.capture.cuda.names import short_name
-from pytest_cudafork.capture.cuda.observer import Probe, Step
+from pytest_cudafork.capture.cuda.steps import Probe, Step
 from pytest_cudafork.capture.interface.backend import GraphNode
 
 _TAG = "cudafork step "

@@ -23,10 +23,10 @@ from pytest_cudafork.capture.interface.backend import (
 from pytest_cudafork.capture.pair.checks import PairChecks
 from pytest_cudafork.capture.pair.contents import Contents
 from pytest_cudafork.capture.pair.factory import MODES, Factory, check_mode
+from pytest_cudafork.capture.pair.pair_subject import PairSubject
 from pytest_cudafork.capture.pair.passes import Passes, Persistent
-from pytest_cudafork.capture.pair.subject import PairSubject
+from pytest_cudafork.capture.replay.cleanup import let_go_if_it_fails, putting_back
 from pytest_cudafork.capture.replay.missing import inputs_read_by, missing_nodes
-from pytest_cudafork.capture.replay.reach import check_devices
 from pytest_cudafork.capture.replay.rounds import Rounds
 from pytest_cudafork.capture.replay.stimulus import (
     Stimulus,
@@ -35,9 +35,9 @@ from pytest_cudafork.capture.replay.stimulus import (
     other_floats,
     takes_argument,
 )
-from pytest_cudafork.capture.replay.tidy import let_go_if_it_fails, putting_back
 from pytest_cudafork.capture.state.aliasing import Allowed
 from pytest_cudafork.capture.state.compare import Tolerance, short
+from pytest_cudafork.capture.state.reach import check_devices
 from pytest_cudafork.capture.state.written import nothing_compared
 from pytest_cudafork.capture.story.findings import Checks, failure_text
 from pytest_cudafork.errors import CapturePairError, GraphUsageError

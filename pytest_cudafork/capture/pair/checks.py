@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import torch
 
-from pytest_cudafork.capture.pair.culprit import changed_slots, lines_that_set
 from pytest_cudafork.capture.pair.passes import Passes
+from pytest_cudafork.capture.pair.traced_lines import changed_slots, lines_that_set
 from pytest_cudafork.capture.replay.missing import key, missing_nodes
 from pytest_cudafork.capture.state.aliasing import Alias, shared_objects
 from pytest_cudafork.capture.state.snapshot import Change, Entry, How, is_unset, words_of

@@ -14,7 +14,7 @@ import torch
 
 from pytest_cudafork.capture.interface.backend import Capture, GraphBackend, Recording
 from pytest_cudafork.capture.pair.factory import Factory, Pass
-from pytest_cudafork.capture.replay.attempt import capture_graph
+from pytest_cudafork.capture.replay.capture_graph import capture_graph
 from pytest_cudafork.capture.state.aliasing import Allowed
 from pytest_cudafork.capture.state.compare import short
 from pytest_cudafork.capture.state.host_values import host_values

@@ -20,12 +20,12 @@ from pytest_cudafork.capture.interface.backend import (
     GraphBackend,
     GraphNode,
 )
-from pytest_cudafork.capture.replay.program import Program
-from pytest_cudafork.capture.replay.reach import check_devices
+from pytest_cudafork.capture.replay.cleanup import let_go, let_go_if_it_fails, putting_back
+from pytest_cudafork.capture.replay.function_subject import Program
 from pytest_cudafork.capture.replay.rounds import Rounds
 from pytest_cudafork.capture.replay.stimulus import Stimulus, check_callables, name_of, other_floats
-from pytest_cudafork.capture.replay.tidy import let_go, let_go_if_it_fails, putting_back
 from pytest_cudafork.capture.state.compare import Tolerance, short
+from pytest_cudafork.capture.state.reach import check_devices
 from pytest_cudafork.capture.state.written import nothing_compared
 from pytest_cudafork.capture.story.findings import Checks, failure_text
 from pytest_cudafork.errors import GraphUsageError, ReplayDiffersError

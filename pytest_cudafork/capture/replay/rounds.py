@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_cudafork.capture.interface.backend import ReplayFailedError
-from pytest_cudafork.capture.replay.draws import randomness, uninitialized
-from pytest_cudafork.capture.replay.hints import Symptoms, explain
+from pytest_cudafork.capture.replay.extra_checks import randomness, uninitialized
 from pytest_cudafork.capture.replay.stimulus import Poison, Refill, Stimulus, check_rows, rows_of
 from pytest_cudafork.capture.replay.subject import Before, Subject
 from pytest_cudafork.capture.state.compare import (
@@ -25,6 +24,7 @@ from pytest_cudafork.capture.state.compare import (
 )
 from pytest_cudafork.capture.state.tensors import Saved, alias, copies, storage_of
 from pytest_cudafork.capture.story.findings import Checks
+from pytest_cudafork.capture.story.hints import Symptoms, explain
 from pytest_cudafork.errors import CudaForkWarning
 
 
@@ -273,7 +273,7 @@ class Rounds:
     ) -> None:
         graph = self._subject.graph
         symptoms = Symptoms(
-            stimulus,
+            stimulus.kind == "other",
             self._first,
             expected,
             got,

@@ -249,7 +249,7 @@ def test_an_error_is_about_the_capture_or_not(said: str, about: bool) -> None:
 def test_the_watch_sees_each_operator_with_its_line_and_what_it_uses() -> None:
     import torch
 
-    from pytest_cudafork.capture.cuda.observer import Observer
+    from pytest_cudafork.capture.cuda.steps import Observer
 
     x, y, filled, seen = torch.ones(4), torch.zeros(4), torch.ones(4), Observer()
     with seen:
@@ -288,7 +288,7 @@ def test_the_watch_sees_each_operator_with_its_line_and_what_it_uses() -> None:
 def test_the_watch_lets_torch_compile_compile() -> None:
     import torch
 
-    from pytest_cudafork.capture.cuda.observer import Observer
+    from pytest_cudafork.capture.cuda.steps import Observer
 
     graphs: list[Any] = []
 
@@ -306,7 +306,7 @@ def test_the_watch_lets_torch_compile_compile() -> None:
 def test_a_tensor_of_its_own_kind_is_seen_as_what_it_consists_of() -> None:
     import torch
 
-    from pytest_cudafork.capture.cuda.observer import Observer
+    from pytest_cudafork.capture.cuda.steps import Observer
 
     class Wrapped(torch.Tensor):  # type: ignore[misc]
         inner: torch.Tensor
@@ -336,7 +336,7 @@ def test_a_launch_of_triton_is_seen_and_the_patch_is_undone(
 ) -> None:
     import torch
 
-    from pytest_cudafork.capture.cuda.observer import Observer, triton_launches
+    from pytest_cudafork.capture.cuda.steps import Observer, triton_launches
 
     class JITFunction:
         def __init__(self, fn: Any) -> None:
@@ -450,7 +450,7 @@ def test_freed_and_moved_memory_is_found_and_memory_of_others_is_not() -> None:
 def test_the_watch_keeps_no_tensor_alive() -> None:
     import torch
 
-    from pytest_cudafork.capture.cuda.observer import Observer
+    from pytest_cudafork.capture.cuda.steps import Observer
 
     x, seen = torch.ones(4), Observer()
     with seen:

@@ -20,7 +20,7 @@ from pytest_cudafork import GraphUsageError, ReplayDiffersError  # noqa: E402
 from pytest_cudafork import assert_replay_equals_eager as compare  # noqa: E402
 from pytest_cudafork.capture.interface.lines import is_foreign, shown  # noqa: E402
 from pytest_cudafork.capture.pair.capture_pair import capture_pair as check_pair  # noqa: E402
-from pytest_cudafork.capture.replay.tidy import let_go  # noqa: E402
+from pytest_cudafork.capture.replay.cleanup import let_go  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend, SoftwareCapture  # noqa: E402
 
 

@@ -1,7 +1,6 @@
-"""Owns launches of interpreted Triton kernels: recorded as one node each.
+"""Launches of interpreted Triton kernels: each is recorded as one node.
 
-The hooks and the grid of a launch are host code: they run when it is recorded and never again. It
-does not know operators.
+The hooks and the grid of a launch are host code: they run when it is recorded and never again.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_cudafork.capture.software.calls.patches import replaced
+from pytest_cudafork.capture.operators.refusals import Refusals
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.mode import EagerMode, Recorder, RecordingMode
-from pytest_cudafork.capture.software.operators.refusals import Refusals
-from pytest_cudafork.capture.software.steps import resolve
+from pytest_cudafork.capture.software.tape import resolve
+from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["captured", "noted"]
 
@@ -50,7 +49,7 @@ def captured(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
         places, named = mode.places(args), mode.places(kwargs)
         mode.tape.add(lambda: original(plain, *resolve(places), **resolve(named)), node)
 
-    with _met(interpreter.GridExecutor, mode, record), _tuning_refused(refusals, owner):
+    with _launches(interpreter.GridExecutor, mode, record), _tuning_refused(refusals, owner):
         yield
 
 
@@ -67,12 +66,12 @@ def noted(mode: EagerMode) -> Iterator[None]:
         with _paused(mode):
             original(plain, *args, **kwargs)
 
-    with _met(interpreter.GridExecutor, mode, run):
+    with _launches(interpreter.GridExecutor, mode, run):
         yield
 
 
 @contextlib.contextmanager
-def _met(
+def _launches(
     executor: Any,
     mode: RecordingMode,
     act: Callable[[Launch, Any, int, Any, dict[str, Any]], None],
@@ -95,7 +94,8 @@ def _met(
         _note(mode.recorder, args, kwargs, node)
         act(original, plain, node, args, kwargs)
 
-    with replaced(executor, "__call__", launch):
+    with UndoStack() as undo:
+        undo.set(executor, "__call__", launch)
         yield
 
 
@@ -149,7 +149,8 @@ def _tuning_refused(refusals: Refusals, owner: int) -> Iterator[None]:
             "launch it once with these sizes before the capture (a warm-up)",
         )
 
-    with replaced(tuner, "_bench", bench):
+    with UndoStack() as undo:
+        undo.set(tuner, "_bench", bench)
         yield
 
 

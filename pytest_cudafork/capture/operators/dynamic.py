@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_cudafork.capture.software.operators.traits import Traits
+from pytest_cudafork.capture.operators.traits import Traits
 
 __all__ = ["depends_on_values"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pytest_cudafork.capture.interface.operators import reads_shape_only
+from pytest_cudafork.capture.operators.rules import reads_shape_only
 
 __all__ = ["Kind", "Traits", "Written", "traits_of"]
 

@@ -13,18 +13,18 @@ from typing import Any
 import torch
 
 from pytest_cudafork.capture.interface.backend import GraphBackend, Recording
-from pytest_cudafork.capture.replay.attempt import capture_graph
+from pytest_cudafork.capture.replay.capture_graph import capture_graph
+from pytest_cudafork.capture.replay.cleanup import on_another_stream
 from pytest_cudafork.capture.replay.missing import inputs_read_by, missing_nodes
-from pytest_cudafork.capture.replay.reach import (
+from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus
+from pytest_cudafork.capture.replay.subject import Subject
+from pytest_cudafork.capture.state.host_values import host_values, what_changed
+from pytest_cudafork.capture.state.reach import (
     moved,
     reachable_generators,
     reachable_tensors,
     storages,
 )
-from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus
-from pytest_cudafork.capture.replay.subject import Subject
-from pytest_cudafork.capture.replay.tidy import on_another_stream
-from pytest_cudafork.capture.state.host_values import host_values, what_changed
 from pytest_cudafork.capture.state.state_tree import closure_of
 from pytest_cudafork.capture.state.tensors import Saved, tensors_in
 from pytest_cudafork.capture.state.written import has_tensors, refuse_lazy, written_by
@@ -135,7 +135,7 @@ class Program(Subject):
     def reachable(self) -> dict[str, torch.Tensor]:
         """The tensors that the function carries."""
         inputs = self.inputs()
-        found = reachable_tensors(self._fn, inputs.values(), self._checks)
+        found = reachable_tensors(self._fn, inputs.values(), self._checks.note)
         beside = {path: tensor for path, tensor in self.written.items() if path not in inputs}
         return {**beside, **found}
 

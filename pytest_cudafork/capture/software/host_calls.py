@@ -1,6 +1,7 @@
-"""Owns the refusal of calls that reach the host without an operator: tolist, numpy, print, ...
+"""Refuses calls that reach the host without an operator: tolist, numpy, print, optimizers, ...
 
-It replaces attributes of torch for the length of a capture. It does not know the dispatch mode.
+No dispatch mode sees them. Attributes of torch are replaced for the length of a capture; what other
+threads call does what it always does.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from pytest_cudafork.capture.interface.lines import is_library
-from pytest_cudafork.capture.software.calls.patches import replaced
-from pytest_cudafork.capture.software.memory import Memories, text_of
-from pytest_cudafork.capture.software.operators.refusals import (
+from pytest_cudafork.capture.operators.refusals import (
     CHECKPOINT,
     SPLIT_WHY,
     Refusals,
     runs_in,
 )
+from pytest_cudafork.capture.software.memory import Memories, text_of
+from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["HostCalls"]
 
@@ -41,6 +43,8 @@ _READS = {
 _HIGHER_ORDER = "torch._higher_order_ops"
 _BRINGS = ("from_numpy", "frombuffer")
 _SEEDS = ("manual_seed", "seed", "set_rng_state")
+# The name differs from release to release; 2.9 and later have both.
+_OPTIMIZER_CHECKS = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
 _CPU = re.compile(r"""["']cpu\b""")
 
 
@@ -55,21 +59,24 @@ class HostCalls:
     @contextlib.contextmanager
     def refused(self) -> Iterator[None]:
         """For the length of a ``with``."""
-        with contextlib.ExitStack() as undo:
+        with UndoStack() as undo:
             for name, call in _READS.items():
-                undo.enter_context(replaced(Tensor, name, self._reading(name, call)))
-            undo.enter_context(replaced(Tensor, "to", self._to()))
-            undo.enter_context(replaced(Tensor, "new_tensor", self._new_tensor()))
+                undo.set(Tensor, name, self._reading(name, call))
+            undo.set(Tensor, "to", self._to())
+            undo.set(Tensor, "new_tensor", self._new_tensor())
             for where in (torch, Tensor):
-                undo.enter_context(replaced(where, "tensor_split", self._split(where)))
+                undo.set(where, "tensor_split", self._split(where))
             for name in _BRINGS:
-                undo.enter_context(replaced(torch, name, self._bringing(name)))
-            undo.enter_context(replaced(torch, "tensor", self._tensor()))
-            undo.enter_context(replaced(torch, "as_tensor", self._as_tensor("as_tensor")))
-            undo.enter_context(replaced(torch, "asarray", self._as_tensor("asarray")))
+                undo.set(torch, name, self._bringing(name))
+            undo.set(torch, "tensor", self._tensor())
+            undo.set(torch, "as_tensor", self._as_tensor("as_tensor"))
+            undo.set(torch, "asarray", self._as_tensor("asarray"))
             for module in (torch, torch.random):
                 for name in _SEEDS:
-                    undo.enter_context(replaced(module, name, self._seeding(module, name)))
+                    undo.set(module, name, self._seeding(module, name))
+            for name in _OPTIMIZER_CHECKS:
+                if hasattr(Optimizer, name):
+                    undo.set(Optimizer, name, self._optimizer_check())
             yield
 
     def _elsewhere(self) -> bool:
@@ -208,6 +215,25 @@ class HostCalls:
             )
 
         return seed
+
+    def _optimizer_check(self) -> Any:
+        """Refuse steps as torch does in a CUDA graph; without a GPU it does not ask."""
+
+        def check(optimizer: Any) -> None:
+            capturable = all(group.get("capturable", True) for group in optimizer.param_groups)
+            if not capturable and not self._elsewhere():
+                self._refusals.refuse(
+                    f"the step of {type(optimizer).__name__} at {{where}} cannot be captured: it "
+                    "is made with capturable=False",
+                    "its step counter is a number of the host, which a graph would keep from the "
+                    "capture; torch raises a RuntimeError here on CUDA",
+                    "make it with capturable=True; and with fused=True (Adam, AdamW), as torch "
+                    "takes capturable=True without it on a GPU only. For other optimizers use the "
+                    "backend 'cuda'",
+                    check="capture-failed",
+                )
+
+        return check
 
 
 def _device_in(args: Any, kwargs: dict[str, Any]) -> Any:

@@ -6,7 +6,7 @@ It does not know what the function does with them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,22 +14,24 @@ import torch
 from pytest_cudafork.capture.interface.backend import MemoryUse
 from pytest_cudafork.capture.state.state_tree import TooManyObjectsError, closure_of, walk
 from pytest_cudafork.capture.state.tensors import devices_of, place_of, storage_of, tensors_in
-from pytest_cudafork.capture.story.findings import Checks
 from pytest_cudafork.errors import GraphUsageError
 
 
 def reachable_tensors(
-    fn: Any, but: Iterable[torch.Tensor] = (), checks: Checks | None = None
+    fn: Any, but: Iterable[torch.Tensor] = (), note: Callable[[str], object] | None = None
 ) -> dict[str, torch.Tensor]:
-    """Return the tensors that a callable carries, without those that share memory with ``but``."""
+    """Return the tensors that a callable carries, without those that share memory with ``but``.
+
+    Below what holds too many objects none are looked for; ``note`` is called with words on that.
+    """
     known = {storage_of(tensor) for tensor in but}
     found: dict[str, torch.Tensor] = {}
     for name, value in closure_of(fn).items():
         try:
             tensors = tensors_in(value, name)
         except TooManyObjectsError as error:
-            if checks is not None:
-                checks.note(f"tensors below {name} were not looked for: {error}")
+            if note is not None:
+                note(f"tensors below {name} were not looked for: {error}")
             continue
         for path, tensor in tensors.items():
             if storage_of(tensor) not in known:
@@ -42,11 +44,10 @@ def reachable_generators(fn: Any) -> list[torch.Generator]:
     found: list[torch.Generator] = []
     for name, value in closure_of(fn).items():
         with contextlib.suppress(TooManyObjectsError):
-            found += [one.value for one in walk(value, name) if isinstance(one.value, _GENERATOR)]
+            found += [
+                one.value for one in walk(value, name) if isinstance(one.value, torch.Generator)
+            ]
     return found
-
-
-_GENERATOR = torch.Generator
 
 
 def moved(

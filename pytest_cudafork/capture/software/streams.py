@@ -1,6 +1,6 @@
-"""Owns calls of ``torch.cuda`` that order work in time: streams, events and waiting for them.
+"""Calls of ``torch.cuda`` that order work in time: streams, events and waiting for them.
 
-The software graph has none of them. A capture refuses them; a recorded run does without.
+The software graph has none of them. A capture refuses them; in a recorded run they do nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from pytest_cudafork.capture.software.calls.patches import replaced
-from pytest_cudafork.capture.software.operators.refusals import Refusals
+from pytest_cudafork.capture.operators.refusals import Refusals
+from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["ignored", "refused"]
 
@@ -75,21 +75,22 @@ def refused(refusals: Refusals) -> Iterator[None]:
             check="capture-failed",
         )
 
-    with _replaced(wait, stream), replaced(torch.cuda, _ASKS, lambda: True):
+    with _replaced(wait, stream), UndoStack() as undo:
+        undo.set(torch.cuda, _ASKS, lambda: True)
         yield
 
 
 @contextlib.contextmanager
 def _replaced(wait: Callable[[str], Any], stream: Callable[[str], Any]) -> Iterator[None]:
     owner = threading.get_ident()
-    with contextlib.ExitStack() as undo:
+    with UndoStack() as undo:
         for names, instead in ((_WAITS, wait), (_STREAMS, stream)):
             for module, name in names:
                 where = getattr(torch, module, None)
                 if hasattr(where, name):
                     call = f"torch.{module}.{name}"
                     new = _in_thread(owner, getattr(where, name), functools.partial(instead, call))
-                    undo.enter_context(replaced(where, name, new))
+                    undo.set(where, name, new)
         yield
 
 

@@ -12,17 +12,17 @@ import torch
 
 from pytest_cudafork.capture.interface.backend import Recording
 from pytest_cudafork.capture.pair.passes import Passes
-from pytest_cudafork.capture.replay.reach import (
+from pytest_cudafork.capture.replay.cleanup import on_another_stream
+from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus, takes_argument
+from pytest_cudafork.capture.replay.subject import Subject
+from pytest_cudafork.capture.state.aliasing import shared_memory
+from pytest_cudafork.capture.state.host_values import what_changed
+from pytest_cudafork.capture.state.reach import (
     moved,
     reachable_generators,
     reachable_tensors,
     storages,
 )
-from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus, takes_argument
-from pytest_cudafork.capture.replay.subject import Subject
-from pytest_cudafork.capture.replay.tidy import on_another_stream
-from pytest_cudafork.capture.state.aliasing import shared_memory
-from pytest_cudafork.capture.state.host_values import what_changed
 from pytest_cudafork.capture.state.tensors import storage_of, tensors_in
 from pytest_cudafork.capture.state.written import has_tensors, written_by
 from pytest_cudafork.capture.story.findings import Checks
@@ -105,8 +105,8 @@ class PairSubject(Subject):
         common = shared_memory(passes.after_capture, passes.after)
         private = [tensor for path, tensor in own.items() if path not in common]
         known = [*self.inputs().values(), *private]
-        found = reachable_tensors(passes.captured.forward, known, self._checks)
-        found.update(reachable_tensors(passes.factory.create, known, self._checks))
+        found = reachable_tensors(passes.captured.forward, known, self._checks.note)
+        found.update(reachable_tensors(passes.factory.create, known, self._checks.note))
         inputs = {storage_of(tensor) for tensor in self.inputs().values()}
         for path, tensor in self.written.items():
             if path not in own and storage_of(tensor) not in inputs:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_cudafork.capture.software.operators.traits import Traits
+from pytest_cudafork.capture.operators.traits import Traits
 
 __all__ = ["NotDenseError", "Shapes", "Spec", "Specs", "map_tensors", "signature"]
 

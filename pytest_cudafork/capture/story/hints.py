@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_cudafork.capture.interface.backend import GraphNode
-from pytest_cudafork.capture.replay.stimulus import Stimulus
 from pytest_cudafork.capture.state.compare import Difference, Tolerance, difference
 
 
 class Symptoms(NamedTuple):
     """What is known beside the difference itself."""
 
-    stimulus: Stimulus
+    other_work_ran: bool  # since the capture, right before this replay
     first: Mapping[str, Any] | None  # what eager computed in the first round
     expected: Any
     got: Any
@@ -104,7 +103,7 @@ def _looks_like(one: Difference, seen: Symptoms) -> tuple[str, str]:
             "reads memory that nobody fills, or does not write all of its output",
             "look for an initialization that ran in the warm-up only, and for torch.empty",
         )
-    if seen.stimulus.kind == "other":
+    if seen.other_work_ran:
         return (
             "it looks like memory that is shared: it was right before the other work ran, which "
             "overwrote or moved what this graph uses",

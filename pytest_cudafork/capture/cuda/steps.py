@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_cudafork.capture.cuda.memory import Storages
 from pytest_cudafork.capture.cuda.tuning import is_tuning
 from pytest_cudafork.capture.interface.lines import line_in_thread, line_of
-from pytest_cudafork.capture.interface.operators import reads_shape_only
+from pytest_cudafork.capture.operators.rules import reads_shape_only
 
 _ALLOCATES_ONLY = ("aten.empty", "aten.new_empty", "aten.lift_fresh", "aten.resize_")
 
