@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from sample_engine.batch import StepResult
+from sample_engine.batch.limits import SchedulerLimits
+from sample_engine.batch.outputs import CoreOutput
+from sample_engine.batch.request import Request, SamplingParams
+from sample_engine.batch.scheduled_batch import StepResult
 from sample_engine.config import EngineConfig
 from sample_engine.errors import EngineDeadError, PromptError
 from sample_engine.graphs.execution import GraphExecution
-from sample_engine.limits import SchedulerLimits
 from sample_engine.model_runner import ModelRunner
-from sample_engine.outputs import CoreOutput
-from sample_engine.request import Request, SamplingParams
 from sample_engine.scheduler import Scheduler
 
 __all__ = ["EngineCore"]

@@ -14,26 +14,26 @@ import torch
 
 from sample_engine.attention.interface import CommonAttentionMetadata
 from sample_engine.attention.registry import choose
-from sample_engine.batch import ScheduledBatch, ScheduledRequest, StepResult
+from sample_engine.batch.draft_state import DraftState
+from sample_engine.batch.input_batch import InputBatch
+from sample_engine.batch.model_input import ModelInput
+from sample_engine.batch.request import Request, RequestStatus, SamplingParams
+from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest, StepResult
+from sample_engine.batch.token_readout import TokenReadout
 from sample_engine.config import CUDAGraphMode, EngineConfig
+from sample_engine.device.resolve import resolve
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.graphs.execution import GraphExecution, execution_for
+from sample_engine.graphs.model_graphs import ModelGraphs
 from sample_engine.graphs.piecewise import AttendInto
 from sample_engine.graphs.support import allowed_mode
-from sample_engine.graphs.target import ModelGraphs
-from sample_engine.input_batch import InputBatch
 from sample_engine.kv_cache.block_pool import NULL_BLOCK
 from sample_engine.kv_cache.memory import allocate_caches, num_blocks_on_cpu, num_blocks_on_gpu
 from sample_engine.model.loading import load_model, read_config
-from sample_engine.model_input import ModelInput
-from sample_engine.request import Request, RequestStatus, SamplingParams
-from sample_engine.resolve import resolve
 from sample_engine.sampling import sample
-from sample_engine.speculate.draft_state import DraftState
 from sample_engine.speculate.interface import Speculator
 from sample_engine.speculate.registry import SpeculatorParts, make_speculator
 from sample_engine.speculate.step import finish_step
-from sample_engine.token_readout import TokenReadout
 
 __all__ = ["ForwardOutput", "ModelRunner"]
 

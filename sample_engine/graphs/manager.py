@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from sample_engine.config import CUDAGraphMode
+from sample_engine.frontend.progress import step_bar
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor, capture_order, dispatch
 from sample_engine.graphs.execution import CapturedGraph, GraphCaptureError, GraphExecution
 from sample_engine.graphs.state import AttentionState, AttentionStatePair, CreateForwardFn
-from sample_engine.progress import step_bar
 
 __all__ = ["CudaGraphManager", "GraphSet"]
 

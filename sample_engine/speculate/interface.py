@@ -27,8 +27,8 @@ from sample_engine.attention.interface import CommonAttentionMetadata
 
 if TYPE_CHECKING:  # they import this module
     from sample_engine.graphs.descriptor import BatchExecutionDescriptor
+    from sample_engine.graphs.model_graphs import ModelGraphs
     from sample_engine.graphs.state import AttentionStatePair
-    from sample_engine.graphs.target import ModelGraphs
 
 __all__ = ["Drafts", "RequestSampling", "Speculator", "SpeculatorState", "Unverified", "Verdict"]
 

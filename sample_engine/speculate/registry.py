@@ -24,7 +24,7 @@ __all__ = ["SpeculatorParts", "make_speculator", "speculator_names"]
 
 _SPECULATORS: Mapping[str, str] = MappingProxyType(
     {
-        "eagle": "sample_engine.speculate.eagle",
+        "eagle": "sample_engine.speculate.eagle.speculator",
         "ngram": "sample_engine.speculate.ngram",
     }
 )

@@ -20,12 +20,12 @@ from typing import Any, NoReturn
 
 import pytest
 
+from sample_engine.batch.outputs import CoreOutput
+from sample_engine.batch.request import FinishReason, SamplingParams
 from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.errors import ConfigError, PromptError
-from sample_engine.outputs import CoreOutput
 from sample_engine.process.client import CoreClient, ProcessClient
 from sample_engine.process.start_method import StartDecision
-from sample_engine.request import FinishReason, SamplingParams
 
 PROJECT = Path(__file__).resolve().parents[2]
 METHODS = [WorkerMethod.FORK, WorkerMethod.SPAWN, WorkerMethod.FORKSERVER]

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
+from sample_engine.batch.request import SamplingParams
 from sample_engine.engine_core import EngineCore
-from sample_engine.request import SamplingParams
 from sample_engine.speculate.interface import Drafts, Speculator, SpeculatorState
-from sample_engine.training.corpus import load_corpus
 from tests.engine.support import VOCAB, make_core
+from tools.training.corpus import load_corpus
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1}
 EAGLE = {"method": "eagle", "num_speculative_tokens": 3}

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
+from sample_engine.batch.outputs import CoreOutput
+from sample_engine.batch.request import SamplingParams
 from sample_engine.config import EngineConfig
 from sample_engine.engine_core import EngineCore
 from sample_engine.model import checkpoint
 from sample_engine.model.llama import Llama
 from sample_engine.model.loading import load_eagle_head, load_model
-from sample_engine.outputs import CoreOutput
-from sample_engine.request import SamplingParams
 from sample_engine.sampling import SamplingTensors, noise_keys, sample, seed_keys
 
 VOCAB = 97

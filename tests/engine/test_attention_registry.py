@@ -85,7 +85,7 @@ def test_triton_asks_what_the_gpu_can_do(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], wanted: str | None
 ) -> None:
     pytest.importorskip("triton")
-    monkeypatch.setattr("sample_engine.platform.device_capability", lambda index: capability)
+    monkeypatch.setattr("sample_engine.device.platform.device_capability", lambda index: capability)
     reason = backend_class("triton").why_not(ON_GPU)
     assert (reason is None) if wanted is None else (reason is not None and wanted in reason)
 

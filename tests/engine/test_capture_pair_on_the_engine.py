@@ -11,7 +11,7 @@ import torch
 from sample_engine.config import CUDAGraphMode
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.graphs.execution import CapturedElsewhere
-from sample_engine.graphs.target import ModelGraphs
+from sample_engine.graphs.model_graphs import ModelGraphs
 from sample_engine.model_runner import ModelRunner
 from tests.engine.support import config_of, model_folder
 

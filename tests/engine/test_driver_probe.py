@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sample_engine.process.driver_probe import DriverState, Evidence, judge, probe_driver
+from sample_engine.device.driver_probe import DriverState, Evidence, judge, probe_driver
 
 INITIALIZED, NOT_INITIALIZED, UNKNOWN = DriverState
 
@@ -53,7 +53,7 @@ def run(code: str, library: Path, **environment: str) -> list[str]:
     """Run code in an interpreter of its own, with ``driver`` loaded; return what it prints."""
     head = f"""
     import ctypes, os
-    from sample_engine.process.driver_probe import probe_driver
+    from sample_engine.device.driver_probe import probe_driver
     driver = ctypes.CDLL({str(library / "libcuda.so.1")!r})
     """
     done = subprocess.run(
@@ -116,7 +116,7 @@ def test_each_answer_of_the_driver_has_its_meaning(
 
 
 def test_a_process_without_a_driver_is_not_initialized(tmp_path: Path) -> None:
-    code = "from sample_engine.process.driver_probe import probe_driver as p; print(*p())"
+    code = "from sample_engine.device.driver_probe import probe_driver as p; print(*p())"
     done = subprocess.run(
         [sys.executable, "-S", "-c", code],
         env={"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -130,7 +130,7 @@ def test_a_process_without_a_driver_is_not_initialized(tmp_path: Path) -> None:
 def test_the_probe_imports_neither_torch_nor_the_plugin() -> None:
     code = """
     import sys
-    from sample_engine.process.driver_probe import probe_driver
+    from sample_engine.device.driver_probe import probe_driver
     probe_driver()
     print(*(name for name in ("torch", "pytest_cudafork", "pynvml") if name in sys.modules))
     """

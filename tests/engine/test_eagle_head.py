@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sample_engine.model.eagle import EagleConfig, EagleHead
+from sample_engine.model.eagle_head import EagleConfig, EagleHead
 from sample_engine.model.llama import Llama
-from sample_engine.training.acceptance import acceptances, walk
-from sample_engine.training.generate import continued
-from sample_engine.training.unroll import Guesses, draft_loss, expected_tokens, guess
 from tests.engine.model_support import SMALL, packed_attend, random_llama
+from tools.training.acceptance import acceptances, walk
+from tools.training.generate import continued
+from tools.training.unroll import Guesses, draft_loss, expected_tokens, guess
 
 CONFIG = EagleConfig.for_target(SMALL, intermediate_size=32)
 

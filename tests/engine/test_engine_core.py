@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sample_engine.request import SamplingParams
+from sample_engine.batch.request import SamplingParams
 from tests.engine.support import (
     COUNT,
     GREEDY,

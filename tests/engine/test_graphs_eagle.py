@@ -10,9 +10,12 @@ import torch
 
 from sample_engine.config import CUDAGraphMode
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
-from sample_engine.graphs.eagle import DecodeEagleCudaGraphManager, PrefillEagleCudaGraphManager
 from sample_engine.graphs.manager import CudaGraphManager
 from sample_engine.graphs.state import AttentionState, AttentionStatePair
+from sample_engine.speculate.eagle.cudagraph import (
+    DecodeEagleCudaGraphManager,
+    PrefillEagleCudaGraphManager,
+)
 from tests.engine.graph_support import SoftwareExecution
 from tests.engine.test_graphs_manager import LARGE, PIECES, SMALL, Factory
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from sample_engine.batch.request import SamplingParams
 from sample_engine.config import CUDAGraphMode
 from sample_engine.engine_core import EngineCore
 from sample_engine.errors import ConfigError
-from sample_engine.request import SamplingParams
 from tests.engine.graph_support import SoftwareExecution
 from tests.engine.support import GREEDY, PROMPTS, SAMPLED, config_of, generate, model_folder, run
 

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from sample_engine.attention.interface import CommonAttentionMetadata
+from sample_engine.batch.request import SamplingParams
 from sample_engine.config import CUDAGraphMode
 from sample_engine.engine_core import EngineCore
 from sample_engine.graphs.execution import CudaGraphExecution, GraphCaptureError
 from sample_engine.model_runner import ModelRunner
-from sample_engine.request import SamplingParams
 from tests.engine.speculate_support import EAGLE, NGRAM
 from tests.engine.support import (
     GREEDY,

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
+from sample_engine.batch.request import SamplingParams
 from sample_engine.config import CUDAGraphMode
 from sample_engine.engine_core import EngineCore
-from sample_engine.graphs.draft_head import DraftHeadGraphs
-from sample_engine.request import SamplingParams
-from sample_engine.speculate.eagle import EagleSpeculator
+from sample_engine.speculate.eagle.draft_head import DraftHeadGraphs
+from sample_engine.speculate.eagle.speculator import EagleSpeculator
 from tests.engine.graph_support import SoftwareExecution
 from tests.engine.speculate_support import EAGLE, NGRAM, Oracle
 from tests.engine.support import (

@@ -12,13 +12,13 @@ import torch
 from sample_engine.attention.interface import AttentionBackend, CommonAttentionMetadata
 from sample_engine.attention.lazy_plan import LazyPlanBackend
 from sample_engine.attention.reference import ReferenceBackend
-from sample_engine.batch import ScheduledBatch, ScheduledRequest
+from sample_engine.batch.request import Request, RequestStatus, SamplingParams
+from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest
 from sample_engine.config import CUDAGraphMode
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
+from sample_engine.graphs.model_graphs import ModelGraphs
 from sample_engine.graphs.piecewise import AttendInto
-from sample_engine.graphs.target import ModelGraphs
 from sample_engine.model_runner import ModelRunner
-from sample_engine.request import Request, RequestStatus, SamplingParams
 from tests.engine.attention_support import Shape, batch_of, error, run
 from tests.engine.graph_support import SoftwareExecution, poison
 from tests.engine.support import MODEL_LEN, VOCAB, config_of, model_folder

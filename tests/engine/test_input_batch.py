@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from sample_engine.attention.interface import PAD_SLOT_ID
-from sample_engine.batch import ScheduledBatch, ScheduledRequest
-from sample_engine.input_batch import InputBatch
-from sample_engine.model_input import ModelInput
-from sample_engine.request import Request, RequestStatus, SamplingParams
+from sample_engine.batch.input_batch import InputBatch
+from sample_engine.batch.model_input import ModelInput
+from sample_engine.batch.request import Request, RequestStatus, SamplingParams
+from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest
 from sample_engine.sampling import noise_keys, seed_keys
 from sample_engine.scheduler import Scheduler
 from tests.engine.scheduler_support import VOCAB, FakeModel, limits

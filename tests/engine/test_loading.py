@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from sample_engine.errors import ConfigError, WeightsError
 from sample_engine.model import checkpoint
 from sample_engine.model.config import LlamaConfig
-from sample_engine.model.eagle import EagleConfig, EagleHead
+from sample_engine.model.eagle_head import EagleConfig, EagleHead
 from sample_engine.model.llama import Llama
 from sample_engine.model.loading import load_eagle_head, load_model, read_config
 from tests.engine.model_support import SMALL, random_llama

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from sample_engine.outputs import CoreOutput
+from sample_engine.batch.outputs import CoreOutput
+from sample_engine.batch.request import FinishReason, SamplingParams
 from sample_engine.process.messages import (
     PROTOCOL,
     Abort,
@@ -27,7 +28,6 @@ from sample_engine.process.messages import (
     decode_to_front_end,
     encode,
 )
-from sample_engine.request import FinishReason, SamplingParams
 
 TEXT = st.text(max_size=20)
 NUMBERS = st.integers(0, 2**63 - 1)

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from sample_engine.attention.interface import AttentionSpec
-from sample_engine.batch import ScheduledBatch, ScheduledRequest
+from sample_engine.batch.request import Request, RequestStatus, SamplingParams
+from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest
 from sample_engine.config import EngineConfig
 from sample_engine.errors import ConfigError
 from sample_engine.kv_cache.memory import (
@@ -19,7 +20,6 @@ from sample_engine.kv_cache.memory import (
     num_blocks_on_gpu,
 )
 from sample_engine.model_runner import ModelRunner
-from sample_engine.request import Request, RequestStatus, SamplingParams
 from tests.engine.support import (
     MODEL_LEN,
     VOCAB,

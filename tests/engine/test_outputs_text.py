@@ -7,10 +7,10 @@ import itertools
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sample_engine.model.tokenizer import ByteTokenizer
-from sample_engine.outputs import CoreOutput
-from sample_engine.outputs_text import RequestText, StopText
-from sample_engine.request import FinishReason
+from sample_engine.batch.outputs import CoreOutput
+from sample_engine.batch.request import FinishReason
+from sample_engine.frontend.detokenizer import RequestText, StopText
+from sample_engine.tokenizers.byte_tokenizer import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
 LENGTH, STOP = FinishReason.LENGTH, FinishReason.STOP

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_cudafork.observe.driver import native_libs
-from sample_engine import platform
+from sample_engine.device import platform
+from sample_engine.device.platform import Gpu, Gpus, parse_smi, visible_gpus
 from sample_engine.errors import ConfigError
-from sample_engine.platform import Gpu, Gpus, parse_smi, visible_gpus
 
 H200 = [Gpu(n, f"GPU-{n}{n}aa-bb", "NVIDIA H200", (9, 0), 141 << 30) for n in range(4)]
 MIG = [
@@ -100,9 +100,9 @@ PHANTOM = """
 from pytest_cudafork.observe.driver import phantom
 phantom.install("sm_90x2")
 import ctypes, json
-from sample_engine import platform as p
+from sample_engine.device import platform as p
 from sample_engine.errors import ConfigError
-from sample_engine.process.driver_probe import probe_driver
+from sample_engine.device.driver_probe import probe_driver
 try:
     p.device_name(2)
 except ConfigError as error:
@@ -338,7 +338,7 @@ def test_any_answer_of_nvidia_smi_is_read_without_an_error(query: str, listing: 
 def test_the_platform_needs_no_torch() -> None:
     code = """
     import sys
-    from sample_engine import platform
+    from sample_engine.device import platform
     platform.gpu_count()
     print("torch" in sys.modules)
     """

@@ -13,9 +13,9 @@ import pytest
 import sample_engine
 from sample_engine import errors
 from sample_engine.__main__ import _parser
+from sample_engine.batch.request import FinishReason, RequestOutput, SamplingParams
 from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.llm import LLM
-from sample_engine.request import FinishReason, RequestOutput, SamplingParams
 from tests.engine.process_support import Script
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from sample_engine.request import FinishReason, RequestStatus, SamplingParams
+from sample_engine.batch.request import FinishReason, RequestStatus, SamplingParams
 from tests.engine.scheduler_support import (
     EOS,
     VOCAB,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sample_engine.batch import StepResult
+from sample_engine.batch.request import FinishReason
+from sample_engine.batch.scheduled_batch import StepResult
 from sample_engine.errors import PromptError
-from sample_engine.request import FinishReason
 from tests.engine.scheduler_support import EOS, Harness, limits, text
 
 

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from sample_engine.attention.interface import AttentionSpec
+from sample_engine.batch.request import SamplingParams
 from sample_engine.config import EngineConfig
 from sample_engine.errors import ConfigError, PromptError
 from sample_engine.kv_cache.memory import allocate_caches
-from sample_engine.request import SamplingParams
 
 SEED = "must be a whole number from -2^63 to 2^64 - 1, or None"
 STOP = "must be a str or several, none of them empty, each with UTF-8"

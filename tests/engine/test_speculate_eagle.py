@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from sample_engine.batch import ScheduledBatch, StepResult
+from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.scheduled_batch import ScheduledBatch, StepResult
 from sample_engine.engine_core import EngineCore
 from sample_engine.model.loading import load_eagle_head, load_model
-from sample_engine.request import SamplingParams
-from sample_engine.speculate.eagle import EagleSpeculator
-from sample_engine.training.unroll import guess
+from sample_engine.speculate.eagle.speculator import EagleSpeculator
 from tests.engine.speculate_support import EAGLE, held_out_prompts, sampled, tiny_core
 from tests.engine.support import generate, run
+from tools.training.unroll import guess
 
 GREEDY = SamplingParams(max_tokens=48, ignore_eos=True)
 PROMPTS = held_out_prompts(6, 96)

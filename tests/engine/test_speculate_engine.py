@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from sample_engine.batch.request import SamplingParams
 from sample_engine.engine_core import EngineCore
-from sample_engine.request import SamplingParams
 from tests.engine.speculate_support import EAGLE, NGRAM, Oracle, oracle_core
 from tests.engine.support import (
     COUNT,

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sample_engine.batch import ScheduledBatch, StepResult
+from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.scheduled_batch import ScheduledBatch, StepResult
 from sample_engine.engine_core import EngineCore
-from sample_engine.request import SamplingParams
 from sample_engine.speculate import step
 from tests.engine.speculate_support import EAGLE, NGRAM
 from tests.engine.support import (

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sample_engine.config import EngineConfig, WorkerMethod
+from sample_engine.device.driver_probe import DriverAnswer, DriverState
 from sample_engine.errors import ConfigError
 from sample_engine.process import start_method
-from sample_engine.process.driver_probe import DriverAnswer, DriverState
 from sample_engine.process.start_method import (
     METHOD_ENV,
     ProcessFacts,
@@ -232,7 +232,7 @@ def test_a_warning_is_seen_by_a_program_that_sets_up_no_logging() -> None:
     code = """
     from sample_engine.config import EngineConfig, WorkerMethod
     from sample_engine.process import start_method
-    from sample_engine.process.driver_probe import DriverAnswer, DriverState
+    from sample_engine.device.driver_probe import DriverAnswer, DriverState
     start_method.probe_driver = lambda: DriverAnswer(DriverState.INITIALIZED, "it is")
     start_method.choose_start_method(EngineConfig(worker_method=WorkerMethod.FORK, device="cpu"))
     """

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sample_engine.errors import PromptError
-from sample_engine.model.tokenizer import ByteTokenizer
+from sample_engine.tokenizers.byte_tokenizer import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
 

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from sample_engine.errors import ConfigError, EngineError
 from sample_engine.model.llama import Llama
-from sample_engine.training import evaluate, loop, train_eagle
-from sample_engine.training import train as train_module
-from sample_engine.training.corpus import Corpus, Windows, load_corpus, split_of
-from sample_engine.training.generate import continued
-from sample_engine.training.measure import bits_per_byte
-from sample_engine.training.optimizer import Optimizer, OptimizerSettings, orthogonalized
 from tests.engine.model_support import SMALL, packed_attend, plain_llama, random_llama
+from tools.training import evaluate, loop, train_eagle
+from tools.training import train as train_module
+from tools.training.corpus import Corpus, Windows, load_corpus, split_of
+from tools.training.generate import continued
+from tools.training.measure import bits_per_byte
+from tools.training.optimizer import Optimizer, OptimizerSettings, orthogonalized
 
 
 @pytest.fixture
@@ -463,7 +463,7 @@ def test_a_card_without_its_trainings_is_refused(tmp_path: Path) -> None:
 
 def test_nothing_of_the_engine_imports_the_training() -> None:
     script = (
-        "import sys, sample_engine.model.loading; "
+        "import sys, sample_engine.model.loading, sample_engine.engine_core, sample_engine.llm; "
         "print([name for name in sys.modules if 'training' in name])"
     )
 
@@ -471,4 +471,5 @@ def test_nothing_of_the_engine_imports_the_training() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
 
+    assert "tools" not in done.stdout
     assert "sample_engine" not in done.stdout

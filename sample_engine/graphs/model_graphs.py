@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from sample_engine.attention.interface import AttentionSpec, CommonAttentionMetadata
+from sample_engine.batch.input_batch import InputBatch
 from sample_engine.config import CUDAGraphMode
 from sample_engine.graphs.buffers import OutputBuffers, PieceBuffers
 from sample_engine.graphs.descriptor import (
@@ -30,7 +31,6 @@ from sample_engine.graphs.state import (
     CreateForwardFn,
     ForwardFn,
 )
-from sample_engine.input_batch import InputBatch
 from sample_engine.model.llama import Llama
 
 __all__ = ["ForwardPass", "ModelGraphs"]

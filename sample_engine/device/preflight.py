@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sample_engine import platform
 from sample_engine.config import EngineConfig
+from sample_engine.device import platform
 from sample_engine.errors import ConfigError
 from sample_engine.model.config import LlamaConfig
 from sample_engine.model.config_file import read_config

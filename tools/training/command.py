@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from sample_engine.training import loop
+from tools.training import loop
 
 __all__ = ["budget_of", "machine", "parser", "write_facts"]
 
 
 def parser(name: str, minutes: float) -> argparse.ArgumentParser:
     """Return a parser with the options that every training has; ``minutes`` is the default."""
-    made = argparse.ArgumentParser(prog=f"python -m sample_engine.training.{name}")
+    made = argparse.ArgumentParser(prog=f"python -m tools.training.{name}")
     made.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1")
     made.add_argument("--minutes", type=float, default=minutes, help="all, compiling included")
     made.add_argument("--steps", type=int, help="train this many steps, whatever time it takes")

@@ -20,14 +20,14 @@ import numpy.typing as npt
 import torch
 
 from sample_engine.attention.interface import PAD_SLOT_ID
-from sample_engine.batch import ScheduledBatch, ScheduledRequest
-from sample_engine.input_buffers import InputBuffers
+from sample_engine.batch.block_tables import BlockTables
+from sample_engine.batch.draft_state import DraftState
+from sample_engine.batch.input_buffers import InputBuffers
+from sample_engine.batch.model_input import ModelInput, common_of
+from sample_engine.batch.request import Request, RequestStatus
+from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest
 from sample_engine.kv_cache.block_pool import NULL_BLOCK
-from sample_engine.kv_cache.block_tables import BlockTables
-from sample_engine.model_input import ModelInput, common_of
-from sample_engine.request import Request, RequestStatus
 from sample_engine.sampling import SamplingTensors, noise_keys, seed_keys
-from sample_engine.speculate.draft_state import DraftState
 
 __all__ = ["InputBatch"]
 

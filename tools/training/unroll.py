@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sample_engine.model.eagle import EagleHead
+from sample_engine.model.eagle_head import EagleHead
 from sample_engine.model.llama import Llama
-from sample_engine.training.attention import UnrolledAttend, causal_windows, window_positions
+from tools.training.attention import UnrolledAttend, causal_windows, window_positions
 
 __all__ = ["Guesses", "draft_loss", "expected_tokens", "guess"]
 

@@ -1,4 +1,4 @@
-"""Trains the tiny model: ``python -m sample_engine.training.train --minutes 4 --out FOLDER``.
+"""Trains the tiny model: ``python -m tools.training.train --minutes 4 --out FOLDER``.
 
 It writes ``config.json``, ``model.safetensors`` and ``train.json`` (what was done) to the folder.
 It knows nothing of the draft head, which ``train_eagle`` trains on the finished model.
@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from sample_engine.model import checkpoint
 from sample_engine.model.llama import DecoderLayer, Llama
 from sample_engine.model.loading import TINY_FOLDER, read_config
-from sample_engine.training import command, loop
-from sample_engine.training.attention import causal_windows, window_positions
-from sample_engine.training.corpus import Corpus, Windows, load_corpus
-from sample_engine.training.measure import bits_per_byte
-from sample_engine.training.optimizer import Optimizer, OptimizerSettings
+from tools.training import command, loop
+from tools.training.attention import causal_windows, window_positions
+from tools.training.corpus import Corpus, Windows, load_corpus
+from tools.training.measure import bits_per_byte
+from tools.training.optimizer import Optimizer, OptimizerSettings
 
 __all__ = ["ModelSettings", "initialize", "main", "train"]
 

@@ -18,10 +18,13 @@ from sample_engine.attention.interface import AttentionSpec, CommonAttentionMeta
 from sample_engine.config import CUDAGraphMode
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.graphs.dummy import DummyInput
-from sample_engine.graphs.eagle import DecodeEagleCudaGraphManager, PrefillEagleCudaGraphManager
+from sample_engine.graphs.model_graphs import ModelGraphs
 from sample_engine.graphs.state import AttentionState, AttentionStatePair, ForwardFn
-from sample_engine.graphs.target import ModelGraphs
-from sample_engine.speculate.eagle_steps import DecodeBuffers, EaglePasses, advance
+from sample_engine.speculate.eagle.cudagraph import (
+    DecodeEagleCudaGraphManager,
+    PrefillEagleCudaGraphManager,
+)
+from sample_engine.speculate.eagle.passes import DecodeBuffers, EaglePasses, advance
 
 __all__ = ["DraftHead", "DraftHeadGraphs"]
 

@@ -1,4 +1,4 @@
-"""Measures a trained model and its head: ``python -m sample_engine.training.evaluate --card``.
+"""Measures a trained model and its head: ``python -m tools.training.evaluate --card``.
 
 It writes ``evaluation.json`` to the model's folder, and with ``--card`` the model card with the
 numbers from there. It knows the files of a folder, not how they came to be.
@@ -18,16 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sample_engine.model.eagle import EagleHead
+from sample_engine.model.eagle_head import EagleHead
 from sample_engine.model.llama import Llama
 from sample_engine.model.loading import TINY_FOLDER, load_eagle_head, load_model
-from sample_engine.training import loop
-from sample_engine.training.acceptance import acceptances
-from sample_engine.training.command import machine
-from sample_engine.training.corpus import Windows, load_corpus
-from sample_engine.training.generate import continued
-from sample_engine.training.measure import bits_per_byte
-from sample_engine.training.unroll import guess
+from tools.training import loop
+from tools.training.acceptance import acceptances
+from tools.training.command import machine
+from tools.training.corpus import Windows, load_corpus
+from tools.training.generate import continued
+from tools.training.measure import bits_per_byte
+from tools.training.unroll import guess
 
 __all__ = ["main", "measured_head", "model_card"]
 
@@ -143,7 +143,7 @@ def _list(values: Sequence[float]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sample_engine.training.evaluate")
+    parser = argparse.ArgumentParser(prog="python -m tools.training.evaluate")
     parser.add_argument("--model", type=Path, default=TINY_FOLDER, help="folder of the model")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1")
     parser.add_argument("--source", type=Path, help="a library folder instead of this Python's")

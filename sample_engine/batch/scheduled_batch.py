@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from sample_engine.request import Request
+from sample_engine.batch.request import Request
 
 __all__ = ["ScheduledBatch", "ScheduledRequest", "StepResult"]
 

@@ -1,4 +1,4 @@
-"""Trains the draft head: ``python -m sample_engine.training.train_eagle --model FOLDER``.
+"""Trains the draft head: ``python -m tools.training.train_eagle --model FOLDER``.
 
 The folder holds a finished model; ``eagle.safetensors`` and ``train_eagle.json`` are added to it.
 The head learns on the library's sources and on texts that the model continues, greedily and by
@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from sample_engine.model import checkpoint
-from sample_engine.model.eagle import EagleConfig, EagleHead
+from sample_engine.model.eagle_head import EagleConfig, EagleHead
 from sample_engine.model.llama import Llama
 from sample_engine.model.loading import load_model
-from sample_engine.training import command, loop
-from sample_engine.training.corpus import Corpus, Windows, load_corpus
-from sample_engine.training.generate import continued
-from sample_engine.training.optimizer import Optimizer, OptimizerSettings
-from sample_engine.training.unroll import draft_loss, expected_tokens, guess
+from tools.training import command, loop
+from tools.training.corpus import Corpus, Windows, load_corpus
+from tools.training.generate import continued
+from tools.training.optimizer import Optimizer, OptimizerSettings
+from tools.training.unroll import draft_loss, expected_tokens, guess
 
 __all__ = ["HeadSettings", "initialize_head", "main", "train_head"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sample_engine.model.llama import Llama
-from sample_engine.training.attention import CachedAttend, window_positions
+from tools.training.attention import CachedAttend, window_positions
 
 __all__ = ["continued"]
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sample_engine.errors import ConfigError
-from sample_engine.model.tokenizer import ByteTokenizer
+from sample_engine.tokenizers.byte_tokenizer import ByteTokenizer
 
 __all__ = ["Corpus", "Document", "Windows", "library_source", "load_corpus", "split_of"]
 

@@ -9,11 +9,11 @@ import dataclasses
 
 import torch
 
-from sample_engine import platform
 from sample_engine.attention.interface import AttentionSpec
 from sample_engine.config import EngineConfig
+from sample_engine.device import platform
+from sample_engine.device.preflight import gpu_index, longest_text, why_no_gpu
 from sample_engine.model.config import LlamaConfig
-from sample_engine.preflight import gpu_index, longest_text, why_no_gpu
 
 __all__ = ["Resolved", "resolve"]
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sample_engine.model.llama import Llama
-from sample_engine.training.attention import causal_windows, window_positions
+from tools.training.attention import causal_windows, window_positions
 
 __all__ = ["BitsPerByte", "bits_per_byte"]
 

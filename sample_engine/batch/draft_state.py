@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from sample_engine.batch import ScheduledBatch
-from sample_engine.input_buffers import PackedFields
-from sample_engine.request import Request
+from sample_engine.batch.input_buffers import PackedFields
+from sample_engine.batch.request import Request
+from sample_engine.batch.scheduled_batch import ScheduledBatch
 from sample_engine.sampling import seed_keys
 from sample_engine.speculate.interface import Drafts, RequestSampling, Unverified, Verdict
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from sample_engine.attention.interface import CommonAttentionMetadata
+from sample_engine.batch.draft_state import StepDrafts
 from sample_engine.sampling import SamplingTensors
-from sample_engine.speculate.draft_state import StepDrafts
 
 __all__ = ["ModelInput", "common_of"]
 

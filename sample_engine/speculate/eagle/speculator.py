@@ -30,15 +30,15 @@ from sample_engine.attention.interface import AttentionSpec, CommonAttentionMeta
 from sample_engine.attention.registry import choose
 from sample_engine.errors import ConfigError
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
-from sample_engine.graphs.draft_head import DraftHeadGraphs
+from sample_engine.graphs.model_graphs import ModelGraphs
 from sample_engine.graphs.state import AttentionStatePair
-from sample_engine.graphs.target import ModelGraphs
 from sample_engine.kv_cache.memory import allocate_caches, bytes_per_block
-from sample_engine.model.eagle import EagleHead
+from sample_engine.model.eagle_head import EagleHead
 from sample_engine.model.llama import Llama
 from sample_engine.model.loading import load_eagle_head
 from sample_engine.sampling import SamplingTensors, noise_keys, probabilities, sample
-from sample_engine.speculate.eagle_steps import DecodeBuffers, EaglePasses, advance
+from sample_engine.speculate.eagle.draft_head import DraftHeadGraphs
+from sample_engine.speculate.eagle.passes import DecodeBuffers, EaglePasses, advance
 from sample_engine.speculate.interface import Drafts, Speculator, SpeculatorState
 from sample_engine.speculate.registry import SpeculatorParts
 

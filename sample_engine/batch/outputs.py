@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from sample_engine.request import FinishReason
+from sample_engine.batch.request import FinishReason
 
 __all__ = ["CoreOutput"]
 

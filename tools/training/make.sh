@@ -2,7 +2,7 @@
 # Makes the tiny model as it is shipped: trains variants side by side on one GPU, keeps the best by
 # the validation files, trains heads on it, keeps the best, measures, writes the card.
 #
-#     bash sample_engine/training/make.sh OUT [SOURCE]
+#     bash tools/training/make.sh OUT [SOURCE]
 #
 # OUT gets the files of sample_engine/model/tiny and make.log; SOURCE is a library folder (default:
 # the library of this Python). About MINUTES + HEAD_MINUTES + 1 minutes. From the environment, for
@@ -15,7 +15,7 @@ python=${PYTHON:-python3}
 work=$(mktemp -d)
 mkdir -p "$out"
 
-run() { "$python" -m "sample_engine.training.$1" "${source_flags[@]}" "${@:2}"; }
+run() { "$python" -m "tools.training.$1" "${source_flags[@]}" "${@:2}"; }
 
 # Not all of them have to succeed.
 finish() { for job in "$@"; do wait "$job" || true; done; }

@@ -12,10 +12,10 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from sample_engine.model.eagle import EagleHead
+from sample_engine.model.eagle_head import EagleHead
 from sample_engine.model.llama import Llama
-from sample_engine.model.tokenizer import ByteTokenizer
-from sample_engine.training.unroll import guess
+from sample_engine.tokenizers.byte_tokenizer import ByteTokenizer
+from tools.training.unroll import guess
 
 __all__ = ["Acceptance", "acceptances", "walk"]
 

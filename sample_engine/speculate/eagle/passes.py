@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from sample_engine.attention.interface import PAD_SLOT_ID, AttentionBackend, LayerCache
-from sample_engine.model.eagle import EagleHead
+from sample_engine.model.eagle_head import EagleHead
 
 __all__ = ["DecodeBuffers", "EaglePasses", "advance"]
 
