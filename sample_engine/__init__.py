@@ -10,7 +10,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sample_engine.batch.request import FinishReason, RequestOutput, SamplingParams
+    from sample_engine.batch.outputs import RequestOutput
+    from sample_engine.batch.request import FinishReason, SamplingParams
     from sample_engine.config import CUDAGraphMode, EngineConfig, WorkerMethod
     from sample_engine.errors import (
         BackendUnavailableError,
@@ -49,7 +50,7 @@ _PLACES = {
     "WorkerMethod": "config",
     "FinishReason": "batch.request",
     "MessageError": "process.messages",
-    "RequestOutput": "batch.request",
+    "RequestOutput": "batch.outputs",
     "SamplingParams": "batch.request",
 }
 

@@ -79,8 +79,8 @@ class EngineCore:
         """Compute a step: what is new for each request that got tokens or ended. Idle: nothing."""
         runner = self.runner
         batch = self.scheduler.schedule()
-        result = runner.execute(batch) if batch.requests else StepResult((), ())
-        return self.scheduler.update(batch, result)
+        result = runner.run(batch) if batch.requests else StepResult((), ())
+        return self.scheduler.postprocess(batch, result)
 
     def has_unfinished(self) -> bool:
         """Whether another step has something to do or to say."""

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sample_engine.batch.outputs import CoreOutput
-from sample_engine.batch.request import RequestOutput, SamplingParams
+from sample_engine.batch.outputs import CoreOutput, RequestOutput
+from sample_engine.batch.request import SamplingParams
 from sample_engine.config import EngineConfig
 from sample_engine.device.preflight import check_before_start
 from sample_engine.errors import EngineDeadError, PromptError, RemoteError

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sample_engine.kv_cache.block_pool import NULL_BLOCK
+from sample_engine.batch.request import NULL_BLOCK
 
 __all__ = ["BlockTables"]
 

@@ -8,40 +8,22 @@ Shapes are those of ``speculate.interface``.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
+from sample_engine.batch.drafts import Drafts, RequestSampling, StepDrafts, Unverified, Verdict
 from sample_engine.batch.input_buffers import PackedFields
 from sample_engine.batch.request import Request
 from sample_engine.batch.scheduled_batch import ScheduledBatch
 from sample_engine.sampling import seed_keys
-from sample_engine.speculate.interface import Drafts, RequestSampling, Unverified, Verdict
 
-__all__ = ["DraftState", "StepDrafts"]
+__all__ = ["DraftState"]
 
 _LARGEST_FLOAT32 = 3.0e38
 _LARGEST_TOP_K = 1 << 31
-
-
-@dataclasses.dataclass(frozen=True)
-class StepDrafts:
-    """What a step has to know of its requests to verify drafts and to draft. Views, on the device.
-
-    ``lengths`` are the tokens that are known, or computed so far in the middle of a prompt.
-    """
-
-    rows: torch.Tensor  # [R'] int64; the last row of the texts where nobody is
-    lengths: torch.Tensor  # [R'] int64
-    num_drafts: torch.Tensor  # [R'] int64
-    first_rows: torch.Tensor  # [R'] int64
-    samples: torch.Tensor  # [R'] bool
-    token_ids: torch.Tensor  # [R', k] int64; -1 where there is no draft
-    token_rows: torch.Tensor  # [T'] int64
-    sampling: RequestSampling | None  # None: all greedy
 
 
 class DraftState:

@@ -24,9 +24,8 @@ from sample_engine.batch.block_tables import BlockTables
 from sample_engine.batch.draft_state import DraftState
 from sample_engine.batch.input_buffers import InputBuffers
 from sample_engine.batch.model_input import ModelInput, common_of
-from sample_engine.batch.request import Request, RequestStatus
+from sample_engine.batch.request import NULL_BLOCK, Request, RequestStatus
 from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest
-from sample_engine.kv_cache.block_pool import NULL_BLOCK
 from sample_engine.sampling import SamplingTensors, noise_keys, seed_keys
 
 __all__ = ["InputBatch"]

@@ -12,13 +12,9 @@ from typing import Any, TypeVar
 
 from sample_engine.errors import PromptError
 
-__all__ = [
-    "FinishReason",
-    "Request",
-    "RequestOutput",
-    "RequestStatus",
-    "SamplingParams",
-]
+__all__ = ["NULL_BLOCK", "FinishReason", "Request", "RequestStatus", "SamplingParams"]
+
+NULL_BLOCK = 0  # the block that is no request's: it stands in tables where there is none
 
 
 _Class = TypeVar("_Class", bound=type)
@@ -194,26 +190,3 @@ class Request:
             start -= len(tokens)
             stop -= len(tokens)
         return found
-
-
-@dataclasses.dataclass(frozen=True)
-class RequestOutput:
-    """What a caller gets of a request: all of it so far, or, from a stream, what is new.
-
-    ``text`` ends before a stop string; ``token_ids`` are all tokens that were generated.
-    """
-
-    request_id: str
-    prompt: str
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason | None
-    num_prompt_tokens: int
-    num_cached_tokens: int = 0
-    num_preemptions: int = 0
-    error: str | None = None
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing more will come."""
-        return self.finish_reason is not None

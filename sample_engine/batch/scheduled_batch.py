@@ -1,7 +1,7 @@
 """What passes between scheduler, model runner and scheduler again in one step. Values only.
 
-One step is: ``Scheduler.schedule() -> ScheduledBatch``, ``ModelRunner.execute(batch) ->
-StepResult``, ``Scheduler.update(batch, result) -> what is new for each request``.
+One step is: ``Scheduler.schedule() -> ScheduledBatch``, ``ModelRunner.run(batch) ->
+StepResult``, ``Scheduler.postprocess(batch, result) -> what is new for each request``.
 """
 
 from __future__ import annotations

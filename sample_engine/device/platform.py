@@ -23,7 +23,6 @@ __all__ = [
     "Gpu",
     "Gpus",
     "device_capability",
-    "device_name",
     "gpu_count",
     "parse_smi",
     "total_memory",
@@ -82,11 +81,6 @@ def device_capability(index: int = 0) -> tuple[int, int]:
     Raises :class:`ConfigError` if there is no such GPU, or nobody here knows its capability.
     """
     return _known(index, "compute capability", lambda gpu: gpu.capability)
-
-
-def device_name(index: int = 0) -> str:
-    """Return the product name of the GPU that CUDA shows as ``index``; raises as above."""
-    return _device(index).name
 
 
 def total_memory(index: int = 0) -> int:

@@ -9,7 +9,6 @@ import dataclasses
 
 import torch
 
-from sample_engine.attention.interface import AttentionSpec
 from sample_engine.config import EngineConfig
 from sample_engine.device import platform
 from sample_engine.device.preflight import gpu_index, longest_text, why_no_gpu
@@ -25,17 +24,6 @@ class Resolved:
     device: torch.device
     dtype: torch.dtype
     max_model_len: int
-
-    def attention_spec(self, model: LlamaConfig, block_size: int) -> AttentionSpec:
-        """What an attention backend has to compute for the model."""
-        return AttentionSpec(
-            num_heads=model.num_attention_heads,
-            num_kv_heads=model.num_key_value_heads,
-            head_dim=model.head_dim,
-            block_size=block_size,
-            dtype=self.dtype,
-            device=self.device,
-        )
 
 
 def resolve(config: EngineConfig, model: LlamaConfig) -> Resolved:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from sample_engine.batch.outputs import CoreOutput
-from sample_engine.batch.request import FinishReason, RequestOutput
+from sample_engine.batch.outputs import CoreOutput, RequestOutput
+from sample_engine.batch.request import FinishReason
 
 __all__ = ["Decoder", "RequestText", "StopText"]
 

@@ -12,9 +12,15 @@ from typing import Any, Protocol
 
 import torch
 
-from sample_engine.attention.interface import AttentionSpec, CommonAttentionMetadata
+from sample_engine.attention.interface import (
+    AttentionBackend,
+    AttentionSpec,
+    CommonAttentionMetadata,
+)
+from sample_engine.attention.registry import capturable_backends
 from sample_engine.batch.input_batch import InputBatch
 from sample_engine.config import CUDAGraphMode
+from sample_engine.errors import ConfigError
 from sample_engine.graphs.buffers import OutputBuffers, PieceBuffers
 from sample_engine.graphs.descriptor import (
     BatchExecutionDescriptor,
@@ -33,7 +39,26 @@ from sample_engine.graphs.state import (
 )
 from sample_engine.model.llama import Llama
 
-__all__ = ["ForwardPass", "ModelGraphs"]
+__all__ = ["ForwardPass", "ModelGraphs", "allowed_mode"]
+
+
+def allowed_mode(
+    mode: CUDAGraphMode, backend: AttentionBackend | type[AttentionBackend]
+) -> CUDAGraphMode:
+    """What of the wished graphs the backend allows: FULL_AND_PIECEWISE may become PIECEWISE.
+
+    Raises :class:`ConfigError` if FULL graphs alone are wished and it allows none.
+    """
+    reason = backend.why_no_full_graph
+    if reason is None or "FULL" not in mode.value:
+        return mode
+    if "PIECEWISE" in mode.value:
+        return CUDAGraphMode.PIECEWISE
+    raise ConfigError(
+        f"cudagraph_mode={mode.value!r} with attention_backend={backend.name!r}: {reason}. Use "
+        "cudagraph_mode='PIECEWISE', or a backend that can be captured "
+        f"({', '.join(capturable_backends())})."
+    )
 
 
 class ForwardPass(Protocol):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
+from sample_engine.attention import registry
 from sample_engine.attention.interface import (
     PAD_SLOT_ID,
     AttentionBackend,
@@ -20,7 +21,9 @@ from sample_engine.attention.interface import (
     LayerCache,
 )
 
-__all__ = ["Batch", "Shape", "attention_in_float64", "batch_of", "error", "run"]
+__all__ = ["BACKENDS", "Batch", "Shape", "attention_in_float64", "batch_of", "error", "run"]
+
+BACKENDS = list(registry._BACKENDS)  # by name, whether or not they can run here
 
 
 @dataclasses.dataclass(frozen=True)

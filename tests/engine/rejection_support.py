@@ -7,12 +7,13 @@ table of logits, for the drafter by another. So the distribution of a text is kn
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from sample_engine.batch.drafts import RequestSampling, Unverified, Verdict
 from sample_engine.sampling import SamplingTensors, noise_keys, probabilities, sample, seed_keys
-from sample_engine.speculate.interface import RequestSampling, Unverified, Verdict
 from sample_engine.speculate.rejection import verify
 
 __all__ = ["Writers", "sampling_of", "some_table", "unverified_of"]
@@ -111,3 +112,15 @@ class Writers:
         stacked = torch.stack(probs, 1) if self.draws and width else None
         unverified = unverified_of(shown[:, 1:], self.num_drafts, positions, stacked)
         return verify(self.model[seen], self.sampling, unverified, self.method)
+
+
+def accept_drafts(sampled: Sequence[int], drafts: Sequence[int]) -> tuple[int, ...]:
+    """The tokens that are certain: those that the drafts foresaw, and the one after them.
+
+    ``sampled`` holds the model's choice after the text and after each draft, one more than there
+    are drafts; a choice counts only if all drafts before it were right.
+    """
+    right = 0
+    while right < len(drafts) and drafts[right] == sampled[right]:
+        right += 1
+    return tuple(sampled[: right + 1])

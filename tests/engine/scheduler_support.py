@@ -18,8 +18,8 @@ from sample_engine.batch.request import FinishReason, Request, RequestStatus, Sa
 from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest, StepResult
 from sample_engine.errors import PromptError
 from sample_engine.kv_cache.prefix_cache import ROOT_HASH, block_hash
-from sample_engine.sampling import accept_drafts
 from sample_engine.scheduler import Scheduler
+from tests.engine.rejection_support import accept_drafts
 
 VOCAB = 4
 EOS = 3
@@ -74,7 +74,7 @@ class FakeModel:
         self.block_size = block_size
         self.memory: dict[int, int] = {}
 
-    def execute(self, batch: ScheduledBatch, drafter: Drafter | None = None) -> StepResult:
+    def run(self, batch: ScheduledBatch, drafter: Drafter | None = None) -> StepResult:
         for part in batch.requests:
             text = part.request.token_ids(0, part.start + part.count)
             assert len(text) == part.start + part.count, "a part beyond the request's end"
@@ -148,8 +148,8 @@ class Harness:
         alive = [r for name, r in self.requests.items() if name not in self.ended]
         self.last_batch = batch = self.scheduler.schedule()
         self._check_batch(batch, alive)
-        result = self.model.execute(batch, self.drafter) if batch.requests else StepResult((), ())
-        outputs = self.scheduler.update(batch, result)
+        result = self.model.run(batch, self.drafter) if batch.requests else StepResult((), ())
+        outputs = self.scheduler.postprocess(batch, result)
         for output in outputs:
             self._take(output)
         assert bool(outputs or batch.requests) == bool(alive), "a step without progress"

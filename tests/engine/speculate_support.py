@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
+from sample_engine.batch.drafts import Drafts
 from sample_engine.batch.request import SamplingParams
 from sample_engine.engine_core import EngineCore
-from sample_engine.speculate.interface import Drafts, Speculator, SpeculatorState
+from sample_engine.speculate.interface import Speculator, SpeculatorState
 from tests.engine.support import VOCAB, make_core
 from tools.training.corpus import load_corpus
 

@@ -12,9 +12,9 @@ import torch
 
 from sample_engine.attention import registry
 from sample_engine.attention.flash_libraries import find_library
-from sample_engine.attention.registry import backend_class, backend_names, choose
+from sample_engine.attention.registry import backend_class, choose
 from sample_engine.errors import BackendUnavailableError
-from tests.engine.attention_support import Shape
+from tests.engine.attention_support import BACKENDS, Shape
 
 ON_CPU = Shape().spec
 ON_GPU = dataclasses.replace(ON_CPU, device=torch.device("cuda", 0), dtype=torch.bfloat16)
@@ -39,7 +39,7 @@ def test_auto_on_a_cpu_is_the_reference() -> None:
 
 
 def test_every_name_has_a_backend_that_bears_it() -> None:
-    assert [backend_class(name).name for name in backend_names()] == backend_names()
+    assert [backend_class(name).name for name in BACKENDS] == BACKENDS
 
 
 def test_an_unknown_name_is_refused_with_what_there_is_and_why_the_rest_is_not() -> None:
@@ -161,7 +161,7 @@ def test_auto_on_a_gpu_takes_the_first_that_can_run(
         }
         return type("Fake", (backend_class("reference"),), methods)
 
-    fakes = {name: backend(name) for name in backend_names()}
+    fakes = {name: backend(name) for name in BACKENDS}
     monkeypatch.setattr(registry, "backend_class", fakes.get)
     choose("auto", ON_GPU)
     assert made == [taken]
@@ -169,7 +169,7 @@ def test_auto_on_a_gpu_takes_the_first_that_can_run(
 
 def test_the_registry_imports_no_backend_before_it_is_asked() -> None:
     code = (
-        "import sys, sample_engine.attention.registry as registry; registry.backend_names(); "
+        "import sys, sample_engine.attention.registry as registry; list(registry._BACKENDS); "
         "late = ('triton', 'flash_attn', 'sample_engine.attention.reference',"
         " 'sample_engine.attention.flash', 'sample_engine.attention.triton_backend');"
         "print([name for name in late if name in sys.modules])"

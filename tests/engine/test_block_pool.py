@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sample_engine.kv_cache.block_pool import NULL_BLOCK, BlockPool
+from sample_engine.batch.request import NULL_BLOCK
+from sample_engine.kv_cache.block_pool import BlockPool
 
 NOTHING: frozenset[int] = frozenset()
 

@@ -18,7 +18,8 @@ import pytest
 
 import sample_engine.llm
 from sample_engine.__main__ import main
-from sample_engine.batch.request import RequestOutput, SamplingParams
+from sample_engine.batch.outputs import RequestOutput
+from sample_engine.batch.request import SamplingParams
 from sample_engine.llm import LLM
 from tests.engine.process_support import PROJECT, Script, children, wait_until_gone
 
@@ -192,7 +193,8 @@ from functools import partial
 import sample_engine.llm
 from sample_engine.__main__ import main
 from sample_engine.llm import LLM
-from sample_engine.batch.request import RequestOutput, SamplingParams
+from sample_engine.batch.outputs import RequestOutput
+from sample_engine.batch.request import SamplingParams
 from tests.engine.process_support import Script
 script = Script(at_start=sys.argv.pop(1), step_seconds=0.02)
 sample_engine.llm.LLM = partial(sample_engine.llm.LLM, core_factory=script)

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from sample_engine.attention.registry import backend_names
+from sample_engine.attention.interface import AttentionBackend
+from sample_engine.attention.registry import backend_class
 from sample_engine.config import CUDAGraphMode
 from sample_engine.errors import ConfigError
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor, capture_order
 from sample_engine.graphs.execution import GraphCaptureError, execution_for
 from sample_engine.graphs.manager import CudaGraphManager
+from sample_engine.graphs.model_graphs import allowed_mode
 from sample_engine.graphs.state import AttentionState, ForwardFn
-from sample_engine.graphs.support import allowed_mode, why_not_full
+from tests.engine.attention_support import BACKENDS
 from tests.engine.graph_support import SoftwareExecution
 
 FULL, PIECEWISE, NONE = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE, CUDAGraphMode.NONE
@@ -168,7 +170,7 @@ def test_a_capture_that_fails_says_which_and_leaves_no_graph() -> None:
 
         return also_waits, state
 
-    with pytest.raises(GraphCaptureError, match=r"failed \(FULL, 2 requests, 2 tokens\): NotCap"):
+    with pytest.raises(GraphCaptureError, match=r"\(FULL, 2 requests, 2 tokens\): CaptureFailed"):
         graphs.capture(waits)
     assert graphs.dispatch(4, 4, 1).cg_mode is NONE
     assert all(graph.is_reset for graph in execution.graphs)
@@ -200,13 +202,15 @@ def test_a_cpu_has_no_cuda_graphs() -> None:
 
 def test_it_is_known_of_every_backend_whether_it_can_be_captured() -> None:
     unknown = "nobody has said"
-    assert not [name for name in backend_names() if unknown in (why_not_full(name) or "")]
-    assert unknown in str(why_not_full("another"))
+    reasons = {name: backend_class(name).why_no_full_graph for name in BACKENDS}
+    assert not [name for name, reason in reasons.items() if unknown in (reason or "")]
+    assert unknown in str(AttentionBackend.why_no_full_graph)
 
 
 def test_a_backend_that_cannot_be_captured_leaves_pieces_or_is_refused() -> None:
-    assert allowed_mode(FULL, "triton") is FULL
-    assert allowed_mode(PIECEWISE, "flash") is PIECEWISE
-    assert allowed_mode(NONE, "flash") is NONE
+    flash = backend_class("flash")
+    assert allowed_mode(FULL, backend_class("triton")) is FULL
+    assert allowed_mode(PIECEWISE, flash) is PIECEWISE
+    assert allowed_mode(NONE, flash) is NONE
     with pytest.raises(ConfigError, match=r"cudagraph_mode='FULL' with attention_backend='flash'"):
-        allowed_mode(FULL, "flash")
+        allowed_mode(FULL, flash)

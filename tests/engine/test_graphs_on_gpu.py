@@ -19,6 +19,7 @@ from sample_engine.config import CUDAGraphMode
 from sample_engine.engine_core import EngineCore
 from sample_engine.graphs.execution import CudaGraphExecution, GraphCaptureError
 from sample_engine.model_runner import ModelRunner
+from tests.engine.graph_support import captured_state
 from tests.engine.speculate_support import EAGLE, NGRAM
 from tests.engine.support import (
     GREEDY,
@@ -231,7 +232,7 @@ def test_a_plan_that_warm_up_and_capture_share_gives_wrong_results(
     runner.capture_graphs()
     assert runner.graphs is not None
     desc = runner.graphs.dispatch([1, 1])
-    plan = runner.graphs.manager.state_of(desc).attn_metadata["layers.0"].plan
+    plan = captured_state(runner.graphs.manager, desc).attn_metadata["layers.0"].plan
     buffers = runner.inputs.buffers
     for longest in (100, 7):
         buffers.step.numpy["query_start_loc"][:3] = [0, 1, 2]

@@ -10,9 +10,9 @@ import torch
 from sample_engine.batch.request import SamplingParams
 from sample_engine.config import CUDAGraphMode
 from sample_engine.engine_core import EngineCore
-from sample_engine.speculate.eagle.draft_head import DraftHeadGraphs
+from sample_engine.speculate.eagle.cudagraph import DraftHeadGraphs
 from sample_engine.speculate.eagle.speculator import EagleSpeculator
-from tests.engine.graph_support import SoftwareExecution
+from tests.engine.graph_support import SoftwareExecution, captured_state
 from tests.engine.speculate_support import EAGLE, NGRAM, Oracle
 from tests.engine.support import (
     COUNT,
@@ -171,8 +171,8 @@ def test_model_and_head_share_a_pool_and_the_head_attends_by_the_models_plan(fol
     assert model is not None
     assert graphs.prefill.pool is graphs.decode.pool is model.manager.pool
     for desc in graphs.prefill.descs:
-        plan = model.manager.state_of(desc).attn_metadata["layers.0"].plan
-        assert graphs.prefill.state_of(desc).attn_metadata["layers.0"].plan is plan
+        plan = captured_state(model.manager, desc).attn_metadata["layers.0"].plan
+        assert captured_state(graphs.prefill, desc).attn_metadata["layers.0"].plan is plan
     names = {
         desc: graphs.prefill._graphs[desc].names  # type: ignore[attr-defined]
         for desc in graphs.prefill.descs
@@ -188,7 +188,7 @@ def test_decode_plans_are_made_from_the_lengths_of_each_pass(folder: str) -> Non
     assert isinstance(speculator, EagleSpeculator)
     graphs, buffers = head_graphs(core), speculator.buffers.cut(3)
     (desc,) = (each for each in graphs.decode.descs if each.num_reqs == 3)
-    plan = graphs.decode.state_of(desc).attn_metadata["eagle.0"].plan
+    plan = captured_state(graphs.decode, desc).attn_metadata["eagle.0"].plan
     with torch.inference_mode():
         for position in (50, 3):
             buffers.positions.fill_(position)

@@ -20,7 +20,7 @@ from sample_engine.graphs.model_graphs import ModelGraphs
 from sample_engine.graphs.piecewise import AttendInto
 from sample_engine.model_runner import ModelRunner
 from tests.engine.attention_support import Shape, batch_of, error, run
-from tests.engine.graph_support import SoftwareExecution, poison
+from tests.engine.graph_support import SoftwareExecution, captured_state, poison
 from tests.engine.support import MODEL_LEN, VOCAB, config_of, model_folder
 
 FULL, PIECEWISE, NONE = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE, CUDAGraphMode.NONE
@@ -251,7 +251,7 @@ def test_the_plan_is_part_of_a_whole_pass_and_made_anew_by_each_replay(folder: s
     (graph,) = execution.graphs
     assert graph.names.count("cumsum") == 1, "one plan for all layers"
     (desc,) = graphs.manager.descs
-    plan = graphs.manager.state_of(desc).attn_metadata["layers.0"].plan
+    plan = captured_state(graphs.manager, desc).attn_metadata["layers.0"].plan
     compare(runner, graphs, Batches().of((1, 60), (1, 0)))
     assert plan.splits.item_stop.max() == 61
     compare(runner, graphs, Batches().of((1, 3), (1, 1)))
@@ -278,7 +278,7 @@ class Reusing(Pass):
 
 def _spoil_plan(graphs: ModelGraphs) -> None:
     (desc,) = graphs.manager.descs
-    plan = graphs.manager.state_of(desc).attn_metadata["layers.0"].plan
+    plan = captured_state(graphs.manager, desc).attn_metadata["layers.0"].plan
     with torch.inference_mode():
         plan.splits.item_stop.fill_(1)
 

@@ -131,7 +131,7 @@ def test_every_step_of_random_traffic_is_written_down_rightly(seed: int) -> None
             scheduler.add(request)
             arrivals += 1
         batch = scheduler.schedule()
-        result = model.execute(
+        result = model.run(
             batch, lambda known: chance.choices(range(VOCAB), k=chance.randint(0, 3) // 2)
         )
         if batch.requests:
@@ -142,7 +142,7 @@ def test_every_step_of_random_traffic_is_written_down_rightly(seed: int) -> None
             check(made, batch, reqs, tokens)
             if chance.random() < 0.8:
                 inputs.foresee(batch, made, torch.tensor(list(itertools.chain(*result.sampled))))
-        outputs = scheduler.update(batch, result)
+        outputs = scheduler.postprocess(batch, result)
         ended += sum(output.finish_reason is not None for output in outputs)
         if chance.random() < 0.03 and scheduler.running:
             scheduler.abort([chance.choice(scheduler.running).request_id])

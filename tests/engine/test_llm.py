@@ -20,7 +20,8 @@ import pytest
 
 from pytest_cudafork.observe.driver import native_libs
 from sample_engine import LLM, EngineConfig, SamplingParams
-from sample_engine.batch.request import FinishReason, RequestOutput
+from sample_engine.batch.outputs import RequestOutput
+from sample_engine.batch.request import FinishReason
 from sample_engine.errors import ConfigError, EngineDeadError, PromptError, RemoteError
 from tests.engine.process_support import (
     MOST_PROMPT,

@@ -104,14 +104,14 @@ from sample_engine.device import platform as p
 from sample_engine.errors import ConfigError
 from sample_engine.device.driver_probe import probe_driver
 try:
-    p.device_name(2)
+    p.device_capability(2)
 except ConfigError as error:
     wrong = str(error)
 nvml = ctypes.CDLL("libnvidia-ml.so.1")
 print(json.dumps({
     "count": p.gpu_count(),
     "capability": p.device_capability(p.gpu_count() - 1) if p.gpu_count() else None,
-    "name": p.device_name() if p.gpu_count() else None,
+    "name": p.visible_gpus().devices[0].name if p.gpu_count() else None,
     "memory": p.total_memory() if p.gpu_count() else None,
     "why": p.why_no_gpu(),
     "wrong": wrong,
@@ -291,7 +291,7 @@ def test_the_last_resort_are_the_files_of_the_kernel_module(
         "PCI-0000:41:00.0",
         "PCI-0000:81:00.0",
     ]
-    assert platform.device_name(1) == "NVIDIA H200"
+    assert found.devices[1].name == "NVIDIA H200"
     with pytest.raises(ConfigError, match=r"compute capability of GPU 0 .* Install nvidia-ml-py"):
         platform.device_capability(0)
 

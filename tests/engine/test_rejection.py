@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
+from sample_engine.batch.drafts import RequestSampling
+from sample_engine.config import REJECTION_METHODS
 from sample_engine.sampling import probabilities, sample
 from sample_engine.speculate import rejection
-from sample_engine.speculate.config import REJECTION_METHODS
-from sample_engine.speculate.interface import RequestSampling
 from sample_engine.speculate.rejection import verify
 from tests.engine.chi_square import FALSE_ALARM_RATE, p_value
 from tests.engine.rejection_support import Writers, at, sampling_of, some_table, unverified_of

@@ -10,11 +10,18 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sample_engine.sampling import accept_drafts, probabilities, sample
-from sample_engine.speculate.config import REJECTION_METHODS
-from sample_engine.speculate.interface import RequestSampling, Unverified, Verdict
+from sample_engine.batch.drafts import RequestSampling, Unverified, Verdict
+from sample_engine.config import REJECTION_METHODS
+from sample_engine.sampling import probabilities, sample
 from sample_engine.speculate.rejection import verify
-from tests.engine.rejection_support import Writers, at, sampling_of, some_table, unverified_of
+from tests.engine.rejection_support import (
+    Writers,
+    accept_drafts,
+    at,
+    sampling_of,
+    some_table,
+    unverified_of,
+)
 from tests.engine.waiting_support import no_waiting
 
 SIZE = 12

@@ -13,7 +13,8 @@ import pytest
 import sample_engine
 from sample_engine import errors
 from sample_engine.__main__ import _parser
-from sample_engine.batch.request import FinishReason, RequestOutput, SamplingParams
+from sample_engine.batch.outputs import RequestOutput
+from sample_engine.batch.request import FinishReason, SamplingParams
 from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.llm import LLM
 from tests.engine.process_support import Script

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from sample_engine.sampling import (
     SamplingTensors,
-    accept_drafts,
     gumbel,
     noise_keys,
     probabilities,
@@ -24,6 +23,7 @@ from sample_engine.sampling import (
     seed_keys,
 )
 from tests.engine.chi_square import FALSE_ALARM_RATE, p_value
+from tests.engine.rejection_support import accept_drafts
 
 DRAWS = 40_000
 INF = float("inf")

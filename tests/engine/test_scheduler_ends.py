@@ -76,9 +76,9 @@ def test_a_request_aborted_during_a_step_gets_nothing_of_it() -> None:
     for name in "ab":
         harness.add(name, text(5), max_tokens=9, ignore_eos=True)
     batch = harness.scheduler.schedule()
-    result = harness.model.execute(batch)
+    result = harness.model.run(batch)
     harness.abort("a")
-    outputs = harness.scheduler.update(batch, result)
+    outputs = harness.scheduler.postprocess(batch, result)
     assert [output.request_id for output in outputs] == ["b"]
     assert harness.requests["a"].output_token_ids == []
 
@@ -86,7 +86,7 @@ def test_a_request_aborted_during_a_step_gets_nothing_of_it() -> None:
 def test_an_idle_scheduler_has_nothing_to_do() -> None:
     harness = Harness(limits())
     assert not harness.scheduler.has_unfinished()
-    assert harness.scheduler.update(harness.scheduler.schedule(), StepResult((), ())) == []
+    assert harness.scheduler.postprocess(harness.scheduler.schedule(), StepResult((), ())) == []
     assert harness.scheduler.metrics()["steps"] == 0
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from sample_engine import LLM, ConfigError, EngineConfig
-from sample_engine.speculate.config import SpeculativeConfig
-from sample_engine.speculate.registry import speculator_names
+from sample_engine.config import SPECULATIVE_METHODS, SpeculativeConfig
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 5}
 
@@ -50,7 +49,7 @@ def test_bounds_that_are_not_given_follow_those_that_are(
 
 
 def test_all_methods_are_listed() -> None:
-    assert speculator_names() == ("eagle", "ngram")
+    assert SPECULATIVE_METHODS == ("eagle", "ngram")
 
 
 OLD = {**NGRAM, "ngram_prompt_lookup_max": 4, "ngram_prompt_lookup_min": 3}

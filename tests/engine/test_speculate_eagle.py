@@ -24,15 +24,15 @@ PROMPTS = held_out_prompts(6, 96)
 def watched(core: EngineCore) -> list[tuple[ScheduledBatch, StepResult, list[int]]]:
     """All steps from now on: the batch, what came of it, and the text lengths before."""
     seen = []
-    execute = core.runner.execute
+    run_step = core.runner.run
 
     def spy(batch: ScheduledBatch) -> StepResult:
         lengths = [part.request.num_tokens for part in batch.requests]
-        result = execute(batch)
+        result = run_step(batch)
         seen.append((batch, result, lengths))
         return result
 
-    core.runner.execute = spy  # type: ignore[method-assign]
+    core.runner.run = spy  # type: ignore[method-assign]
     return seen
 
 

@@ -201,7 +201,7 @@ def test_the_largest_step_holds_drafts_and_leaves_nothing_behind(
     runner = core.runner
     caches, speculator = runner.caches, runner.speculator
     assert speculator is not None
-    runner.execute_largest_step()
+    runner.run_largest_step()
     runner.caches = caches
     speculator.allocate_cache(runner.num_blocks)
     prompts = {name: PROMPTS[name] for name in ("own-2", "own-33")}

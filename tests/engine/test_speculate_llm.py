@@ -10,7 +10,7 @@ import pytest
 import sample_engine.llm
 from sample_engine import LLM, SamplingParams
 from sample_engine.__main__ import main
-from sample_engine.batch.request import RequestOutput
+from sample_engine.batch.outputs import RequestOutput
 
 METHODS: dict[str, dict[str, Any]] = {
     "ngram": {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4},

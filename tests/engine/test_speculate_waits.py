@@ -125,7 +125,7 @@ def test_a_step_waits_for_the_gpu_only_at_its_end(
     config = {**speculative, "rejection_sample_method": rule}
     core = gpu_core(folder, backend, config)
     generate(core, PROMPTS, params)  # kernels are compiled
-    told, execute = step._told, core.runner.execute
+    told, run_step = step._told, core.runner.run
 
     def told_freely(*arguments: Any) -> StepResult:
         sync_mode("default")
@@ -134,12 +134,12 @@ def test_a_step_waits_for_the_gpu_only_at_its_end(
     def guarded(batch: ScheduledBatch) -> StepResult:
         sync_mode("error")
         try:
-            return execute(batch)
+            return run_step(batch)
         finally:
             sync_mode("default")
 
     monkeypatch.setattr(step, "_told", told_freely)
-    monkeypatch.setattr(core.runner, "execute", guarded)
+    monkeypatch.setattr(core.runner, "run", guarded)
     generate(core, PROMPTS, params)
     core.shutdown()
 

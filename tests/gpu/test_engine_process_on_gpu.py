@@ -50,10 +50,9 @@ from sample_engine.device import platform
 from sample_engine.device.driver_probe import probe_driver
 
 def of_platform():
-    indices = range(platform.gpu_count())
     return [
-        [platform.device_name(i), list(platform.device_capability(i)), platform.total_memory(i)]
-        for i in indices
+        [gpu.name, list(platform.device_capability(i)), platform.total_memory(i)]
+        for i, gpu in enumerate(platform.visible_gpus().devices)
     ]
 
 mine = of_platform()

@@ -28,6 +28,7 @@ import torch
 
 from sample_engine.attention.interface import AttentionSpec, CommonAttentionMetadata
 from sample_engine.attention.registry import choose
+from sample_engine.batch.drafts import Drafts
 from sample_engine.errors import ConfigError
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.graphs.model_graphs import ModelGraphs
@@ -37,9 +38,9 @@ from sample_engine.model.eagle_head import EagleHead
 from sample_engine.model.llama import Llama
 from sample_engine.model.loading import load_eagle_head
 from sample_engine.sampling import SamplingTensors, noise_keys, probabilities, sample
-from sample_engine.speculate.eagle.draft_head import DraftHeadGraphs
+from sample_engine.speculate.eagle.cudagraph import DraftHeadGraphs
 from sample_engine.speculate.eagle.passes import DecodeBuffers, EaglePasses, advance
-from sample_engine.speculate.interface import Drafts, Speculator, SpeculatorState
+from sample_engine.speculate.interface import Speculator, SpeculatorState
 from sample_engine.speculate.registry import SpeculatorParts
 
 __all__ = ["EagleSpeculator", "make"]
