@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pytest_cudafork.capture.backend import CaptureFinding
+from pytest_cudafork.capture.interface.backend import CaptureFinding
 from pytest_cudafork.capture.software.backend import SoftwareBackend, SoftwareCapture
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.graphs.execution import CapturedGraph, GraphExecution
