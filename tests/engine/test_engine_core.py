@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sample_engine.batch.request import SamplingParams
-from tests.engine.support import (
+from tests.engine.support.engine import (
     COUNT,
     GREEDY,
     PROMPTS,

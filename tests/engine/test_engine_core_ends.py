@@ -12,7 +12,7 @@ import pytest
 from sample_engine.batch.request import FinishReason, SamplingParams
 from sample_engine.engine_core import EngineCore
 from sample_engine.errors import ConfigError, EngineDeadError, PromptError
-from tests.engine.support import (
+from tests.engine.support.engine import (
     COUNT,
     GREEDY,
     MODEL_LEN,

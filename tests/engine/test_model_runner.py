@@ -20,7 +20,7 @@ from sample_engine.kv_cache.memory import (
     num_blocks_on_gpu,
 )
 from sample_engine.model_runner import ModelRunner
-from tests.engine.support import (
+from tests.engine.support.engine import (
     MODEL_LEN,
     VOCAB,
     config_of,

@@ -22,8 +22,8 @@ from sample_engine.sampling import (
     sample,
     seed_keys,
 )
-from tests.engine.chi_square import FALSE_ALARM_RATE, p_value
-from tests.engine.rejection_support import accept_drafts
+from tests.engine.support.chi_square import FALSE_ALARM_RATE, p_value
+from tests.engine.support.rejection import accept_drafts
 
 DRAWS = 40_000
 INF = float("inf")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from sample_engine.batch.request import FinishReason, RequestStatus, SamplingParams
-from tests.engine.scheduler_support import (
+from tests.engine.support.scheduler import (
     EOS,
     VOCAB,
     Harness,

@@ -7,7 +7,7 @@ import pytest
 from sample_engine.batch.request import FinishReason
 from sample_engine.batch.scheduled_batch import StepResult
 from sample_engine.errors import PromptError
-from tests.engine.scheduler_support import EOS, Harness, limits, text
+from tests.engine.support.scheduler import EOS, Harness, limits, text
 
 
 def test_the_end_of_text_token_ends_a_request_unless_it_is_to_be_ignored() -> None:
