@@ -27,9 +27,8 @@ list of names says which these are, so the rule is the same before and after a m
 Two functions that follow each other on the main line and lie in different folders are a change of
 folder; one into a folder that the way has been in before is a return. A folder's own modules count
 as one folder beside its subfolders; the package's top is one folder. Changes of module are counted
-in the same way. ``everything`` is the same count with
-values and words left in. Each process's way
-is counted by itself, the sums are over the processes of a way.
+in the same way. ``everything`` is the same count with values and words left in. Each process's way
+is counted by itself; the sums are over the processes of a way.
 """
 
 from __future__ import annotations
