@@ -1,7 +1,4 @@
-"""Owns the refusal of what cannot be captured: the words, and that the first one is not lost.
-
-It knows no operation; those that meet one say what it is.
-"""
+"""How a capture without a GPU refuses what CUDA refuses: the words, and the first one is kept."""
 
 from __future__ import annotations
 
