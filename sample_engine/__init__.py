@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sample_engine.batch.outputs import RequestOutput
+    from sample_engine.batch.request import FinishReason, SamplingParams
     from sample_engine.config import CUDAGraphMode, EngineConfig, WorkerMethod
     from sample_engine.errors import (
         BackendUnavailableError,
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     )
     from sample_engine.llm import LLM
     from sample_engine.process.messages import MessageError
-    from sample_engine.request import FinishReason, RequestOutput, SamplingParams
 
 __all__ = [
     "LLM",
@@ -47,10 +48,10 @@ _PLACES = {
     "CUDAGraphMode": "config",
     "EngineConfig": "config",
     "WorkerMethod": "config",
-    "FinishReason": "request",
+    "FinishReason": "batch.request",
     "MessageError": "process.messages",
-    "RequestOutput": "request",
-    "SamplingParams": "request",
+    "RequestOutput": "batch.outputs",
+    "SamplingParams": "batch.request",
 }
 
 

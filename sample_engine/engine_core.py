@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from sample_engine.batch import StepResult
+from sample_engine.batch.limits import SchedulerLimits
+from sample_engine.batch.outputs import CoreOutput
+from sample_engine.batch.request import Request, SamplingParams
+from sample_engine.batch.scheduled_batch import StepResult
 from sample_engine.config import EngineConfig
 from sample_engine.errors import EngineDeadError, PromptError
 from sample_engine.graphs.execution import GraphExecution
-from sample_engine.limits import SchedulerLimits
 from sample_engine.model_runner import ModelRunner
-from sample_engine.outputs import CoreOutput
-from sample_engine.request import Request, SamplingParams
 from sample_engine.scheduler import Scheduler
 
 __all__ = ["EngineCore"]
@@ -79,8 +79,8 @@ class EngineCore:
         """Compute a step: what is new for each request that got tokens or ended. Idle: nothing."""
         runner = self.runner
         batch = self.scheduler.schedule()
-        result = runner.execute(batch) if batch.requests else StepResult((), ())
-        return self.scheduler.update(batch, result)
+        result = runner.run(batch) if batch.requests else StepResult((), ())
+        return self.scheduler.postprocess(batch, result)
 
     def has_unfinished(self) -> bool:
         """Whether another step has something to do or to say."""

@@ -47,6 +47,7 @@ class FlashBackend(AttentionBackend):
     """FlashAttention 4, 3 or 2, whichever is there; in this order."""
 
     name = "flash"
+    why_no_full_graph = "its libraries settle on the host, by each step's lengths, what they launch"
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)

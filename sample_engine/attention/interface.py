@@ -85,6 +85,10 @@ class AttentionBackend(abc.ABC):
     """
 
     name: ClassVar[str]
+    #: Why a FULL graph cannot hold its attention, in words; None: it can. It can if its forward
+    #: pass reads all lengths on the device, has no shape that depends on them, and does not need
+    #: more of the host than the longest text and the most queries.
+    why_no_full_graph: ClassVar[str | None] = "nobody has said that it can be captured"
 
     def __init__(self, spec: AttentionSpec) -> None:
         self.spec = spec

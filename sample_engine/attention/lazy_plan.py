@@ -67,6 +67,7 @@ class LazyPlanBackend(AttentionBackend):
     """Split decode after a plan that is made on first use."""
 
     name = "lazy_plan"
+    why_no_full_graph = None
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)

@@ -41,6 +41,7 @@ class ReferenceBackend(AttentionBackend):
     """Attention in torch operations alone."""
 
     name = "reference"
+    why_no_full_graph = None
 
     @classmethod
     def why_not(cls, spec: AttentionSpec) -> str | None:

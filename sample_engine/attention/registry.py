@@ -12,7 +12,7 @@ from types import MappingProxyType
 from sample_engine.attention.interface import AttentionBackend, AttentionSpec
 from sample_engine.errors import BackendUnavailableError
 
-__all__ = ["AUTO", "backend_class", "backend_names", "choose"]
+__all__ = ["AUTO", "backend_class", "capturable_backends", "choose"]
 
 AUTO = "auto"
 
@@ -30,9 +30,9 @@ _AUTO_ON_GPU: tuple[str, ...] = ("triton", "flash", "reference")
 _AUTO_ON_CPU: tuple[str, ...] = ("reference",)
 
 
-def backend_names() -> list[str]:
-    """The names of all backends, whether or not they can run here."""
-    return list(_BACKENDS)
+def capturable_backends() -> list[str]:
+    """The names of the backends whose attention a FULL graph can hold; imports all."""
+    return [name for name in _BACKENDS if backend_class(name).why_no_full_graph is None]
 
 
 def backend_class(name: str) -> type[AttentionBackend]:

@@ -47,6 +47,7 @@ class TritonBackend(AttentionBackend):
     """Our kernels, on a GPU; on a CPU in Triton's interpreter, for tests."""
 
     name = "triton"
+    why_no_full_graph = None
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)

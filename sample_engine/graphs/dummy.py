@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from sample_engine.attention.interface import PAD_SLOT_ID, CommonAttentionMetadata
+from sample_engine.batch.input_buffers import InputBuffers
+from sample_engine.batch.request import NULL_BLOCK
 from sample_engine.config import CUDAGraphMode
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
-from sample_engine.input_buffers import InputBuffers
-from sample_engine.kv_cache.block_pool import NULL_BLOCK
 
 __all__ = ["DummyInput", "fill_with_dummy"]
 

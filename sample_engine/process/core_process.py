@@ -21,9 +21,10 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, NoReturn, Protocol
 
+from sample_engine.batch.outputs import CoreOutput
+from sample_engine.batch.request import FinishReason, SamplingParams
 from sample_engine.config import EngineConfig
 from sample_engine.errors import PromptError
-from sample_engine.outputs import CoreOutput
 from sample_engine.process.last_words import LastWords, keep_last_words
 from sample_engine.process.messages import (
     MOST_BYTES,
@@ -43,7 +44,6 @@ from sample_engine.process.messages import (
     decode_to_core,
     encode,
 )
-from sample_engine.request import FinishReason, SamplingParams
 
 __all__ = ["Core", "CoreFactory", "CoreOrder", "make_engine_core", "refusal", "run_core"]
 

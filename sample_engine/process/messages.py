@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from sample_engine.batch.outputs import CoreOutput
+from sample_engine.batch.request import SamplingParams
 from sample_engine.errors import EngineError
-from sample_engine.outputs import CoreOutput
-from sample_engine.request import SamplingParams
 
 __all__ = [
     "MOST_BYTES",

@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sample_engine.speculate.interface import Drafts, Speculator, SpeculatorState
+from sample_engine.batch.drafts import Drafts
+from sample_engine.speculate.interface import Speculator, SpeculatorState
 
 if TYPE_CHECKING:
     from sample_engine.speculate.registry import SpeculatorParts

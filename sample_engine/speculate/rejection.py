@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import torch
 
+from sample_engine.batch.drafts import RequestSampling, Unverified, Verdict
+from sample_engine.config import REJECTION_METHODS
 from sample_engine.sampling import (
     Purpose,
     SamplingTensors,
@@ -30,8 +32,6 @@ from sample_engine.sampling import (
     scores,
     uniform,
 )
-from sample_engine.speculate.config import REJECTION_METHODS
-from sample_engine.speculate.interface import RequestSampling, Unverified, Verdict
 
 __all__ = ["verify"]
 

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from sample_engine.attention.kernels.common import jit, next_power_of_2
 from sample_engine.attention.kernels.splits import FixedSplits, PlannedSplits, Splits
-from sample_engine.kernel_overlap import launch_early, wait_for_inputs
+from sample_engine.kernels.overlap import launch_early, wait_for_inputs
 
 __all__ = ["combine_splits"]
 

@@ -28,7 +28,7 @@ from sample_engine.attention.kernels.common import (
 )
 from sample_engine.attention.kernels.prefill import check_rows
 from sample_engine.attention.kernels.splits import FixedSplits, PlannedSplits, Splits
-from sample_engine.kernel_overlap import launch_early, wait_for_inputs
+from sample_engine.kernels.overlap import launch_early, wait_for_inputs
 
 __all__ = ["DecodeConfig", "decode_paged"]
 

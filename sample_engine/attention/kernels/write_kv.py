@@ -9,7 +9,7 @@ import torch
 import triton.language as tl
 
 from sample_engine.attention.kernels.common import jit, next_power_of_2
-from sample_engine.kernel_overlap import launch_early, wait_for_inputs
+from sample_engine.kernels.overlap import launch_early, wait_for_inputs
 
 __all__ = ["write_kv"]
 

@@ -10,7 +10,7 @@ import math
 import torch
 import triton.language as tl
 
-from sample_engine.kernel_overlap import launch_early, wait_for_inputs
+from sample_engine.kernels.overlap import launch_early, wait_for_inputs
 from sample_engine.model.kernels.common import jit, padded
 
 __all__ = ["rope_angles", "rotate"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
-from sample_engine.kernel_overlap import launch_early, wait_for_inputs
+from sample_engine.kernels.overlap import launch_early, wait_for_inputs
 from sample_engine.model.kernels.common import elements, jit, rounded
 
 __all__ = ["silu_and_mul"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cudafork.imports.command_line import main
-from pytest_cudafork.imports.values.record_data import from_plain, to_plain
+from pytest_cudafork.imports.values.records import from_plain, to_plain
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS
 from tests.support.imports import (
     SHOP,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pytest_cudafork
-from pytest_cudafork.imports.audit import unbuilt
+from pytest_cudafork.imports.audit import verdicts
 from pytest_cudafork.observe.driver import native_libs
 from tests.support.imports import command_line, write_package
 
@@ -37,12 +37,12 @@ def test_how_to_build_them(
 
 
 def test_other_reasons_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert unbuilt.explained("no eyes") == "no eyes"
+    assert verdicts.explained("no eyes") == "no eyes"
     monkeypatch.setattr(native_libs, "why_not", lambda: "They exist for Linux only.")
-    assert unbuilt.explained("They exist for Linux only.") == "They exist for Linux only."
+    assert verdicts.explained("They exist for Linux only.") == "They exist for Linux only."
     monkeypatch.setattr(native_libs, "why_not", lambda: "'x' was not built. Install it")
-    monkeypatch.setattr(unbuilt, "_checkout", lambda: Path("/src"))
-    assert unbuilt.explained("sm_90: 'x' was not built. Install it") == (
+    monkeypatch.setattr(verdicts, "_checkout", lambda: Path("/src"))
+    assert verdicts.explained("sm_90: 'x' was not built. Install it") == (
         "sm_90: 'x' was not built. This is a checkout: with a C compiler, run `python setup.py "
         "build_native --inplace` in /src"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import sysconfig
 import time
 from pathlib import Path
@@ -15,18 +14,21 @@ from hypothesis import strategies as st
 from pytest_cudafork.imports.graph import static_imports
 from pytest_cudafork.imports.graph.import_graph import EdgeKind, ImportGraph, build_graph
 from pytest_cudafork.imports.graph.static_imports import imports_of
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
+from pytest_cudafork.imports.values.targets import FoundModule
+from tests.support import imports_graph
 from tests.support.imports_graph import (
-    Module,
     audit,
     import_all,
     touch_with,
     write_package,
 )
 
+MODULE = FoundModule("pkg.mod", "")
+
 
 def imported(source: str, name: str = "pkg.mod", is_package: bool = False) -> set[str]:
-    return {item.module for item in imports_of(source.encode(), name, is_package)}
+    return {item.module for item in imports_of(source.encode(), FoundModule(name, "", is_package))}
 
 
 def targets(graph: ImportGraph, importer: str, kind: EdgeKind = EdgeKind.IMPORT) -> set[str]:
@@ -139,11 +141,11 @@ def test_what_cannot_be_read_has_no_edges_and_is_remembered(tmp_path: Path) -> N
     graph = build_graph(
         [
             *modules,
-            Module("pkg.gone", str(tmp_path / "pkg/gone.py")),
-            Module("pkg.odd", "a\0b.py"),
-            Module("pkg.binary", str(tmp_path / "pkg/binary.py")),
-            Module("pkg.native", str(tmp_path / "pkg/native.so")),
-            Module("pkg.space", ""),
+            FoundModule("pkg.gone", str(tmp_path / "pkg/gone.py")),
+            FoundModule("pkg.odd", "a\0b.py"),
+            FoundModule("pkg.binary", str(tmp_path / "pkg/binary.py")),
+            FoundModule("pkg.native", str(tmp_path / "pkg/native.so")),
+            FoundModule("pkg.space", ""),
         ]
     )
     assert set(graph.unread) == {"pkg.torn", "pkg.gone", "pkg.odd", "pkg.binary"}
@@ -168,14 +170,13 @@ def test_an_import_that_did_not_take_place_is_left_out(tmp_path: Path) -> None:
 
 def test_a_clean_module_that_was_loaded_before_is_not_taken_for_missing() -> None:
     def record(name: str, *loaded: str) -> ImportRecord:
-        return ImportRecord(name, "pkg", Verdict.CLEAN, loaded=loaded)
+        return ImportRecord(name, "pkg", ImportVerdict.CLEAN, loaded=loaded)
 
-    here = os.path.dirname(os.path.abspath(__file__))
-    user = Module("pkg.user", os.path.join(here, "imports_graph_support.py"))
-    graph = build_graph([user, Module("pkg.cold", "")], [record("pkg.user", "pkg.user")])
+    user = FoundModule("pkg.user", str(imports_graph.__file__))
+    graph = build_graph([user, FoundModule("pkg.cold", "")], [record("pkg.user", "pkg.user")])
     assert ("pkg.user", "json") in graph.edges
     others = [record("pkg.user", "pkg.user"), record("pkg.cold", "pkg.cold", "json")]
-    graph = build_graph([user, Module("pkg.cold", "")], others)
+    graph = build_graph([user, FoundModule("pkg.cold", "")], others)
     assert ("pkg.user", "json") not in graph.edges
 
 
@@ -218,13 +219,16 @@ def test_an_extension_module_imports_what_the_stack_begins_with() -> None:
     machinery = ["<frozen importlib._bootstrap>", 241, "_call_with_frames_removed", 3]
     hot = ["/site/pkg/hot.py", 2, "<module>", 0]
     touch = touch_with([hot, machinery])
-    record = ImportRecord("pkg.native", "pkg", Verdict.TOUCHES, touches=(touch,))
-    modules = [Module("pkg.native", "/site/pkg/native.so"), Module("pkg.hot", "/site/pkg/hot.py")]
+    record = ImportRecord("pkg.native", "pkg", ImportVerdict.TOUCHES, touches=(touch,))
+    modules = [
+        FoundModule("pkg.native", "/site/pkg/native.so"),
+        FoundModule("pkg.hot", "/site/pkg/hot.py"),
+    ]
     graph = build_graph(modules, [record])
     assert graph.edges["pkg.native", "pkg.hot"].kind is EdgeKind.SEEN
     assert graph.edges["pkg.native", "pkg.hot"].line == 0
-    cut_off = ImportRecord("pkg.other", "pkg", Verdict.TOUCHES, touches=(touch,))
-    modules.append(Module("pkg.other", "/site/pkg/other.py"))
+    cut_off = ImportRecord("pkg.other", "pkg", ImportVerdict.TOUCHES, touches=(touch,))
+    modules.append(FoundModule("pkg.other", "/site/pkg/other.py"))
     assert ("pkg.other", "pkg.hot") not in build_graph(modules, [cut_off]).edges
 
 
@@ -243,7 +247,11 @@ def test_a_module_outside_the_package_is_named_by_its_path(filename: str, name: 
     machinery = ["<frozen importlib._bootstrap>", 241, "_call_with_frames_removed", 3]
     touch = touch_with([[filename, 2, "<module>", 0], machinery])
     record = ImportRecord(
-        "pkg", "pkg", Verdict.TOUCHES, touches=(touch,), loaded=("loaded", "loaded.mod", "mod")
+        "pkg",
+        "pkg",
+        ImportVerdict.TOUCHES,
+        touches=(touch,),
+        loaded=("loaded", "loaded.mod", "mod"),
     )
     assert build_graph([], [record]).trails["pkg"][0].module == name
 
@@ -272,7 +280,7 @@ def _block(inner: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[str]]:
 @given(st.lists(st.recursive(LEAVES, _block, max_leaves=8), max_size=6))
 def test_leaving_out_the_bodies_of_functions_changes_nothing(pieces: list[list[str]]) -> None:
     source = "\n".join(line for piece in pieces for line in piece)
-    assert imports_of(source.encode(), "pkg.mod", False) == _by_full_parse(source.encode())
+    assert imports_of(source.encode(), MODULE) == _by_full_parse(source.encode())
 
 
 def test_leaving_out_the_bodies_of_functions_changes_nothing_in_the_standard_library() -> None:
@@ -280,7 +288,7 @@ def test_leaving_out_the_bodies_of_functions_changes_nothing_in_the_standard_lib
     assert len(files) > 100
     for file in files:
         source = file.read_bytes()
-        assert imports_of(source, "pkg.mod", False) == _by_full_parse(source), file
+        assert imports_of(source, MODULE) == _by_full_parse(source), file
 
 
 def _by_full_parse(source: bytes) -> list[static_imports.WrittenImport]:
@@ -288,13 +296,15 @@ def _by_full_parse(source: bytes) -> list[static_imports.WrittenImport]:
     for node in static_imports._statements(ast.parse(source).body):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             text = "\n" * (node.lineno - 1) + ast.unparse(node)
-            found += imports_of(text.encode(), "pkg.mod", False)
+            found += imports_of(text.encode(), MODULE)
     return found
 
 
 def test_a_thousand_modules_take_seconds() -> None:
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    modules = [Module(f"pkg.m{index}", str(files[index % len(files)])) for index in range(1000)]
+    modules = [
+        FoundModule(f"pkg.m{index}", str(files[index % len(files)])) for index in range(1000)
+    ]
     start = time.monotonic()
     build_graph(modules)
     assert time.monotonic() - start < 15  # about 2 on an idle machine

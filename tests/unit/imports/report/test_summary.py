@@ -11,13 +11,14 @@ import pytest
 
 from pytest_cudafork import ImportRecord, ImportVerdict
 from pytest_cudafork.imports.audit.baseline import Baseline, Entry
-from pytest_cudafork.imports.audit.confirm import Settled
-from pytest_cudafork.imports.audit.discover import FoundModule, find_modules
+from pytest_cudafork.imports.audit.confirm import CheckedRecord
+from pytest_cudafork.imports.audit.discover import find_modules
 from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.summary import summary_lines
-from pytest_cudafork.imports.values.outcomes import Outcome, outcome_of
+from pytest_cudafork.imports.values.records import Outcome, outcome_of
+from pytest_cudafork.imports.values.targets import FoundModule
 from pytest_cudafork.observe.story.touch import Touch
-from pytest_cudafork.settings.import_options import ImportSettings
+from pytest_cudafork.settings.import_settings import ImportSettings
 from tests.support.imports import TOUCH, audit_here, write_package
 
 V = ImportVerdict
@@ -41,11 +42,11 @@ def lines_of(
     full: bool = False,
 ) -> list[str]:
     artifacts = artifacts or {}
-    settled = tuple(Settled(each, artifacts.get(each.module, "")) for each in records)
+    checked = tuple(CheckedRecord(each, artifacts.get(each.module, "")) for each in records)
     names = dict.fromkeys(each.module for each in records)
     found = [FoundModule(name, f"/base/{name}.py", False, False) for name in names]
     findings = Findings(
-        settled, {"pkg": found}, settings or ImportSettings(), Baseline(entries), "/base"
+        checked, {"pkg": found}, settings or ImportSettings(), Baseline(entries), "/base"
     )
     return [line.text for line in summary_lines(findings, full=full)]
 
@@ -192,8 +193,8 @@ def test_it_names_the_import_to_change(tmp_path: Path, monkeypatch: pytest.Monke
     records = tuple(audit_here("engine", tmp_path, confirm=False).values())
     monkeypatch.syspath_prepend(str(tmp_path))
     found = {"engine": find_modules("engine")}
-    settled = tuple(map(Settled, records))
-    findings = Findings(settled, found, ImportSettings(), Baseline(), str(tmp_path))
+    checked = tuple(map(CheckedRecord, records))
+    findings = Findings(checked, found, ImportSettings(), Baseline(), str(tmp_path))
     lines = [line.text for line in summary_lines(findings)]
     assert lines[0] == "engine/ops/attention.py:2 (class body): 10 modules"
     wish = (
