@@ -7,6 +7,7 @@ import sys
 from typing import NoReturn
 
 from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
+from pytest_cudafork.capture.interface.check_names import CheckName
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
 
 __all__ = ["Refusals"]
@@ -69,7 +70,13 @@ class Refusals:
         self.first: CaptureFinding | None = None
 
     def refuse(
-        self, what: str, why: str, todo: str, *, check: str = "host-sync", where: str | None = None
+        self,
+        what: str,
+        why: str,
+        todo: str,
+        *,
+        check: CheckName = "host-sync",
+        where: str | None = None,
     ) -> NoReturn:
         """Raise :class:`CaptureFailedError`; ``what`` may name the place as ``{where}``."""
         where = line_at_work() if where is None else where
