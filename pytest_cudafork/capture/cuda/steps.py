@@ -1,7 +1,7 @@
-"""Owns the watch over a function while it runs: each operator and Triton launch, with its line.
+"""Lists the steps of a function while it runs: each operator and Triton launch, with its line.
 
-It lets everything happen as it would have happened and only looks. It knows no check; what is
-looked at beside the operators is a :class:`Probe`'s affair.
+Everything happens as it would have happened. What else is looked at around each step is the matter
+of a :class:`StepHook`.
 """
 
 from __future__ import annotations
@@ -11,23 +11,21 @@ import functools
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cudafork.capture.cuda.memory import Storages
-from pytest_cudafork.capture.cuda.tuning import is_tuning
-from pytest_cudafork.capture.interface.lines import line_in_thread, line_of
-from pytest_cudafork.capture.operators.rules import reads_shape_only
+from pytest_cudafork.capture.interface.lines import is_foreign, line_in_thread, line_of
+from pytest_cudafork.capture.operators.rules import Kind
+from pytest_cudafork.capture.operators.traits import traits_of
+from pytest_cudafork.observe.base.undo import UndoStack
 
-_ALLOCATES_ONLY = ("aten.empty", "aten.new_empty", "aten.lift_fresh", "aten.resize_")
-
-
-# In-place operators that do not look at what was there. Those that write to out= do not either.
-_OVERWRITES = frozenset(
-    {"copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_"}
-)
+# Where Triton and Inductor time candidates.
+_TUNERS = ("triton/testing.py", "torch/_inductor/runtime/benchmarking.py")
+_NO_CONTENTS = (Kind.EMPTY, Kind.LIFT, Kind.RESIZE)  # they launch nothing
 
 
 class Step(NamedTuple):
@@ -39,7 +37,7 @@ class Step(NamedTuple):
     tuning: bool = False  # an autotuner runs a candidate
 
 
-class Probe:
+class StepHook:
     """What is looked at around each step. This one looks at nothing."""
 
     def before(self, index: int, step: Step) -> None:
@@ -61,22 +59,19 @@ class Signature(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def signature_of(func: Any) -> Signature:
-    """Read an operator's schema."""
-    written: set[int | str] = set()
-    replaced: set[int | str] = set()
-    overwrites = str(func).split(".")[1] in _OVERWRITES
-    for index, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            written |= {index, argument.name}
-            if overwrites or argument.kwarg_only:
-                replaced |= {index, argument.name}
-    returns = [one.alias_info for one in func._schema.returns]
-    view = bool(returns) and all(one is not None and not one.is_write for one in returns)
-    allocates = str(func).startswith(_ALLOCATES_ONLY)
-    if allocates:
-        written.clear()
-    quiet = view or allocates or reads_shape_only(func._schema)
-    return Signature(frozenset(written), frozenset(replaced), not quiet, not allocates, view)
+    """Read an operator's schema and its row in the table of rules."""
+    traits = traits_of(func)
+    allocates = traits.kind in _NO_CONTENTS
+    # lift_fresh returns what it is given.
+    view = traits.kind is Kind.VIEW or traits.name == "aten::lift_fresh"
+    written = () if allocates or view else traits.written
+    return Signature(
+        frozenset(place for one in written for place in (one.position, one.name)),
+        frozenset(place for one in written if not one.reads for place in (one.position, one.name)),
+        reads=not (view or allocates or traits.shape_only),
+        fills=not allocates,
+        view=view,
+    )
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -88,19 +83,19 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
-class Observer(TorchDispatchMode):  # type: ignore[misc]
+class StepRecorder(TorchDispatchMode):  # type: ignore[misc]
     """Watches what the thread that enters it does, and what autograd does on its behalf."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # or the first operator imports the compiler, which takes seconds
 
-    def __init__(self, probe: Probe | None = None) -> None:
+    def __init__(self, hook: StepHook | None = None) -> None:
         super().__init__()
         self.steps: list[Step] = []
         self.storages = Storages()
         self.raised = -1  # index of the last step that raised
-        self._probe = probe or Probe()
+        self._hook = hook or StepHook()
         self._thread = threading.get_ident()
 
     # With these two, torch.compile compiles as it would have done without the watch.
@@ -147,14 +142,9 @@ class Observer(TorchDispatchMode):  # type: ignore[misc]
             self.steps[index] = self.steps[index]._replace(launches=True)  # full, rand, arange
         return result
 
-    def launched(
-        self, name: str, tensors: list[torch.Tensor]
-    ) -> contextlib.AbstractContextManager[int]:
-        """Watch a launch that does not pass torch's dispatcher."""
-        return self._launch(name, tensors)
-
     @contextlib.contextmanager
-    def _launch(self, name: str, tensors: list[torch.Tensor]) -> Iterator[int]:
+    def launched(self, name: str, tensors: list[torch.Tensor]) -> Iterator[int]:
+        """Watch a launch that does not pass torch's dispatcher."""
         with self._watched(name, launches=True) as index:
             yield index
         where = self.steps[index].where
@@ -169,19 +159,19 @@ class Observer(TorchDispatchMode):  # type: ignore[misc]
             where = line_in_thread(self._thread)  # backward runs in a thread of torch's
         index, step = len(self.steps), Step(name, where, launches, tuning)
         self.steps.append(step)
-        self._probe.before(index, step)
+        self._hook.before(index, step)
         try:
             yield index
         except BaseException:
             self.raised = index
             raise
         finally:
-            self._probe.after(index, step)
+            self._hook.after(index, step)
 
 
 @contextlib.contextmanager
-def triton_launches(observer: Observer) -> Iterator[None]:
-    """Show an observer the launches of Triton kernels, which do not pass torch's dispatcher."""
+def triton_launches(recorder: StepRecorder) -> Iterator[None]:
+    """Show a recorder the launches of Triton kernels, which do not pass torch's dispatcher."""
     jit = sys.modules.get("triton.runtime.jit")
     function = getattr(jit, "JITFunction", None)
     if function is None:
@@ -195,11 +185,23 @@ def triton_launches(observer: Observer) -> Iterator[None]:
             return original(self, *args, **kwargs)  # compiles, and launches nothing
         name = getattr(getattr(self, "fn", None), "__name__", "a Triton kernel")
         tensors = [one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)]
-        with observer.launched(name, tensors):
+        with recorder.launched(name, tensors):
             return original(self, *args, **kwargs)
 
-    function.run = run
-    try:
+    with UndoStack() as undo:
+        undo.set(function, "run", run)
         yield
-    finally:
-        function.run = original
+
+
+def is_tuning(frame: FrameType | None) -> bool:
+    """Whether a tuner runs candidates between a stack's innermost frame and the user's line."""
+    while frame is not None and is_foreign(frame.f_code.co_filename):
+        if _is_tuner(frame.f_code.co_filename):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@functools.lru_cache(maxsize=8192)
+def _is_tuner(filename: str) -> bool:
+    return filename.replace("\\", "/").endswith(_TUNERS)

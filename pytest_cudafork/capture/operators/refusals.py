@@ -1,7 +1,4 @@
-"""Owns the refusal of what cannot be captured: the words, and that the first one is not lost.
-
-It knows no operation; those that meet one say what it is.
-"""
+"""How a capture without a GPU refuses what CUDA refuses: the words, and the first one is kept."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import sys
 from typing import NoReturn
 
 from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
+from pytest_cudafork.capture.interface.check_names import CheckName
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
 
 __all__ = ["Refusals"]
@@ -72,7 +70,13 @@ class Refusals:
         self.first: CaptureFinding | None = None
 
     def refuse(
-        self, what: str, why: str, todo: str, *, check: str = "host-sync", where: str | None = None
+        self,
+        what: str,
+        why: str,
+        todo: str,
+        *,
+        check: CheckName = "host-sync",
+        where: str | None = None,
     ) -> NoReturn:
         """Raise :class:`CaptureFailedError`; ``what`` may name the place as ``{where}``."""
         where = line_at_work() if where is None else where

@@ -1,4 +1,4 @@
-"""Owns what results an operator has: their shapes, strides and dtypes, without running it.
+"""What results an operator has: their shapes, strides and dtypes, without running it.
 
 Small calls are run on scratch copies filled with zeros, so that strides are those of the CPU; large
 ones ask the meta kernel. What was found for one set of arguments is kept.

@@ -1,31 +1,26 @@
-"""Owns what is known of an operator from its schema: view, allocation, work, what it writes.
+"""What an operator does, from its schema and its row in the table of rules.
 
-It sees no tensor and records nothing.
+Whether it is a view, an allocation or work, what it reads and writes, and when it waits for values.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
 from typing import Any
 
 import torch
 
-from pytest_cudafork.capture.operators.rules import reads_shape_only
+from pytest_cudafork.capture.operators.rules import (
+    ALLOCATING,
+    NO_RULE,
+    RULES,
+    Kind,
+    OnValues,
+    Rule,
+    always,
+)
 
-__all__ = ["Kind", "Traits", "Written", "traits_of"]
-
-
-class Kind(enum.Enum):
-    """What an operator means for a capture."""
-
-    VIEW = "metadata only; runs on the host, is no work"
-    EMPTY = "allocates and writes nothing"
-    WORK = "runs on the device"
-    SYNC = "its result is needed on the host"
-    LIFT = "takes over data from the host"
-    SCALAR = "makes a tensor of one value known on the host"
-    RESIZE = "changes the size of a storage"
+__all__ = ["Traits", "Written", "rule_of", "traits_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,64 +43,33 @@ class Traits:
     returns: tuple[int | None, ...]  # for each result: which of ``written`` it is, None: it is new
     list_return: bool  # one result that is a list
     shape_only: bool  # reads no memory of its inputs
-    dynamic: bool  # the shape of the result may depend on values
-    waiting: bool  # dynamic, but not for the shape of the result
+    on_values: OnValues | None  # when a call depends on values; None: never
+    waits: bool  # on_values tells of its kernel for CUDA, not of the shape of its result
     has_device: bool
     has_generator: bool
     in_python: bool  # a custom operator whose kernel for CPU is Python code
     composite: bool  # made of other operators, which are what is recorded
 
 
-_SYNCS = frozenset(
-    {"_local_scalar_dense", "equal", "allclose", "is_nonzero", "_linalg_check_errors"}
-)
-_DYNAMIC = frozenset(
-    {
-        "nonzero",
-        "masked_select",
-        "unique_consecutive",
-        "unique_dim",
-        "_unique",
-        "_unique2",
-        "bincount",
-        "repeat_interleave",
-        "index",
-        "index_put",
-        "index_put_",
-        "_index_put_impl_",
-        "nonzero_numpy",
-    }
-)
-# Their kernels for CUDA wait for values within, or take them from the host.
-_WAITING = frozenset(
-    {"linspace", "logspace", "histc", "embedding_renorm_", "_pack_padded_sequence"}
-)  # fmt: skip
-_OVERWRITES = frozenset(
-    {"copy_", "fill_", "zero_", "uniform_", "normal_", "random_", "bernoulli_", "exponential_",
-     "geometric_", "cauchy_", "log_normal_", "_foreach_zero_", "_foreach_copy_"}
-)  # fmt: skip
-# Their memory is that of their argument although the schema says nothing of it.
-_VIEWS = frozenset({"_unsafe_view", "_reshape_alias", "lift", "set_", "set_data", "resize_output_"})
-# They write the running statistics in training although the schema says nothing of it.
-_NORMS = frozenset(
-    {"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_update_stats"}
-)
+_OF_TORCH = ("aten::", "prims::")
+_DEPENDS_ON_VALUES = ("dynamic_output_shape", "data_dependent_output")  # tags
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _KERNEL_KEYS = ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 
 
 def traits_of(op: Any) -> Traits:
-    """Read the schema of an ``OpOverload``."""
+    """Read the schema of an ``OpOverload``, and its row in the table."""
     schema = op._schema
     full = schema.name
     name = full.split("::", 1)[1]
-    aten = full.startswith(("aten::", "prims::"))
+    aten = full.startswith(_OF_TORCH)
+    rule = rule_of(full)
     written = tuple(
-        Written(i, a.name, not (a.is_out or name in _OVERWRITES), bool(a.is_out))
+        Written(i, a.name, not (a.is_out or rule.overwrites), bool(a.is_out))
         for i, a in enumerate(schema.arguments)
         if a.alias_info is not None and a.alias_info.is_write
     )
-    if name in _NORMS:
+    if rule.statistics:
         written += tuple(
             Written(i, a.name, True, False)
             for i, a in enumerate(schema.arguments)
@@ -115,14 +79,13 @@ def traits_of(op: Any) -> Traits:
     names = {a.name for a in schema.arguments}
     return Traits(
         name=full,
-        kind=_kind(op, name, aten, bool(written)),
+        kind=_kind(op, name, rule, bool(written)),
         written=written,
         returns=returns,
         list_return=len(schema.returns) == 1 and str(schema.returns[0].type).startswith("List"),
-        shape_only=reads_shape_only(schema),
-        dynamic=_has_tag(op, "dynamic_output_shape", "data_dependent_output")
-        or (aten and (name in _DYNAMIC or name in _WAITING)),
-        waiting=aten and name in _WAITING,
+        shape_only=_reads_shape_only(schema),
+        on_values=rule.on_values or (always if _has_tag(op, *_DEPENDS_ON_VALUES) else None),
+        waits=rule.waits,
         has_device="device" in names,
         has_generator="generator" in names,
         in_python=not aten and _in_python(full, schema.overload_name),
@@ -130,21 +93,21 @@ def traits_of(op: Any) -> Traits:
     )
 
 
-def _kind(op: Any, name: str, aten: bool, writes: bool) -> Kind:
+def rule_of(name: str) -> Rule:
+    """Return what the table says of an operator, by its name with its namespace: "aten::mm"."""
+    return RULES.get(name.split("::", 1)[1], NO_RULE) if name.startswith(_OF_TORCH) else NO_RULE
+
+
+def _kind(op: Any, name: str, rule: Rule, writes: bool) -> Kind:
     schema = op._schema
+    aten = schema.name.startswith(_OF_TORCH)
     if schema.name.startswith("profiler::"):
         return Kind.VIEW
-    if aten and name in _SYNCS:
-        return Kind.SYNC
-    if aten and name in ("lift_fresh", "lift_fresh_copy"):
-        return Kind.LIFT
-    if aten and name == "scalar_tensor":
-        return Kind.SCALAR
-    if aten and name in ("resize_", "resize_as_", "resize", "resize_as"):
-        return Kind.RESIZE
-    if aten and name.startswith(("empty", "new_empty", "_empty_affine")):
+    if rule.kind is not None:
+        return rule.kind
+    if aten and name.startswith(ALLOCATING):
         return Kind.EMPTY
-    if (aten and name in _VIEWS) or _has_tag(op, "inplace_view"):
+    if _has_tag(op, "inplace_view"):
         return Kind.VIEW
     if not writes and schema.returns and all(r.alias_info is not None for r in schema.returns):
         return Kind.VIEW
@@ -152,6 +115,19 @@ def _kind(op: Any, name: str, aten: bool, writes: bool) -> Kind:
         # size, stride, is_same_size, ...: tell of the tensor, not of its contents
         return Kind.SYNC if _has_tag(op, "data_dependent_output") else Kind.VIEW
     return Kind.WORK
+
+
+def _reads_shape_only(schema: Any) -> bool:
+    """Whether an operator looks at the shape of its one tensor alone: zeros_like, new_full, ...
+
+    What operators of others do is not known.
+    """
+    namespace, _, name = schema.name.partition("::")
+    of_torch = namespace in ("aten", "prims")
+    if not (of_torch and (name.endswith("_like") or name.startswith("new_"))):
+        return False
+    tensors = [each for each in schema.arguments if str(each.type) == "Tensor" and not each.is_out]
+    return len(tensors) == 1
 
 
 def _has_tag(op: Any, *names: str) -> bool:

@@ -1,6 +1,6 @@
-"""Owns the search for the line that set something: code is run once more, and traced.
+"""Finds the line that set something: code is run once more, and traced.
 
-It does not know why anybody wants to know. Nothing is traced unless it is asked for.
+Nothing is traced unless a failure is to be worded: tracing is slow, and other tracers wait.
 """
 
 from __future__ import annotations

@@ -16,26 +16,26 @@ from pytest_cudafork.capture.interface.backend import (
 )
 from pytest_cudafork.capture.interface.lines import line_of_traceback
 from pytest_cudafork.capture.state.compare import short
-from pytest_cudafork.capture.story.findings import Checks
+from pytest_cudafork.capture.story.findings import CheckLog
 
 
 def capture_graph(
     backend: GraphBackend,
     fn: Callable[[], Any],
-    checks: Checks,
+    log: CheckLog,
     *,
     pool: Any = None,
     warmup: Recording | None = None,
 ) -> Capture | None:
     """Capture ``fn``; what the backend has to say of it becomes findings. None if it failed."""
-    checks.did("capture-failed", "host-sync", "outside-pool", "freed-memory", "not-captured")
+    log.did("capture-failed", "host-sync", "outside-pool", "freed-memory", "not-captured")
     try:
         graph = backend.capture(fn, pool=pool)
     except CaptureFailedError as error:
-        checks.findings.append(error.finding)
+        log.findings.append(error.finding)
         return None
     except Exception as error:
-        checks.add(
+        log.add(
             "capture-failed",
             f"the code raised {type(error).__name__} while it was captured: "
             f"{short(str(error), 200)}",
@@ -44,12 +44,12 @@ def capture_graph(
             "looks at are not there",
             todo="see the exception above; prepare on the host before the capture what it needs",
         )
-        checks.cause = error
+        log.cause = error
         return None
-    checks.findings.extend(graph.findings)
+    log.findings.extend(graph.findings)
     nodes = graph.recording.nodes
     if nodes is not None and not nodes and (warmup is None or warmup.nodes):
-        checks.add(
+        log.add(
             "not-captured",
             "the graph is empty: none of the work of the warm-up was captured",
             why="a replay does nothing, and the outputs keep whatever is in their memory",

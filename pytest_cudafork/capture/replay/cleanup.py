@@ -14,9 +14,9 @@ import torch
 
 from pytest_cudafork.capture.interface.backend import Capture
 from pytest_cudafork.capture.state.tensors import Saved
-from pytest_cudafork.capture.story.findings import Checks
+from pytest_cudafork.capture.story.findings import CheckLog
 
-__all__ = ["let_go", "let_go_if_it_fails", "on_another_stream", "putting_back"]
+__all__ = ["on_another_stream", "release", "released_on_failure", "restoring"]
 
 _OTHER_STREAM = "The AccumulateGrad node's stream does not match"
 
@@ -33,13 +33,13 @@ def on_another_stream() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def putting_back(inputs: Mapping[str, torch.Tensor], checks: Checks) -> Iterator[None]:
+def restoring(inputs: Mapping[str, torch.Tensor], log: CheckLog) -> Iterator[None]:
     """Give static inputs their first contents in the end; a lost device is a finding already."""
     saved = Saved(inputs)
     try:
         yield
     finally:
-        with contextlib.suppress(*([RuntimeError] if checks.findings else [])):
+        with contextlib.suppress(*([RuntimeError] if log.findings else [])):
             saved.restore()
 
 
@@ -48,16 +48,16 @@ class _HasGraph(Protocol):
 
 
 @contextlib.contextmanager
-def let_go_if_it_fails(owner: _HasGraph) -> Iterator[None]:
+def released_on_failure(owner: _HasGraph) -> Iterator[None]:
     """Reset the owner's graph on every way out but success: a traceback would keep it alive."""
     try:
         yield
     except BaseException:
-        let_go(owner.graph)
+        release(owner.graph)
         raise
 
 
-def let_go(graph: Capture | None) -> None:
+def release(graph: Capture | None) -> None:
     """Reset a graph that nobody will use; a device that is lost takes nothing back."""
     with contextlib.suppress(RuntimeError), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -10,12 +10,12 @@ from typing import Any
 from pytest_cudafork.capture.replay.fill import Filled, filling
 from pytest_cudafork.capture.replay.subject import Before, Subject
 from pytest_cudafork.capture.state.compare import Difference, Tolerance, differences, frozen_copy
-from pytest_cudafork.capture.story.findings import Checks
+from pytest_cudafork.capture.story.findings import CheckLog
 
 
-def randomness(subject: Subject, checks: Checks, *, cuda: bool) -> int:
+def randomness(subject: Subject, log: CheckLog, *, cuda: bool) -> int:
     """Check that each replay draws other numbers, if eager code does; return how many it took."""
-    checks.did("rng-frozen")
+    log.did("rng-frozen")
     before = Before.of(subject, cuda=cuda)
     replays, eagers = [], []
     for _ in range(2):  # what counts the draws goes on, the static inputs do not
@@ -28,10 +28,10 @@ def randomness(subject: Subject, checks: Checks, *, cuda: bool) -> int:
     before.restore()
     exact = Tolerance(0, 0)
     if not differences(eagers[0], eagers[1], exact):
-        checks.note("random numbers were to be checked, but two eager runs give the same")
+        log.note("random numbers were to be checked, but two eager runs give the same")
         return 2
     if not differences(replays[0], replays[1], exact):
-        checks.add(
+        log.add(
             "rng-frozen",
             f"two replays give the same {subject.name}, two eager runs do not",
             path=subject.name,
@@ -44,9 +44,9 @@ def randomness(subject: Subject, checks: Checks, *, cuda: bool) -> int:
     return 2
 
 
-def uninitialized(subject: Subject, checks: Checks, tolerance: Tolerance, *, cuda: bool) -> None:
+def uninitialized(subject: Subject, log: CheckLog, tolerance: Tolerance, *, cuda: bool) -> None:
     """Check that eager results do not depend on memory that nobody has filled."""
-    if any(one.check == "uninitialized-read" for one in checks.findings):
+    if any(one.check == "uninitialized-read" for one in log.findings):
         return
     before = Before.of(subject, cuda=cuda)
 
@@ -64,13 +64,13 @@ def uninitialized(subject: Subject, checks: Checks, tolerance: Tolerance, *, cud
         if any(differences(zeros, run(0)[0], Tolerance(0, 0)) for _ in range(2 if found else 0)):
             found = []  # eager code is not reproducible, whatever is in that memory
     except Exception as error:  # some code does not run below a dispatch mode
-        checks.cannot("uninitialized-read", f"{type(error).__name__}: {error}")
+        log.cannot("uninitialized-read", f"{type(error).__name__}: {error}")
         return
     finally:
         before.restore()
-    checks.did("uninitialized-read")
+    log.did("uninitialized-read")
     for one in found:
-        checks.add(
+        log.add(
             "uninitialized-read",
             f"{one.path} depends on memory that nobody has filled: the eager results with 0 in it "
             "and with 1 in it differ",

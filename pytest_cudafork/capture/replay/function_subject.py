@@ -1,7 +1,4 @@
-"""Owns a function as it is compared: captured, or replayed by its own graph, and run eagerly.
-
-It does not know what is done between the runs.
-"""
+"""The two sides of a function's comparison: captured, or replayed by its own graph; and eager."""
 
 from __future__ import annotations
 
@@ -19,20 +16,15 @@ from pytest_cudafork.capture.replay.missing import inputs_read_by, missing_nodes
 from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus
 from pytest_cudafork.capture.replay.subject import Subject
 from pytest_cudafork.capture.state.host_values import host_values, what_changed
-from pytest_cudafork.capture.state.reach import (
-    moved,
-    reachable_generators,
-    reachable_tensors,
-    storages,
-)
+from pytest_cudafork.capture.state.reach import Reachable, moved, reachable, storages
 from pytest_cudafork.capture.state.state_tree import closure_of
 from pytest_cudafork.capture.state.tensors import Saved, tensors_in
 from pytest_cudafork.capture.state.written import has_tensors, refuse_lazy, written_by
-from pytest_cudafork.capture.story.findings import Checks
+from pytest_cudafork.capture.story.findings import CheckLog
 from pytest_cudafork.errors import CudaForkWarning
 
 
-class Program(Subject):
+class FunctionSubject(Subject):
     """A function and its static inputs."""
 
     def __init__(
@@ -41,13 +33,13 @@ class Program(Subject):
         inputs: Sequence[Any] | Mapping[str, Any],
         eager: Callable[..., Any] | None,
         replay: Callable[[], Any] | None,
-        checks: Checks,
+        log: CheckLog,
     ) -> None:
         super().__init__()
         self._fn, self._inputs, self._own_replay = fn, inputs, replay
         self._eager = fn if eager is None else eager
         self.is_own_reference = self._eager is fn
-        self._checks = checks
+        self._log = log
         self._last: Any = None
         self._then = self._host()
         self._doubtful: dict[str, tuple[int, int, str]] = {}
@@ -74,7 +66,7 @@ class Program(Subject):
         self._where, self._reached = storages(self.inputs()), storages(self.reachable())
         self._then = self._host()
         self.graph = capture_graph(
-            backend, lambda: self.call(self._fn), self._checks, pool=pool, warmup=warmup
+            backend, lambda: self.call(self._fn), self._log, pool=pool, warmup=warmup
         )
         if self.graph is None:
             return False
@@ -100,7 +92,7 @@ class Program(Subject):
                 f"does not compute again ({names}). Eager code keeps it, too, so the comparison "
                 "cannot tell whether that is right: give eager=, a computation without it"
             )
-            self._checks.note(text)
+            self._log.note(text)
             warnings.warn(text, CudaForkWarning, stacklevel=2)
 
     def eager(self) -> Any:
@@ -132,16 +124,12 @@ class Program(Subject):
         """The static inputs, as the list or mapping holds them now."""
         return tensors_in(self._inputs, "inputs")
 
-    def reachable(self) -> dict[str, torch.Tensor]:
-        """The tensors that the function carries."""
+    def reach(self) -> Reachable:
+        """What the function carries, and what it writes beside its inputs."""
         inputs = self.inputs()
-        found = reachable_tensors(self._fn, inputs.values(), self._checks.note)
+        found = reachable(self._fn, inputs.values(), self._log.note)
         beside = {path: tensor for path, tensor in self.written.items() if path not in inputs}
-        return {**beside, **found}
-
-    def generators(self) -> list[torch.Generator]:
-        """The generators that the function carries."""
-        return reachable_generators(self._fn)
+        return found._replace(tensors={**beside, **found.tensors})
 
     def _host(self) -> dict[str, Any]:
         return host_values({"inputs": self._inputs, **closure_of(self._fn)})
@@ -152,25 +140,25 @@ class Program(Subject):
 
     def moved(self) -> set[str]:
         """The reachable tensors that lie elsewhere than in the capture."""
-        return {path for path, _, _ in moved(self._reached, self.reachable(), None)}
+        return {path for path, _, _ in moved(self._reached, storages(self.reachable()), None)}
 
     def after_change(self, stimulus: Stimulus) -> None:
         """Note inputs that lie elsewhere now, and remember reachable memory that does."""
-        self._checks.did("moved-input")
-        for path, old, new in moved(self._where, self.inputs(), None):
-            self._tell(path, old, new, stimulus.name)
+        self._log.did("moved-input")
+        for path, old, new in moved(self._where, storages(self.inputs()), None):
+            self._report(path, old, new, stimulus.name)
         uses = self.graph.recording.uses if self.graph is not None else None
-        for path, old, new in moved(self._reached, self.reachable(), uses):
+        for path, old, new in moved(self._reached, storages(self.reachable()), uses):
             self._doubtful.setdefault(path, (old, new, stimulus.name))
 
-    def tell_moved(self) -> None:
+    def report_moved(self) -> None:
         """Note reachable memory that has moved, if a replay was wrong: it may be unused by now."""
-        if self._checks.findings:
+        if self._log.findings:
             for path, (old, new, when) in self._doubtful.items():
-                self._tell(path, old, new, when)
+                self._report(path, old, new, when)
 
-    def _tell(self, path: str, old: int, new: int, when: str) -> None:
-        self._checks.add(
+    def _report(self, path: str, old: int, new: int, when: str) -> None:
+        self._log.add(
             "moved-input",
             f"{path} lay at {old:#x} and lies at {new:#x} after {when}; the graph still reads the "
             "old memory",

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.lines import line_at_work
-from pytest_cudafork.capture.operators.dynamic import depends_on_values
 from pytest_cudafork.capture.operators.refusals import INDEX_PUT_TODO, Refusals
+from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.shapes import (
     NotDenseError,
     Shapes,
@@ -22,7 +22,7 @@ from pytest_cudafork.capture.operators.shapes import (
     map_tensors,
     signature,
 )
-from pytest_cudafork.capture.operators.traits import Kind, Traits
+from pytest_cudafork.capture.operators.traits import Traits
 from pytest_cudafork.capture.software.memory import Memory, text_of
 from pytest_cudafork.capture.software.mode import (
     Recorder,
@@ -98,7 +98,7 @@ class CaptureMode(RecordingMode):
             device = kwargs.get("device")
             if device is not None and device.type != "cpu":
                 return self._elsewhere(op, traits, args, kwargs, device)
-        if traits.dynamic and depends_on_values(traits, args, kwargs, self._on_host_already):
+        if traits.on_values is not None and traits.on_values(args, kwargs, self._on_host_already):
             self._refuse_values(traits)
         if traits.has_generator:
             self._check_generator(traits, kwargs)
@@ -279,7 +279,7 @@ class CaptureMode(RecordingMode):
 
     def _refuse_values(self, traits: Traits) -> None:
         short = traits.name.split("::", 1)[1]
-        if traits.waiting:
+        if traits.waits:
             self._refusals.sync(f"{traits.name}, whose kernel looks at values,")
         if short.startswith(("index_put", "_index_put")):
             self._refusals.shape(f"x[mask] = value ({traits.name})", INDEX_PUT_TODO)

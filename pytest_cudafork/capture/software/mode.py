@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding, GraphNode
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
-from pytest_cudafork.capture.operators.traits import Kind, Traits, Written, traits_of
+from pytest_cudafork.capture.operators.rules import Kind
+from pytest_cudafork.capture.operators.traits import Traits, Written, traits_of
 from pytest_cudafork.capture.software.memory import Memories, Memory
 from pytest_cudafork.capture.software.pool import Pool
 from pytest_cudafork.observe.base.undo import UndoStack

@@ -22,7 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
 from pytest_cudafork.capture.operators.refusals import Refusals
-from pytest_cudafork.capture.operators.traits import Kind, traits_of
+from pytest_cudafork.capture.operators.rules import Kind
+from pytest_cudafork.capture.operators.traits import traits_of
 from pytest_cudafork.capture.software.profiling import in_other_threads
 from pytest_cudafork.observe.base.undo import UndoStack
 

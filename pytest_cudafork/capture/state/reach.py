@@ -1,57 +1,52 @@
-"""Owns which tensors a function can reach beside its inputs, and which of them have moved.
-
-It does not know what the function does with them.
-"""
+"""Which tensors and generators a function can reach beside its inputs, and which tensors moved."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from pytest_cudafork.capture.interface.backend import MemoryUse
 from pytest_cudafork.capture.state.state_tree import TooManyObjectsError, closure_of, walk
-from pytest_cudafork.capture.state.tensors import devices_of, place_of, storage_of, tensors_in
+from pytest_cudafork.capture.state.tensors import devices_of, distinct_tensors, place_of, storage_of
 from pytest_cudafork.errors import GraphUsageError
 
 
-def reachable_tensors(
-    fn: Any, but: Iterable[torch.Tensor] = (), note: Callable[[str], object] | None = None
-) -> dict[str, torch.Tensor]:
-    """Return the tensors that a callable carries, without those that share memory with ``but``.
+class Reachable(NamedTuple):
+    """What a callable carries."""
 
-    Below what holds too many objects none are looked for; ``note`` is called with words on that.
+    tensors: dict[str, torch.Tensor]  # by path, one for each place in memory
+    generators: list[torch.Generator]
+
+
+def reachable(
+    fn: Any, but: Iterable[torch.Tensor] = (), note: Callable[[str], object] | None = None
+) -> Reachable:
+    """Return what a callable carries, without tensors that share memory with ``but``.
+
+    Below what holds too many objects nothing is looked for; ``note`` is called with words on that.
     """
     known = {storage_of(tensor) for tensor in but}
-    found: dict[str, torch.Tensor] = {}
+    found = Reachable({}, [])
     for name, value in closure_of(fn).items():
         try:
-            tensors = tensors_in(value, name)
+            nodes = list(walk(value, name, plain=False))
         except TooManyObjectsError as error:
             if note is not None:
                 note(f"tensors below {name} were not looked for: {error}")
             continue
-        for path, tensor in tensors.items():
+        for path, tensor in distinct_tensors(nodes).items():
             if storage_of(tensor) not in known:
-                found.setdefault(path, tensor)
-    return found
-
-
-def reachable_generators(fn: Any) -> list[torch.Generator]:
-    """Return the generators of random numbers that a callable carries."""
-    found: list[torch.Generator] = []
-    for name, value in closure_of(fn).items():
-        with contextlib.suppress(TooManyObjectsError):
-            found += [
-                one.value for one in walk(value, name) if isinstance(one.value, torch.Generator)
-            ]
+                found.tensors.setdefault(path, tensor)
+        found.generators.extend(
+            node.value for node in nodes if isinstance(node.value, torch.Generator)
+        )
     return found
 
 
 def moved(
-    before: Mapping[str, int], now: Mapping[str, torch.Tensor], uses: Iterable[MemoryUse] | None
+    before: Mapping[str, int], now: Mapping[str, int], uses: Iterable[MemoryUse] | None
 ) -> list[tuple[str, int, int]]:
     """Return path, old and new address of tensors that lie elsewhere now.
 
@@ -60,8 +55,7 @@ def moved(
     read = None if uses is None else {use.pointer for use in uses if use.reads and not use.owned}
     found = []
     for path, old in before.items():
-        tensor = now.get(path)
-        new = 0 if tensor is None else storage_of(tensor)
+        new = now.get(path, 0)
         if old and new and new != old and (read is None or old in read):
             found.append((path, old, new))
     return found

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_cudafork.capture.interface.backend import GraphNode
+from pytest_cudafork.capture.interface.check_names import CheckName
 from pytest_cudafork.capture.state.compare import Difference, Tolerance, difference
 
 
@@ -30,7 +31,7 @@ class Symptoms(NamedTuple):
 class Reading(NamedTuple):
     """Check, words, why it matters, what to do."""
 
-    check: str
+    check: CheckName
     words: str
     why: str
     todo: str

@@ -1,8 +1,8 @@
-"""Owns the protocol of ``create_forward_fn``: how it is called, and what it may return.
+"""The protocol of ``create_forward_fn``: how it is called, and what it may return.
 
-It does not know what is done with the forward, nor what is wrong with a state. It speaks vLLM's
-``CreateForwardFn`` of 0.23 to 0.25 (``(desc, warmup)``, forward and state) and the form of 0.26
-and later, which rebuilds what the forward needs for each pass and may return the forward alone.
+It is vLLM's ``CreateForwardFn`` of 0.23 to 0.25 (``(desc, warmup)``, forward and state) and the
+form of 0.26 and later, which rebuilds what the forward needs for each pass and may return the
+forward alone.
 """
 
 from __future__ import annotations
@@ -35,10 +35,15 @@ class Pass(NamedTuple):
     own_state: bool  # the factory returned a state; else it is what the forward carries
     modes: type[enum.Enum] | None = None  # the enumeration that mode= belongs to
 
+    def call(self, mode: str, desc: Any) -> Callable[[], Any]:
+        """Return the call of the forward, with the graph mode if it takes an argument."""
+        return functools.partial(
+            self.forward, *_mode_argument(self.forward, mode, desc, self.modes)
+        )
+
     def run(self, mode: str, desc: Any) -> Any:
-        """Run the forward, with the graph mode if it takes an argument."""
-        argument = _mode_argument(self.forward, mode, desc, self.modes)
-        result = self.forward(*argument)
+        """Run the forward; a generator or coroutine that it returns is refused."""
+        result = self.call(mode, desc)()
         refuse_lazy(result, "forward_fn")
         return result
 

@@ -1,7 +1,4 @@
-"""Owns the two sides of a pair's comparison: the captured forward, and eager runs on new states.
-
-It does not know what is wrong with either.
-"""
+"""The two sides of a pair's comparison: the captured forward, and eager runs on new states."""
 
 from __future__ import annotations
 
@@ -11,38 +8,32 @@ from typing import Any
 import torch
 
 from pytest_cudafork.capture.interface.backend import Recording
-from pytest_cudafork.capture.pair.passes import Passes
 from pytest_cudafork.capture.replay.cleanup import on_another_stream
+from pytest_cudafork.capture.replay.passes import Passes
 from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus, takes_argument
 from pytest_cudafork.capture.replay.subject import Subject
 from pytest_cudafork.capture.state.aliasing import shared_memory
-from pytest_cudafork.capture.state.host_values import what_changed
-from pytest_cudafork.capture.state.reach import (
-    moved,
-    reachable_generators,
-    reachable_tensors,
-    storages,
-)
+from pytest_cudafork.capture.state.reach import Reachable, moved, reachable, storages
 from pytest_cudafork.capture.state.tensors import storage_of, tensors_in
-from pytest_cudafork.capture.state.written import has_tensors, written_by
-from pytest_cudafork.capture.story.findings import Checks
+from pytest_cudafork.capture.state.written import written_by
+from pytest_cudafork.capture.story.findings import CheckLog
 
 
 class PairSubject(Subject):
     """The captured forward, compared with eager runs on new states."""
 
-    def __init__(self, passes: Passes, outputs: Callable[[], Any] | None, checks: Checks) -> None:
+    def __init__(self, passes: Passes, outputs: Callable[[], Any] | None, log: CheckLog) -> None:
         super().__init__()
-        self._passes, self._outputs, self._checks = passes, outputs, checks
+        self._passes, self._outputs, self._log = passes, outputs, log
         self.graph = passes.graph
         passes.kept_in_step = lambda: [self.reachable()]
-        self._where = storages(self.inputs())
+        self._where = passes.places
         if outputs is None and self.graph is not None:
             self._find_written(self.graph.recording)
 
     def _find_written(self, recording: Recording) -> None:
         """Look for the memory to compare if the forward returns no tensor."""
-        if has_tensors(recording.result):
+        if self._passes.returns_tensors:
             return
         if recording.uses is None:  # of pieces: the warm-up does the same work
             recording = self._passes.warmup
@@ -98,25 +89,22 @@ class PairSubject(Subject):
         """The persistent inputs."""
         return self._passes.persistent(self._passes.captured)
 
-    def reachable(self) -> dict[str, torch.Tensor]:
+    def reach(self) -> Reachable:
         """What forward and factory carry, and memory that all states share."""
         passes = self._passes
         own = passes.after_capture.tensors()
         common = shared_memory(passes.after_capture, passes.after)
         private = [tensor for path, tensor in own.items() if path not in common]
         known = [*self.inputs().values(), *private]
-        found = reachable_tensors(passes.captured.forward, known, self._checks.note)
-        found.update(reachable_tensors(passes.factory.create, known, self._checks.note))
+        of_forward = reachable(passes.captured.forward, known, self._log.note)
+        found = of_forward.tensors
+        found.update(reachable(passes.factory.create, known, self._log.note).tensors)
         inputs = {storage_of(tensor) for tensor in self.inputs().values()}
         for path, tensor in self.written.items():
             if path not in own and storage_of(tensor) not in inputs:
                 found.setdefault(path, tensor)
         found.update({path: own[path] for path in common if storage_of(own[path]) not in inputs})
-        return found
-
-    def generators(self) -> list[torch.Generator]:
-        """The generators that the forward carries."""
-        return reachable_generators(self._passes.captured.forward)
+        return Reachable(found, of_forward.generators)
 
     def clues(self) -> str:
         """Compare a state that is built now with the captured one as it was at capture."""
@@ -124,7 +112,7 @@ class PairSubject(Subject):
         with passes.fresh([self.inputs(), self.reachable()]) as made:
             if passes.refresh is not None:
                 passes.refresh(made.state)
-            return what_changed(passes.host_at_capture, passes.host(made))
+            return passes.changed_values(made)
 
     def moved(self) -> set[str]:
         """Reachable memory that has moved is told of by the check of the states."""
@@ -132,8 +120,8 @@ class PairSubject(Subject):
 
     def after_change(self, stimulus: Stimulus) -> None:
         """Note persistent inputs that lie elsewhere now."""
-        for path, old, new in moved(self._where, self.inputs(), None):
-            self._checks.add(
+        for path, old, new in moved(self._where, storages(self.inputs()), None):
+            self._log.add(
                 "moved-input",
                 f"{path} lay at {old:#x} and lies at {new:#x} after {stimulus.name}; the graph "
                 "still reads the old memory",

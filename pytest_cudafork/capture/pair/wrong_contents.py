@@ -1,24 +1,22 @@
-"""Owns the check that a state's contents belong to its descriptor.
+"""The check ``wrong-contents``: the contents of the captured state belong to its descriptor.
 
-It does not know what a descriptor means: it asks the factory again, and compares.
+What a descriptor means is not known here: the factory is asked again, and its states are compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from pytest_cudafork.capture.pair.factory import Pass
-from pytest_cudafork.capture.pair.passes import Passes
+from pytest_cudafork.capture.pair.evidence import Evidence
 from pytest_cudafork.capture.replay.fill import filling
 from pytest_cudafork.capture.state.aliasing import Allowed, shared_objects
 from pytest_cudafork.capture.state.compare import describe, number, short
 from pytest_cudafork.capture.state.snapshot import Entry, Snapshot, same, words_of
 from pytest_cudafork.capture.state.state_tree import Kind
 from pytest_cudafork.capture.state.tensors import Saved, has_memory, storage_of
-from pytest_cudafork.capture.story.findings import Checks
 
 _WHY = (
     "the graph is captured with the contents of another batch: sizes and indexes that were right "
@@ -30,26 +28,32 @@ _TODO = (
 )
 
 
-class Contents:
-    """Compares the captured state with what the factory says now, and with the descriptor."""
+def check(pair: Evidence) -> None:
+    """Compare the captured state with what the factory says now, and with the descriptor."""
+    if not pair.passes.warm.own_state:
+        pair.log.cannot("wrong-contents", "the factory returns no state")
+        return
+    pair.log.did("wrong-contents")
+    _Contents(pair).check()
 
-    def __init__(self, passes: Passes, checks: Checks) -> None:
-        self._passes, self._checks = passes, checks
-        tensors = passes.persistent(passes.captured).values()
+
+class _Contents:
+    """The captured state, its persistent inputs left out."""
+
+    def __init__(self, pair: Evidence) -> None:
+        self._passes, self._log = pair.passes, pair.log
+        self._other_descs = pair.arguments.other_descs
+        tensors = self._passes.persistent(self._passes.captured).values()
         self._inputs = {storage_of(tensor) for tensor in tensors}
 
-    def check(self, other_descs: Sequence[Any]) -> None:
-        """Run what can be run."""
-        if not self._passes.warm.own_state:
-            self._checks.cannot("wrong-contents", "the factory returns no state")
-            return
-        self._checks.did("wrong-contents")
+    def check(self) -> None:
+        """Compare with all that there is."""
         self._against_descriptor()
         if self._passes.complaint:
             self._wrong(self._passes.name, self._passes.complaint)
         kept = Saved(self._passes.persistent(self._passes.captured))
         try:
-            self._overwritten(other_descs)
+            self._overwritten()
             kept.restore()
             self._against_fresh()
         finally:
@@ -66,10 +70,10 @@ class Contents:
                 if entry.value != wanted and not self._passes.allowed.covers(path, entry.value):
                     self._wrong(path, f"{path} is {entry.value}, and {name} of desc is {wanted}")
 
-    def _overwritten(self, other_descs: Sequence[Any]) -> None:
+    def _overwritten(self) -> None:
         """See whether a state of another descriptor lies where the captured one does."""
         passes = self._passes
-        for other in other_descs:
+        for other in self._other_descs:
             before = Snapshot(passes.captured.state, passes.name)
             made = passes.factory.build(warmup=False, desc=other)
             after = Snapshot(passes.captured.state, passes.name)
@@ -88,15 +92,15 @@ class Contents:
         """Compare with two states that are built now; where they differ, nothing is known."""
         passes = self._passes
         with filling(0):
-            one = self._build()
+            one = passes.snapshot(passes.factory.build(warmup=False))
         if shared_objects(one, passes.after_capture, Allowed(())):
-            self._checks.cannot(
+            self._log.cannot(
                 "wrong-contents (against a new state)",
                 "the factory hands out states that it keeps; give other_descs= or belongs=",
             )
             return
         with filling(1):
-            two = self._build()
+            two = passes.snapshot(passes.factory.build(warmup=False))
         for path, entry in passes.at_capture.entries.items():
             first, second = one.entries.get(path), two.entries.get(path)
             if first is None or second is None or self._is_meant(path, entry):
@@ -105,10 +109,6 @@ class Contents:
             if words:
                 self._wrong(path, f"{path} {words}")
 
-    def _build(self) -> Snapshot:
-        made: Pass = self._passes.factory.build(warmup=False)
-        return self._passes.snapshot(made)
-
     def _is_meant(self, path: str, entry: Entry) -> bool:
         value = entry.node.value
         if isinstance(value, torch.Tensor) and storage_of(value) in self._inputs:
@@ -116,7 +116,7 @@ class Contents:
         return self._passes.allowed.covers(path, value)
 
     def _wrong(self, path: str, what: str) -> None:
-        self._checks.add("wrong-contents", what, path=path, why=_WHY, todo=_TODO)
+        self._log.add("wrong-contents", what, path=path, why=_WHY, todo=_TODO)
 
 
 def _numbers(desc: Any) -> Iterator[tuple[str, int]]:

@@ -1,6 +1,7 @@
-"""Owns the two passes of a pair: warm-up and capture, and what the state held around each.
+"""The two passes of a pair, warm-up and capture, and what the state held around each.
 
-It does not know what is wrong with them.
+A pass calls the factory, looks at the state, runs the forward and looks again. Later runs of the
+forward on new states are made here, too.
 """
 
 from __future__ import annotations
@@ -8,21 +9,23 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from pytest_cudafork.capture.interface.backend import Capture, GraphBackend, Recording
-from pytest_cudafork.capture.pair.factory import Factory, Pass
 from pytest_cudafork.capture.replay.capture_graph import capture_graph
+from pytest_cudafork.capture.replay.factory import Factory, Pass
 from pytest_cudafork.capture.state.aliasing import Allowed
 from pytest_cudafork.capture.state.compare import short
-from pytest_cudafork.capture.state.host_values import host_values
+from pytest_cudafork.capture.state.host_values import host_values, what_changed
+from pytest_cudafork.capture.state.reach import check_devices, storages
 from pytest_cudafork.capture.state.rollback import Held, as_before
 from pytest_cudafork.capture.state.snapshot import Change, How, Snapshot, changes
 from pytest_cudafork.capture.state.state_tree import TooManyObjectsError, closure_of
-from pytest_cudafork.capture.state.tensors import Randomness, Saved, tensors_in
-from pytest_cudafork.capture.story.findings import Checks
+from pytest_cudafork.capture.state.tensors import Randomness, Saved, devices_of, tensors_in
+from pytest_cudafork.capture.state.written import has_tensors, refuse_lazy
+from pytest_cudafork.capture.story.findings import CheckLog
 from pytest_cudafork.errors import GraphUsageError
 
 Persistent = Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None
@@ -64,6 +67,13 @@ class Pieces(Capture):
         """Nothing is held."""
 
 
+class Look(NamedTuple):
+    """What a pass held at one moment."""
+
+    state: Snapshot
+    carried: Snapshot  # what the forward carries beside its state; empty where that is the state
+
+
 class Passes:
     """Warm-up and capture of one descriptor."""
 
@@ -76,6 +86,10 @@ class Passes:
     warmup: Recording
     graph: Capture | None
     host_at_capture: dict[str, Any]
+    changes: list[Change]  # what the warm-up changed in its state
+    carried: list[Change]  # what it initialized beside its state
+    places: dict[str, int]  # where the persistent inputs lay after the capture
+    returns_tensors: bool  # whether there are tensors below what the captured forward returned
 
     def __init__(
         self,
@@ -84,33 +98,40 @@ class Passes:
         mode: str,
         persistent: Persistent,
         allowed: Allowed,
-        checks: Checks,
+        log: CheckLog,
         belongs: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         self.factory, self.backend, self.mode = factory, backend, mode
-        self._persistent, self.allowed, self.checks = persistent, allowed, checks
+        self._persistent, self.allowed, self.log = persistent, allowed, log
         self._belongs = belongs
         self.complaint = ""  # what ``belongs`` said before the capture
         self.name = "state"
         self.graph: Capture | None = None
         self.refresh: Callable[..., Any] | None = None  # a vary that wants each new state
         self.kept_in_step: Callable[[], list[dict[str, torch.Tensor]]] = list
-        self.carried: list[Change] = []  # what the warm-up initialized beside its state
 
     def run(self) -> bool:
-        """Warm up and capture; whether there is a graph now."""
+        """Warm up and capture; whether there is a graph now.
+
+        Raises:
+            GraphUsageError: the factory or the arguments cannot be checked.
+
+        """
+        desc = self.factory.desc
         self.warm = self.factory.build(warmup=True)
         if not self.warm.own_state:
             self.name = "forward_fn"
-        self.before = self.snapshot(self.warm)
+        first = self._look(self.warm)
+        self.before = first.state
         self._held = Held(self.before.by_id.values())
-        around = self._around(self.warm)
-        desc = self.factory.desc
-        self.warmup = self.backend.record(lambda: self.warm.run("NONE", desc))
+        self.warmup = self.backend.record(self.warm.call("NONE", desc))
+        refuse_lazy(self.warmup.result, "forward_fn")
         self.backend.synchronize()
-        self.after = self.snapshot(self.warm)
-        self._kept = self._around(self.warm)
-        self.carried = [one for one in changes(around, self._kept) if one.how is How.INITIALIZED]
+        second = self._look(self.warm)
+        self.after = second.state
+        self.changes = changes(self.before, self.after)
+        carried = changes(first.carried, second.carried)
+        self.carried = [one for one in carried if one.how is How.INITIALIZED]
         self.captured = self.factory.build(warmup=False)
         if self.captured.own_state != self.warm.own_state:
             raise GraphUsageError(
@@ -119,20 +140,23 @@ class Passes:
             )
         self.at_capture = self.snapshot(self.captured)
         self._ask(desc)
-        self.host_at_capture = self.host(self.captured)
+        self.host_at_capture = self._host(self.captured)
         self.graph = self._capture(desc)
         self.after_capture = self.snapshot(self.captured)
+        self._check_arguments()
         return self.graph is not None
 
     def _capture(self, desc: Any) -> Capture | None:
         if self.mode == "PIECEWISE":
-            return Pieces(lambda: self.captured.run("PIECEWISE", desc), self._step)
-        return capture_graph(
-            self.backend,
-            lambda: self.captured.run("NONE", desc),
-            self.checks,
-            warmup=self.warmup,
-        )
+            graph: Capture | None = Pieces(lambda: self.captured.run("PIECEWISE", desc), self._step)
+        else:
+            call = self.captured.call("NONE", desc)
+            graph = capture_graph(self.backend, call, self.log, warmup=self.warmup)
+        if graph is not None:
+            self.graph = graph  # so that it is released if the result is refused
+            refuse_lazy(graph.recording.result, "forward_fn")
+            self.returns_tensors = has_tensors(graph.recording.result)
+        return graph
 
     def _step(self) -> Any:
         """Run the pieces on metadata that are built for this step."""
@@ -142,10 +166,14 @@ class Passes:
                 self.refresh(made.state)
             return made.run(self.mode, self.factory.desc)
 
-    def host(self, one: Pass) -> dict[str, Any]:
+    def _host(self, one: Pass) -> dict[str, Any]:
         """Return the plain values of a state and of what its forward carries."""
         carried = {f"forward_fn.{name}": at for name, at in closure_of(one.forward).items()}
         return host_values({**({self.name: one.state} if one.own_state else {}), **carried})
+
+    def changed_values(self, one: Pass) -> str:
+        """Say which plain values are others in this pass than they were at the capture."""
+        return what_changed(self.host_at_capture, self._host(one))
 
     def _ask(self, desc: Any) -> None:
         if self._belongs is None:
@@ -158,18 +186,19 @@ class Passes:
         if answer is False:
             self.complaint = f"belongs(state, desc) is False for {short(desc)}"
 
-    def _around(self, one: Pass) -> Snapshot:
-        """Look at what a forward carries beside its state."""
+    def _look(self, one: Pass) -> Look:
+        """Look at the state of a pass and at what its forward carries beside it."""
+        state = self.snapshot(one)
         if not one.own_state:
-            return Snapshot(None, "forward_fn")
-        known = [node.value for node in self.snapshot(one).by_id.values()]
+            return Look(state, Snapshot(None, "forward_fn"))
+        known = [node.value for node in state.by_id.values()]
         skip = [*known, *self.allowed.objects, self.factory.desc]
         carried = types.SimpleNamespace(**closure_of(one.forward))
         try:
-            return Snapshot(carried, "forward_fn", skip=skip)
+            return Look(state, Snapshot(carried, "forward_fn", skip=skip))
         except TooManyObjectsError as error:
-            self.checks.note(f"what the forward carries was not looked at: {error}")
-            return Snapshot(None, "forward_fn")
+            self.log.note(f"what the forward carries was not looked at: {error}")
+            return Look(state, Snapshot(None, "forward_fn"))
 
     def snapshot(self, one: Pass) -> Snapshot:
         """Look at the state of a pass.
@@ -186,20 +215,33 @@ class Passes:
             return Snapshot(one.state, self.name, skip=skip)
         except TooManyObjectsError as error:
             if not one.own_state:
-                self.checks.note(f"what the forward carries was not looked at: {error}")
+                self.log.note(f"what the forward carries was not looked at: {error}")
                 return Snapshot(None, self.name)
             raise GraphUsageError(
                 f"{error}. Return as state what the forward uses of it, or leave a part out with "
                 "shared=[that_object]"
             ) from None
 
-    def check_shared(self) -> None:
-        """Refuse a path in ``shared=`` that no object of the states has.
+    def _check_arguments(self) -> None:
+        """Refuse tensors on a wrong device, and a path in ``shared=`` that no state has.
 
         Raises:
             GraphUsageError: there is one.
 
         """
+        inputs = self.persistent(self.captured)
+        self.places = storages(inputs)
+        check_devices(inputs, self.backend.device, "the persistent inputs")
+        found = devices_of(self.at_capture.tensors())
+        # Lengths on the host beside tensors on the GPU are usual.
+        others = [where for where in found if where.type != "cpu"]
+        if len(others) > (0 if self.backend.device == "cpu" else 1):
+            words = " and ".join(f"{path} on {where}" for where, path in found.items())
+            raise GraphUsageError(
+                f"the state has {words}. A graph belongs to one device: make them on "
+                f"graph_backend.device ({self.backend.device!r} with the {self.backend.name} "
+                "backend)"
+            )
         seen = (self.before, self.after, self.at_capture, self.after_capture)
         paths = {path for snapshot in seen for path in snapshot.entries}
         for pattern in self.allowed.unmatched(paths):
@@ -232,10 +274,6 @@ class Passes:
             found.update(tensors)
         return found
 
-    def initialized(self) -> list[Change]:
-        """Return what the warm-up changed in its state."""
-        return changes(self.before, self.after)
-
     @contextlib.contextmanager
     def fresh(self, kept: Iterable[Mapping[str, torch.Tensor]]) -> Iterator[Pass]:
         """Build a state as for another warm-up; ``kept`` memory and random numbers stay.
@@ -251,7 +289,7 @@ class Passes:
             one.restore()
         drawn.restore()
         present = self.snapshot(made).by_id
-        changed = [one for one in self.initialized() if one.how is How.INITIALIZED]
+        changed = [one for one in self.changes if one.how is How.INITIALIZED]
         if not any(id(one.node.parent) in present for one in changed):
             yield made
             return
