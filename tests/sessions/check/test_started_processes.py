@@ -15,7 +15,81 @@ from tests.support.helpers import (
     module,
     outcomes,
     records,
+    run_session,
 )
+
+
+def test_a_session_inside_leaves_the_ledger_it_inherited_by_name_alone(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        inner=module("def test_in():\n    pass\n"),
+        test_outer=module("""
+def test_touch():
+    touch()
+
+def test_session_inside():
+    command = [sys.executable, "-m", "pytest", "-p", "pytest_cudafork.plugin", "inner.py"]
+    assert subprocess.run(command).returncode == 0
+
+def test_poisoned():
+    child(touch)
+"""),
+    )
+    kept = pytester.path / "kept.jsonl"
+    variables = {"PYTEST_CUDA_FORK_CHECK": "poison", "PYTEST_CUDA_FORK_LEDGER": str(kept)}
+    result = run_session(pytester, "test_outer.py", env=variables)
+    assert_no_crash(result)
+    result.assert_outcomes(passed=2, failed=1)
+    assert "something that was not seen" not in result.stdout.str()
+    assert counts(result)["touches"] == 2
+    assert f"ledger: {kept}" in result.stdout.str()
+
+
+INHERITED = """
+import os, subprocess, sys
+
+def run(shell):
+    environ = dict(os.environ)
+    environ["PYTHONPATH"] += os.pathsep + os.path.abspath("own")
+    return subprocess.run(
+        ["sh", "-c", shell], env=environ, stdout=subprocess.PIPE, text=True, timeout=60
+    )
+
+def test_told():
+    done = run(f"{sys.executable} -c 'print(1)' 2>&1")
+    assert done.returncode == 0
+    assert "is not watched" in done.stdout
+    assert done.stdout.endswith("own sitecustomize\\n1\\n")
+
+def test_without_stderr():
+    done = run(f"{sys.executable} -c 'print(1)' 2>&-")
+    assert (done.returncode, done.stdout) == (0, "own sitecustomize\\n1\\n")
+"""
+
+
+def test_a_child_that_cannot_be_watched_runs_all_the_same(pytester: pytest.Pytester) -> None:
+    own = pytester.mkdir("own")
+    (own / "sitecustomize.py").write_text("print('own sitecustomize')")
+    (own / "ctypes.py").write_text("raise ImportError('built without it', name='_ctypes')")
+    pytester.makepyfile(INHERITED)
+    result = run_session(pytester, "--cuda-fork-check")
+    assert_no_crash(result)
+    result.assert_outcomes(passed=2)
+
+
+def test_a_child_whose_python_is_too_old_for_the_plugin_runs_all_the_same(
+    pytester: pytest.Pytester,
+) -> None:
+    own = pytester.mkdir("own")
+    (own / "sitecustomize.py").write_text("print('own sitecustomize')")
+    # Stands for a Python that cannot run this package: it fails with what is no ImportError.
+    (own / "json.py").write_text("raise SyntaxError('unknown to this Python')")
+    pytester.makepyfile(INHERITED.replace('assert "is not watched" in done.stdout', ""))
+    result = run_session(pytester, "--cuda-fork-check")
+    assert_no_crash(result)
+    result.assert_outcomes(passed=2)
+
 
 EXEC = """
 def run(script, *options):

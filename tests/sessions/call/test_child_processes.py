@@ -1,4 +1,4 @@
-"""Tests of the processes behind calls in a child: nothing is left, nothing else is hit."""
+"""The processes behind calls in a child: nothing is left, nothing else is hit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,39 @@ from pytest_cudafork.call.run import run_in_child
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
 from pytest_cudafork.fixtures import RunInChild
 from pytest_cudafork.process import launch
+from tests.support.helpers import run_python
 from tests.support.isolation import is_gone
+
+
+def test_a_late_answer_of_the_fork_server_answers_no_other_request(tmp_path: Path) -> None:
+    told = run_python(
+        """
+import os, signal
+from pytest_cudafork.call.run import run_in_child
+from pytest_cudafork.call.forkserver import ForkServer
+
+server = ForkServer()
+
+def run():
+    return run_in_child("forkserver", int, timeout=20, server=server)
+
+def alarm(*args):
+    os.kill(server.pid, signal.SIGCONT)
+    raise TimeoutError("alarm")
+
+run()
+signal.signal(signal.SIGALRM, alarm)
+os.kill(server.pid, signal.SIGSTOP)
+signal.setitimer(signal.ITIMER_REAL, 0.3)
+try:
+    run()
+except TimeoutError:
+    print("interrupted", run(), run())
+server.close()
+""",
+        tmp_path,
+    )
+    assert told == "interrupted 0 0\n"
 
 
 @pytest.fixture(params=["run_forked", "run_spawned", "run_forkserver"])

@@ -1,4 +1,4 @@
-"""Tests of isolated tests within their session: options, stops, workers, directories."""
+"""Isolated tests within their session: options, stops, workers, directories."""
 
 from __future__ import annotations
 
@@ -8,7 +8,24 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from tests.support.helpers import (
+    assert_no_crash,
+    run_session,
+)
 from tests.support.isolation import METHODS, isolate_all
+
+
+def test_isolation_works_without_pytests_debugging_plugin(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pytest
+
+        @pytest.mark.cuda_isolated(method="fork")
+        def test_isolated():
+            pass
+        """)
+    result = run_session(pytester, "-p", "no:debugging")
+    assert_no_crash(result)
+    result.assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize("method", METHODS)

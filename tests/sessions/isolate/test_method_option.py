@@ -1,4 +1,4 @@
-"""Tests of ``--cuda-fork-isolate``: every test, by the method that is asked for, shown with -v."""
+"""Tests of isolation when something goes wrong: the session goes on and every test is reported."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ from pytest_cudafork.isolate.policy import (
 )
 from pytest_cudafork.settings.markers import METHODS, Marks
 from tests.support.isolation import METHODS as REAL_METHODS
+from tests.support.isolation import isolate_all
+
+
+def test_the_debugger_turns_isolation_off(pytester: pytest.Pytester) -> None:
+    isolate_all(pytester, "spawn")
+    pytester.makepyfile(
+        "def test_x(pytestconfig):\n"
+        "    assert not pytestconfig.pluginmanager.hasplugin('cudafork-work')"
+    )
+    pytester.runpytest_subprocess("--pdb").assert_outcomes(passed=1)
+    pytester.runpytest_subprocess().assert_outcomes(failed=1)
+
 
 MARKS = st.builds(
     Marks,
@@ -26,6 +38,8 @@ MARKS = st.builds(
     timeout=st.none() | st.floats(0.1, 1e6),
     scope=st.sampled_from(["test", "module"]),
 )
+
+
 CONFIGS = st.builds(
     IsolationConfig,
     every_test=st.sampled_from([None, "none", *METHODS]),
@@ -33,6 +47,8 @@ CONFIGS = st.builds(
     debugger=st.booleans(),
     inside=st.booleans(),
 )
+
+
 STATES = st.builds(
     ProcessState,
     cuda=st.sampled_from(["clean", "initialized", "poisoned", "not observable"]),
