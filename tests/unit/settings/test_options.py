@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.settings.devices import Device, DeviceKind
 from pytest_cudafork.settings.gpu_requests import GpuChoice
-from pytest_cudafork.settings.import_options import (
-    ImportSettings,
-)
+from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.options import (
     OPTIONS,
     Level,
