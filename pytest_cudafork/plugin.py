@@ -1,7 +1,4 @@
-"""Owns the pytest hooks, each a few lines that hand over to the part that knows.
-
-It decides nothing itself.
-"""
+"""The pytest hooks, each a few lines that hand over to the part that does the work."""
 
 from __future__ import annotations
 

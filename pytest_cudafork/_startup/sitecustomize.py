@@ -1,8 +1,8 @@
-"""Owns the start of the watch in Python processes that a watched session starts by exec.
+"""Begins the watch in Python processes that a watched session starts by exec.
 
 This file is found through ``PYTHONPATH``, which the session sets for its children; it steps out of
-the way of the ``sitecustomize`` that the process would otherwise have had. It knows nothing of the
-session beyond what the environment says.
+the way of the ``sitecustomize`` that the process would otherwise have had. All it knows of the
+session is what the environment says.
 """
 
 import os

@@ -1,6 +1,4 @@
-"""Owns the fork guard: it refuses a fork while CUDA is initialized, before the fork happens.
-
-It does not know how CUDA is seen, nor how tests report a refusal.
+"""The fork guard: it refuses a fork while CUDA is initialized, before the fork happens.
 
 It stands in for ``os.fork`` and ``os.forkpty``, in ``os`` and in every module that has imported
 them, under whatever name. That covers ``multiprocessing`` with fork, ``pty`` and ``DataLoader``

@@ -1,7 +1,4 @@
-"""Owns the fixture ``phantom_cuda``: GPUs that are not there, for the length of one test.
-
-It does not know how the phantom answers.
-"""
+"""The fixture ``phantom_cuda``: GPUs that are not there, for the length of one test."""
 
 from __future__ import annotations
 

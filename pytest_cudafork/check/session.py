@@ -1,7 +1,4 @@
-"""Owns what a pytest session holds for the plugin: its settings, its watch, its ledger.
-
-It does not know what is an error, nor how anything is shown.
-"""
+"""What a pytest session holds for the plugin: its settings, its watch, its ledger."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Owns the verdicts of a checked session: which touch fails which test, collection or session.
+"""What fails: which touch fails which test, which collection, or the session.
 
-It does not know how touches are seen, nor what the summary looks like. Registered as a plugin of
-its own, so that a session without the check does not pay for it.
+The hooks are a plugin of their own, so that a session without the check does not pay for them. The
+rules stand in ``findings.py``; the last section is written by ``report/terminal.py``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns the list of GPUs that a session's tests may use.
+"""The GPUs that a session's tests may use; which of them are free, the locks tell.
 
-It does not know which of them are free. It asks NVML, never the CUDA runtime, so it initializes
-nothing in the pytest process.
+NVML is asked, never the CUDA runtime, so nothing is initialized in the pytest process.
 """
 
 from __future__ import annotations

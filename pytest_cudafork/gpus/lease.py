@@ -1,8 +1,7 @@
-"""Owns the hooks that give a test its GPUs and take them back.
+"""The hooks that give a test its GPUs and take them back.
 
-It does not know how a test is isolated: its process finds what to see in ``CHILD_ENV``. With
-``--pdb``, or where isolation is off, the test runs in this process and its environment is changed
-for the length of the test.
+The process of an isolated test finds what to see in ``CHILD_ENV``. With ``--pdb``, or where
+isolation is off, the test runs in this process, whose environment is changed as long as it runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns the handing out of GPUs to tests: which there are, and the locks on them.
-
-It does not know what a test is, nor in which process it runs.
-"""
+"""Hands out GPUs to tests: which there are, which are free, and for how long one waits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Owns the locks that keep a GPU to one test at a time, over all processes of a user on a host.
+"""The locks that keep a GPU to one test at a time, over all processes of a user on a host.
 
-It does not know what a GPU is: a thing with a name. A lock is a file locked by the kernel (the
-library filelock), so the locks of a process that dies are free at once.
+To a lock a GPU is a name. It is a file locked by the kernel (the library filelock), so the locks of
+a process that dies are free at once.
 
 Every GPU has ``SHARERS`` slots. A test that has it to itself holds them all, one that shares it
 holds one. All or nothing: who does not get everything at once gives everything back and waits with

@@ -1,7 +1,7 @@
-"""Owns the watch over one process: witnesses, ledger and at-fork record put together.
+"""The watch over one process: its witnesses, its part of the ledger, and what its forks inherit.
 
-It does not know what is an error, nor anything of pytest: it also runs in the processes that a
-session starts.
+It runs in the pytest process and in every Python process that a session starts, so nothing here
+needs pytest. What of it all is an error, ``check/`` decides.
 """
 
 from __future__ import annotations

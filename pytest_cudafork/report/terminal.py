@@ -1,7 +1,4 @@
-"""Owns the terminal's last section: what was seen, and the errors that no test tells.
-
-It does not know how the facts were gathered.
-"""
+"""The terminal's last section: what was seen, and the errors that no test tells."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Owns what an option is: its three spellings, and which of its sources counts.
+"""What an option is: its three names, and which of its sources counts.
 
-It does not know which options there are. Precedence: command line > environment variable > ini file
-> default.
+Precedence: command line > environment variable > ini file > default.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns the plugin's options: the table, their precedence, and the frozen settings they become.
+"""The plugin's options: the table, and the frozen settings that they become.
 
-It does not know what the settings are used for. Precedence: command line > environment variable >
-ini file > default.
+An option is a row in ``PARSERS``: its names and help, and what reads its text. Those of the import
+audit stand in ``import_options.py``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Owns the session's ledger: one append-only file that every process of the session writes.
-
-It does not know what the records mean.
+"""The session's ledger: one append-only file that every process of the session writes.
 
 A record is one JSON object, preceded by a newline and written by a single ``write`` to a descriptor
 opened with ``O_APPEND``. Linux serializes such writes, so the order of the file is the order of the

@@ -1,6 +1,6 @@
-"""Owns the witness on a real driver: our library, named to the driver by CUDA_INJECTION64_PATH.
+"""The witness on a real driver: our library, named to the driver by CUDA_INJECTION64_PATH.
 
-It does not know what is recorded. Whether the driver was initialized earlier is `driver.py`'s.
+The driver loads it in the first ``cuInit``; whether that came earlier, ``probe.py`` tells.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the native libraries as files, and the typed way to talk to one that is loaded.
+"""The libraries in C as files, and the typed way to talk to one that is loaded.
 
-It does not know when which of them is to be loaded: `phantom.py` and `injection.py` do.
+``phantom.py`` and ``injection.py`` load one each.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Owns the phantom driver in this process: loads it, and points child processes and Triton at it.
+"""The phantom driver in this process: loads it, and points child processes and Triton at it.
 
-It does not know what is recorded, nor how torch is made to see the phantom's devices.
+It stands in for ``libcuda.so.1`` where there is no driver. How torch is made to see its devices is
+in ``observe/torch``.
 """
 
 from __future__ import annotations

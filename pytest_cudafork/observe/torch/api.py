@@ -1,6 +1,6 @@
-"""Owns the witness in torch's Python API: calls that initialize CUDA where no driver sees them.
+"""The witness in torch's Python API: calls that initialize CUDA where no driver sees them.
 
-It does not know where records go, nor how the present face answers; and it imports no torch.
+torch is never imported here; the hooks wait until somebody does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns the table of torch's functions that initialize CUDA, and when each of them does.
+"""The table of torch's functions that initialize CUDA, and when each of them does.
 
-It does not know how a function is hooked, nor where records go. Measured on an H200; the docstring
-of each predicate says what it decides.
+Measured on an H200; the docstring of each predicate says what it decides.
 """
 
 from __future__ import annotations
