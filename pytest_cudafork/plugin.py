@@ -68,7 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _register_gpus(config)
     _choose_graphs(config)
     if state.watch is not None:
-        from pytest_cudafork.check.verdicts import Check
+        from pytest_cudafork.check.hooks import Check
 
         check = Check(state, state.watch.observer)
         config.pluginmanager.register(check, "cudafork-check")
