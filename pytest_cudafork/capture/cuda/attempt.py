@@ -1,7 +1,4 @@
-"""Owns one capture from its begin to its end, and putting everything back where it failed.
-
-It does not know what a reader is told, nor what is done with the graph.
-"""
+"""One capture of a CUDA graph from its begin to its end, and back to the start where it failed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Owns real CUDA graphs: recording a warm-up, capturing, replaying, and cleaning up after failures.
+"""The backend of real CUDA graphs: records warm-ups, captures, replays, cleans up after failures.
 
-A capture runs on a side stream into a memory pool, as ``torch.cuda.graph`` does it. It does not
-know what is checked.
+A capture runs on a side stream into a memory pool, as ``torch.cuda.graph`` does it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns the memory that recorded work uses: whose it is, and whether it is still there.
+"""The memory that recorded work uses: whose it is, and whether it is still there.
 
-It sees storages through the operators that use them, and asks torch's allocator whose an address
-is. It does not know how the work was recorded.
+Storages are seen through the operators that use them; whose an address is, torch's allocator says.
 """
 
 from __future__ import annotations

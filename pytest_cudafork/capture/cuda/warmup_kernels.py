@@ -1,8 +1,7 @@
-"""Owns the kernels of an eager run, as torch's profiler (CUPTI) tells them.
+"""The kernels of an eager run, as torch's profiler (CUPTI) tells them.
 
 The run happens once and as it would have happened: warm-up code often does something else the
-second time. Names are made comparable with a graph's by :mod:`names`. It does not know what they
-are compared with.
+second time. Names are made comparable with a graph's by :mod:`names`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns memory that is handed out uninitialized: it gets known contents, so that reads of it show.
-
-It does not know who reads it.
-"""
+"""Gives memory that is handed out uninitialized known contents, so that reads of it show."""
 
 from __future__ import annotations
 

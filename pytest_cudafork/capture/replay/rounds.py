@@ -1,7 +1,4 @@
-"""Owns the rounds of a comparison: change, eager, poison, replay, compare; and what they show.
-
-It does not know where the graph came from, nor what eager code is.
-"""
+"""The rounds of a comparison: change the inputs, run eager code, poison, replay, compare."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Owns which storages recorded work uses: what is its own, what is not, who reads and writes.
+"""Which storages recorded work uses: what is its own, what is not, who reads and writes.
 
-Memory from outside is known by its address and held weakly, as a graph holds a raw pointer. It does
-not know operators.
+Memory from outside is known by its address and held weakly, as a graph holds a raw pointer.
 """
 
 from __future__ import annotations

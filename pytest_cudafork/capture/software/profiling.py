@@ -1,7 +1,7 @@
-"""Owns running a function in threads that exist already, at their next Python call or return.
+"""Runs a function in threads that exist already, at their next Python call or return.
 
 It uses the profile hook of the interpreter: from Python 3.12 on there is a call for all threads,
-before that the C function behind it. It does not know what for.
+before that the C function behind it.
 """
 
 from __future__ import annotations

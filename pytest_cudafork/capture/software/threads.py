@@ -77,15 +77,14 @@ class OtherThreads:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """For the length of a ``with``; there is one capture at a time in a process."""
-        with in_other_threads(self._event), UndoStack() as undo:
-            undo.add(self._end)
+        with in_other_threads(self._event), contextlib.closing(self), UndoStack() as undo:
             undo.set(threading.Thread, "_bootstrap_inner", self._young_threads())
             undo.set(_thread, "start_new_thread", self._raw_threads())
             undo.set(executors._WorkItem, "run", self._tasks())
             yield
 
-    def _end(self) -> None:
-        """From here on the mode does nothing; threads that run take it off at their next call."""
+    def close(self) -> None:
+        """Let the mode do nothing from here on; threads that run take it off at their next call."""
         self._mode.report = None
         for _ in range(50):
             if not self._pushed_in & sys._current_frames().keys():

@@ -1,7 +1,4 @@
-"""Owns what a state holds at one moment, by path, and how two moments differ.
-
-It does not know which difference is wrong.
-"""
+"""What a state holds at one moment, by path, and how two moments differ."""
 
 from __future__ import annotations
 
