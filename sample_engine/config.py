@@ -1,4 +1,8 @@
-"""What an engine is asked to be: one frozen value. It checks words and ranges, no machine."""
+"""What an engine is asked to be: one frozen value, :class:`EngineConfig`, under vLLM's names.
+
+Words and ranges are checked here, with all that is wrong in one message. What the machine and the
+model allow is checked later, in ``device.preflight`` and ``device.resolve``.
+"""
 
 from __future__ import annotations
 

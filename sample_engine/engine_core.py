@@ -1,4 +1,7 @@
-"""The engine core: requests in, new tokens out, a step at a time. It knows no text and no process.
+"""The engine core: requests in, new tokens out, a step at a time.
+
+A step is three calls: the scheduler picks a batch (``Scheduler.schedule``), the model runs on it
+(``ModelRunner.run``), and the scheduler takes in what came of it (``Scheduler.postprocess``).
 
 It runs where CUDA may be used: in the core's process, or in the caller's if that is wished.
 """

@@ -1,6 +1,7 @@
-"""Owns the front end: prompts in, text out. It does not know in which process the core runs.
+"""The front end: prompts in, text out.
 
-It imports no torch: the core does, in its own process.
+In which process the core runs is the client's business (``process.client``). Nothing here imports
+torch: the core does, in its own process.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Runs the model on a scheduled batch: inputs, forward pass, sampling. It decides no schedule.
+"""Runs the model on a scheduled batch: inputs, forward pass, sampling or verification of drafts.
 
-It runs in the engine core alone, and holds all that lives on the device: weights, KV cache, input
+It is part of the engine core, and holds all that lives on the device: weights, KV cache, input
 buffers. What belongs to one step is passed as arguments; only ``InputBatch`` looks one step ahead.
 """
 

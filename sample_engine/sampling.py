@@ -1,4 +1,4 @@
-"""From logits to tokens: greedy, temperature, top-k, top-p. It knows no request and no scheduling.
+"""From logits to tokens: greedy, temperature, top-k, top-p.
 
 The noise of a choice is a function of the request's seed, the position of the token and the index
 in the vocabulary, and of nothing else: not of the batch, of chunks, of a preemption or of the

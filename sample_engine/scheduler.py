@@ -1,4 +1,4 @@
-"""Which tokens of which requests are computed in the next step. Pure: it knows no tensor, no model.
+"""Which tokens of which requests are computed in the next step. Pure: no tensor, no model.
 
 There is no prefill and no decode here: a request has tokens whose keys and values are not computed
 yet, and every step computes some of them, of all requests together at most

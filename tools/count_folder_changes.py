@@ -22,7 +22,10 @@ calls of a function are left out, not what is first called in them: how often a 
 on the machine, and a reader follows a function once. Left out as well are values and words: the
 functions during whose calls no function of another module is called, not even indirectly. They are
 read as words, by their names: making and asking values, texts, checks, one call of the system. No
-list of names says which these are, so the rule is the same before and after a move.
+list of names says which these are, so the rule is the same before and after a move. Only calls into
+``settings/``, ``compat/`` and ``errors.py``, and into the modules these were made of, are known by
+name and never count, with all that they call: to read an option or a private name of pytest is no
+step on a way, wherever the line stands.
 
 Two functions that follow each other on the main line and lie in different folders are a change of
 folder; one into a folder that the way has been in before is a return. A folder's own modules count
@@ -47,6 +50,13 @@ from typing import Any
 from checkout import PACKAGE, check_out, copy_checkout, make_interpreter
 
 SECONDS = 300.0
+# Left out by name, at any depth: folders and files as they are now, then as they were.
+_NOT_ON_A_WAY = (
+    *("compat/", "settings/", "errors.py"),
+    *("child_errors.py", "gpus/wishes.py", "markers.py", "observe/environment.py", "option.py"),
+    *("options.py", "options_imports.py"),
+    *("isolate/cov_plugin.py", "isolate/other_plugins.py", "isolate/peer_words.py"),
+)
 _ISOLATED = """
 import call_recorder
 import pytest
@@ -126,6 +136,11 @@ class Count:
 
 def main_line(calls: Sequence[Call], *, whole: bool = False) -> list[Call]:
     """Return the first call of each function in order; with ``whole`` values and words, too."""
+    left_out: set[int] = set()
+    for call in calls:
+        if call.caller in left_out or call.file.startswith(_NOT_ON_A_WAY):
+            left_out.add(call.number)
+    calls = [call for call in calls if call.number not in left_out]
     modules: dict[int, set[str]] = {call.number: {call.file} for call in calls}
     for call in reversed(calls):  # a call's own calls come after it
         if call.caller in modules:

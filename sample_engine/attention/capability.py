@@ -1,4 +1,4 @@
-"""Owns what backends ask about a device before anybody may touch it. It asks ``platform`` alone."""
+"""What backends ask about a device: its compute capability, and how many processors it has."""
 
 from __future__ import annotations
 

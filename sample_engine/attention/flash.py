@@ -1,4 +1,4 @@
-"""Owns the backend of the FlashAttention library that is installed (``flash_libraries`` finds it).
+"""The backend of the FlashAttention library that is installed (``flash_libraries`` finds it).
 
 A library without pages gets copies: each layer gathers the keys and values of the requests it
 serves into contiguous memory, which moves every one of their bytes once to and once from memory.

@@ -1,6 +1,6 @@
 """The interface of attention backends and the values that pass through it.
 
-It knows no backend (``attention.registry`` does) and nothing of requests or scheduling.
+``attention.registry`` lists the backends.
 
 Shapes, in this file and in all backends::
 
@@ -108,7 +108,7 @@ class AttentionBackend(abc.ABC):
     def why_not(cls, spec: AttentionSpec) -> str | None:
         """Why this backend cannot run ``spec`` on this machine, in words; None: it can.
 
-        It must not touch the driver: it looks for libraries and asks NVML (``platform``).
+        It must not touch the driver: it looks for libraries and asks NVML (``device.platform``).
         """
 
     @abc.abstractmethod

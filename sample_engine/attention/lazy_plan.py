@@ -1,4 +1,4 @@
-"""Owns a backend that plans when it is first used, in the manner of FlashMLA.
+"""A backend that plans when it is first used, in the manner of FlashMLA.
 
 ``build`` returns metadata with ``plan=None``. The first ``forward`` with it plans on the device
 (which items a decode's keys are cut into, see ``kernels.splits``) and keeps the plan and the room

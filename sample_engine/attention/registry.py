@@ -1,6 +1,7 @@
-"""Owns the choice of an attention backend by name. It imports each one only when it is asked about.
+"""The attention backends by name, in order of preference, and the choice of one.
 
-It knows the backends' names and their order of preference, and nothing of how they work.
+Each is imported only when it is asked about. A new backend is a subclass of
+``interface.AttentionBackend`` and a line in ``_BACKENDS``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Block tables as arrays: a row for each running request, and the slots of tokens.
 
-It does not know which blocks are free or shared: it writes down what ``manager`` has given. On the
-CPU alone; ``input_batch`` brings what a step needs to the device.
+Which blocks a request has is decided by ``kv_cache.manager`` and written down here, on the CPU
+alone; ``input_batch`` brings what a step needs to the device.
 
 Shapes::
 

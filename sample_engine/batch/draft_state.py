@@ -1,9 +1,12 @@
-"""Owns what speculation keeps on the device from step to step, by request, and brings it there.
+"""What speculation keeps on the device from step to step, by request, and the way there.
 
 That is the text of each running request and the distributions that its drafts were drawn from. A
-request has the row that ``InputBatch`` gave it. It knows no speculator and decides nothing.
+request has the row that ``InputBatch`` gave it.
 
-Shapes are those of ``speculate.interface``.
+Shapes are those of ``drafts``; also::
+
+    S   requests that may run at once
+    L   the longest text
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a scheduled batch to the tensors of a forward pass. It knows no model and no backend.
+"""From a scheduled batch to the tensors of a forward pass.
 
 :class:`InputBatch` remembers the running requests, so that a step costs what is new and not the
 length of the texts. What it writes goes to the device in one or two copies.

@@ -1,7 +1,7 @@
 """All memory that a forward pass reads: made once, at addresses that never change.
 
-So a CUDA graph may be captured over it. It does not know what the fields mean: ``input_batch``
-writes them, on the CPU, and pushes them to the device.
+So a CUDA graph may be captured over it. ``input_batch`` writes the fields on the CPU and pushes
+them to the device.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What one step and one request may take, and in words why a request is refused.
+"""What one step and one request may take at most, and in words why a request is refused.
 
-It knows neither what is running nor which blocks are free.
+What is running and which blocks are free makes no difference here: the scheduler sees to that.
 """
 
 from __future__ import annotations

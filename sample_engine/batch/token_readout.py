@@ -1,7 +1,4 @@
-"""Owns the way of sampled tokens to the CPU: started at once, waited for when all else is done.
-
-It does not know what they are tokens of.
-"""
+"""The way of sampled tokens to the CPU: started at once, waited for when all else is done."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Owns the question whether *this process* has initialized the CUDA driver, put to the driver.
+"""Asks the CUDA driver whether *this process* has initialized it.
 
 torch's own flag does not answer it: ``torch.cuda.is_available()``, ``pin_memory()``, cupy, numba
 and some imports initialize the driver and leave ``torch.cuda.is_initialized()`` False. The probe
-never initializes anything and loads no library. It does not know which line initialized the driver.
+never initializes anything and loads no library. Which line did it, the driver cannot say.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Owns what is asked of GPUs before anybody may touch one: how many, which, how large.
+"""What is asked of GPUs before anybody may touch one: how many, which, how large.
 
 It never asks the CUDA driver or runtime: a process that has asked them can no longer fork an engine
 core. It asks NVML (``pynvml``, an optional library), else ``nvidia-smi``, else the kernel module's
-files in /proc. It keeps nothing between two questions and does not know what the engine wants.
+files in /proc. It keeps nothing between two questions.
 
 GPUs are counted as CUDA counts them under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. Without that variable
 CUDA puts the fastest first, which is the same order on a machine whose GPUs are all alike.

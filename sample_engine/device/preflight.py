@@ -1,7 +1,7 @@
 """What can be seen to be wrong before an engine core is started: the model's shape, the device.
 
-It imports no torch and initializes no CUDA, so that a front end may ask. What only the core can see
-(its torch, the backends, the weights, the memory) it does not know.
+It imports no torch and initializes no CUDA, so that a front end may ask. Some things only the core
+can see: its torch, the backends, the weights, the memory.
 """
 
 from __future__ import annotations

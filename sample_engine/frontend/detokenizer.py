@@ -1,6 +1,6 @@
-"""Owns how tokens become what a caller reads: characters that are whole, text that stops in time.
+"""From tokens to what a caller reads: characters that are whole, text that stops in time.
 
-It knows no engine and no process: tokens of one request go in, its text comes out.
+Tokens of one request go in as the core makes them, and its text comes out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the progress bars of long work. It does not know what is computed."""
+"""Progress bars on stderr: of requests that are generated, of graphs that are captured."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Owns the graphs of the model's forward pass: which there are, their capture, and how to run one.
+"""The graphs of the model's forward pass: which there are, their capture, and how to run one.
 
-It knows the persistent inputs and outputs, and whoever runs the model as a :class:`ForwardPass`. It
-keeps no reference to it: what is needed to capture is gone afterwards.
+Whoever runs the model (attention backend, KV cache) comes in as a :class:`ForwardPass` for the time
+of the capture; no reference to it is kept.
 """
 
 from __future__ import annotations

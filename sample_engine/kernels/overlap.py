@@ -1,9 +1,9 @@
-"""Owns how our kernels overlap on a GPU: CUDA's programmatic dependent launch (Hopper and later).
+"""How our kernels overlap on a GPU: CUDA's programmatic dependent launch (Hopper and later).
 
 A kernel that is launched with it starts while the one before it still runs, does what depends on
 nobody (it fetches weights into the L2 cache), and then waits for what the others computed. Each of
 our kernels waits before it reads, writes or returns; so by the time it goes on, all kernels before
-it are done, and what they wrote is seen. It knows no kernel.
+it are done, and what they wrote is seen.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The draft head in EAGLE-3's manner: one layer that guesses what the model will say next.
 
-It knows no speculator and no cache: as for the model, what mixes tokens is behind ``attend``.
+As for the model, what mixes tokens is behind ``attend``; the passes over a paged cache are in
+``speculate.eagle``.
 
 How it is used. After the model has seen tokens ``0..i`` and the next token ``i + 1`` is known, the
 head gets at position ``i`` the model's features of token ``i``, fused, and the embedding of token

@@ -1,6 +1,6 @@
 """From a model's name to a module with weights on its device: from files, or random ones.
 
-It knows no engine: which device and dtype, is for the caller to say.
+Which device and dtype, is for the caller to say.
 """
 
 from __future__ import annotations

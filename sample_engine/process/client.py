@@ -1,6 +1,6 @@
-"""Owns how a front end talks to an engine core: one interface, with and without a process between.
+"""How a front end talks to an engine core: one interface, with and without a process between.
 
-It knows requests and tokens, and no text.
+What goes through it is requests and tokens; text is made of them in ``llm``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns the engine core's process: its loop, how it ends, and how its errors reach the front end.
+"""The engine core's process: its loop, how it ends, and how its errors reach the front end.
 
-This runs in the child, whichever way it was started. It imports nothing of the front end's side and
-does not know what the core computes.
+This runs in the child, whichever way it was started, and imports nothing of the front end's side.
 
 The front end is heard by a thread, so that it never waits to be heard: an abort arrives during a
 step, and a front end that writes while the core writes cannot block both.

@@ -1,8 +1,8 @@
-"""Owns what front end and engine core say to each other. It does not know how it travels.
+"""What front end and engine core say to each other. ``core_handle`` carries it.
 
 A message is a frame: two letters, the protocol's version, and a msgspec structure as msgpack. Every
 frame carries the version, so that two different sources of the engine (a program that was changed
-while it ran) are told as such and not misread.
+while it ran) are reported as such and not misread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns the choice between fork, spawn, forkserver and no process at all, and the reasons for it.
+"""The choice between fork, spawn, forkserver and no process at all, and the reasons for it.
 
 The decision is a pure function of facts; gathering the facts is another function, which asks the
-driver and never initializes it. It starts no process and does not know what the core will do.
+driver and never initializes it. ``launch`` starts the process then.
 """
 
 from __future__ import annotations

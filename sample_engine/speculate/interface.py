@@ -1,7 +1,7 @@
-"""The interface of speculators and the values that pass between them, the verification and a step.
+"""The interface of speculators, and what they draft from.
 
-It knows no speculator (``speculate.registry`` does), and no scheduler. All tensors are on the
-engine's device; nothing here waits for it.
+``speculate.registry`` lists them. All tensors are on the engine's device; nothing here waits for
+it. What is drafted, and what becomes of it, are values of ``batch.drafts``.
 
 Shapes, in this file and in all speculators::
 

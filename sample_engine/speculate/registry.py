@@ -1,6 +1,7 @@
-"""Owns the list of speculators by name. It imports each one only when one is to be made.
+"""The speculators by name. Each is imported only when one is to be made.
 
-It knows what each is made of, and nothing of how it works.
+A new one is a subclass of ``interface.Speculator``, a module with a function ``make``, a line in
+``_SPECULATORS`` and its name in ``config.SPECULATIVE_METHODS``.
 """
 
 from __future__ import annotations

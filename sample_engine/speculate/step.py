@@ -1,6 +1,6 @@
-"""What a step does after the forward pass where the engine speculates: verify, draft, tell.
+"""What a step does after the forward pass where the engine speculates: verify, draft, report.
 
-Everything stays on the device until one copy ends the step. It knows no model and no schedule.
+Everything stays on the device until one copy ends the step.
 """
 
 from __future__ import annotations

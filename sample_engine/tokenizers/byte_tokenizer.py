@@ -1,4 +1,4 @@
-"""The byte tokenizer: text to tokens and back, whole or as a stream. It knows no model."""
+"""The byte tokenizer: text to tokens and back, whole or as a stream."""
 
 from __future__ import annotations
 

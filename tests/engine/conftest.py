@@ -1,4 +1,4 @@
-"""Owns what the tests of the engine share: one thread for torch, Triton's interpreter.
+"""What the tests of the engine share: one thread for torch, Triton's interpreter.
 
 Where a library that the engine stands on is not installed, each file is skipped and says so.
 

@@ -10,6 +10,7 @@ import pytest
 
 from sample_engine import LLM, ConfigError, EngineConfig
 from sample_engine.config import SPECULATIVE_METHODS, SpeculativeConfig
+from sample_engine.speculate import registry
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 5}
 
@@ -50,6 +51,7 @@ def test_bounds_that_are_not_given_follow_those_that_are(
 
 def test_all_methods_are_listed() -> None:
     assert SPECULATIVE_METHODS == ("eagle", "ngram")
+    assert tuple(sorted(registry._SPECULATORS)) == SPECULATIVE_METHODS
 
 
 OLD = {**NGRAM, "ngram_prompt_lookup_max": 4, "ngram_prompt_lookup_min": 3}

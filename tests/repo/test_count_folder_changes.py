@@ -32,6 +32,9 @@ def test_the_main_line_has_each_function_once_and_no_leaves(folders: ModuleType)
             (8, 4, "isolate/child.py", "wait"),  # a loop
             (9, 8, "plugin.py", "report"),  # only now
             (10, 9, "values.py", "make"),
+            (11, 1, "settings/options.py", "ask"),  # known by name
+            (12, 11, "observe/driver.py", "look"),
+            (13, 2, "compat/pytest_internals.py", "ask"),
         ]
     ]
     line = folders.main_line(calls)

@@ -2,7 +2,7 @@
 
 Both rules are exact: greedily a guess is accepted where it is the model's next token; in sampling,
 given that the next token is ``t``, with probability ``min(1, head(t) / model(t))`` (Leviathan et
-al., 2023). It knows no engine: it walks over texts that are written already.
+al., 2023). No engine is needed: the texts are written already, and are walked over.
 """
 
 from __future__ import annotations

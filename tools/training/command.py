@@ -1,7 +1,4 @@
-"""What the commands of the two trainings share: their options, and what is written of a training.
-
-It knows no model and no data.
-"""
+"""What the commands of both trainings share: options, and what is written of a training."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The corpus: CPython's own library sources, cut by file into what is trained on and what is not.
 
 The sources are those of the Python that runs this, or of another that is named; they come under the
-PSF licence (https://docs.python.org/3/license.html). It knows no model.
+PSF licence (https://docs.python.org/3/license.html).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Measures a trained model and its head: ``python -m tools.training.evaluate --card``.
 
 It writes ``evaluation.json`` to the model's folder, and with ``--card`` the model card with the
-numbers from there. It knows the files of a folder, not how they came to be.
+numbers from there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Plain batched generation, for data and measurements: one token of every window at a time.
 
-It knows no scheduler and no pages; the engine is what generates for users.
+For users it is the engine that generates.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The training loop: time, schedule, progress, checks, interruption. It knows no model and no data.
+"""The training loop: time, schedule, progress, checks, interruption.
 
 It always ends with the best weights so far in the hands of the caller: at the time limit, after a
 signal, and when the loss is no longer a number.

@@ -1,4 +1,4 @@
-"""Bits per byte of a model on text that it has not seen. It knows no files."""
+"""Bits per byte of a model on text that it has not seen."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Muon moves a matrix along its momentum with all singular values set to one (Jordan et al., 2024;
 the coefficients are those of "The Polar Express", Amsel et al., 2025). Fused projections are cut
-into the matrices that they are. It knows no schedule: each step gets its factor.
+into the matrices that they are. Each step gets the factor of the learning rate from outside.
 """
 
 from __future__ import annotations

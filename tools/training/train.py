@@ -1,7 +1,7 @@
 """Trains the tiny model: ``python -m tools.training.train --minutes 4 --out FOLDER``.
 
 It writes ``config.json``, ``model.safetensors`` and ``train.json`` (what was done) to the folder.
-It knows nothing of the draft head, which ``train_eagle`` trains on the finished model.
+The draft head comes later: ``train_eagle`` trains it on the finished model.
 """
 
 from __future__ import annotations

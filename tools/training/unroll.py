@@ -1,7 +1,7 @@
 """A draft head's guesses from every token of a text at once, several steps deep, and their loss.
 
-EAGLE-3 calls this the training-time test: in training the head meets its own hidden states, as it
-does when it drafts. It knows no optimizer and no cache.
+EAGLE-3 calls this the training-time test: in training the head gets its own hidden states, as it
+does when it drafts.
 
 Shapes::
 

@@ -1,6 +1,6 @@
-"""Owns the reduction that puts the items of a split decode together.
+"""Puts the items of a split decode together.
 
-It does not know how they were computed. Requests that are one item are done already.
+``decode_paged`` computed them. Requests that are one item are done already.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns the kernel for requests with few queries: decode, and verification of a few drafts.
+"""The kernel for requests with few queries: decode, and verification of a few drafts.
 
 A program takes one item (a stretch of one request's keys, see ``splits``) and one KV head; the
 query heads of that KV head, for all queries of the request, are the rows of its tile: row ``r`` is

@@ -1,6 +1,6 @@
-"""Owns the kernel that puts the keys and values of a step into the paged cache.
+"""The kernel that puts the keys and values of a step into the paged cache.
 
-It does not know to which request a token belongs: the slot says where it goes.
+The slot of a token says where it goes, whichever request it belongs to.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the kernel that norms tokens, and before that adds to them what a layer gives.
+"""The kernel that norms tokens, and before that adds to them what a layer gives.
 
-It knows no layer. Sums are float32; what is rounded on the way is what torch rounds.
+Sums are float32; what is rounded on the way is what torch rounds.
 """
 
 from __future__ import annotations

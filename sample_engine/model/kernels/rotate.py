@@ -1,4 +1,4 @@
-"""Owns the kernels of RoPE: the angles of a pass, and the rotation of queries and keys by them.
+"""The kernels of RoPE: the angles of a pass, and the rotation of queries and keys by them.
 
 Angles are float32 as torch's are; only the frequencies are worked out in float64.
 """

@@ -1,4 +1,4 @@
-"""Owns the kernel of the gate: ``silu(gate) * up``, rounded in between as torch rounds it."""
+"""The kernel of the gate: ``silu(gate) * up``, rounded in between as torch rounds it."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 *Prefill*: the head over all tokens of the model's step, for the first draft and to keep keys and
 values of what is certain. *Decode*: one token of each request, for each further draft. Both are
 device work on their arguments, on weights and on the head's cache alone. What surrounds them
-(metadata, which token is drafted) is ``eagle``'s business.
+(metadata, which token is drafted) is in ``speculator``.
 
 Shapes::
 

@@ -1,7 +1,7 @@
 """Drafts by a head that reads the model's hidden states, in EAGLE-3's manner.
 
-Owns how the head is driven; its passes are in ``eagle_steps``, its weights in ``model.eagle``. It
-knows no scheduler and decides nothing about which drafts count.
+Here is how the head is driven; its passes are in ``passes``, their graphs in ``cudagraph``, its
+layer in ``model.eagle_head``. Which drafts count is decided elsewhere (``speculate.rejection``).
 
 After a step the text has ``n`` tokens, the last of which was just chosen. The head sees at position
 ``i`` the model's features of token ``i`` and the embedding of token ``i + 1``, so:

@@ -1,4 +1,4 @@
-"""Owns batches for attention tests, and the answer that they must get. It knows no backend.
+"""Batches for attention tests, and the answer that they must get.
 
 The answer is worked out in float64 by torch's own attention, sequence by sequence, from keys and
 values that never were in a cache. What was never written to the cache is NaN: a backend that lets

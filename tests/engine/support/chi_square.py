@@ -1,6 +1,6 @@
-"""Owns the chi-square test by which the tests of sampling compare counts with a distribution.
+"""The chi-square test by which the tests of sampling compare counts with a distribution.
 
-It does not know what was counted. Who uses it fixes the seeds: a test then fails always or never.
+Who uses it fixes the seeds: a test then fails always or never.
 """
 
 from __future__ import annotations

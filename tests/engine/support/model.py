@@ -1,4 +1,4 @@
-"""Owns what the tests of the model share: small shapes, random models, a Llama written out plainly.
+"""What the tests of the model share: small shapes, random models, a Llama written out plainly.
 
 The plain Llama is in float64, computes one sequence, keeps all projections apart, turns pairs by
 complex numbers and shares no code with the engine's.

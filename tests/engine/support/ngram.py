@@ -1,4 +1,4 @@
-"""Owns what the tests of n-grams share: the state after a step, as a speculator gets it."""
+"""What the tests of n-grams share: the state after a step, as a speculator gets it."""
 
 from __future__ import annotations
 

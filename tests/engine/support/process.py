@@ -1,4 +1,4 @@
-"""Owns cores without a model for tests of processes, and what is looked at around them.
+"""Cores without a model for tests of processes, and what is looked at around them.
 
 A core repeats its prompt for ever, so that every answer is known. It is made by a :class:`Script`,
 which every start method can carry to the core's process.

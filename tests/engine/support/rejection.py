@@ -1,4 +1,4 @@
-"""Owns what the tests of verification share: requests that write text with drafts, all at once.
+"""What the tests of verification share: requests that write text with drafts, all at once.
 
 A text is a Markov chain: what comes next depends on the last token alone, for the model by one
 table of logits, for the drafter by another. So the distribution of a text is known exactly.

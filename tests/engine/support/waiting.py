@@ -1,4 +1,4 @@
-"""Owns the check that device code waits for nothing: what waits raises."""
+"""Checks that device code waits for nothing: what waits raises."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -20,6 +21,7 @@ from tests.support.helpers import (
     module,
     needs_torch,
     outcomes,
+    run_python,
     run_session,
 )
 
@@ -112,6 +114,8 @@ def test_marked():
 def test_after_the_marked_one():
     os.fork()
 """
+
+
 REFUSED = (
     *("test_fork", "test_by_another_name", "test_forkpty", "test_pty", "test_process"),
     *("test_pool", "test_executor", "test_in_a_thread", "test_after_the_marked_one"),
@@ -343,3 +347,42 @@ def _fork_and_wait() -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
+
+
+def test_the_guard_loads_no_lazy_module(tmp_path: Path) -> None:
+    (tmp_path / "heavy.py").write_text("print('loaded')")
+    told = run_python(
+        """
+import importlib.util, os, sys
+sys.path.insert(0, "")
+spec = importlib.util.find_spec("heavy")
+spec.loader = importlib.util.LazyLoader(spec.loader)
+sys.modules["heavy"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+from pytest_cudafork.check.guard import Rules, install
+undo = install(Rules(None, refuse=True))
+print(os.fork.__name__)
+undo()
+""",
+        tmp_path,
+    )
+    assert told == "fork\n"
+
+
+def test_a_name_imported_during_the_session_is_given_back_too(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text("from os import fork as split")
+    told = run_python(
+        """
+import os, sys
+sys.path.insert(0, "")
+real = [os.fork]  # in a list, where the guard does not look
+from pytest_cudafork.check.guard import Rules, install
+undo = install(Rules(None, refuse=True))
+import late
+print(late.split is real[0])
+undo()
+print(late.split is real[0], os.fork is real[0])
+""",
+        tmp_path,
+    )
+    assert told == "False\nTrue True\n"

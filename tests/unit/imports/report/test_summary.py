@@ -15,7 +15,6 @@ from pytest_cudafork.imports.audit.confirm import CheckedRecord
 from pytest_cudafork.imports.audit.discover import find_modules
 from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.summary import summary_lines
-from pytest_cudafork.imports.values.records import Outcome, outcome_of
 from pytest_cudafork.imports.values.targets import FoundModule
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.settings.import_settings import ImportSettings
@@ -160,20 +159,6 @@ def test_a_baseline_shows_in_the_lines() -> None:
 
 def test_the_summary_of_nothing_is_nothing() -> None:
     assert lines_of([]) == []
-
-
-@pytest.mark.parametrize("verdict", list(V))
-def test_what_a_verdict_means(verdict: ImportVerdict) -> None:
-    plain = outcome_of(verdict)
-    strict = outcome_of(verdict, strict=True)
-    accepted = outcome_of(verdict, accepted=True)
-    assert plain is {
-        V.CLEAN: Outcome.PASSED,
-        V.NOT_IMPORTABLE: Outcome.SKIPPED,
-        V.NOT_OBSERVABLE: Outcome.ERROR,
-    }.get(verdict, Outcome.FAILED)
-    assert (strict is plain) is (verdict is not V.NOT_IMPORTABLE)
-    assert (accepted is Outcome.ACCEPTED) is verdict.touched
 
 
 ENGINE = {

@@ -1,0 +1,180 @@
+"""Messages that are no frames, or frames that make no sense: the test fails, and nothing else.
+
+Some tests look for the channel of their own process in the frames below them. No test does that by
+accident; it stands for every mistake that this package could make itself.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.death import headline, run_deaths
+from tests.support.isolation import METHODS, isolate_all
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_no_message_fails_the_test_and_no_other(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    isolate_all(pytester, method)
+    pytester.makepyfile(
+        """
+        import os
+        def test_writes_everywhere():
+            for name in os.listdir("/proc/self/fd"):
+                link = f"/proc/self/fd/{name}"
+                if os.path.exists(link) and "socket" in os.readlink(link):
+                    os.write(int(name), b"this is no message at all")
+        def test_closes_everything(): os.closerange(3, 100)
+        def test_last(): pass
+        """
+    )
+    result = pytester.runpytest_subprocess("-rA")
+    outcomes = result.parseoutcomes()
+    assert outcomes["passed"] == 1
+    assert outcomes["failed"] == 2
+    result.stdout.fnmatch_lines_random(["ChildError: not a message, in call*", "PASSED *test_last"])
+
+
+HOSTILE = """
+import json
+from pytest_cudafork.process import child
+
+def the_channel():
+    frame = sys._getframe()
+    while frame is not None:
+        for value in frame.f_locals.values():
+            if type(value) is child.Channel:
+                return value
+        frame = frame.f_back
+
+GOOD = {
+    "nodeid": "test_d.py::test_hostile", "location": ("test_d.py", 1, "test_hostile"),
+    "keywords": {"test_hostile": 1}, "outcome": "passed", "longrepr": None, "when": "call",
+    "user_properties": [("key", 1)], "sections": [("Captured stdout call", "text")],
+    "duration": 0.1, "start": 1.0, "stop": 2.0, "$report_type": "TestReport",
+}
+CRASH = {"path": "a.py", "lineno": 1, "message": "no"}
+ENTRY = {"type": "ReprEntryNative", "data": {"lines": ["x"]}}
+TRACE = {"reprentries": [ENTRY], "extraline": None, "style": "native"}
+FAILURE = {"reprcrash": CRASH, "reprtraceback": TRACE, "sections": [], "chain": None}
+STRANGE = [None, 5, 1.5, "text", b"bytes", [], [5], ["a", "b"], (), (1, 2, 3), {}, {"x": 1}, True]
+
+def report(**changes):
+    return ("report", {"data": {**GOOD, **changes}})
+
+SEQUENCES = {
+    "done-at-once": [("done", {})],
+    "over-at-once": [("over", {"last": True, "shouldstop": False, "shouldfail": False})],
+    "over-without-fields": [("over", {})],
+    "over-with-strange-fields": [("over", {"last": 5, "shouldstop": 5, "shouldfail": []})],
+    "unknown-kind": [("surprise", {})],
+    "no-report": [("report", {})],
+    "empty-report": [("report", {"data": {}})],
+    "report-of-a-number": [("report", {"data": 5})],
+    "report-of-another-type": [report(**{"$report_type": "CollectReport"})],
+    "report-of-an-unknown-type": [report(**{"$report_type": "Nonsense"})],
+    "report-without-type": [("report", {"data": {"outcome": "passed", "when": "call"}})],
+    "no-phase": [report(when="collect")],
+    "skip-without-reason": [report(outcome="skipped", longrepr=None)],
+    "skip-with-strange-reason": [report(outcome="skipped", longrepr=(1, 2, 3))],
+    "no-warning": [("warning", {})],
+    "strange-warning": [("warning", {"pickled": b"junk", "type": 5, "text": [], "filename": 1,
+                                     "lineno": "x", "line": 5})],
+    "strange-stop": [("stop", {"reason": 5, "returncode": "x"})],
+    "strange-internal": [("internal", {"text": 5})],
+    "internal-without-text": [("internal", {})],
+    "missing-everything": [("missing", {})],
+    "missing-numbers": [("missing", {"found": [1, 2], "errors": 5})],
+    "deep": [("report", {"data": json.loads("[" * 300 + "]" * 300)})],
+    "failure-without-crash": [report(outcome="failed", longrepr={"reprcrash": 5})],
+    "failure-without-lines": [report(outcome="failed", longrepr={**FAILURE, "reprtraceback":
+        {**TRACE, "reprentries": [{"type": "ReprEntryNative", "data": {"lines": [5]}}]}})],
+    "failure-of-unknown-entries": [report(outcome="failed", longrepr={**FAILURE, "reprtraceback":
+        {**TRACE, "reprentries": [{"type": "Nonsense", "data": {}}]}})],
+}
+for field in ("location", "keywords", "outcome", "when"):
+    SEQUENCES[f"{field}-missing"] = [
+        ("report", {"data": {key: one for key, one in GOOD.items() if key != field}})
+    ]
+EMPTY = (None, [], (), {})  # as good as none
+ACCEPTED = {"keywords": (dict,), "duration": (int, float, bool), "outcome": (str,)}
+for field in ("when", "outcome", "location", "keywords", "sections", "user_properties", "duration"):
+    for number, value in enumerate(STRANGE):
+        empty = field in ("sections", "user_properties") and value in EMPTY
+        if not empty and type(value) not in ACCEPTED.get(field, ()):
+            SEQUENCES[f"{field}-{number}"] = [report(**{field: value})]
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_hostile(name):
+    channel = the_channel()
+    for kind, fields in SEQUENCES[name]:
+        channel.send(kind, **fields)
+    os._exit(0)
+
+def test_only_teardown():
+    channel = the_channel()
+    channel.send("report", data={**GOOD, "when": "teardown"})
+    os._exit(0)
+def test_unknown_outcome_then_leaves():
+    channel = the_channel()
+    channel.send("report", data={**GOOD, "outcome": "great"})
+    channel.send("over", last=True, shouldstop=False, shouldfail=False)
+    channel.send("done")
+    os._exit(0)
+def test_over_then_more():
+    channel = the_channel()
+    for when in ("call", "teardown"):
+        channel.send("report", data={**GOOD, "when": when})
+    channel.send("over", last=True, shouldstop=False, shouldfail=False)
+    channel.send("report", data={**GOOD, "when": "call", "outcome": "failed", "longrepr": "late"})
+    os._exit(0)
+def test_descriptors_with_everything():
+    channel = the_channel()
+    fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(20)]
+    with contextlib.suppress(OSError):
+        for _ in range(20):
+            socket.send_fds(channel._sock, [b""], fds)
+    for _ in range(5):
+        channel.send_with_fds("surprise", fds)
+    os._exit(0)
+def test_names_another_test():
+    channel = the_channel()
+    channel.send("report", data={**GOOD, "nodeid": "test_d.py::test_last", "outcome": "failed",
+                                 "longrepr": "not the last one's fault"})
+    channel.send("report", data={**GOOD, "nodeid": "test_d.py::test_last", "when": "teardown"})
+    channel.send("over", last=True, shouldstop=False, shouldfail=False)
+    channel.send("done")
+    os._exit(0)
+def test_last(): pass
+"""
+
+
+def counted(lines: list[str]) -> dict[str, int]:
+    """Return how many of the summary's lines are of which outcome."""
+    errors = sum(line.startswith("ERROR") for line in lines)
+    return {"failed": len(lines) - errors, "errors": errors}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_message_that_makes_no_sense_fails_its_test_and_no_other(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    body = HOSTILE
+    args = ["--durations=3", "--junitxml=out.xml"]
+    if method == "spawn":  # a few of each kind, for each takes a second
+        body = body.replace("def test_hostile(name):", "def test_hostile(name):  # few", 1)
+        args += ["-k", "not -1 and not -2 and not -3 and not -4 and not -missing"]
+    result = run_deaths(pytester, method, body, *args, timeout=20)
+    output = result.stdout.str()
+    lines = output.splitlines()
+    failed = [line for line in lines if line.startswith(("FAILED test_d.py", "ERROR test_d.py"))]
+    passed = [line.partition("::")[2] for line in lines if line.startswith("PASSED ")]
+    assert passed == ["test_over_then_more", "test_last"]
+    assert "ERROR test_d.py::test_over_then_more - ChildError: not a message" in output
+    result.assert_outcomes(passed=2, **counted(failed))
+    assert "no report of" in headline(result, "test_hostile[done-at-once]")
+    assert "a message of kind 'report' is damaged" in headline(result, "test_hostile[no-report]")
+    assert "there are no messages of kind 'surprise'" in headline(
+        result, "test_hostile[unknown-kind]"
+    )
