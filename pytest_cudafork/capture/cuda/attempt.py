@@ -33,6 +33,7 @@ from pytest_cudafork.capture.cuda.progress import Progress
 from pytest_cudafork.capture.cuda.steps import StepRecorder, triton_launches
 from pytest_cudafork.capture.cuda.syncs import Syncs
 from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding, Recording
+from pytest_cudafork.compat.torch_graphs import leave_pool
 
 
 @dataclasses.dataclass
@@ -145,7 +146,7 @@ class Attempt:
             self._cuda.begin(self._handle)
             if self._end(graph) is not None:
                 device = torch.cuda.current_device()
-                torch._C._cuda_endAllocateToPool(device, self._pool)
+                leave_pool(device, self._pool)
         except (DriverError, RuntimeError):
             pass  # the context is lost, or torch had put everything back already
         if self._cuda.status(self._handle) is not CaptureStatus.NONE:

@@ -18,6 +18,7 @@ import torch
 from pytest_cudafork.capture.cuda.names import short_name
 from pytest_cudafork.capture.cuda.steps import Step, StepHook
 from pytest_cudafork.capture.interface.backend import GraphNode
+from pytest_cudafork.compat.torch_graphs import profiler_mark
 
 _TAG = "cudafork step "
 _RUNTIME = re.compile(r"cu(?:da)?[A-Z]")
@@ -54,7 +55,7 @@ class Tagger(StepHook):
     def before(self, index: int, step: Step) -> None:
         """Open the step's mark."""
         # The fast one passes no dispatcher, so the watch does not see it.
-        mark = torch._C._profiler._RecordFunctionFast(f"{_TAG}{index}")
+        mark = profiler_mark(f"{_TAG}{index}")
         mark.__enter__()
         self._open.append(mark)
 

@@ -30,6 +30,7 @@ from pytest_cudafork.capture.software.mode import EagerMode, Recorder
 from pytest_cudafork.capture.software.pool import Pool
 from pytest_cudafork.capture.software.session import capturing, noting
 from pytest_cudafork.capture.software.tape import Tape
+from pytest_cudafork.compat.torch_graphs import without_torch_function
 
 __all__ = ["SoftwareBackend", "SoftwareCapture"]
 
@@ -55,7 +56,7 @@ class SoftwareCapture(Capture):
                     todo="capture it anew",
                 )
             )
-        with torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.inference_mode(False), torch.no_grad(), without_torch_function():
             self._tape.replay(self.recording.nodes or ())
 
     def reset(self) -> None:
