@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from pytest_cudafork.capture.pair.capture_pair import capture_pair
 from sample_engine.config import CUDAGraphMode, EngineConfig
 from sample_engine.graphs.execution import CapturedElsewhere
-from sample_engine.graphs.target import ModelGraphs
+from sample_engine.graphs.model_graphs import ModelGraphs
 from sample_engine.model_runner import ModelRunner
 
 LIMIT = 3.0  # seconds on a CPU

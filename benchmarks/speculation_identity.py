@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from speculation_prompts import generate, make_core, prompts
 
+from sample_engine.batch.request import SamplingParams
 from sample_engine.config import CUDAGraphMode
 from sample_engine.engine_core import EngineCore
-from sample_engine.request import SamplingParams
 
 GROUP = 25  # texts that share settings
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sample_engine.batch.request import SamplingParams
 from sample_engine.config import EngineConfig
 from sample_engine.engine_core import EngineCore
-from sample_engine.request import SamplingParams
-from sample_engine.training.corpus import Windows, load_corpus
+from tools.training.corpus import Windows, load_corpus
 
 NONE = "none"
 METHODS: dict[str, dict[str, Any] | None] = {

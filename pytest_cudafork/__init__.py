@@ -31,8 +31,7 @@ if TYPE_CHECKING:
         ReplayDiffersError,
     )
     from pytest_cudafork.imports.api import audit
-    from pytest_cudafork.imports.values.records import ImportRecord
-    from pytest_cudafork.imports.values.records import Verdict as ImportVerdict
+    from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
     from pytest_cudafork.observe.driver.probe import CudaState, Verdict
     from pytest_cudafork.observe.story.touch import Touch
 
@@ -65,7 +64,7 @@ _HOME = {
     "CaptureFinding": ("capture.interface.backend", "CaptureFinding"),
     "CudaState": ("observe.driver.probe", "CudaState"),
     "ImportRecord": ("imports.values.records", "ImportRecord"),
-    "ImportVerdict": ("imports.values.records", "Verdict"),
+    "ImportVerdict": ("imports.values.records", "ImportVerdict"),
     "Touch": ("observe.story.touch", "Touch"),
     "Verdict": ("observe.driver.probe", "Verdict"),
     "__version__": ("_version", "version"),

@@ -142,7 +142,7 @@ def capture_pair(graph_backend: GraphBackend) -> Iterator[CapturePair]:
 
     """
     from pytest_cudafork.capture.pair.capture_pair import capture_pair as check
-    from pytest_cudafork.capture.replay.tidy import let_go
+    from pytest_cudafork.capture.replay.cleanup import release
 
     made: list[weakref.ref[Capture]] = []  # a pair that the test drops is gone at once
 
@@ -154,4 +154,4 @@ def capture_pair(graph_backend: GraphBackend) -> Iterator[CapturePair]:
 
     yield call
     for graph in made:
-        let_go(graph())
+        release(graph())

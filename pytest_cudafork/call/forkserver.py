@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import standard_library
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.process import child, exit_status, launch, wire
 
@@ -129,7 +130,7 @@ class ForkServer:
         arguments = [str(theirs.fileno()), str(self._owner), self._cookie]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, *launch.interpreter_flags(), "-c", code, *arguments],
+                [sys.executable, *standard_library.interpreter_flags(), "-c", code, *arguments],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=self._log_fd,

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_cudafork.call.late_category import Named
+from pytest_cudafork.compat import cloudpickle_internals
 from pytest_cudafork.errors import ChildError
 
 _TEST_FILES = ("conftest.py", "test_*.py", "*_test.py")
@@ -76,8 +77,6 @@ def remember_classes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     cloudpickle rebuilds a class that no module names, and knows it again only where it has seen it
     before the fork. Without this, ``pytest.raises(LocalError)`` would not know its own exception.
     """
-    from cloudpickle import cloudpickle
-
     seen: set[int] = set()
     waiting: list[Any] = [fn, *args, *kwargs.values()]
     while waiting:
@@ -92,7 +91,7 @@ def remember_classes(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
             waiting += (value.__kwdefaults__ or {}).values()
         elif isinstance(value, type):
             if "<locals>" in value.__qualname__:
-                cloudpickle._get_or_create_tracker_id(value)
+                cloudpickle_internals.remember_class(value)
                 waiting += value.__mro__
         else:
             waiting.append(type(value))

@@ -196,10 +196,10 @@ class RefusedTests:
         """Let the set-up say why."""
         if REFUSAL not in item.stash:
             return None
-        from _pytest.runner import runtestprotocol
+        from pytest_cudafork.compat.pytest_internals import run_test_protocol
 
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        runtestprotocol(item, nextitem=nextitem)
+        run_test_protocol(item, nextitem)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
 
@@ -227,15 +227,12 @@ def _warn(item: pytest.Item, text: str) -> None:
     """Warn in the name of a test that is over, under its filters; an error is a failed teardown."""
     import warnings
 
-    from _pytest.warnings import catch_warnings_for_item
-
+    from pytest_cudafork.compat.pytest_internals import catch_warnings
     from pytest_cudafork.errors import CudaForkWarning
 
     path, line, _ = item.location
     try:
-        with catch_warnings_for_item(
-            config=item.config, ihook=item.ihook, when="runtest", item=item
-        ):
+        with catch_warnings(item):
             warnings.warn_explicit(CudaForkWarning(text), None, path, (line or 0) + 1)
     except CudaForkWarning:
         from pytest_cudafork.errors import ChildError

@@ -1,6 +1,6 @@
-"""Owns the audit's command line: its arguments, its progress line, its exit status.
+"""``python -m pytest_cudafork imports``: its arguments, its progress line, its exit status.
 
-It does not know how a module is imported. The options are those of pytest, without the prefix.
+The options are those of pytest, without the prefix ``--cuda-fork-imports-``.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from typing import Any, TextIO
 
 from pytest_cudafork.imports.api import run
 from pytest_cudafork.imports.audit import plan
-from pytest_cudafork.imports.audit.auditors import Target
 from pytest_cudafork.imports.audit.baseline import SHELL_UPDATE_OPTION, Baseline
 from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.story import story_lines
 from pytest_cudafork.imports.report.summary import Line, summary_lines, write_results
-from pytest_cudafork.imports.values import record_data
-from pytest_cudafork.imports.values.outcomes import Outcome
+from pytest_cudafork.imports.values import records
+from pytest_cudafork.imports.values.records import Outcome
+from pytest_cudafork.imports.values.targets import Target
 from pytest_cudafork.settings import import_options, option, options
-from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, ImportSettings
+from pytest_cudafork.settings.import_options import IMPORT_OPTIONS
+from pytest_cudafork.settings.import_settings import ImportSettings
 
 CLEAN, TOUCHES, USAGE = 0, 1, 2
 _COLOURS = {"bad": "\x1b[31m", "warn": "\x1b[33m", "good": "\x1b[32m"}
@@ -141,12 +142,12 @@ def _audit(given: argparse.Namespace) -> Findings:
     settings = plan.settings_of(imports, given.device)
     progress = _Progress(sys.stderr)
     try:
-        settled = run(
+        checked = run(
             found, settings, imports.without, confirm=not given.no_confirm, progress=progress
         )
     finally:
         progress.clear()
-    return Findings(tuple(settled), found, imports, baseline, os.getcwd())
+    return Findings(tuple(checked), found, imports, baseline, os.getcwd())
 
 
 class _Progress:
@@ -189,8 +190,7 @@ def _write_json(path: str, findings: Findings) -> list[Line]:
     if not path:
         return []
     data = [
-        {**record_data.to_plain(record), "artifact": artifact}
-        for record, artifact in findings.settled
+        {**records.to_plain(record), "artifact": artifact} for record, artifact in findings.checked
     ]
     try:
         with open(path, "w", encoding="utf-8") as file:

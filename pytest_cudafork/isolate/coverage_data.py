@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import coverage_internals
+
 
 class Basket:
     """Takes what coverage's collector flushes, in the place of its ``CoverageData``."""
@@ -135,17 +137,8 @@ class ChildCoverage:
     def __init__(self, measurement: Any) -> None:
         self._measurement = measurement
         self._basket = Basket()
-        collector = measurement._collector
-        if getattr(collector, "data_lock", None) is not None:
-            import threading
-
-            # a thread of the parent may have held it when it forked
-            collector.data_lock = threading.Lock()
-        # what the parent has measured up to the fork it knows itself
-        collector._clear_data()
-        self._forked_data = getattr(collector, "covdata", None)
+        self._forked_data = coverage_internals.redirect_collector(measurement, self._basket)
         """Kept: its end would close a database that belongs to the parent."""
-        collector.use_data(self._basket, measurement.config.context)
 
     def first_adds(self, data: Mapping[str, Any] | None, first: Once | None) -> None:
         """Add what the process that forks children has measured, in the first of them."""
@@ -154,11 +147,11 @@ class ChildCoverage:
 
     def take(self) -> dict[str, Any] | None:
         """Return what was measured since the last time, as plain data, or None."""
-        self._measurement._collector.flush_data()
+        coverage_internals.flush(self._measurement)
         data = self._basket.take()
         if data is not None:
-            inside = getattr(self._measurement, "_inorout", None)
-            data["unmatched"] = [str(one) for one in getattr(inside, "source_pkgs_unmatched", ())]
+            unmatched = coverage_internals.packages_never_imported(self._measurement)
+            data["unmatched"] = [str(one) for one in unmatched]
         return data
 
 
@@ -188,7 +181,7 @@ def _start(wanted: Mapping[str, Any]) -> Any:
     vars(measurement.config).update(wanted["config"])
     # "patch" would measure the same once more in this process's children and at its end
     vars(measurement.config).update(patch=[], parallel=False, sigterm=False)
-    measurement._warn_no_data = measurement._warn_unimported_source = False
+    coverage_internals.silence(measurement)
     here = os.getcwd()
     os.chdir(wanted["directory"])  # relative names mean what they mean in the parent
     try:
@@ -226,15 +219,14 @@ class ParentCoverage:
         data = self._basket.take()
         if measurement is None or data is None:
             return
-        inside = getattr(measurement, "_inorout", None)
-        left = getattr(inside, "source_pkgs_unmatched", None)
+        left = coverage_internals.packages_never_imported(measurement)
         if left and self._unmatched is not None:
             # else it would warn that a package was never imported, which the children have
             left[:] = [name for name in left if name in self._unmatched]
         # nor that nothing was measured, where the parent itself has measured nothing
-        warns, measurement._warn_no_data = measurement._warn_no_data, False
+        warns = coverage_internals.warn_of_no_data(measurement, False)
         _add(measurement.get_data(), data)
-        measurement._warn_no_data = warns
+        coverage_internals.warn_of_no_data(measurement, warns)
 
 
 def _add(target: Any, data: Mapping[str, Any]) -> None:
@@ -243,7 +235,7 @@ def _add(target: Any, data: Mapping[str, Any]) -> None:
     By its methods for new data and not by ``update``, which leaves the hash as it is by which
     ``combine`` takes the data of two processes for the same.
     """
-    context_before = getattr(target, "_current_context", None)
+    context_before = coverage_internals.current_context(target)
     for field, method in (("lines", target.add_lines), ("arcs", target.add_arcs)):
         for context, name, found in data[field]:
             target.set_context(context)

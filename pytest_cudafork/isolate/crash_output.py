@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import forked
+from pytest_cudafork.compat import forked, pytest_internals
 from pytest_cudafork.process import child
 
 _LONGEST_VALUE = 500
@@ -106,15 +106,14 @@ def share_capture(config: pytest.Config, channel: child.Channel) -> None:
     pytest empties them at the end of each phase, so they hold the output of the phase that crashed.
     With ``--capture=sys`` there are none, so the text is written to memory files as well.
     """
-    manager = config.pluginmanager.get_plugin("capturemanager")
-    capture = getattr(manager, "_global_capturing", None)
-    if capture is None:
+    streams = pytest_internals.captured_streams(config)
+    if streams is None:
         return
-    if capture.out is None and forked.claim_of(config).every_test:
+    if streams[0] is None and forked.claim_of(config).every_test:
         # pytest-forked keeps the output of a crash with --capture=no, too
         channel.send_with_fds("capture", [_mirror("stdout"), _mirror("stderr")])
         return
-    fds = [_file_of(part) for part in (capture.out, capture.err)]
+    fds = [_file_of(part) for part in streams]
     if all(fd >= 0 for fd in fds):
         channel.send_with_fds("capture", fds)
 
@@ -150,11 +149,10 @@ class _Mirror:
 
 def _file_of(part: Any) -> int:
     """Return the descriptor of the file behind one captured stream, or -1."""
-    from _pytest.capture import CaptureIO
-
+    in_memory = pytest_internals.memory_stream()
     file = getattr(part, "tmpfile", None)
-    if type(file) is CaptureIO:
-        part.tmpfile = file = _mirrored(CaptureIO)
+    if type(file) is in_memory:
+        part.tmpfile = file = _mirrored(in_memory)
         fd: int = file.mirror
         return fd
     try:

@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import pytest_internals
+
 Tell = Callable[..., bool]
 """Sends a message of a kind, ``tell(kind, **data)``; False where there is nobody to tell."""
 
@@ -88,16 +90,17 @@ class ChildTerminal:
 
     def take_over(self) -> None:
         """Begin to forward, in the child."""
-        writer = getattr(self._reporter, "_tw", None)
-        self._real = getattr(writer, "_file", None)
-        if writer is not None and self._real is not None:
-            writer._file = ForwardedFile(self._forward, self._real)
+        self._real = pytest_internals.redirect_writer(
+            pytest_internals.writer_of(self._reporter),
+            lambda real: ForwardedFile(self._forward, real),
+        )
 
     def begin(self, position: Mapping[str, Any] | None) -> None:
         """Take over where the parent's terminal stands (see ``position_of``) before a test."""
         if self._reporter is not None and position is not None:
             self._reporter.currentfspath = _unpack(position["at"])
-            self._reporter._tw._current_line = position["line"]
+            writer = pytest_internals.writer_of(self._reporter)
+            pytest_internals.set_current_line(writer, position["line"])
 
     def settle(self) -> None:
         """After a message: let the parent show it before this process writes on."""
@@ -129,18 +132,16 @@ def stand_in(config: pytest.Config, real: Mapping[str, Any]) -> None:
         real: What ``terminal_of`` returned in the parent.
 
     """
-    from _pytest.terminal import TerminalReporter
-
-    reporter = TerminalReporter(config, io.StringIO())
-    reporter._tw.hasmarkup = reporter.hasmarkup = bool(real["markup"])
-    reporter._tw.fullwidth = reporter._screen_width = int(real["width"])
+    reporter = pytest_internals.make_reporter(
+        config, io.StringIO(), markup=bool(real["markup"]), width=int(real["width"])
+    )
     config.pluginmanager.register(StandIn(reporter), _REPORTER)
 
 
 def terminal_of(config: pytest.Config) -> dict[str, Any] | None:
     """Return what a child needs to know of this process's terminal; None if there is none."""
     reporter: Any = config.pluginmanager.get_plugin(_REPORTER)
-    writer = getattr(reporter, "_tw", None)
+    writer = pytest_internals.writer_of(reporter)
     if writer is None:
         return None
     return {"markup": bool(writer.hasmarkup), "width": int(writer.fullwidth)}
@@ -149,10 +150,8 @@ def terminal_of(config: pytest.Config) -> dict[str, Any] | None:
 def position_of(config: pytest.Config) -> dict[str, Any] | None:
     """Return where on its line this process's terminal stands, as plain data."""
     reporter: Any = config.pluginmanager.get_plugin(_REPORTER)
-    writer = getattr(reporter, "_tw", None)
-    if writer is None or not hasattr(writer, "_current_line"):
-        return None
-    return {"at": _pack(reporter.currentfspath), "line": str(writer._current_line)}
+    line = pytest_internals.current_line(pytest_internals.writer_of(reporter))
+    return None if line is None else {"at": _pack(reporter.currentfspath), "line": line}
 
 
 def show(config: pytest.Config, message: Mapping[str, Any]) -> None:
@@ -168,7 +167,7 @@ def show(config: pytest.Config, message: Mapping[str, Any]) -> None:
     if not isinstance(text, str):
         raise TypeError(f"text is a {type(text).__name__}")
     if reporter is not None:
-        reporter._tw.write(text, flush=True)
+        pytest_internals.writer_of(reporter).write(text, flush=True)
         reporter.currentfspath = place
 
 
@@ -176,7 +175,7 @@ def flush(config: pytest.Config) -> None:
     """Bring out what the parent's terminal has been told so far."""
     reporter: Any = config.pluginmanager.get_plugin(_REPORTER)
     if reporter is not None:
-        reporter._tw.flush()
+        pytest_internals.writer_of(reporter).flush()
 
 
 def _pack(place: Any) -> Any:

@@ -10,13 +10,12 @@ the JUnit file are in no report at all.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from _pytest._code.code import TerminalRepr
 
+from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.process import wire
 
 _SHOWN = "_cudafork_shown"
@@ -25,7 +24,7 @@ _SUITE = "_cudafork_suite"
 _CASE = "_cudafork_case"
 
 
-class Shown(TerminalRepr):
+class Shown(pytest_internals.TerminalRepr):
     """A representation that was made in another process: its text, with and without colors."""
 
     def __init__(self, plain: str, marked: str) -> None:
@@ -52,7 +51,7 @@ class ReportPacker:
 
     def begin(self) -> None:
         """Begin in the child, after a fork if there is one: what is there is told already."""
-        self._xml = xml_of(self._config)
+        self._xml = pytest_internals.junit_xml(self._config)
         self._told = 0 if self._xml is None else len(self._xml.global_properties)
 
     def pack(self, report: pytest.TestReport) -> dict[str, Any]:
@@ -90,7 +89,7 @@ def load(item: pytest.Item, data: dict[str, Any]) -> pytest.TestReport:
     """
     config = item.config
     beside = {key: data.pop(key) for key in (_SHOWN, _SUBTESTS, _SUITE, _CASE) if key in data}
-    kwargs = data.get("_subtest.context", {}).get("kwargs", {})
+    kwargs = pytest_internals.subtest_arguments(data)
     report = config.hook.pytest_report_from_serializable(config=config, data=data)
     if not isinstance(report, pytest.TestReport):
         raise TypeError(f"no report of a test: {type(report).__name__}")
@@ -116,10 +115,10 @@ def _share(item: pytest.Item, report: pytest.TestReport) -> None:
 
 def _enter(item: pytest.Item, report: pytest.TestReport, beside: Mapping[str, Any]) -> None:
     """Put what stands beside a report where this session keeps it."""
-    counts = _subtest_counts(item.config)
+    counts = pytest_internals.subtest_counts(item.config)
     if counts is not None and _SUBTESTS in beside:
         counts[getattr(report, "id", report.nodeid)] = int(beside[_SUBTESTS])
-    xml = xml_of(item.config)
+    xml = pytest_internals.junit_xml(item.config)
     if xml is None:
         return
     for name, value in beside.get(_SUITE, ()):
@@ -132,13 +131,10 @@ def _rendered(longrepr: Any) -> list[str] | None:
     """Return a representation without and with its colors; None if it cannot be written again."""
     import io
 
-    from _pytest._io import TerminalWriter
-
     texts = []
     for marked in (False, True):
         file = io.StringIO()
-        writer = TerminalWriter(file)
-        writer.hasmarkup = marked
+        writer = pytest_internals.terminal_writer(file, colors=marked)
         try:
             longrepr.toterminal(writer)
         except Exception:  # a plugin's own code; it was rendered once, which has to do
@@ -147,28 +143,6 @@ def _rendered(longrepr: Any) -> list[str] | None:
     return texts
 
 
-def _subtest_counts(config: pytest.Config) -> Any:
-    """Return where pytest counts failed subtests, or None.
-
-    From that number it decides, when a report is shown, that a test with failed subtests failed.
-    """
-    subtests: Any = sys.modules.get("_pytest.subtests")  # pytest >= 9
-    return None if subtests is None else config.stash.get(subtests.failed_subtests_key, None)
-
-
 def _failed_subtests(config: pytest.Config, report: pytest.TestReport) -> int:
-    counts = _subtest_counts(config)
+    counts = pytest_internals.subtest_counts(config)
     return int(counts.get(getattr(report, "id", report.nodeid), 0)) if counts else 0
-
-
-def xml_of(config: pytest.Config) -> Any:
-    """Return what gathers the JUnit file, or None."""
-    junitxml: Any = sys.modules.get("_pytest.junitxml")
-    return None if junitxml is None else config.stash.get(junitxml.xml_key, None)
-
-
-def forget_xml(config: pytest.Config) -> None:
-    """Drop it from a session whose plugin for it is no longer registered; pytest would look."""
-    junitxml: Any = sys.modules.get("_pytest.junitxml")
-    if junitxml is not None and junitxml.xml_key in config.stash:
-        del config.stash[junitxml.xml_key]

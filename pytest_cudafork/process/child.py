@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any, NoReturn, Protocol
 
+from pytest_cudafork.compat import standard_library
 from pytest_cudafork.process import leftovers, wire
 
 ISOLATED_ENV = "_CUDAFORK_ISOLATED"
@@ -160,16 +161,8 @@ def forget_parent_exit_work() -> None:
     Its atexit functions must not run here, and ``multiprocessing`` must not take the parent's
     children for ours: it would terminate the daemons among them when we end.
     """
-    import atexit
-
-    atexit._clear()
-    process: Any = sys.modules.get("multiprocessing.process")
-    if process is not None:
-        process._children = set()  # as multiprocessing's own bootstrap does
-    util: Any = sys.modules.get("multiprocessing.util")
-    if util is not None:
-        util._finalizer_registry.clear()
-        atexit.register(util._exit_function)
+    standard_library.clear_exit_functions()
+    standard_library.forget_multiprocessing_children()
 
 
 class Farewell(Protocol):
@@ -188,10 +181,8 @@ def leave(status: int, channel: Farewell | None = None) -> NoReturn:
     The interpreter is not taken apart: after a fork that is not ours to do, and the libraries of a
     GPU are known to crash there.
     """
-    import atexit
-
     try:
-        atexit._run_exitfuncs()
+        standard_library.run_exit_functions()
         _end_resource_tracker()
         flush_streams()
         if channel is not None and status == 0:
@@ -208,11 +199,10 @@ def _end_resource_tracker() -> None:
     Its tracker does so when the last process that knows it has gone; but then it would be killed as
     what is left of the test. One that was there before this process was forked is not ours.
     """
-    tracker: Any = sys.modules.get("multiprocessing.resource_tracker")
-    tracker = getattr(tracker, "_resource_tracker", None)
-    fd, pid = getattr(tracker, "_fd", None), getattr(tracker, "_pid", None)
-    if fd is None or pid is None:
+    tracker = standard_library.resource_tracker()
+    if tracker is None:
         return
+    fd, pid = tracker
     with contextlib.suppress(OSError):  # the test has ended it; or it is not ours
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         os.close(fd)

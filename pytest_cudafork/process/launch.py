@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from pytest_cudafork.compat import standard_library
 from pytest_cudafork.process import child, leftovers, termination, wire
 
 
@@ -183,21 +184,12 @@ def start_spawn(request: dict[str, Any], env: dict[str, str] | None = None) -> R
             f"run_request{fds}"
         )
         process = subprocess.Popen(
-            [sys.executable, *interpreter_flags(), "-c", code],
+            [sys.executable, *standard_library.interpreter_flags(), "-c", code],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             env=None if env is None else {**os.environ, **env},
         )
         return pair.running(process.pid, process.wait)
-
-
-def interpreter_flags() -> list[str]:
-    """Return the options (-W, -X, -O, ...) this interpreter was started with."""
-    import subprocess
-
-    # private, but what multiprocessing and unittest rely on too; there is no public equivalent
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return flags
 
 
 def path_texts() -> list[str]:

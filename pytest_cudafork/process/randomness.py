@@ -12,6 +12,8 @@ import random
 import sys
 from typing import Any
 
+from pytest_cudafork.compat import numpy_internals
+
 
 class Randomness:
     """Remembers whether the user's code has seeded the process-wide generators."""
@@ -26,7 +28,7 @@ class Randomness:
         """Look what was seeded; call it before a fork, once the user's code is imported."""
         state = random.getstate()
         self._python = None if state == self._start else state
-        self._numpy = _numpy_is_unseeded()
+        self._numpy = numpy_internals.is_global_generator_unseeded()
 
     def renew(self) -> None:
         """Give a child numbers of its own where nobody has seeded, and the user's elsewhere.
@@ -37,12 +39,3 @@ class Randomness:
             random.setstate(self._python)
         if self._numpy:
             sys.modules["numpy.random"].seed()
-
-
-def _numpy_is_unseeded() -> bool:
-    """Whether numpy's global generator still has the seed that numpy took from the system."""
-    module: Any = sys.modules.get("numpy.random.mtrand")
-    state: Any = getattr(module, "_rand", None)
-    generator = getattr(state, "_bit_generator", None)
-    # a seed of the user's replaces the sequence that numpy began with
-    return getattr(generator, "seed_seq", None) is not None

@@ -1,6 +1,7 @@
-"""Owns the options of the import audit: their table, and the frozen settings they become.
+"""The options of the import audit: their table, and the readers of their values.
 
-It does not know how a module is imported, and imports nothing of the audit.
+The same table serves pytest (``--cuda-fork-imports-...``, the environment, the ini file) and the
+audit's own command line.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
+from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.option import Option, parse_file, parse_modules, read_option
 
 YES = ("yes", "true", "on", "1")
@@ -23,34 +25,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _PATTERN = re.compile(r"[\w.*?\[\]!-]+")
 
 
-class ImportSettings(NamedTuple):
-    """What the options say of the import audit.
-
-    Attributes:
-        packages: The packages to audit; none: no audit.
-        exclude: Patterns of modules to leave out.
-        strict: Whether a module that cannot be imported is an error.
-        baseline: The file of accepted modules, or "".
-        update: Whether to write that file anew.
-        without: Libraries to hide, one after the other; "a+b" hides both at once.
-        graph: The file for the picture, or "".
-        timeout: Seconds that the import of one module may take.
-        jobs: How many modules to import at the same time; 0: as many as there are cores.
-        memory: Bytes that one import may hold beyond what it was forked with; 0: no limit.
-
-    """
-
-    packages: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    strict: bool = False
-    baseline: str = ""
-    update: bool = False
-    without: tuple[str, ...] = ()
-    graph: str = ""
-    timeout: float = 120.0
-    jobs: int = 0
-    memory: int = 0
-
+_DEFAULTS = ImportSettings()
 
 PACKAGES = Option(
     "cuda_fork_imports",
@@ -99,7 +74,7 @@ GRAPH = Option(
 TIMEOUT = Option(
     "cuda_fork_imports_timeout",
     "SECONDS",
-    "Seconds that the import of one module may take (default: 120).",
+    f"Seconds that the import of one module may take (default: {_DEFAULTS.timeout:g}).",
 )
 JOBS = Option(
     "cuda_fork_imports_jobs",
@@ -216,7 +191,7 @@ def parse_graph(text: str) -> str:
     """Read the file of the picture; "" stays, and means none.
 
     Raises:
-        ValueError: its ending tells no format.
+        ValueError: its ending names no format.
 
     """
     if text and not text.endswith((".html", ".dot")):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, ImportSettings, read_imports
+from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, read_imports
+from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.option import Option, parse_file, parse_modules, read_option
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sample_engine.request import SamplingParams
-from tests.engine.support import (
+from sample_engine.batch.request import SamplingParams
+from tests.engine.support.engine import (
     COUNT,
     GREEDY,
     PROMPTS,

@@ -18,7 +18,7 @@ from pytest_cudafork.capture.cuda import libcuda
 from pytest_cudafork.capture.cuda.attempt import Attempt, Captured
 from pytest_cudafork.capture.cuda.failing_line import explain
 from pytest_cudafork.capture.cuda.memory import allocator_map, settle
-from pytest_cudafork.capture.cuda.observer import Observer, triton_launches
+from pytest_cudafork.capture.cuda.steps import StepRecorder, triton_launches
 from pytest_cudafork.capture.cuda.warmup_kernels import KernelRecorder, Tagger
 from pytest_cudafork.capture.interface.backend import (
     Capture,
@@ -160,23 +160,23 @@ class CudaBackend(GraphBackend):
     def record(self, fn: Callable[[], Any]) -> Recording:
         """Run ``fn`` on the side stream that captures use, and list its kernels."""
         self._refuse("a warm-up would become part of that graph")
-        recorder = KernelRecorder()
-        observer = Observer(Tagger() if self._kernels else None)
+        profiler = KernelRecorder()
+        recorder = StepRecorder(Tagger() if self._kernels else None)
         torch.cuda.synchronize()
         before = allocator_map()
         with (
-            recorder.running() if self._kernels else contextlib.nullcontext(),
+            profiler.running() if self._kernels else contextlib.nullcontext(),
             torch.cuda.stream(self._stream()),
-            triton_launches(observer),
-            observer,
+            triton_launches(recorder),
+            recorder,
         ):
             result = fn()
         torch.cuda.synchronize()
-        settle(observer.storages, before, allocator_map())
-        kernels = recorder.kernels(observer.steps)
+        settle(recorder.storages, before, allocator_map())
+        kernels = profiler.kernels(recorder.steps)
         uses = tuple(
             one.use(min((kernels.first[at] for at in one.steps if at in kernels.first), default=-1))
-            for one in observer.storages
+            for one in recorder.storages
         )
         why_not = kernels.why_not if self._kernels else "kernels of warm-ups were not asked for"
         return Recording(result, kernels.nodes, uses, why_not)

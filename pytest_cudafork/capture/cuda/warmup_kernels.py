@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_cudafork.capture.cuda.names import short_name
-from pytest_cudafork.capture.cuda.observer import Probe, Step
+from pytest_cudafork.capture.cuda.steps import Step, StepHook
 from pytest_cudafork.capture.interface.backend import GraphNode
 
 _TAG = "cudafork step "
@@ -46,7 +46,7 @@ class Kernels(NamedTuple):
     why_not: str = ""
 
 
-class Tagger(Probe):
+class Tagger(StepHook):
     """Marks each step in the profiler's record, so that a kernel leads to a line."""
 
     def __init__(self) -> None:

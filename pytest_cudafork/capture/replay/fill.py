@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cudafork.capture.interface.lines import line_at_work
-from pytest_cudafork.capture.software.calls.compiled import not_compiled
+from pytest_cudafork.capture.software.past_operators import not_compiled
 from pytest_cudafork.capture.state.tensors import alias, has_memory
 
 

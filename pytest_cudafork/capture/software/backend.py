@@ -1,7 +1,7 @@
-"""Owns the software backend: how a capture begins, ends and is replayed.
+"""The backend that needs no GPU: it records work on CPU tensors and runs it again at a replay.
 
-It does not know what operators, kernels, threads and host functions do meanwhile; see the other
-modules of this package.
+What operators, kernels, threads and functions of the host do meanwhile stands in the other modules
+of this package.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from pytest_cudafork.capture.interface.backend import (
     Recording,
     ReplayFailedError,
 )
-from pytest_cudafork.capture.software.calls import on_a_gpu_only
+from pytest_cudafork.capture.operators.refusals import Refusals
+from pytest_cudafork.capture.operators.shapes import Shapes
+from pytest_cudafork.capture.operators.traits import Traits
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
-from pytest_cudafork.capture.software.differences import DIFFERENCES
+from pytest_cudafork.capture.software.differences import DIFFERENCES, explaining_gpu_code
 from pytest_cudafork.capture.software.mode import EagerMode, Recorder
-from pytest_cudafork.capture.software.operators.refusals import Refusals
-from pytest_cudafork.capture.software.operators.shapes import Shapes
-from pytest_cudafork.capture.software.operators.traits import Traits
 from pytest_cudafork.capture.software.pool import Pool
 from pytest_cudafork.capture.software.session import capturing, noting
 from pytest_cudafork.capture.software.tape import Tape
@@ -100,7 +99,7 @@ class SoftwareBackend(GraphBackend):
     def record(self, fn: Callable[[], Any]) -> Recording:
         """Run ``fn`` eagerly and list what it does."""
         recorder = Recorder()
-        with on_a_gpu_only.told(), noting(EagerMode(recorder, self._traits)):
+        with explaining_gpu_code(), noting(EagerMode(recorder, self._traits)):
             result = fn()
         return Recording(result, tuple(recorder.nodes), recorder.memories.uses())
 

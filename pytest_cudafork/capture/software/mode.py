@@ -1,11 +1,11 @@
-"""Owns the dispatch modes: what each operator does while work is recorded, run or not run.
+"""The dispatch modes below a recording: what becomes of each operator that the code calls.
 
-It does not know Triton, threads or host functions; see the other modules of this package.
+``RecordingMode`` is what recording an eager run (``EagerMode``, here) and capturing
+(``capture_mode``) have in common.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -16,10 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding, GraphNode
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
-from pytest_cudafork.capture.software.calls.patches import replaced
+from pytest_cudafork.capture.operators.rules import Kind
+from pytest_cudafork.capture.operators.traits import Traits, Written, traits_of
 from pytest_cudafork.capture.software.memory import Memories, Memory
-from pytest_cudafork.capture.software.operators.traits import Kind, Traits, Written, traits_of
 from pytest_cudafork.capture.software.pool import Pool
+from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["EagerMode", "Recorder", "RecordingMode", "argument", "note_uses", "tensors_in"]
 
@@ -117,7 +118,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not fo
     def __torch_dispatch__(
         self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Meet one operator."""
+        """Handle one operator."""
         kwargs = kwargs or {}
         if self.paused:
             return op(*args, **kwargs)
@@ -132,7 +133,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not fo
             # Only under torch.inference_mode() do such operators come as a whole.
             with self:
                 return op.decompose(*args, **kwargs)
-        return self.meet(op, traits, args, kwargs)
+        return self.handle(op, traits, args, kwargs)
 
     def _open(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run the Python kernel of a custom operator; its operators are recorded one by one.
@@ -143,7 +144,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not fo
             return op.redispatch(_CPU, *args, **kwargs)
 
     def higher_order(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Meet ``torch.cond`` and its kind: their Python code runs, its operators are met.
+        """Handle ``torch.cond`` and its kind: their Python code runs, its operators are recorded.
 
         So does eager code on a GPU; a branch chosen by a value waits for the value.
         """
@@ -152,18 +153,18 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not fo
         if kernel is None:
             return self.opaque(op, args, kwargs)
         module = sys.modules.get(kernel.__module__)
-        with contextlib.ExitStack() as undo:
+        with UndoStack() as undo:
             if hasattr(module, _CHECK):  # some kernels insist on that no mode is active
-                undo.enter_context(replaced(module, _CHECK, lambda: None))
-            undo.enter_context(self)
-            return kernel(*args, **kwargs)
+                undo.set(module, _CHECK, lambda: None)
+            with self:
+                return kernel(*args, **kwargs)
 
     def opaque(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Meet a higher-order operator without Python code for plain tensors."""
+        """Handle a higher-order operator without Python code for plain tensors."""
         raise NotImplementedError
 
-    def meet(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Meet an operator of torch, or one with a native kernel."""
+    def handle(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Handle an operator of torch, or one with a native kernel."""
         raise NotImplementedError
 
 
@@ -174,7 +175,7 @@ class EagerMode(RecordingMode):
         """Run it; what it does inside is not noted."""
         return op(*args, **kwargs)
 
-    def meet(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
+    def handle(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run it and note it."""
         result = op(*args, **kwargs)
         kind = traits.kind

@@ -20,8 +20,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pytest_cudafork.compat import standard_library
+from pytest_cudafork.imports.values import import_result
 from pytest_cudafork.imports.values.settings import AuditSettings
-from pytest_cudafork.imports.worker import importer, supervisor
+from pytest_cudafork.imports.worker import supervisor
 from pytest_cudafork.imports.worker.job import forget_start, last_text
 from pytest_cudafork.observe.base.ledger import Ledger, LedgerReader
 from pytest_cudafork.observe.story.touch import Touch
@@ -43,7 +45,7 @@ class AuditProcess:
     """A template, or a fresh interpreter for one module, with the ledger that it writes."""
 
     def __init__(
-        self, settings: AuditSettings, module: str = "", hopeless: Iterable[str] = ()
+        self, settings: AuditSettings, module: str = "", endless: Iterable[str] = ()
     ) -> None:
         self.error = ""
         """Why it cannot watch, if it cannot."""
@@ -59,12 +61,12 @@ class AuditProcess:
         self._cookies: dict[bytes, int] = {}
         self._things = contextlib.ExitStack()
         try:
-            self._begin(settings, module, list(hopeless))
+            self._begin(settings, module, list(endless))
         except BaseException:
             self._things.close()
             raise
 
-    def _begin(self, settings: AuditSettings, module: str, hopeless: list[str]) -> None:
+    def _begin(self, settings: AuditSettings, module: str, endless: list[str]) -> None:
         folder = tempfile.mkdtemp(prefix="pytest-cudafork-imports-")
         self._things.callback(shutil.rmtree, folder, ignore_errors=True)
         ledger = Ledger(os.path.join(folder, "ledger.jsonl"))
@@ -82,7 +84,7 @@ class AuditProcess:
             "settings": settings.to_plain(),
             "ledger": ledger.path,
             "module": module,
-            "hopeless": hopeless,
+            "endless": endless,
         }
         with theirs, launch.request_file(request) as request_fd:
             fds = (theirs.fileno(), request_fd, self._stacks, self._slate_fd)
@@ -100,7 +102,7 @@ class AuditProcess:
         )
         between = [sys.executable, "-I", "-S", supervisor.__file__, str(fds[0])] if alone else []
         return subprocess.Popen(
-            [*between, sys.executable, *launch.interpreter_flags(), "-c", code],
+            [*between, sys.executable, *standard_library.interpreter_flags(), "-c", code],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
@@ -169,7 +171,7 @@ class AuditProcess:
         if timed_out and self.pid and hang_stacks.ask(self.pid):
             self._ended(time.monotonic() + _END_SECONDS)
         with contextlib.closing(Slate(self._slate_fd)) as slate:
-            told = importer.decode(slate.read())
+            told = import_result.decode(slate.read())
         return {
             "module": module,
             "pid": self.pid,

@@ -1,6 +1,4 @@
-"""Owns making a library look not installed in this process, and the undo.
-
-It does not know why one is hidden, nor what is imported afterwards.
+"""Make a library look not installed in this process, and undo that.
 
 All questions for a module end in one function of importlib, which walks ``sys.meta_path``; that
 function is replaced, and ``sys.meta_path`` stays as it is, finders included. A finder in front of
@@ -28,6 +26,7 @@ from importlib.machinery import ModuleSpec, all_suffixes
 from types import ModuleType
 from typing import Any
 
+from pytest_cudafork.compat import standard_library
 from pytest_cudafork.observe.base.after_import import after_import
 
 _MOST_NAMED = 5
@@ -111,8 +110,7 @@ class _Hidden:
 
 
 def _hide_modules(hidden: _Hidden, undo: contextlib.ExitStack) -> None:
-    bootstrap: Any = sys.modules["_frozen_importlib"]
-    visible = getattr(bootstrap, "_find_spec", None)
+    visible = standard_library.find_spec_function()
     if visible is None:
         raise RuntimeError(f"{sys.implementation.name} {sys.version} has no way to hide modules.")
 
@@ -122,14 +120,14 @@ def _hide_modules(hidden: _Hidden, undo: contextlib.ExitStack) -> None:
         found: ModuleSpec | None = visible(name, path, target)
         return found
 
-    for module in (bootstrap, importlib.util):
-        if vars(module).get("_find_spec") is visible:
-            _replace(module, "_find_spec", find_spec, undo)
+    for module in (standard_library.import_bootstrap(), importlib.util):
+        if vars(module).get(standard_library.FIND_SPEC) is visible:
+            _replace(module, standard_library.FIND_SPEC, find_spec, undo)
 
 
 def _hide_distributions(hidden: _Hidden, metadata: ModuleType, undo: contextlib.ExitStack) -> None:
     """Filter what all finders together know, in ``importlib.metadata`` or its backport."""
-    visible = metadata.Distribution._discover_resolvers
+    visible = standard_library.distribution_resolvers(metadata)
 
     def filtered(resolver: Callable[[Any], Iterable[Any]], context: Any) -> Iterator[Any]:
         return (found for found in resolver(context) if not hidden.hides(found))
@@ -137,7 +135,8 @@ def _hide_distributions(hidden: _Hidden, metadata: ModuleType, undo: contextlib.
     def resolvers() -> Iterator[Callable[[Any], Iterator[Any]]]:
         return (functools.partial(filtered, resolver) for resolver in visible())
 
-    _replace(metadata.Distribution, "_discover_resolvers", staticmethod(resolvers), undo)
+    made = staticmethod(resolvers)
+    _replace(metadata.Distribution, standard_library.DISCOVER_RESOLVERS, made, undo)
 
 
 def _replace(owner: Any, name: str, value: object, undo: contextlib.ExitStack) -> None:
@@ -152,15 +151,15 @@ def modules_of(distribution: importlib.metadata.Distribution) -> Iterator[str]:
     """
     record = distribution.read_text("RECORD") or ""
     roots = [root for file in _PTH.findall(record) for root in _added(distribution, file)]
-    told = False
+    is_listed = False
     # Lazily: a record may have twenty thousand lines, and mostly the first one tells enough.
     for file in (row[0] for row in csv.reader(io.StringIO(record)) if row):
         inside = next((file[len(root) :] for root in roots if file.startswith(root)), file)
         name = _module_of(inside)
         if name:
-            told = True
+            is_listed = True
             yield name
-    if not told:
+    if not is_listed:
         yield from (distribution.read_text("top_level.txt") or "").split()
 
 

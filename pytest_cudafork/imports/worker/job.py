@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from pytest_cudafork.imports.worker import importer
+from pytest_cudafork.imports.values import import_result
 from pytest_cudafork.process import child, hang_stacks, leftovers
 from pytest_cudafork.process.shared_mailbox import Slate
 from pytest_cudafork.process.wire import new_cookie
@@ -73,9 +73,9 @@ class Job:
         finally:
             self._leave(child.EXIT_LOST)
 
-    def report(self, told: importer.Told) -> NoReturn:
+    def report(self, told: import_result.ImportResult) -> NoReturn:
         """Say how it went, and end; in the child."""
-        self._slate.write(importer.encode(told))
+        self._slate.write(import_result.encode(told))
         self._leave(0)
 
     def forget_output(self) -> None:
@@ -105,7 +105,7 @@ class Job:
         _, status = os.waitpid(self.pid, 0)
         code = os.waitstatus_to_exitcode(status)
         sweeper.add(self.cookie, self.pid)
-        told = importer.decode(self._slate.read())
+        told = import_result.decode(self._slate.read())
         self._slate.close()
         text = {"output": last_text(self._output), "stacks": last_text(self._stacks)}
         for fd in (self._output, self._stacks, self.pidfd):

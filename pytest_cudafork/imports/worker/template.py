@@ -27,12 +27,13 @@ import time
 from typing import Any, NoReturn
 
 from pytest_cudafork.check.watch import Watch
+from pytest_cudafork.imports.values.import_result import ImportResult, encode
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import importer, preload
 from pytest_cudafork.imports.worker.ignored_signals import Deafness
-from pytest_cudafork.imports.worker.interpreter_state import Loaded
+from pytest_cudafork.imports.worker.interpreter_state import LoadedModules
 from pytest_cudafork.imports.worker.job import Job, leave_orphaned
-from pytest_cudafork.imports.worker.threads import Patience
+from pytest_cudafork.imports.worker.threads import WaitBudget
 from pytest_cudafork.observe.observer import Observer, WatchSettings
 from pytest_cudafork.observe.witnesses import WitnessError
 from pytest_cudafork.process import child, leftovers, template_memory
@@ -58,12 +59,12 @@ class Template:
         self._waiting: list[str] = []
         self._preloads: list[str] = []
         self._running: list[Job] = []
-        self._wanted = preload.Wanted()
-        self._patience = Patience(settings.timeout)
+        self._repeated = preload.RepeatedImports()
+        self._budget = WaitBudget(settings)
         self._sweeper = leftovers.Sweeper()
         self._deafness = Deafness()
         self._received = b""
-        self._loaded: Loaded | None = None
+        self._loaded: LoadedModules | None = None
 
     def serve(self) -> None:
         """Work until the parent closes the connection."""
@@ -112,7 +113,7 @@ class Template:
         """Import what many modules need first; then run as many jobs as may run."""
         if self._preloads and not self._running:
             self._preload()
-            self._loaded = Loaded()
+            self._loaded = LoadedModules()
             if len(self._waiting) >= _FOLD_FROM:
                 memory = template_memory.Collapse()
                 while not memory.done:
@@ -122,7 +123,7 @@ class Template:
 
     def _start(self, module: str) -> None:
         private = [self._sock.fileno(), *(job.pidfd for job in self._running)]
-        job = Job(module, self._settings.timeout)
+        job = Job(module, self._settings.limit_of(module))
         with template_memory.frozen():
             job.start(private, self._import)
         self._running.append(job)
@@ -130,7 +131,7 @@ class Template:
 
     def _import(self, job: Job) -> NoReturn:
         self._deafness.end()
-        imports = importer.Importer(self._observer, self._loaded, self._patience)
+        imports = importer.Importer(self._observer, self._loaded, self._budget)
         job.report(imports.run(job.module))
 
     def _look_after(self, ready: set[int]) -> None:
@@ -151,16 +152,16 @@ class Template:
         answer = job.finish(self._sweeper)
         self._sweeper.sweep()
         self._say(answer)
-        told = None if answer["told"] is None else importer.Told(**answer["told"])
+        told = None if answer["told"] is None else ImportResult(**answer["told"])
         is_clean = told is not None and told.is_clean
         if not is_clean:
-            self._wanted.refuse(job.module)
+            self._repeated.refuse(job.module)
         if told is not None and told.state == "clean":
-            self._patience.learn(told.waited, told.left_running)
+            self._budget.spend(told.waited, told.left_running)
         if told is not None and self._waiting:
             loaded = told.loaded if is_clean else preload.others(told.loaded, job.module)
-            self._wanted.add([name for name in loaded if name != job.module], told.seconds)
-            self._preloads += self._wanted.next()
+            self._repeated.add([name for name in loaded if name != job.module], told.seconds)
+            self._preloads += self._repeated.next()
 
     # -- growing ---------------------------------------------------------------------------------
 
@@ -168,7 +169,7 @@ class Template:
         """Let a child import modules, and take this process's place if it is clean after that."""
         wanted, self._preloads = self._preloads, []
         for _ in range(_MOST_TRIES):
-            wanted = self._wanted.worth_trying(wanted)
+            wanted = self._repeated.worth_trying(wanted)
             if not wanted:
                 return
             start = time.monotonic()
@@ -176,7 +177,7 @@ class Template:
             if good is None:  # this is the child, and the template from now on
                 return
             for name in wanted[len(good) : len(good) + 1]:
-                self._wanted.refuse(name)
+                self._repeated.refuse(name)
             rest = wanted[len(good) + 1 :]
             if not good or time.monotonic() - start < _DEAR_SECONDS:
                 wanted = good + rest
@@ -222,7 +223,7 @@ class Template:
         poller.register(self._sock, 0)  # that the other end is closed is told in any case
         count = 0
         while count < most:
-            ready = [each for each, _ in poller.poll(self._settings.timeout * 1000)]
+            ready = [each for each, _ in poller.poll(self._settings.longest_limit * 1000)]
             if fd not in ready or self._sock.fileno() in ready:
                 break
             data = os.read(fd, most - count)
@@ -318,8 +319,8 @@ def main(control_fd: int, request_fd: int, stacks_fd: int, slate_fd: int) -> NoR
     module = request["module"]
     if module:
         leave, slate = os._exit, Slate(slate_fd)
-        patience = Patience(settings.timeout, request["hopeless"])
-        slate.write(importer.encode(importer.Importer(observer, None, patience).run(module)))
+        budget = WaitBudget(settings, request["endless"])
+        slate.write(encode(importer.Importer(observer, None, budget).run(module)))
         leave(0)
     os.close(slate_fd)
     Template(sock, settings, observer).serve()

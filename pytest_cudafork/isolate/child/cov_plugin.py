@@ -8,12 +8,12 @@ fixture ``cov``, and ``--cov-context``.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator
 from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import cov
 from pytest_cudafork.isolate import coverage_data
 
 
@@ -38,18 +38,8 @@ class CovStandIn:
 
 def stand_in(config: pytest.Config) -> None:
     """Register what stands in for pytest-cov, if that is loaded and something is measured."""
-    plugin: Any = sys.modules.get("pytest_cov.plugin")
     measurement = coverage_data.current()
-    if plugin is None or measurement is None or not hasattr(config.option, "cov_source"):
+    if measurement is None or not cov.is_loaded(config):
         return
-    import importlib
-
-    # not by name: pytest-cov is no dependency
-    engine: Any = importlib.import_module("pytest_cov.engine")
-    controller = engine.CovController(config.option, config, None)
-    controller.cov = measurement
-    controller.started = True
-    config.pluginmanager.register(CovStandIn(controller), "_cov")
-    if getattr(config.option, "cov_context", None) == "test":
-        contexts = plugin.TestContextPlugin(controller)
-        config.pluginmanager.register(contexts, "_cov_contexts")
+    controller = cov.make_controller(config, measurement)
+    cov.register(config, CovStandIn(controller), controller)

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import pytest_internals
+
 
 class ForkedCapture:
     """The capture of a process that captures for nobody: each of its children does for itself.
@@ -22,10 +24,8 @@ class ForkedCapture:
 
     def __init__(self, config: pytest.Config, stdout: int, stderr: int) -> None:
         """Take the descriptors that are the standard output and error of the parent."""
-        manager: Any = config.pluginmanager.get_plugin("capturemanager")
         self._outputs = (stdout, stderr)
-        capture = getattr(manager, "_global_capturing", None)
-        parts = [getattr(capture, name, None) for name in ("out", "err")]
+        parts = pytest_internals.captured_streams(config) or (None, None)
         self._files = capture_files(config)
         self._saved = [getattr(part, "targetfd_save", -1) for part in parts]
 
@@ -42,9 +42,7 @@ class ForkedCapture:
 
 def capture_files(config: pytest.Config) -> list[int]:
     """Return the descriptors of the files that pytest captures into; -1 where there is none."""
-    manager: Any = config.pluginmanager.get_plugin("capturemanager")
-    capture = getattr(manager, "_global_capturing", None)
-    return [_file_of(getattr(capture, name, None)) for name in ("out", "err")]
+    return [_file_of(part) for part in pytest_internals.captured_streams(config) or (None, None)]
 
 
 def renew_files(files: Sequence[int]) -> None:

@@ -6,7 +6,6 @@ a session: it was forked with one, or made one of its own.
 
 from __future__ import annotations
 
-import sys
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.call import in_child
+from pytest_cudafork.compat import pytest_internals, rerunfailures, timeout
 from pytest_cudafork.isolate import coverage_data, crash_output, live_text, report_data
 from pytest_cudafork.isolate.child import plugins
 from pytest_cudafork.process import child, wire
@@ -43,21 +43,18 @@ class Reporter:
         """Let what is told in this process reach this, the session's counters and live logs only.
 
         The other receivers (terminal, JUnit file, xdist's connection, the user's hooks) are the
-        parent's; they hear of it there. pluggy has no public way to leave plugins out of a hook.
+        parent's; they hear of it there.
         """
         self._packer.begin()
         self._terminal.take_over()
         manager: Any = self.config.pluginmanager
-        if "pytest_timeout" in sys.modules:
+        if timeout.is_loaded():
             manager.register(plugins.TimeLimit(self._tell))
-        if "pytest_rerunfailures" in sys.modules:
+        if rerunfailures.is_loaded():
             manager.register(plugins.Phases(self._tell))
         keep = (self, session, manager.get_plugin("logging-plugin"))
         for name in _TELLING_HOOKS:
-            implementations = getattr(manager.hook, name)._hookimpls
-            implementations[:] = [
-                one for one in implementations if any(one.plugin is mine for mine in keep)
-            ]
+            pytest_internals.keep_plugins(manager, name, keep)
 
     def begin(self, channel: child.Channel, position: dict[str, Any] | None) -> None:
         """Report one test to this channel; its terminal stands at ``position``."""
@@ -192,7 +189,7 @@ class ItemServer:
         """Tear down what no test will tear down any more."""
         channel.leave_if_not_mine()
         try:
-            session._setupstate.teardown_exact(None)
+            pytest_internals.tear_down(session, None)
         except BaseException as error:
             channel.leave_if_not_mine()
             channel.send("internal", text=text_of(error))

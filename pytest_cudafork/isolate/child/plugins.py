@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import rerunfailures, timeout
+
 _NOT_THE_TEST = ("_pytest", "pluggy", "pytest_cudafork")
 
 
@@ -38,15 +40,14 @@ class TimeLimit:
             timer.cancel()
             timer.join()
 
-        item.cancel_timeout = cancel
+        timeout.set_canceller(item, cancel)
         timer.start()
         return True
 
     def _end(self, settings: Any) -> None:
-        plugin: Any = sys.modules["pytest_timeout"]
-        if not settings.disable_debugger_detection and plugin.is_debugging():
+        if timeout.is_held_by_debugger(settings):
             return
-        message = plugin.PYTEST_FAILURE_MESSAGE % settings.timeout
+        message = timeout.failure_message(settings.timeout)
         if self._tell("timeout", text=message, stacks=_stacks()):
             os._exit(1)
 
@@ -91,11 +92,5 @@ def continue_reruns(config: pytest.Config, told: Mapping[str, int] | None) -> No
 
     ``told`` is what the parent's ``other_plugins.reruns_for`` returned.
     """
-    counts: Any = getattr(config, "failures_db", None)
-    if told is None or counts is None:
-        return
-    runs = told["runs"]
-    if runs:
-        counts.get_test_failures = lambda name: runs
-    if hasattr(counts, "_suite_rerun_count"):
-        counts._suite_rerun_count = max(counts._suite_rerun_count, told["session"])
+    if told is not None:
+        rerunfailures.continue_counts(config, told["runs"], told["session"])

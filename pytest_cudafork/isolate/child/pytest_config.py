@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import pytest_internals
+
 _QUIET_OPTIONS: Mapping[str, Any] = {
     # one process, no debugger
     "numprocesses": None,
@@ -83,7 +85,7 @@ def make_config(request: dict[str, Any]) -> pytest.Config:
     if terminal is not None:  # its options must be there, it must not show anything
         config.pluginmanager.unregister(terminal)
     if request["inipath"] is None:
-        config._inipath = None
+        pytest_internals.forget_ini_file(config)
     config.invocation_params = pytest.Config.InvocationParams(
         args=request["invocation_args"], plugins=None, dir=config.invocation_params.dir
     )

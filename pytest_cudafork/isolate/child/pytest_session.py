@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pytest_cudafork.isolate import coverage_data, crash_output, live_text, report_data
+from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.isolate import coverage_data, crash_output, live_text
 from pytest_cudafork.isolate.child import cov_plugin, items, pytest_config, rehearsal
 from pytest_cudafork.process import child
 
@@ -49,16 +50,14 @@ class WorkSession:
         """Use the parent's temporary directory; leave its cache and its JUnit file alone."""
         manager = session.config.pluginmanager
         writers = [manager.get_plugin(name) for name in _CACHE_WRITERS]
-        for plugin in (*writers, report_data.xml_of(session.config)):
+        for plugin in (*writers, pytest_internals.junit_xml(session.config)):
             if plugin is not None and manager.is_registered(plugin):
                 manager.unregister(plugin)
         pytest_config.append_log(session.config, self._request["log_file"])
-        factory = getattr(session.config, "_tmp_path_factory", None)
-        if factory is not None and self._request["basetemp"]:
+        if self._request["basetemp"]:
             from pathlib import Path
 
-            # "given" keeps the end of this session from removing the directory
-            factory._basetemp = factory._given_basetemp = Path(self._request["basetemp"])
+            pytest_internals.use_basetemp(session.config, Path(self._request["basetemp"]))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Keep what went wrong in collection, for the message if a test is not found."""
@@ -82,7 +81,7 @@ class WorkSession:
         try:
             self.work(session)
         finally:
-            report_data.forget_xml(session.config)
+            pytest_internals.forget_junit_xml(session.config)
         return True
 
     def work(self, session: pytest.Session) -> None:
@@ -174,7 +173,7 @@ def run_forked(
         child.forget_parent_exit_work()
         child.prepare(stacks_fd)
         os.environ.update(env)
-        _disown_fixtures(item)
+        pytest_internals.forget_finalizers(item)
         reporter.take_over(item.session)
         finder = crash_output.Finder(item.session.items, item)
         server = items.ItemServer(reporter, item.session.items, finder=finder)
@@ -192,27 +191,3 @@ def run_forked(
     finally:
         channel.leave_if_not_mine()
         child.leave(status, channel)
-
-
-def _disown_fixtures(item: pytest.Item) -> None:
-    """Forget the finalizers of everything that was set up before the fork.
-
-    Those of the nodes run at the end of a scope. Those of the fixtures themselves would run when
-    this test asks a parametrized fixture of a wider scope for its next parameter.
-    """
-    from _pytest.fixtures import FixtureDef  # public from pytest 8 on
-
-    session: Any = item.session
-    definitions: list[Any] = []
-    for finalizers, _ in session._setupstate.stack.values():
-        definitions += [getattr(getattr(one, "func", None), "__self__", None) for one in finalizers]
-        finalizers.clear()
-    if pytest.version_tuple < (8,):  # it hides the definition in a lambda, but lists all of them
-        for known in session._fixturemanager._arg2fixturedefs.values():
-            definitions += known
-    info = getattr(item, "_fixtureinfo", None)
-    for known in info.name2fixturedefs.values() if info is not None else ():
-        definitions += known
-    for definition in definitions:
-        if isinstance(definition, FixtureDef):
-            definition._finalizers.clear()

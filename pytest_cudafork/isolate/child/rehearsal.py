@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import pytest_internals
+
 _NAME = "cudafork_rehearsal"
 _TAKE_PART = ("_pytest", "pytest_cudafork")
 _STAY_AWAY = ("pytest_cudafork.check.verdicts", "_pytest.terminal")
@@ -78,9 +80,7 @@ class _Function(pytest.Function):
 
 def _make_item(session: pytest.Session) -> _Function:
     """Return a function without fixtures, autouse ones included, right below the session."""
-    from _pytest.fixtures import FuncFixtureInfo
-
-    info = FuncFixtureInfo(argnames=(), initialnames=(), names_closure=[], name2fixturedefs={})
+    info = pytest_internals.no_fixtures()
     item: _Function = _Function.from_parent(session, name=_NAME, callobj=_nothing, fixtureinfo=info)
     item.own_hooks = OwnHooks(session.config.pluginmanager)
     return item

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import forked
+from pytest_cudafork.compat import forked, pytest_internals
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
 from pytest_cudafork.isolate.session.received import Phase, missing_phase, next_phase
 from pytest_cudafork.process import exit_status
@@ -115,29 +115,16 @@ def report(
 
 def _longrepr(item: pytest.Item, headline: str, text: str) -> Any:
     """Return a representation that survives pytest-xdist and gives the summary its line."""
-    from _pytest._code.code import (
-        ReprEntryNative,
-        ReprExceptionInfo,
-        ReprFileLocation,
-        ReprTraceback,
-    )
-
     path, line, _ = item.location
-    crashed = ReprFileLocation(path, (line or 0) + 1, headline)
-    entry = ReprEntryNative([f"{text}\n"])
-    return ReprExceptionInfo(
-        reprtraceback=ReprTraceback([entry], None, style="native"), reprcrash=crashed
-    )
+    return pytest_internals.native_representation(path, (line or 0) + 1, headline, text)
 
 
 def _expected(item: pytest.Item, error: ChildError) -> str | None:
     """Return the reason of the test's xfail mark if it covers ``error``, else None."""
-    from _pytest.skipping import evaluate_xfail_marks
-
     if item.config.getoption("runxfail", False):
         return None
     try:
-        mark = evaluate_xfail_marks(item)
+        mark = pytest_internals.xfail_mark(item)
     except (Exception, pytest.fail.Exception):  # a mark that is itself wrong expects nothing
         return None
     if mark is None:

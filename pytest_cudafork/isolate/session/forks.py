@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.isolate.child import items, pytest_session
 from pytest_cudafork.isolate.child.forked_capture import capture_files, renew_files
 from pytest_cudafork.isolate.session.request import make_basetemp
@@ -95,8 +96,8 @@ class Forks:
         return [] if self._ahead is None else [self._ahead[1].sock.fileno()]
 
     def _may_fork_ahead(self, item: pytest.Item) -> bool:
-        state: Any = item.session._setupstate
-        if state.stack:  # fixtures that might be torn down before it is that test's turn
+        # fixtures that might be torn down before it is that test's turn
+        if pytest_internals.is_anything_set_up(item.session):
             return False
         around = item.ihook.pytest_runtest_protocol.get_hookimpls()
         return all(_is_known(one.plugin) for one in around if one.hookwrapper or one.wrapper)

@@ -275,10 +275,10 @@ _LOOK_AHEAD = 64
 
 def _is_skipped(item: pytest.Item) -> bool:
     """Whether a mark skips a test, so that it needs no process."""
-    from _pytest.skipping import evaluate_skip_marks
+    from pytest_cudafork.compat.pytest_internals import is_skipped
 
     try:
-        return evaluate_skip_marks(item) is not None
+        return is_skipped(item)
     except (Exception, pytest.fail.Exception):  # a mark that is wrong; told when the test is set up
         return False
 

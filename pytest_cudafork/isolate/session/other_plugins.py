@@ -8,12 +8,11 @@ what is left to do.
 from __future__ import annotations
 
 import re
-import sys
 import time
-from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import rerunfailures, timeout
 from pytest_cudafork.process.template_memory import count_threads
 
 _THREAD_SECONDS = 0.05
@@ -28,9 +27,7 @@ def stop_time_limit(item: pytest.Item) -> None:
     They begin others in the child. The one of pytest (``faulthandler_timeout``) is a thread with a
     lock, for which a forked child would wait for ever.
     """
-    cancel = getattr(item.config.hook, "pytest_timeout_cancel_timer", None)
-    if cancel is not None:
-        cancel(item=item)
+    timeout.cancel_timer(item)
     try:
         armed = float(item.config.getini("faulthandler_timeout") or 0) > 0
     except (KeyError, ValueError):  # -p no:faulthandler
@@ -47,20 +44,16 @@ def stop_time_limit(item: pytest.Item) -> None:
 
 def reruns_for(item: pytest.Item) -> dict[str, int] | None:
     """Return what pytest-rerunfailures has to know in a child, for its work order."""
-    plugin: Any = sys.modules.get("pytest_rerunfailures")
-    if plugin is None or not item.config.pluginmanager.is_registered(plugin):
+    if not rerunfailures.is_active(item.config):
         return None
-    counts = _session_counts(item.config)
-    session = 0 if counts is None else int(counts.get_suite_reruns())
+    session = rerunfailures.reruns_of_session(item.config)
     return {"runs": item.stash.get(RUNS, 0), "session": session}
 
 
 def announce_rerun(item: pytest.Item) -> None:
     """Tell this session that a test, which runs in a child, begins once more there."""
     _begin_again(item)
-    counts = _session_counts(item.config)
-    if counts is not None:
-        counts.increment_suite_reruns()
+    rerunfailures.count_rerun_of_session(item.config)
 
 
 def rerun_elsewhere(item: pytest.Item, runs: int, error: Exception) -> bool:
@@ -74,22 +67,17 @@ def rerun_elsewhere(item: pytest.Item, runs: int, error: Exception) -> bool:
         error: What became of it.
 
     """
-    plugin: Any = sys.modules.get("pytest_rerunfailures")
-    if plugin is None or not item.config.pluginmanager.is_registered(plugin):
+    if not rerunfailures.is_active(item.config):
         return False
-    reruns = plugin.get_reruns_count(item)
-    if reruns is None or runs > reruns or not _wanted(plugin, item, error):
+    reruns = rerunfailures.most_reruns(item)
+    if reruns is None or runs > reruns or not _wanted(item, error):
         return False
-    most = getattr(item.config.option, "max_suite_reruns", None)
-    return most is None or bool(item.config.failures_db.try_increment_suite_reruns(most))  # type: ignore[attr-defined]
+    return rerunfailures.may_rerun_once_more(item.config)
 
 
 def prepare_rerun(item: pytest.Item, runs: int) -> None:
     """Wait as long as is wished, and begin a test once more."""
-    plugin: Any = sys.modules["pytest_rerunfailures"]
-    delay = plugin.get_reruns_delay(item)
-    factor = getattr(plugin, "get_reruns_delay_backoff_factor", lambda item: 1.0)(item)
-    time.sleep(delay * factor ** (runs - 1))
+    time.sleep(rerunfailures.delay_before(item, runs))
     item.stash[RUNS] = runs
     _begin_again(item)
 
@@ -97,17 +85,12 @@ def prepare_rerun(item: pytest.Item, runs: int) -> None:
 def _begin_again(item: pytest.Item) -> None:
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    plugin: Any = sys.modules.get("pytest_rerunfailures")
-    # as the plugin does in its own process
-    forget = getattr(plugin, "_remove_failed_subtest_reports_from_stats", None)
-    if forget is not None:
-        forget(item.config, item.session, item.nodeid)
+    rerunfailures.forget_failed_subtests(item)
 
 
-def _wanted(plugin: Any, item: pytest.Item, error: Exception) -> bool:
+def _wanted(item: pytest.Item, error: Exception) -> bool:
     """Whether the options name this kind of error; a condition is only asked where it runs."""
-    excluded = getattr(plugin, "_is_rerun_path_excluded", None)
-    if excluded is not None and excluded(item):
+    if rerunfailures.is_excluded(item):
         return False
     text = f"{type(error).__name__}: {error}"
     only = getattr(item.config.option, "only_rerun", None) or ()
@@ -115,9 +98,3 @@ def _wanted(plugin: Any, item: pytest.Item, error: Exception) -> bool:
     if only and not any(re.search(pattern, text) for pattern in only):
         return False
     return not any(re.search(pattern, text) for pattern in never)
-
-
-def _session_counts(config: pytest.Config) -> Any:
-    """Return what counts the reruns of the session, where processes do not share it anyway."""
-    counts: Any = getattr(config, "failures_db", None)
-    return counts if hasattr(counts, "get_suite_reruns") and not hasattr(counts, "sock") else None

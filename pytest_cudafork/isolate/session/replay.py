@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from pytest_cudafork.call import run
+from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.errors import ChildError, ChildTimeout
 from pytest_cudafork.isolate import coverage_data, live_text, policy, report_data
 from pytest_cudafork.isolate.session import failure, other_plugins, received
@@ -192,9 +192,7 @@ class Replay:
 
         Else the next test would be shown the output.
         """
-        manager: Any = self._item.config.pluginmanager.get_plugin("capturemanager")
-        if getattr(manager, "_global_capturing", None) is not None:
-            manager.read_global_capture()
+        pytest_internals.empty_capture(self._item.config)
 
     def raise_stop(self) -> None:
         """Stop this session if the test stopped the child's."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import cov, pytest_internals
 from pytest_cudafork.isolate import coverage_data, crash_output, live_text
 from pytest_cudafork.isolate.session import other_plugins
 from pytest_cudafork.process import launch, wire
@@ -29,7 +30,7 @@ def session_request(
     # without an ini file here the child must not find another one
     options["inifilename"] = str(config.inipath or os.devnull)
     # derived from the ini file, where none is given
-    options["confcutdir"] = str(config.pluginmanager._confcutdir or config.rootpath)
+    options["confcutdir"] = str(pytest_internals.confcutdir(config) or config.rootpath)
     options["basetemp"] = None
     options["log_file_mode"] = "a"
     pickled = {}
@@ -52,7 +53,7 @@ def session_request(
         "log_file": _log_file(config),
         "terminal": live_text.terminal_of(config),
         "coverage": coverage_data.settings(),
-        "pytest_cov": config.pluginmanager.has_plugin("_cov"),
+        "pytest_cov": cov.is_measuring(config),
     }
 
 
@@ -65,8 +66,7 @@ def _log_file(config: pytest.Config) -> str | None:
 
 def make_basetemp(config: pytest.Config) -> str:
     """Make the session's temporary directory now: a child would make one of its own."""
-    factory = getattr(config, "_tmp_path_factory", None)
-    return "" if factory is None else str(factory.getbasetemp())
+    return str(pytest_internals.make_basetemp(config) or "")
 
 
 def target_of(item: pytest.Item) -> str:

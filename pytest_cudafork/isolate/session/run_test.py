@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.errors import ChildError, ChildTimeout
 from pytest_cudafork.isolate import policy
 from pytest_cudafork.isolate.session import failure, other_plugins
@@ -123,16 +124,13 @@ def _watch(companion: Companion, replay: Replay, method: policy.Method, *, whole
 
 def _tear_down_here(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Tear down the fixtures of this process that the next test does not need."""
-    from _pytest.runner import CallInfo
-
     session = item.session
     if session.shouldfail or session.shouldstop:
         nextitem = None
-    state = session._setupstate
-    if not state.stack:
+    if not pytest_internals.is_anything_set_up(session):
         return
-    outcome = CallInfo.from_call(
-        lambda: state.teardown_exact(nextitem),
+    outcome = pytest.CallInfo.from_call(
+        lambda: pytest_internals.tear_down(session, nextitem),
         when="teardown",
         reraise=(pytest.exit.Exception, KeyboardInterrupt),
     )

@@ -17,6 +17,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_cudafork.compat import standard_library
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.process import exit_status, hang_stacks, launch, leftovers, wire
 
@@ -97,7 +98,13 @@ class Zygote:
                 )
                 try:
                     self._process = subprocess.Popen(
-                        [sys.executable, *launch.interpreter_flags(), "-c", code, *map(str, fds)],
+                        [
+                            sys.executable,
+                            *standard_library.interpreter_flags(),
+                            "-c",
+                            code,
+                            *map(str, fds),
+                        ],
                         pass_fds=fds,
                         stdin=subprocess.DEVNULL,
                         stdout=self._log_fd,

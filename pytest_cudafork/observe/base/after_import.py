@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+from pytest_cudafork.compat import standard_library
+
 __all__ = ["after_import"]
 
 Callback = Callable[[ModuleType], object]
@@ -32,7 +34,7 @@ def after_import(name: str, callback: Callback) -> Callable[[], None]:
         finder = _finder()
         finder.watch(name, callback)
     # Another thread's import may have looked for finders before ours was there.
-    _wait_for_import(name)
+    standard_library.wait_for_import(name)
     module = sys.modules.get(name)
     if finder is None:
         if module is not None:
@@ -41,17 +43,6 @@ def after_import(name: str, callback: Callback) -> Callable[[], None]:
     if module is not None and finder.forget(name, callback):
         _run(callback, module)
     return lambda: _forget(finder, name, callback)
-
-
-def _wait_for_import(name: str) -> None:
-    """Wait until no other thread is importing *name*; at once within the import itself.
-
-    This is what the import statement itself does on finding a module in ``sys.modules``; it has no
-    public name. Without it (another interpreter) the wait is left out.
-    """
-    wait = getattr(sys.modules.get("_frozen_importlib"), "_lock_unlock_module", None)
-    if wait is not None:
-        wait(name)
 
 
 class _AfterImportFinder(importlib.abc.MetaPathFinder):

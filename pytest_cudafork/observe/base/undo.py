@@ -33,6 +33,14 @@ class UndoStack:
 
         self._undo.append(restore)
 
+    def __enter__(self) -> UndoStack:
+        """Return itself: what is changed in a ``with`` is undone at its end."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Undo everything."""
+        self()
+
     def __call__(self) -> None:
         """Undo everything that is not undone yet; raises what the first failing step raises."""
         while self._undo:

@@ -10,6 +10,8 @@ import os
 import sys
 from typing import NamedTuple
 
+from pytest_cudafork.compat import torch_internals
+
 LIBCUDA = "libcuda.so.1"
 _CUDA_SUCCESS = 0
 _CUDA_ERROR_NOT_INITIALIZED = 3
@@ -115,8 +117,8 @@ def ask_torch() -> TorchFlags:
     """Read torch's flags, if torch is imported; never imports it."""
     cuda = sys.modules.get("torch.cuda")
     # A module that is still being imported has no flags yet.
-    bad_fork = getattr(cuda, "_is_in_bad_fork", None)
-    initialized = getattr(cuda, "_initialized", None)
+    bad_fork = torch_internals.bad_fork_flag(cuda)
+    initialized = torch_internals.initialized_flag(cuda)
     # Nor has what a test puts in torch's place: a Mock's attributes are Mocks, and true.
     if not isinstance(initialized, bool) or not callable(bad_fork):
         return TorchFlags(None, None)

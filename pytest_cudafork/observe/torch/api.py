@@ -149,9 +149,9 @@ class TorchWitness:
 
     def _arm(self, module: ModuleType, undo: UndoStack) -> None:
         """Put the hooks of one executed module in force."""
-        from pytest_cudafork.observe.torch.rows import is_cuda_build
+        from pytest_cudafork.compat import torch_internals
 
-        for row in self._rows(is_cuda_build(sys.modules["torch._C"])):
+        for row in self._rows(torch_internals.is_cuda_build()):
             if row.after == module.__name__:
                 self._hook(row, module, undo)
 

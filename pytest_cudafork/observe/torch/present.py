@@ -13,12 +13,13 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from pytest_cudafork.compat import torch_internals
 from pytest_cudafork.observe.base.hooking import hook
 from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.observe.torch import c_names
 from pytest_cudafork.observe.torch.devices import DeviceProperties, properties_of, uuid_of
 from pytest_cudafork.observe.torch.refusals import refusal, refused_type, stand_in_modules
-from pytest_cudafork.observe.torch.rows import initialized, is_cuda_build, pins
+from pytest_cudafork.observe.torch.rows import initialized, pins
 from pytest_cudafork.observe.torch.streams import dress_dummies, stand_in_classes
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Simulation:
         self.capability, self._installed = parse_face(witness.face)
         self._visible: int | None = None
         self.torch: Any = sys.modules["torch"]
-        self.core: Any = sys.modules["torch._C"]
+        self.core: Any = torch_internals.core()
         self.cuda: Any = sys.modules["torch.cuda"]
         self.device = 0
         self.properties: DeviceProperties = properties_of(self.capability)
@@ -110,7 +111,7 @@ class Simulation:
     def devices(self) -> int:
         """The number of visible devices: CUDA_VISIBLE_DEVICES is read once, at initialization."""
         if self._visible is None:
-            self._visible = int(self.cuda._device_count_nvml())
+            self._visible = torch_internals.visible_device_count(self.cuda)
         return self._visible
 
     def count(self) -> int:
@@ -155,7 +156,7 @@ class Simulation:
 
     def ensure(self) -> None:
         """Initialize torch's CUDA, as the C functions do that need a device."""
-        self.cuda._lazy_init()
+        torch_internals.lazy_init(self.cuda)
 
     def select(self, device: int) -> None:
         """Make *device* current; a negative one changes nothing.
@@ -171,7 +172,7 @@ class Simulation:
 
     def index_of(self, device: Any) -> int:
         """Give the index that *device* names, the current one for None."""
-        index = self.cuda._utils._get_device_index(device, optional=True)
+        index = torch_internals.device_index(self.cuda, device)
         return self.device if index is None or index < 0 else int(index)
 
     def stream(self, device: int) -> tuple[int, int, int]:
@@ -196,7 +197,7 @@ class Simulation:
         The state of torch.cuda (initialized, cached count, generators, calls queued for the
         initialization) starts fresh and comes back with the undo.
         """
-        cpu_build = not is_cuda_build(self.core)
+        cpu_build = not torch_internals.is_cuda_build()
         self._clear_caches()
         undo.add(self._clear_caches)
         if cpu_build:
@@ -217,17 +218,14 @@ class Simulation:
 
     def _install_cuda(self, undo: UndoStack, cpu_build: bool) -> None:
         """Patch what torch.cuda took from torch._C when it was imported, and its state."""
-        cuda, core = self.cuda, self.core
+        cuda = self.cuda
         state = {
             "_initialized": False,
             "_cached_device_count": None,
-            "_queued_calls": list(cuda._queued_calls),
+            "_queued_calls": torch_internals.queued_calls(cuda),
             "default_generators": (),
             "_get_device_properties": lambda device: self.properties,
-            "_is_in_bad_fork": core._cuda_isInBadFork,
-            "_exchange_device": core._cuda_exchangeDevice,
-            "_maybe_exchange_device": core._cuda_maybeExchangeDevice,
-            "_cudart": core._cudart,
+            **torch_internals.functions_taken_from_core(self.core),
             # Below the reading of CUDA_VISIBLE_DEVICES.
             "_raw_device_count_nvml": lambda: self._installed,
             "_raw_device_uuid_nvml": lambda: [uuid_of(n) for n in range(self._installed)],

@@ -10,9 +10,10 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FrameType, TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from pytest_cudafork.compat import torch_internals
 from pytest_cudafork.observe.base.hooking import Around
 
 if TYPE_CHECKING:
@@ -72,12 +73,6 @@ class Seen:
             self._tell()
 
 
-def is_cuda_build(core: Any) -> bool:
-    """Whether ``torch._C`` was built with CUDA, hooked or not."""
-    count = getattr(core, "_cuda_getDeviceCount", None)
-    return isinstance(getattr(count, "__wrapped__", count), BuiltinFunctionType)
-
-
 def nvml_answers() -> bool:
     """Whether torch was told to answer ``is_available`` from NVML, which initializes nothing."""
     return os.getenv("PYTORCH_NVML_BASED_CUDA_CHECK") == "1"
@@ -86,7 +81,7 @@ def nvml_answers() -> bool:
 def initialized() -> bool:
     """Whether torch's CUDA is up in this process, or coming up: asking again does nothing new."""
     cuda: Any = sys.modules["torch.cuda"]
-    return bool(cuda.is_initialized()) or hasattr(cuda._tls, "is_initializing")
+    return bool(cuda.is_initialized()) or torch_internals.is_initializing(cuda)
 
 
 def touches_if(condition: Callable[[Args], bool]) -> Behavior:
@@ -160,9 +155,7 @@ def pins(
         # As every method of Tensor that is written in Python does.
         method = torch.Tensor.pin_memory
         return torch.overrides.handle_torch_function(method, args, *args, **kwargs)
-    fake: Any = sys.modules.get("torch._subclasses.fake_tensor")
-    is_fake = fake is not None and isinstance(args[0], fake.FakeTensor)
-    if args[0].device.type == "cpu" and not is_fake:
+    if args[0].device.type == "cpu" and not torch_internals.is_fake(args[0]):
         witness.touch(entry, caller)
     return proceed(*args, **kwargs)
 

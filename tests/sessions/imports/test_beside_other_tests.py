@@ -1,20 +1,26 @@
-"""The import audit in a session with other tests, other options and other plugins."""
+"""An audit beside other tests and other options: what runs, and that neither disturbs the other."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.support.imports import (
+    SHOP,
     SHOP_VERDICTS,
     TOUCH,
     Session,
     run_audit,
+    write_package,
 )
 
 IMPORTS = "--cuda-fork-imports=shop"
-
-
 TEST = "def test_one(): pass\n"
+
+
+@pytest.fixture
+def shop(pytester: pytest.Pytester) -> pytest.Pytester:
+    write_package(pytester.path, "shop", SHOP)
+    return pytester
 
 
 def _ran(session: Session) -> tuple[bool, bool]:

@@ -15,7 +15,6 @@ from pytest_cudafork.settings.gpu_requests import GpuChoice
 from pytest_cudafork.settings.import_options import (
     NO,
     YES,
-    ImportSettings,
     parse_flag,
     parse_jobs,
     parse_libraries,
@@ -23,6 +22,7 @@ from pytest_cudafork.settings.import_options import (
     parse_seconds,
     parse_size,
 )
+from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.option import parse_modules
 from pytest_cudafork.settings.options import (
     OPTIONS,

@@ -11,13 +11,13 @@ import pytest
 
 from pytest_cudafork import ImportRecord, ImportVerdict
 from pytest_cudafork.imports.audit.baseline import Baseline, Entry
-from pytest_cudafork.imports.audit.confirm import Settled
-from pytest_cudafork.imports.audit.discover import FoundModule, find_modules
+from pytest_cudafork.imports.audit.confirm import CheckedRecord
+from pytest_cudafork.imports.audit.discover import find_modules
 from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.summary import summary_lines
-from pytest_cudafork.imports.values.outcomes import Outcome, outcome_of
+from pytest_cudafork.imports.values.targets import FoundModule
 from pytest_cudafork.observe.story.touch import Touch
-from pytest_cudafork.settings.import_options import ImportSettings
+from pytest_cudafork.settings.import_settings import ImportSettings
 from tests.support.imports import TOUCH, audit_here, write_package
 
 V = ImportVerdict
@@ -41,11 +41,11 @@ def lines_of(
     full: bool = False,
 ) -> list[str]:
     artifacts = artifacts or {}
-    settled = tuple(Settled(each, artifacts.get(each.module, "")) for each in records)
+    checked = tuple(CheckedRecord(each, artifacts.get(each.module, "")) for each in records)
     names = dict.fromkeys(each.module for each in records)
     found = [FoundModule(name, f"/base/{name}.py", False, False) for name in names]
     findings = Findings(
-        settled, {"pkg": found}, settings or ImportSettings(), Baseline(entries), "/base"
+        checked, {"pkg": found}, settings or ImportSettings(), Baseline(entries), "/base"
     )
     return [line.text for line in summary_lines(findings, full=full)]
 
@@ -161,20 +161,6 @@ def test_the_summary_of_nothing_is_nothing() -> None:
     assert lines_of([]) == []
 
 
-@pytest.mark.parametrize("verdict", list(V))
-def test_what_a_verdict_means(verdict: ImportVerdict) -> None:
-    plain = outcome_of(verdict)
-    strict = outcome_of(verdict, strict=True)
-    accepted = outcome_of(verdict, accepted=True)
-    assert plain is {
-        V.CLEAN: Outcome.PASSED,
-        V.NOT_IMPORTABLE: Outcome.SKIPPED,
-        V.NOT_OBSERVABLE: Outcome.ERROR,
-    }.get(verdict, Outcome.FAILED)
-    assert (strict is plain) is (verdict is not V.NOT_IMPORTABLE)
-    assert (accepted is Outcome.ACCEPTED) is verdict.touched
-
-
 ENGINE = {
     "__init__": "",
     "ops/__init__": "from engine.ops import attention\nfrom engine.ops import plain",
@@ -192,8 +178,8 @@ def test_it_names_the_import_to_change(tmp_path: Path, monkeypatch: pytest.Monke
     records = tuple(audit_here("engine", tmp_path, confirm=False).values())
     monkeypatch.syspath_prepend(str(tmp_path))
     found = {"engine": find_modules("engine")}
-    settled = tuple(map(Settled, records))
-    findings = Findings(settled, found, ImportSettings(), Baseline(), str(tmp_path))
+    checked = tuple(map(CheckedRecord, records))
+    findings = Findings(checked, found, ImportSettings(), Baseline(), str(tmp_path))
     lines = [line.text for line in summary_lines(findings)]
     assert lines[0] == "engine/ops/attention.py:2 (class body): 10 modules"
     wish = (

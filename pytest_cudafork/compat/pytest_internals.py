@@ -1,0 +1,311 @@
+"""What the plugin uses of pytest (and of pluggy below it) that has no public name.
+
+An isolated test is reported, captured and torn down across two processes, for which pytest has no
+interface: its capture, the stack of what is set up, the writer of its terminal, the values behind
+its JUnit file. Each function says what it takes from there and why.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from _pytest._code.code import TerminalRepr as TerminalRepr  # the base class of representations
+
+if TYPE_CHECKING:
+    from _pytest._io import TerminalWriter
+
+# -- running a test ------------------------------------------------------------------------------
+
+
+def run_test_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Set up, call and tear down a test, and report each: ``_pytest.runner.runtestprotocol``.
+
+    For a hook ``pytest_runtest_protocol`` that has something to do before.
+    """
+    from _pytest.runner import runtestprotocol
+
+    runtestprotocol(item, nextitem=nextitem)
+
+
+def is_anything_set_up(session: Any) -> bool:
+    """Whether there are nodes or fixtures to tear down (``session._setupstate.stack``)."""
+    return bool(session._setupstate.stack)
+
+
+def tear_down(session: Any, nextitem: pytest.Item | None) -> None:
+    """Tear down what ``nextitem`` does not need; all of it for None.
+
+    ``session._setupstate.teardown_exact``. Raises what the teardown raises.
+    """
+    session._setupstate.teardown_exact(nextitem)
+
+
+def forget_finalizers(item: pytest.Item) -> None:
+    """Let this process tear down nothing of what is set up now: its parent will.
+
+    The finalizers of the nodes (``session._setupstate.stack``) run at the end of a scope; those of
+    the fixtures (``FixtureDef._finalizers``) would run when this test asks a parametrized fixture
+    of a wider scope for its next parameter.
+    """
+    from _pytest.fixtures import FixtureDef  # public from pytest 8 on
+
+    session: Any = item.session
+    definitions: list[Any] = []
+    for finalizers, _ in session._setupstate.stack.values():
+        definitions += [getattr(getattr(one, "func", None), "__self__", None) for one in finalizers]
+        finalizers.clear()
+    if pytest.version_tuple < (8,):  # it hides the definition in a lambda, but lists all of them
+        for known in session._fixturemanager._arg2fixturedefs.values():
+            definitions += known
+    info = getattr(item, "_fixtureinfo", None)
+    for known in info.name2fixturedefs.values() if info is not None else ():
+        definitions += known
+    for definition in definitions:
+        if isinstance(definition, FixtureDef):
+            definition._finalizers.clear()
+
+
+def no_fixtures() -> Any:
+    """Return what tells a ``pytest.Function`` that it asks for no fixture, autouse ones included.
+
+    ``_pytest.fixtures.FuncFixtureInfo``, the argument ``fixtureinfo`` of ``Function.from_parent``.
+    """
+    from _pytest.fixtures import FuncFixtureInfo
+
+    return FuncFixtureInfo(argnames=(), initialnames=(), names_closure=[], name2fixturedefs={})
+
+
+def is_skipped(item: pytest.Item) -> bool:
+    """Whether a mark skips a test: ``_pytest.skipping.evaluate_skip_marks``.
+
+    Raises:
+        Exception: The mark is wrong; pytest's own ``fail`` among others.
+
+    """
+    from _pytest.skipping import evaluate_skip_marks
+
+    return evaluate_skip_marks(item) is not None
+
+
+def xfail_mark(item: pytest.Item) -> Any:
+    """Return the xfail mark in force, with ``raises`` and ``reason``, or None.
+
+    ``_pytest.skipping.evaluate_xfail_marks``.
+
+    Raises:
+        Exception: The mark is wrong; pytest's own ``fail`` among others.
+
+    """
+    from _pytest.skipping import evaluate_xfail_marks
+
+    return evaluate_xfail_marks(item)
+
+
+def catch_warnings(item: pytest.Item) -> AbstractContextManager[None]:
+    """Let warnings count for a test: its filters, and the summary under its name.
+
+    ``_pytest.warnings.catch_warnings_for_item``.
+    """
+    from _pytest.warnings import catch_warnings_for_item
+
+    return catch_warnings_for_item(config=item.config, ihook=item.ihook, when="runtest", item=item)
+
+
+def keep_plugins(manager: Any, hook: str, kept: Sequence[object]) -> None:
+    """Let a hook reach these plugins alone: ``_hookimpls`` of pluggy's hook caller.
+
+    pluggy can leave plugins out of one call (``subset_hook_caller``), not out of all.
+    """
+    implementations = getattr(manager.hook, hook)._hookimpls
+    implementations[:] = [
+        one for one in implementations if any(one.plugin is mine for mine in kept)
+    ]
+
+
+# -- the configuration ---------------------------------------------------------------------------
+
+
+def confcutdir(config: pytest.Config) -> Path | None:
+    """Return the directory above which no conftest counts (``pluginmanager._confcutdir``).
+
+    The option of that name is None where pytest has derived it from the ini file.
+    """
+    return config.pluginmanager._confcutdir
+
+
+def forget_ini_file(config: pytest.Config) -> None:
+    """Let a session have no ini file (``config._inipath``), where ``inipath`` cannot be set."""
+    config._inipath = None
+
+
+def make_basetemp(config: pytest.Config) -> Path | None:
+    """Make the session's temporary directory (``config._tmp_path_factory``); None without it."""
+    factory = getattr(config, "_tmp_path_factory", None)
+    made: Path | None = None if factory is None else factory.getbasetemp()
+    return made
+
+
+def use_basetemp(config: pytest.Config, directory: Path) -> None:
+    """Let a session use a temporary directory that is there, and leave it there at its end.
+
+    ``_basetemp`` and ``_given_basetemp`` of ``config._tmp_path_factory``: one that was given is not
+    removed.
+    """
+    factory = getattr(config, "_tmp_path_factory", None)
+    if factory is not None:
+        factory._basetemp = factory._given_basetemp = directory
+
+
+# -- representations -----------------------------------------------------------------------------
+
+
+def native_representation(path: str, line: int, headline: str, text: str) -> Any:
+    """Return a ``longrepr`` that survives pytest-xdist and gives the summary its line.
+
+    ``ReprExceptionInfo`` and its parts: text alone is serialized as well, but has no place.
+
+    Args:
+        path: The file that the summary names.
+        line: The line in it, from 1 on.
+        headline: What the summary says.
+        text: What is shown of the failure.
+
+    """
+    from _pytest._code.code import (
+        ReprEntryNative,
+        ReprExceptionInfo,
+        ReprFileLocation,
+        ReprTraceback,
+    )
+
+    entry = ReprEntryNative([f"{text}\n"])
+    return ReprExceptionInfo(
+        reprtraceback=ReprTraceback([entry], None, style="native"),
+        reprcrash=ReprFileLocation(path, line, headline),
+    )
+
+
+def terminal_writer(file: Any, *, colors: bool) -> TerminalWriter:
+    """Return a writer to a file: ``_pytest._io.TerminalWriter``; representations write to one."""
+    from _pytest._io import TerminalWriter
+
+    writer = TerminalWriter(file)
+    writer.hasmarkup = colors
+    return writer
+
+
+# -- captured output -----------------------------------------------------------------------------
+
+
+def captured_streams(config: pytest.Config) -> tuple[Any, Any] | None:
+    """Return what captures standard output and error, None for each that is not captured.
+
+    ``out`` and ``err`` of the capture manager's ``_global_capturing``; None where there is none.
+    Each has a ``tmpfile``, and with ``--capture=fd`` the terminal's descriptor ``targetfd_save``.
+    """
+    manager: Any = config.pluginmanager.get_plugin("capturemanager")
+    capture = getattr(manager, "_global_capturing", None)
+    if capture is None:
+        return None
+    return getattr(capture, "out", None), getattr(capture, "err", None)
+
+
+def empty_capture(config: pytest.Config) -> None:
+    """Drop what has been captured so far (``read_global_capture`` of the capture manager)."""
+    if captured_streams(config) is not None:
+        manager: Any = config.pluginmanager.get_plugin("capturemanager")
+        manager.read_global_capture()
+
+
+def memory_stream() -> type:
+    """Return the class of the file that ``--capture=sys`` captures into, in memory: CaptureIO."""
+    from _pytest.capture import CaptureIO
+
+    return CaptureIO
+
+
+# -- the terminal --------------------------------------------------------------------------------
+
+
+def writer_of(reporter: Any) -> Any:
+    """Return the writer of a terminal reporter (``_tw``), or None."""
+    return getattr(reporter, "_tw", None)
+
+
+def make_reporter(config: pytest.Config, file: Any, *, markup: bool, width: int) -> Any:
+    """Return a terminal reporter that writes to a file, as wide and colored as another.
+
+    ``_pytest.terminal.TerminalReporter`` (public in newer releases) with its ``_screen_width``.
+    """
+    from _pytest.terminal import TerminalReporter
+
+    reporter: Any = TerminalReporter(config, file)
+    writer = writer_of(reporter)
+    writer.hasmarkup = reporter.hasmarkup = markup
+    writer.fullwidth = reporter._screen_width = width
+    return reporter
+
+
+def redirect_writer(writer: Any, make: Callable[[Any], Any]) -> Any:
+    """Put another file behind a writer (``_file``): what ``make`` returns for the one there.
+
+    Returns:
+        The file that was there; None where there is none, which stays so.
+
+    """
+    before = getattr(writer, "_file", None)
+    if before is not None:
+        writer._file = make(before)
+    return before
+
+
+def current_line(writer: Any) -> str | None:
+    """Return what stands on the writer's line (``_current_line``); None where that is unknown."""
+    line = getattr(writer, "_current_line", None)
+    return None if line is None else str(line)
+
+
+def set_current_line(writer: Any, line: str) -> None:
+    """Let a writer take its line for one that begins so."""
+    writer._current_line = line
+
+
+# -- the JUnit file and subtests -----------------------------------------------------------------
+
+
+def junit_xml(config: pytest.Config) -> Any:
+    """Return what gathers the JUnit file (``_pytest.junitxml.xml_key`` in the stash), or None."""
+    junitxml: Any = sys.modules.get("_pytest.junitxml")
+    return None if junitxml is None else config.stash.get(junitxml.xml_key, None)
+
+
+def forget_junit_xml(config: pytest.Config) -> None:
+    """Drop it from a session whose plugin for it is no longer registered; pytest would look."""
+    junitxml: Any = sys.modules.get("_pytest.junitxml")
+    if junitxml is not None and junitxml.xml_key in config.stash:
+        del config.stash[junitxml.xml_key]
+
+
+def subtest_counts(config: pytest.Config) -> Any:
+    """Return where pytest counts failed subtests by test, or None (before pytest 9).
+
+    ``_pytest.subtests.failed_subtests_key`` in the stash. From that number pytest decides, when a
+    report is shown, that a test with failed subtests failed.
+    """
+    subtests: Any = sys.modules.get("_pytest.subtests")
+    return None if subtests is None else config.stash.get(subtests.failed_subtests_key, None)
+
+
+SUBTEST_CONTEXT = "_subtest.context"
+"""The key of a serialized report of a subtest that holds its message and arguments."""
+
+
+def subtest_arguments(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments of a subtest as its serialized report holds them; else nothing."""
+    arguments: Mapping[str, Any] = data.get(SUBTEST_CONTEXT, {}).get("kwargs", {})
+    return arguments

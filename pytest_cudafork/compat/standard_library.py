@@ -1,0 +1,121 @@
+"""What the plugin uses of Python's standard library that has no public name.
+
+A forked child has to forget what its parent registered for its own end, and the audit hides modules
+from the import system. Python offers neither; each function says which names it needs instead.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+# -- the end of a process ------------------------------------------------------------------------
+
+
+def clear_exit_functions() -> None:
+    """Drop all functions of ``atexit``, without calling them: ``atexit._clear``."""
+    import atexit
+
+    atexit._clear()
+
+
+def run_exit_functions() -> None:
+    """Call the functions of ``atexit`` now, as the end of an interpreter does.
+
+    ``atexit._run_exitfuncs``: a process that ends by ``os._exit`` calls none by itself.
+    """
+    import atexit
+
+    atexit._run_exitfuncs()
+
+
+def forget_multiprocessing_children() -> None:
+    """Let ``multiprocessing`` know of no children and no finalizers, where it was imported.
+
+    ``multiprocessing.process._children`` and ``multiprocessing.util._finalizer_registry``: as its
+    own bootstrap of a child does. Its exit function (``util._exit_function``) is registered again.
+    """
+    process: Any = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process._children = set()
+    util: Any = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        import atexit
+
+        util._finalizer_registry.clear()
+        atexit.register(util._exit_function)
+
+
+class ResourceTracker(NamedTuple):
+    """The process that removes shared memory which nobody has removed.
+
+    Attributes:
+        fd: The end of a pipe here; the tracker ends when nobody holds one.
+        pid: Its process.
+
+    """
+
+    fd: int
+    pid: int
+
+
+def resource_tracker() -> ResourceTracker | None:
+    """Return ``multiprocessing``'s resource tracker as this process knows it; None without one.
+
+    ``multiprocessing.resource_tracker._resource_tracker`` with its ``_fd`` and ``_pid``.
+    """
+    module: Any = sys.modules.get("multiprocessing.resource_tracker")
+    tracker = getattr(module, "_resource_tracker", None)
+    fd, pid = getattr(tracker, "_fd", None), getattr(tracker, "_pid", None)
+    return None if fd is None or pid is None else ResourceTracker(fd, pid)
+
+
+# -- the start of a process ----------------------------------------------------------------------
+
+
+def interpreter_flags() -> list[str]:
+    """Return the options (-W, -X, -O, ...) this interpreter was started with.
+
+    ``subprocess._args_from_interpreter_flags``, on which ``multiprocessing`` and ``unittest`` rely
+    too.
+    """
+    import subprocess
+
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return flags
+
+
+# -- the import system ---------------------------------------------------------------------------
+
+FIND_SPEC = "_find_spec"
+"""What the import statement and ``importlib.util`` ask for a module, in both of their modules."""
+DISCOVER_RESOLVERS = "_discover_resolvers"
+"""What ``importlib.metadata.Distribution`` asks for the finders of distributions."""
+
+
+def import_bootstrap() -> Any:
+    """Return ``_frozen_importlib``, the module behind the import statement; None without one."""
+    return sys.modules.get("_frozen_importlib")
+
+
+def find_spec_function() -> Callable[..., Any] | None:
+    """Return the function that the import statement finds modules with (``FIND_SPEC``), or None."""
+    return getattr(import_bootstrap(), FIND_SPEC, None)
+
+
+def distribution_resolvers(metadata: Any) -> Callable[[], Any]:
+    """Return ``Distribution._discover_resolvers`` of ``importlib.metadata`` or its backport."""
+    resolvers: Callable[[], Any] = metadata.Distribution._discover_resolvers
+    return resolvers
+
+
+def wait_for_import(name: str) -> None:
+    """Wait until no other thread is importing a module; at once within the import itself.
+
+    ``_frozen_importlib._lock_unlock_module`` is what the import statement itself calls when it
+    finds a module in ``sys.modules``. Without it (another interpreter) the wait is left out.
+    """
+    wait = getattr(import_bootstrap(), "_lock_unlock_module", None)
+    if wait is not None:
+        wait(name)
