@@ -161,7 +161,7 @@ def _run_and_leave(module: Module, test_file: Path, folder: Path) -> None:
 
 
 class _Patient:
-    """A plugin for the runs here: Hypothesis does not hold the slowness of coverage against a test."""
+    """A plugin for the runs here: Hypothesis has no deadlines under coverage."""
 
     def pytest_configure(self) -> None:
         if importlib.util.find_spec("hypothesis"):

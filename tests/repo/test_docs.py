@@ -13,7 +13,7 @@ from pytest_cudafork.settings.options import OPTIONS, DeviceKind, Level
 from tests.repo.sources import DOCS, PROJECT
 
 REFERENCE = DOCS / "reference"
-PAGES = sorted([PROJECT / "README.md", *DOCS.rglob("*.md")])
+PAGES = sorted([PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *DOCS.rglob("*.md")])
 FIXTURES = set(pytest_cudafork.plugin.__all__)
 
 
