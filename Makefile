@@ -63,7 +63,7 @@ test-demo: $(STAMP)
 # An environment of its own: some of these plugins change every session that they are loaded in.
 test-plugins: $(PLUGINS_VENV)/installed
 	@PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 "$(PLUGINS_VENV)/bin/python" -m pytest -p xdist.plugin \
-	    -n $(WORKERS) tests/sessions/plugins $(TESTARGS)
+	    -n $(WORKERS) tests/sessions/plugins tests/unit/compat $(TESTARGS)
 
 lint: $(STAMP)
 	@$(PY) -m ruff check --quiet $(wildcard $(LINTED))

@@ -1,4 +1,4 @@
-"""Owns what ``capture_pair`` costs on a real engine: one decode step of the sample engine's model.
+"""Measures ``capture_pair`` on a real engine: one decode step of the sample engine's model.
 
 It checks the graph of two requests, with lengths that vary, on the software graph or on CUDA. The
 first check of a process is told apart: it imports what later ones find.
@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from pytest_cudafork.capture.pair.capture_pair import capture_pair
 from sample_engine.config import CUDAGraphMode, EngineConfig
 from sample_engine.graphs.execution import CapturedElsewhere
-from sample_engine.graphs.target import ModelGraphs
+from sample_engine.graphs.model_graphs import ModelGraphs
 from sample_engine.model_runner import ModelRunner
 
 LIMIT = 3.0  # seconds on a CPU

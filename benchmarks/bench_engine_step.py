@@ -1,8 +1,8 @@
-"""Owns what an engine step costs on the CPU, beside the model: schedule, prepare, update.
+"""Measures an engine step on the CPU, beside the model: schedule, prepare, update.
 
-It runs no model and does not know what a forward pass costs. While Python does this, the GPU waits:
-at batch 1 the three together should stay well under the time of a forward pass. With a GPU the
-inputs are copied to it, as they are in the engine; otherwise they stay where they are.
+No model is run. While Python does this, the GPU waits: at batch 1 the three together should stay
+well under the time of a forward pass. With a GPU the inputs are copied to it, as they are in the
+engine; otherwise they stay where they are.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from results_file import parser, publish, table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sample_engine.batch import ScheduledBatch, StepResult
-from sample_engine.input_batch import InputBatch
-from sample_engine.limits import SchedulerLimits
-from sample_engine.request import Request, SamplingParams
+from sample_engine.batch.input_batch import InputBatch
+from sample_engine.batch.limits import SchedulerLimits
+from sample_engine.batch.request import Request, SamplingParams
+from sample_engine.batch.scheduled_batch import ScheduledBatch, StepResult
 from sample_engine.scheduler import Scheduler
 
 MODEL_LEN = 8192
@@ -53,9 +53,9 @@ def measure(batch_size: int, temperature: float, steps: int, device: torch.devic
     batch = scheduler.schedule()
     while not all(part.samples for part in batch.requests) or scheduler.waiting:
         inputs.prepare(batch)
-        scheduler.update(batch, answer(batch))
+        scheduler.postprocess(batch, answer(batch))
         batch = scheduler.schedule()
-    scheduler.update(batch, answer(batch))
+    scheduler.postprocess(batch, answer(batch))
     for number in range(WARM_UP + steps):
         started = time.perf_counter()
         batch = scheduler.schedule()
@@ -65,7 +65,7 @@ def measure(batch_size: int, temperature: float, steps: int, device: torch.devic
         prepared = time.perf_counter()
         result = answer(batch)
         ran = time.perf_counter()
-        scheduler.update(batch, result)
+        scheduler.postprocess(batch, result)
         ended = time.perf_counter()
         if number >= WARM_UP:
             spans = (scheduled - started, prepared - scheduled, ended - ran)

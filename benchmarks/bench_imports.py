@@ -1,11 +1,11 @@
-"""Owns the price of the import audit: a whole package against a fresh interpreter for each module.
+"""Measures the import audit: a whole package against a fresh interpreter for each module.
 
     python benchmarks/bench_imports.py                    500 modules of torch
     python benchmarks/bench_imports.py --package vllm --modules 0 --save
 
 The fresh interpreters import one module each, with nothing watched: one after the other, as a loop
 in a shell would, and as many at a time as the audit has jobs. Their time is extrapolated from a
-sample. It does not judge verdicts: it counts them.
+sample. Verdicts are counted, not judged.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from results_file import parser, publish, table
 
 from pytest_cudafork.imports.api import run
 from pytest_cudafork.imports.audit import plan
-from pytest_cudafork.imports.audit.discover import FoundModule
 from pytest_cudafork.imports.values.settings import AuditSettings
+from pytest_cudafork.imports.values.targets import FoundModule
 
 SEED = 0
 WANTED_RATIO = 50.0
@@ -89,10 +89,10 @@ def main() -> int:
         at_once = fresh_seconds(sample, options.jobs) * scale
         start = time.perf_counter()
         settings = AuditSettings(jobs=options.jobs)
-        settled = run({options.package: modules}, settings, confirm=options.confirm)
+        checked = run({options.package: modules}, settings, confirm=options.confirm)
         rounds.append((in_a_row, at_once, time.perf_counter() - start))
     in_a_row, at_once, audit = sorted(rounds, key=lambda each: each[0] / each[2])[len(rounds) // 2]
-    records = [each.record for each in settled]
+    records = [each.record for each in checked]
     verdicts = Counter(record.verdict.value for record in records)
     lines = Counter(record.where for record in records if record.verdict.touched)
     rows = [

@@ -1,4 +1,4 @@
-"""Owns what speculation brings: tokens per verification step, and speed next to none.
+"""Measures what speculation brings: tokens per verification step, and speed beside none.
 
 Tokens per step are a property of model and head, and the same on every device but for rounding;
 speed is one of the machine. The prompts are held-out code of this Python's own library, and the
@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from speculation_prompts import METHODS, NONE, generate, make_core, prompts
 
+from sample_engine.batch.request import SamplingParams
 from sample_engine.config import CUDAGraphMode
-from sample_engine.request import SamplingParams
 
 # What must be reached: (method, temperature) to tokens per step.
 TARGETS = {

@@ -1,4 +1,4 @@
-"""Owns the count of greedy texts that speculation changes: it must be none.
+"""Counts the greedy texts that speculation changes: there must be none.
 
 Texts are drawn at random (code that was held out, repeated pieces, noise), and so are the settings:
 speculator, drafts, block size, batch, chunks, a cache so small that requests are preempted. It is
@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from speculation_prompts import generate, make_core, prompts
 
+from sample_engine.batch.request import SamplingParams
 from sample_engine.config import CUDAGraphMode
 from sample_engine.engine_core import EngineCore
-from sample_engine.request import SamplingParams
 
 GROUP = 25  # texts that share settings
 

@@ -1,7 +1,7 @@
-"""Owns which texts speculation is measured on, and how an engine is run on them.
+"""Which texts speculation is measured on, and how an engine is run on them.
 
 The prompts are pieces of the library files of the Python that runs this which the shipped model was
-not trained on (``training.corpus`` says which). It does not know what is measured.
+not trained on (``training.corpus`` says which).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sample_engine.batch.request import SamplingParams
 from sample_engine.config import EngineConfig
 from sample_engine.engine_core import EngineCore
-from sample_engine.request import SamplingParams
-from sample_engine.training.corpus import Windows, load_corpus
+from tools.training.corpus import Windows, load_corpus
 
 NONE = "none"
 METHODS: dict[str, dict[str, Any] | None] = {

@@ -1,7 +1,4 @@
-"""Owns the list of what the demo shows, and what is expected of each session.
-
-It does not know how a session is run, nor what it showed.
-"""
+"""What the demo shows: the list of its sessions, and what is expected of each."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.specimens.catalog import CATALOG
-from tests.specimens.specimen import Specimen
+from tests.specimens.specimen import Form, Specimen
 
 HERE = Path(__file__).resolve().parent
 BUGS = ("class_body", "init_reexport", "guard_asks_torch", "server_script", "kv_sharing")
@@ -50,7 +47,7 @@ class Case:
     Attributes:
         section: where it is shown.
         name: what it is called there.
-        source: a folder to copy, or the text of a test file.
+        source: a folder to copy, a form of a specimen, or the text of a test file.
         level: ``--cuda-fork-check``.
         device: ``--cuda-fork-device``.
         expect: what it should show.
@@ -62,7 +59,7 @@ class Case:
 
     section: Section
     name: str
-    source: Path | str
+    source: Path | Form | str
     level: str
     device: str
     expect: Expect

@@ -1,7 +1,4 @@
-"""Owns the running of one session, in a process of its own, and the reading of its ledger.
-
-It does not know what the session should have shown.
-"""
+"""Runs one session of the demo in a process of its own, and reads what its ledger holds."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from pytest_cudafork.observe.story.scopes import source_line
 from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.observe.story.touch import Frame, Touch, culprit_of, frames_from
 from pytest_cudafork.observe.story.words import short_path
-from tests.specimens.specimen import MARKER
+from tests.specimens.specimen import MARKER, Form
 
 TIME_LIMIT = 120
 """Seconds for one session; the slowest imports much of torch and takes a few."""
@@ -76,7 +73,9 @@ def run(case: Case) -> Seen:
     with tempfile.TemporaryDirectory(prefix="pytest-cudafork-demo-") as name:
         folder = Path(name).resolve()
         copy = folder / "copy"
-        if isinstance(case.source, Path):
+        if isinstance(case.source, Form):
+            case.source.copy_to(copy)
+        elif isinstance(case.source, Path):
             shutil.copytree(
                 case.source, copy, ignore=shutil.ignore_patterns("__pycache__", "*.toml")
             )

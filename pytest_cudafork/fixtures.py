@@ -1,7 +1,4 @@
-"""Owns the fixtures, thin: each hands over to the part that does the work.
-
-It does not know how children are run, nor how CUDA is seen.
-"""
+"""The fixtures, each a few lines that hand over to the part that does the work."""
 
 from __future__ import annotations
 
@@ -142,7 +139,7 @@ def capture_pair(graph_backend: GraphBackend) -> Iterator[CapturePair]:
 
     """
     from pytest_cudafork.capture.pair.capture_pair import capture_pair as check
-    from pytest_cudafork.capture.replay.tidy import let_go
+    from pytest_cudafork.capture.replay.cleanup import release
 
     made: list[weakref.ref[Capture]] = []  # a pair that the test drops is gone at once
 
@@ -154,4 +151,4 @@ def capture_pair(graph_backend: GraphBackend) -> Iterator[CapturePair]:
 
     yield call
     for graph in made:
-        let_go(graph())
+        release(graph())

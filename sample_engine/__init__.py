@@ -1,5 +1,17 @@
 """A small LLM engine: continuous batching, paged KV memory, attention backends, a core process.
 
+The shortest way through a step, along the modules at the top:
+
+- ``llm``: prompts in, text out. It talks to the core by way of ``process.client``.
+- ``engine_core``: ``EngineCore.step`` is schedule, run, postprocess.
+- ``scheduler``: ``Scheduler.schedule`` picks which tokens of which requests are computed.
+- ``model_runner``: ``ModelRunner.run`` brings them to the device (``batch.input_batch``) and runs
+  the model on them (``model.llama``), eagerly or by a captured graph (``graphs``). A backend of
+  ``attention`` reads and writes the pages of the ``kv_cache``.
+- ``sampling``: ``sample`` chooses the next tokens. With a speculator ``speculate.step`` verifies
+  its drafts instead, and asks it for the next ones.
+- ``Scheduler.postprocess`` adds the tokens to their requests and says what is new of each.
+
 The names below are imported when they are first asked for: ``import sample_engine`` imports neither
 torch nor anything else that is heavy, and touches no GPU.
 """
@@ -10,6 +22,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sample_engine.batch.outputs import RequestOutput
+    from sample_engine.batch.request import FinishReason, SamplingParams
     from sample_engine.config import CUDAGraphMode, EngineConfig, WorkerMethod
     from sample_engine.errors import (
         BackendUnavailableError,
@@ -22,7 +36,6 @@ if TYPE_CHECKING:
     )
     from sample_engine.llm import LLM
     from sample_engine.process.messages import MessageError
-    from sample_engine.request import FinishReason, RequestOutput, SamplingParams
 
 __all__ = [
     "LLM",
@@ -47,10 +60,10 @@ _PLACES = {
     "CUDAGraphMode": "config",
     "EngineConfig": "config",
     "WorkerMethod": "config",
-    "FinishReason": "request",
+    "FinishReason": "batch.request",
     "MessageError": "process.messages",
-    "RequestOutput": "request",
-    "SamplingParams": "request",
+    "RequestOutput": "batch.outputs",
+    "SamplingParams": "batch.request",
 }
 
 

@@ -1,6 +1,6 @@
-"""Owns the command line: ``python -m sample_engine "def quick_sort("`` completes a text.
+"""The command line: ``python -m sample_engine "def quick_sort("`` completes a text.
 
-It knows arguments, streams and exit codes, and nothing of how text is generated.
+Here are its arguments, what goes to stdout and stderr, and the exit codes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from sample_engine.batch.request import SamplingParams
 from sample_engine.config import CUDAGraphMode, WorkerMethod
 from sample_engine.errors import ConfigError, EngineError, PromptError
-from sample_engine.request import SamplingParams
 
 __all__ = ["main"]
 
@@ -125,8 +125,8 @@ def _show_speculation(metrics: dict[str, Any]) -> None:
         return  # a core of somebody's own may count other things
     pairs = zip(metrics["accepted_per_position"], metrics["drafted_per_position"], strict=True)
     accepted = ", ".join(f"{right} of {drafted}" for right, drafted in pairs)
-    told = f"drafts accepted, by position: {accepted}" if accepted else "no drafts were made"
-    sys.stderr.write(f"{metrics['tokens_per_step']:.2f} tokens per step; {told}\n")
+    words = f"drafts accepted, by position: {accepted}" if accepted else "no drafts were made"
+    sys.stderr.write(f"{metrics['tokens_per_step']:.2f} tokens per step; {words}\n")
 
 
 def _write(text: str) -> None:
@@ -226,8 +226,8 @@ def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        told = "too deep" if isinstance(error, RecursionError) else error
-        raise argparse.ArgumentTypeError(f"{_short(text)} is not JSON ({told})") from None
+        reason = "too deep" if isinstance(error, RecursionError) else error
+        raise argparse.ArgumentTypeError(f"{_short(text)} is not JSON ({reason})") from None
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"{_short(text)} is not a JSON object")
     return value

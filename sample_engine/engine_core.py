@@ -1,4 +1,7 @@
-"""The engine core: requests in, new tokens out, a step at a time. It knows no text and no process.
+"""The engine core: requests in, new tokens out, a step at a time.
+
+A step is three calls: the scheduler picks a batch (``Scheduler.schedule``), the model runs on it
+(``ModelRunner.run``), and the scheduler takes in what came of it (``Scheduler.postprocess``).
 
 It runs where CUDA may be used: in the core's process, or in the caller's if that is wished.
 """
@@ -13,14 +16,14 @@ from typing import Any
 
 import torch
 
-from sample_engine.batch import StepResult
+from sample_engine.batch.limits import SchedulerLimits
+from sample_engine.batch.outputs import CoreOutput
+from sample_engine.batch.request import Request, SamplingParams
+from sample_engine.batch.scheduled_batch import StepResult
 from sample_engine.config import EngineConfig
 from sample_engine.errors import EngineDeadError, PromptError
 from sample_engine.graphs.execution import GraphExecution
-from sample_engine.limits import SchedulerLimits
 from sample_engine.model_runner import ModelRunner
-from sample_engine.outputs import CoreOutput
-from sample_engine.request import Request, SamplingParams
 from sample_engine.scheduler import Scheduler
 
 __all__ = ["EngineCore"]
@@ -79,8 +82,8 @@ class EngineCore:
         """Compute a step: what is new for each request that got tokens or ended. Idle: nothing."""
         runner = self.runner
         batch = self.scheduler.schedule()
-        result = runner.execute(batch) if batch.requests else StepResult((), ())
-        return self.scheduler.update(batch, result)
+        result = runner.run(batch) if batch.requests else StepResult((), ())
+        return self.scheduler.postprocess(batch, result)
 
     def has_unfinished(self) -> bool:
         """Whether another step has something to do or to say."""

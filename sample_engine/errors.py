@@ -1,4 +1,4 @@
-"""The errors of the engine that callers filter on. It knows of no other part.
+"""The errors of the engine that callers filter on.
 
 *Recoverable*: this request or this call is refused, the engine goes on. *Unrecoverable*: the engine
 has to be made anew.

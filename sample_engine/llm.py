@@ -1,6 +1,7 @@
-"""Owns the front end: prompts in, text out. It does not know in which process the core runs.
+"""The front end: prompts in, text out.
 
-It imports no torch: the core does, in its own process.
+In which process the core runs is the client's business (``process.client``). Nothing here imports
+torch: the core does, in its own process.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from sample_engine.batch.outputs import CoreOutput, RequestOutput
+from sample_engine.batch.request import SamplingParams
 from sample_engine.config import EngineConfig
+from sample_engine.device.preflight import check_before_start
 from sample_engine.errors import EngineDeadError, PromptError, RemoteError
-from sample_engine.model.tokenizer import ByteTokenizer
-from sample_engine.outputs import CoreOutput
-from sample_engine.outputs_text import RequestText
-from sample_engine.preflight import check_before_start
+from sample_engine.frontend.detokenizer import RequestText
+from sample_engine.frontend.progress import progress_bar
 from sample_engine.process.client import make_client
 from sample_engine.process.core_process import CoreFactory, make_engine_core, refusal
-from sample_engine.progress import progress_bar
-from sample_engine.request import RequestOutput, SamplingParams
+from sample_engine.tokenizers.byte_tokenizer import ByteTokenizer
 
 __all__ = ["LLM"]
 

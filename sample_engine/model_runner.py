@@ -1,6 +1,6 @@
-"""Runs the model on a scheduled batch: inputs, forward pass, sampling. It decides no schedule.
+"""Runs the model on a scheduled batch: inputs, forward pass, sampling or verification of drafts.
 
-It runs in the engine core alone, and holds all that lives on the device: weights, KV cache, input
+It is part of the engine core, and holds all that lives on the device: weights, KV cache, input
 buffers. What belongs to one step is passed as arguments; only ``InputBatch`` looks one step ahead.
 """
 
@@ -12,28 +12,26 @@ from typing import Any
 
 import torch
 
-from sample_engine.attention.interface import CommonAttentionMetadata
+from sample_engine.attention.interface import AttentionSpec, CommonAttentionMetadata
 from sample_engine.attention.registry import choose
-from sample_engine.batch import ScheduledBatch, ScheduledRequest, StepResult
+from sample_engine.batch.draft_state import DraftState
+from sample_engine.batch.input_batch import InputBatch
+from sample_engine.batch.model_input import ModelInput
+from sample_engine.batch.request import NULL_BLOCK, Request, RequestStatus, SamplingParams
+from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest, StepResult
+from sample_engine.batch.token_readout import TokenReadout
 from sample_engine.config import CUDAGraphMode, EngineConfig
+from sample_engine.device.resolve import resolve
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.graphs.execution import GraphExecution, execution_for
+from sample_engine.graphs.model_graphs import ModelGraphs, allowed_mode
 from sample_engine.graphs.piecewise import AttendInto
-from sample_engine.graphs.support import allowed_mode
-from sample_engine.graphs.target import ModelGraphs
-from sample_engine.input_batch import InputBatch
-from sample_engine.kv_cache.block_pool import NULL_BLOCK
 from sample_engine.kv_cache.memory import allocate_caches, num_blocks_on_cpu, num_blocks_on_gpu
 from sample_engine.model.loading import load_model, read_config
-from sample_engine.model_input import ModelInput
-from sample_engine.request import Request, RequestStatus, SamplingParams
-from sample_engine.resolve import resolve
 from sample_engine.sampling import sample
-from sample_engine.speculate.draft_state import DraftState
 from sample_engine.speculate.interface import Speculator
 from sample_engine.speculate.registry import SpeculatorParts, make_speculator
 from sample_engine.speculate.step import finish_step
-from sample_engine.token_readout import TokenReadout
 
 __all__ = ["ForwardOutput", "ModelRunner"]
 
@@ -47,7 +45,7 @@ class ForwardOutput:
 
 
 class ModelRunner:
-    """The model of a configuration, with its KV cache. One step is :meth:`execute`."""
+    """The model of a configuration, with its KV cache. One step is :meth:`run`."""
 
     def __init__(self, config: EngineConfig, graph_execution: GraphExecution | None = None) -> None:
         self.config = config
@@ -57,9 +55,16 @@ class ModelRunner:
         self.max_model_len = resolved.max_model_len
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # kernels are launched on the current device
-        self.spec = resolved.attention_spec(self.model_config, config.block_size)
+        self.spec = AttentionSpec(
+            num_heads=self.model_config.num_attention_heads,
+            num_kv_heads=self.model_config.num_key_value_heads,
+            head_dim=self.model_config.head_dim,
+            block_size=config.block_size,
+            dtype=self.dtype,
+            device=self.device,
+        )
         self.backend = choose(config.attention_backend, self.spec)
-        self.cudagraph_mode = allowed_mode(config.cudagraph_mode, self.backend.name)
+        self.cudagraph_mode = allowed_mode(config.cudagraph_mode, self.backend)
         self._graph_execution = graph_execution
         if self.cudagraph_mode is not CUDAGraphMode.NONE and graph_execution is None:
             self._graph_execution = execution_for(self.device)
@@ -86,15 +91,15 @@ class ModelRunner:
         self.num_blocks = self._num_blocks()
         self._allocate(self.num_blocks)
 
-    def execute(self, batch: ScheduledBatch) -> StepResult:
+    def run(self, batch: ScheduledBatch) -> StepResult:
         """Compute a batch that is not empty. Returns when the tokens are known on the CPU."""
         with torch.inference_mode():
-            return self._execute(batch)
+            return self._run(batch)
 
-    def _execute(self, batch: ScheduledBatch) -> StepResult:
+    def _run(self, batch: ScheduledBatch) -> StepResult:
         desc = self._dispatch(batch)
         inputs = self.inputs.prepare(batch, desc.num_reqs or 0, desc.num_tokens)
-        output = self._run(desc, inputs)
+        output = self._forward_as_dispatched(desc, inputs)
         logits = self._logits(inputs, output)
         if self.speculator is None or self.draft_state is None:
             tokens = self._tokens(batch, inputs, logits) if inputs.num_sampled else []
@@ -208,7 +213,9 @@ class ModelRunner:
             return self.graphs.dispatch(counts)
         return BatchExecutionDescriptor(CUDAGraphMode.NONE, sum(counts), len(counts))
 
-    def _run(self, desc: BatchExecutionDescriptor, inputs: ModelInput) -> ForwardOutput:
+    def _forward_as_dispatched(
+        self, desc: BatchExecutionDescriptor, inputs: ModelInput
+    ) -> ForwardOutput:
         """The forward pass as dispatched."""
         if self.graphs is not None and desc.cg_mode is CUDAGraphMode.FULL:
             return ForwardOutput(*self.graphs.run(desc))
@@ -259,7 +266,7 @@ class ModelRunner:
             )
         torch.cuda.reset_peak_memory_stats(self.device)
         before = torch.cuda.memory_allocated(self.device)
-        self.execute_largest_step()
+        self.run_largest_step()
         peak = torch.cuda.max_memory_allocated(self.device) - before
         torch.cuda.empty_cache()
         return num_blocks_on_gpu(
@@ -273,11 +280,11 @@ class ModelRunner:
         if self.speculator is not None:
             self.speculator.allocate_cache(num_blocks)
 
-    def execute_largest_step(self) -> None:
+    def run_largest_step(self) -> None:
         """Run a step of the largest size on a cache of its own, to see what memory it takes."""
         self._allocate(1)
         batch = _largest_batch(self.config, self.max_model_len)
-        self.execute(batch)
+        self.run(batch)
         for part in batch.requests:
             part.request.status = RequestStatus.FINISHED
         self.caches = []

@@ -1,4 +1,4 @@
-"""From logits to tokens: greedy, temperature, top-k, top-p. It knows no request and no scheduling.
+"""From logits to tokens: greedy, temperature, top-k, top-p.
 
 The noise of a choice is a function of the request's seed, the position of the token and the index
 in the vocabulary, and of nothing else: not of the batch, of chunks, of a preemption or of the
@@ -16,14 +16,12 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Sequence
 
 import torch
 
 __all__ = [
     "Purpose",
     "SamplingTensors",
-    "accept_drafts",
     "draw",
     "gumbel",
     "noise_keys",
@@ -193,15 +191,3 @@ def _mix(x: torch.Tensor) -> torch.Tensor:
     x *= _MIX_2
     x ^= (x >> 31) & 0x1FFFFFFFF
     return x
-
-
-def accept_drafts(sampled: Sequence[int], drafts: Sequence[int]) -> tuple[int, ...]:
-    """The tokens that are certain: those that the drafts foresaw, and the one after them.
-
-    ``sampled`` holds the model's choice after the text and after each draft, one more than there
-    are drafts; a choice counts only if all drafts before it were right.
-    """
-    right = 0
-    while right < len(drafts) and drafts[right] == sampled[right]:
-        right += 1
-    return tuple(sampled[: right + 1])

@@ -1,4 +1,4 @@
-"""Which tokens of which requests are computed in the next step. Pure: it knows no tensor, no model.
+"""Which tokens of which requests are computed in the next step. Pure: no tensor, no model.
 
 There is no prefill and no decode here: a request has tokens whose keys and values are not computed
 yet, and every step computes some of them, of all requests together at most
@@ -18,12 +18,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sample_engine.batch import ScheduledBatch, ScheduledRequest, StepResult
+from sample_engine.batch.limits import SchedulerLimits
+from sample_engine.batch.outputs import CoreOutput
+from sample_engine.batch.request import FinishReason, Request, RequestStatus
+from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest, StepResult
 from sample_engine.errors import PromptError
 from sample_engine.kv_cache.manager import KVCacheManager
-from sample_engine.limits import SchedulerLimits
-from sample_engine.outputs import CoreOutput
-from sample_engine.request import FinishReason, Request, RequestStatus
 
 __all__ = ["Scheduler", "SchedulerCounters"]
 
@@ -46,9 +46,9 @@ class SchedulerCounters:
 
 
 class Scheduler:
-    """Requests that wait and requests that run. One step is :meth:`schedule`, then :meth:`update`.
+    """Requests that wait and requests that run. It alone changes a request.
 
-    It alone changes a request. The caller runs the model in between.
+    One step is :meth:`schedule`, a run of the model by the caller, :meth:`postprocess`.
     """
 
     def __init__(self, limits: SchedulerLimits) -> None:
@@ -63,7 +63,7 @@ class Scheduler:
         self.waiting: deque[Request] = deque()  # by arrival
         self.running: list[Request] = []  # by arrival, all of it before what waits
         self._requests: dict[str, Request] = {}
-        self._refused: list[CoreOutput] = []  # said with the next update
+        self._refused: list[CoreOutput] = []  # said with the next postprocess
 
     # What comes in
 
@@ -205,9 +205,9 @@ class Scheduler:
         soon = self.kv.num_blocks_for(tokens) + 1
         return max(0, min(soon, longest) - len(request.block_ids))
 
-    # Update
+    # Postprocess
 
-    def update(self, batch: ScheduledBatch, result: StepResult) -> list[CoreOutput]:
+    def postprocess(self, batch: ScheduledBatch, result: StepResult) -> list[CoreOutput]:
         """Take in what the model said: what is new for each request, in the order of the batch."""
         assert len(result.sampled) == len(batch.requests), (
             f"{len(result.sampled)} results for {len(batch.requests)} requests"

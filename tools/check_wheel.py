@@ -1,7 +1,7 @@
-"""Owns the check of what users install: sdist, the wheel made from it, and a session that uses it.
+"""Checks what users install: sdist, the wheel made from it, and a session that uses it.
 
-It does not know what the plugin does beyond two sessions: one that has to pass and one in which a
-fork has to be refused, with the line that is to blame.
+Two sessions are run with the wheel: one that has to pass, and one in which a fork has to be
+refused, with the line that is to blame.
 """
 
 from __future__ import annotations
@@ -121,6 +121,8 @@ def check_contents(wheel: Path) -> None:
     expected |= {f"{PACKAGE}/py.typed", f"{PACKAGE}/_startup/sitecustomize.py"}
     modules = (path.relative_to(PROJECT) for path in (PROJECT / PACKAGE).rglob("*.py"))
     expected |= {module.as_posix() for module in modules}
+    assets = (PROJECT / PACKAGE / "imports" / "graph" / "assets").iterdir()
+    expected |= {asset.relative_to(PROJECT).as_posix() for asset in assets}
     if missing := expected - names:
         raise WheelError(f"{wheel.name} lacks {sorted(missing)}")
     if not any(name.endswith("LICENSE") for name in names):

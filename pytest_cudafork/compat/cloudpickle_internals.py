@@ -9,6 +9,6 @@ def remember_class(local_class: type) -> None:
     ``cloudpickle._get_or_create_tracker_id``: with it a class that comes back from a child is the
     class itself and not a copy of it.
     """
-    import cloudpickle
+    from cloudpickle import cloudpickle
 
     cloudpickle._get_or_create_tracker_id(local_class)

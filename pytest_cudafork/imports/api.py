@@ -1,7 +1,4 @@
-"""Owns the audit as a function: for programs and for the command line.
-
-It does not know pytest's sessions, nor how records are shown.
-"""
+"""The import audit as a function: ``audit()`` for programs, ``run()`` for the command line."""
 
 from __future__ import annotations
 
@@ -9,14 +6,17 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from pytest_cudafork.imports.audit.auditors import Auditors, Target, targets_of
-from pytest_cudafork.imports.audit.confirm import Settled
-from pytest_cudafork.imports.audit.discover import FoundModule
+from pytest_cudafork.imports.audit.confirm import CheckedRecord
+from pytest_cudafork.imports.audit.coordinator import AuditCoordinator
 from pytest_cudafork.imports.values.records import ImportRecord
-from pytest_cudafork.imports.values.settings import DEFAULT_TIMEOUT, AuditSettings
+from pytest_cudafork.imports.values.settings import AuditSettings
+from pytest_cudafork.imports.values.targets import FoundModule, Target, targets_of
+from pytest_cudafork.settings.import_settings import ImportSettings
+
+_DEFAULTS = ImportSettings()
 
 Progress = Callable[[int, int, Target], None]
-"""Is told how many imports are done, of how many, and which one is waited for."""
+"""Called with how many imports are done, of how many, and which one is waited for."""
 
 
 def audit(
@@ -26,8 +26,8 @@ def audit(
     without: Sequence[str] = (),
     device: str = "auto",
     jobs: int | None = None,
-    timeout: float = DEFAULT_TIMEOUT,
-    memory: int = 0,
+    timeout: float = _DEFAULTS.timeout,
+    memory: int = _DEFAULTS.memory,
     confirm: bool = True,
 ) -> list[ImportRecord]:
     """Import every module of a package in a process of its own; say which initialize CUDA.
@@ -58,11 +58,11 @@ def audit(
     """
     from pytest_cudafork.imports.audit import plan
     from pytest_cudafork.settings import import_options
+    from pytest_cudafork.settings.devices import parse_device
     from pytest_cudafork.settings.option import parse_modules
-    from pytest_cudafork.settings.options import parse_device
 
     _check_types(package, exclude=exclude, without=without)
-    imports = import_options.ImportSettings(
+    imports = ImportSettings(
         packages=parse_modules(package),
         exclude=tuple(exclude),
         without=import_options.parse_libraries(",".join(without)),
@@ -73,8 +73,8 @@ def audit(
     found = plan.find_all(imports.packages, imports.exclude)
     with plan.usage_errors():
         settings = plan.settings_of(imports, parse_device(device))
-    settled = run(found, settings, imports.without, confirm=confirm)
-    return [each.record for each in settled]
+    checked = run(found, settings, imports.without, confirm=confirm)
+    return [each.record for each in checked]
 
 
 def _check_types(package: object, **lists: object) -> None:
@@ -96,7 +96,7 @@ def run(
     *,
     confirm: bool = True,
     progress: Progress | None = None,
-) -> list[Settled]:
+) -> list[CheckedRecord]:
     """Audit modules that were found; the arguments are those of ``audit``, made ready.
 
     Raises:
@@ -107,16 +107,16 @@ def run(
     if sys.platform != "linux":
         raise RuntimeError(f"the import audit works on Linux only (this is {sys.platform})")
     targets = targets_of(found, without)
-    with contextlib.closing(Auditors(settings, found, confirm=confirm)) as auditors:
-        auditors.check_hidden(without)
-        auditors.expect(targets)
-        return list(_answers(auditors, targets, progress))
+    with contextlib.closing(AuditCoordinator(settings, found, confirm=confirm)) as coordinator:
+        coordinator.check_hidden(without)
+        coordinator.expect(targets)
+        return list(_answers(coordinator, targets, progress))
 
 
 def _answers(
-    auditors: Auditors, targets: Sequence[Target], progress: Progress | None
-) -> Iterator[Settled]:
+    coordinator: AuditCoordinator, targets: Sequence[Target], progress: Progress | None
+) -> Iterator[CheckedRecord]:
     for number, target in enumerate(targets):
         if progress is not None:
             progress(number, len(targets), target)
-        yield auditors.answer(target)
+        yield coordinator.answer(target)

@@ -1,6 +1,6 @@
-"""Owns the audit's command line: its arguments, its progress line, its exit status.
+"""``python -m pytest_cudafork imports``: its arguments, its progress line, its exit status.
 
-It does not know how a module is imported. The options are those of pytest, without the prefix.
+The options are those of pytest, without the prefix ``--cuda-fork-imports-``.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any, TextIO
 
 from pytest_cudafork.imports.api import run
 from pytest_cudafork.imports.audit import plan
-from pytest_cudafork.imports.audit.auditors import Target
 from pytest_cudafork.imports.audit.baseline import SHELL_UPDATE_OPTION, Baseline
 from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.story import story_lines
 from pytest_cudafork.imports.report.summary import Line, summary_lines, write_results
-from pytest_cudafork.imports.values import record_data
-from pytest_cudafork.imports.values.outcomes import Outcome
-from pytest_cudafork.settings import import_options, option, options
-from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, ImportSettings
+from pytest_cudafork.imports.values import records
+from pytest_cudafork.imports.values.records import Outcome
+from pytest_cudafork.imports.values.targets import Target
+from pytest_cudafork.settings import devices, environment, import_options, option
+from pytest_cudafork.settings.import_settings import ImportSettings
 
 CLEAN, TOUCHES, USAGE = 0, 1, 2
 _COLOURS = {"bad": "\x1b[31m", "warn": "\x1b[33m", "good": "\x1b[32m"}
@@ -89,10 +89,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("packages", metavar="PKG", type=_typed(option.parse_modules), help="separated by commas")
-    for each in IMPORT_OPTIONS:
+    for each in import_options.IMPORT_OPTIONS:
         if each is not import_options.PACKAGES:
             _add(parser, each)
-    add("--device", metavar="DEVICE", type=_typed(options.parse_device), default=options.Device(),
+    add("--device", metavar="DEVICE", type=_typed(devices.parse_device), default=devices.Device(),
         help="auto (default), real, phantom, or phantom:sm_90x2")  # fmt: skip
     add("--no-confirm", action="store_true", help="Ask no fresh interpreter.")
     add("--json", metavar="FILE", default="", help="Write the records here.")
@@ -141,12 +141,12 @@ def _audit(given: argparse.Namespace) -> Findings:
     settings = plan.settings_of(imports, given.device)
     progress = _Progress(sys.stderr)
     try:
-        settled = run(
+        checked = run(
             found, settings, imports.without, confirm=not given.no_confirm, progress=progress
         )
     finally:
         progress.clear()
-    return Findings(tuple(settled), found, imports, baseline, os.getcwd())
+    return Findings(tuple(checked), found, imports, baseline, os.getcwd())
 
 
 class _Progress:
@@ -177,7 +177,7 @@ def _show(findings: Findings, written: Sequence[Line], *, full: bool) -> None:
 
 
 def _print(*lines: Line) -> None:
-    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    coloured = sys.stdout.isatty() and not environment.value(environment.NO_COLOR)
     for line in lines:
         colour = _COLOURS.get(line.tone, "") if coloured else ""
         text = f"{colour}{line.text}\x1b[0m" if colour else line.text
@@ -189,8 +189,7 @@ def _write_json(path: str, findings: Findings) -> list[Line]:
     if not path:
         return []
     data = [
-        {**record_data.to_plain(record), "artifact": artifact}
-        for record, artifact in findings.settled
+        {**records.to_plain(record), "artifact": artifact} for record, artifact in findings.checked
     ]
     try:
         with open(path, "w", encoding="utf-8") as file:

@@ -1,7 +1,6 @@
-"""Owns the tests of the audit: their collection, one for each module, and their outcomes.
+"""The audit's tests: one for each module of a package, with the outcome that its verdict means.
 
-It does not know how a module is imported, nor what the section at the end says. The package that
-is audited is never imported in this process.
+The package that is audited is never imported in this process.
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cudafork.compat.pytest_internals import native_representation
-from pytest_cudafork.imports.audit.auditors import Target
-from pytest_cudafork.imports.audit.confirm import Settled
-from pytest_cudafork.imports.audit.discover import FoundModule
+from pytest_cudafork.imports.audit.confirm import CheckedRecord
 from pytest_cudafork.imports.report.story import headline_of, story_lines
-from pytest_cudafork.imports.values.outcomes import Outcome, outcome_of
+from pytest_cudafork.imports.values.records import Outcome, outcome_of
+from pytest_cudafork.imports.values.targets import FoundModule, Target
 
 if TYPE_CHECKING:
     from pytest_cudafork.imports.plugin import ImportAudit
@@ -62,18 +60,18 @@ class ImportItem(pytest.Item):
 
     target: Target
     module: FoundModule
-    settled: Settled | None = None
+    checked: CheckedRecord | None = None
 
     @property
     def audit(self) -> ImportAudit:
         """The audit that it is a part of."""
         return self.config.stash[AUDIT]
 
-    def answer(self) -> Settled:
+    def answer(self) -> CheckedRecord:
         """Return what became of the import; waits for it."""
-        if self.settled is None:
-            self.settled = self.audit.auditors.answer(self.target)
-        return self.settled
+        if self.checked is None:
+            self.checked = self.audit.coordinator.answer(self.target)
+        return self.checked
 
     def reportinfo(self) -> tuple[str, int, str]:
         """Return the module's file, and a title."""
@@ -83,31 +81,31 @@ class ImportItem(pytest.Item):
 
     def setup(self) -> None:
         """Fail with an error if nothing can be said of the import."""
-        settled = self.answer()
-        if self._outcome(settled) is Outcome.ERROR:
-            pytest.fail("\n".join(story_lines(settled.record)), pytrace=False)
+        checked = self.answer()
+        if self._outcome(checked) is Outcome.ERROR:
+            pytest.fail("\n".join(story_lines(checked.record)), pytrace=False)
 
     def runtest(self) -> None:
         """Have the outcome that the verdict means."""
-        settled = self.answer()
-        outcome = self._outcome(settled)
+        checked = self.answer()
+        outcome = self._outcome(checked)
         if outcome is Outcome.ACCEPTED:
             raise pytest.xfail.Exception(f"in the baseline {self.audit.baseline_name}")
         if outcome is Outcome.SKIPPED:
-            raise pytest.skip.Exception(settled.record.reason, _use_item_location=True)
+            raise pytest.skip.Exception(checked.record.reason, _use_item_location=True)
         if outcome is Outcome.FAILED:
-            raise ImportFailure(headline_of(settled.record))
+            raise ImportFailure(headline_of(checked.record))
 
-    def _outcome(self, settled: Settled) -> Outcome:
-        record = settled.record
+    def _outcome(self, checked: CheckedRecord) -> Outcome:
+        record = checked.record
         accepted = self.audit.accepts(record) and not self.config.getoption("runxfail", False)
         return outcome_of(record.verdict, strict=self.audit.settings.strict, accepted=accepted)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any) -> Any:
         """Return the story of the import, with no frame of the audit or of pytest."""
-        if self.settled is None or not isinstance(excinfo.value, ImportFailure):
+        if self.checked is None or not isinstance(excinfo.value, ImportFailure):
             return super().repr_failure(excinfo, *args)
-        text = "\n".join(story_lines(self.settled.record))
+        text = "\n".join(story_lines(self.checked.record))
         return native_representation(self.reportinfo()[0], 1, str(excinfo.value), text)
 
 

@@ -1,7 +1,7 @@
-"""Owns the hooks of the audit in a pytest session.
+"""The audit's hooks in a pytest session, from the options to the section "imports".
 
-It does not know what a verdict is. A worker of pytest-xdist imports what it is told to; the
-controller gathers the records, which travel with the reports, and writes what is written once.
+A worker of pytest-xdist imports the modules that it is given; the controller gathers the records,
+which travel with the reports, and writes what is written once.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import pytest
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.imports import items
 from pytest_cudafork.imports.audit import plan
-from pytest_cudafork.imports.audit.auditors import Auditors, Target, targets_of
 from pytest_cudafork.imports.audit.baseline import Baseline, BaselineError
-from pytest_cudafork.imports.audit.confirm import Settled
-from pytest_cudafork.imports.audit.discover import FoundModule
+from pytest_cudafork.imports.audit.confirm import CheckedRecord
+from pytest_cudafork.imports.audit.coordinator import AuditCoordinator
 from pytest_cudafork.imports.items import AUDIT, ImportItem
 from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.summary import Line, summary_lines, write_results
-from pytest_cudafork.imports.values import record_data
+from pytest_cudafork.imports.values import records
 from pytest_cudafork.imports.values.records import ImportRecord
+from pytest_cudafork.imports.values.targets import FoundModule, Target, targets_of
 from pytest_cudafork.isolate.session.other_plugins import stop_time_limit
 from pytest_cudafork.observe.story.words import short_path
 from pytest_cudafork.process import termination
@@ -37,7 +37,7 @@ _CARRIED = "_cudafork_import"
 class ImportAudit:
     """The plugin object."""
 
-    auditors: Auditors
+    coordinator: AuditCoordinator
 
     def __init__(self, config: pytest.Config) -> None:
         """Read the settings, and take the names of the audit's tests out of the arguments.
@@ -62,8 +62,8 @@ class ImportAudit:
         self._is_worker = hasattr(config, "workerinput")
         self._found: dict[str, list[FoundModule]] = {}
         self._targets: list[Target] = []
-        self._gathered: list[Settled] = []
-        self._told: list[Line] = []
+        self._gathered: list[CheckedRecord] = []
+        self._summary: list[Line] = []
         config.stash[AUDIT] = self
 
     @property
@@ -101,14 +101,16 @@ class ImportAudit:
             raise pytest.UsageError(f"{PACKAGES.flag}: {error}") from None
         targets = targets_of(self._found, self.settings.without)
         self._targets = items.select(targets, self._names)
-        self.auditors = Auditors(plan.settings_of(self.settings, settings.device), self._found)
+        self.coordinator = AuditCoordinator(
+            plan.settings_of(self.settings, settings.device), self._found
+        )
         self._config.add_cleanup(self._close)
         if not self._is_worker:
             self._check_hidden()
 
     def _check_hidden(self) -> None:
         try:
-            self.auditors.check_hidden(self.settings.without)
+            self.coordinator.check_hidden(self.settings.without)
         except ValueError as error:
             raise pytest.UsageError(f"{WITHOUT.flag}: {error}") from None
 
@@ -118,7 +120,7 @@ class ImportAudit:
             f"{package} ({len(modules)} module{'s' if len(modules) != 1 else ''})"
             for package, modules in self._found.items()
         ]
-        return f"cuda-fork: audit of the imports of {', '.join(counts)}, {self.auditors.words}"
+        return f"cuda-fork: audit of the imports of {', '.join(counts)}, {self.coordinator.words}"
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
@@ -145,10 +147,10 @@ class ImportAudit:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Say what will be asked for; a worker of pytest-xdist hears of it one by one."""
+        """Say what will be asked for; a worker of pytest-xdist gets its tests one by one."""
         if not self._is_worker:
             own = [item.target for item in session.items if isinstance(item, ImportItem)]
-            self.auditors.expect(own)
+            self.coordinator.expect(own)
 
     # -- tests -----------------------------------------------------------------------------------
 
@@ -165,7 +167,7 @@ class ImportAudit:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         if self._is_worker:
             ahead = [nextitem.target] if isinstance(nextitem, ImportItem) else []
-            self.auditors.ask([item.target, *ahead])
+            self.coordinator.ask([item.target, *ahead])
         with termination.interrupted(item), termination.sigterm_ends_session(item.nodeid):
             item.answer()
         run_test_protocol(item, nextitem)
@@ -178,20 +180,20 @@ class ImportAudit:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Give the report the import's own duration, and the record."""
         report = yield
-        settled = item.settled if isinstance(item, ImportItem) else None
-        tells = report.when == "call" or (report.when == "setup" and report.failed)
-        if settled is not None and tells:
-            report.duration = settled.record.seconds
-            plain = record_data.to_plain(settled.record)
-            setattr(report, _CARRIED, {"record": plain, "artifact": settled.artifact})
+        checked = item.checked if isinstance(item, ImportItem) else None
+        is_main = report.when == "call" or (report.when == "setup" and report.failed)
+        if checked is not None and is_main:
+            report.duration = checked.record.seconds
+            plain = records.to_plain(checked.record)
+            setattr(report, _CARRIED, {"record": plain, "artifact": checked.artifact})
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Gather the records, those of workers too."""
         data: dict[str, Any] | None = getattr(report, _CARRIED, None)
         if data is not None and not self._is_worker:
-            record = record_data.from_plain(data["record"])
-            self._gathered.append(Settled(record, data["artifact"]))
+            record = records.from_plain(data["record"])
+            self._gathered.append(CheckedRecord(record, data["artifact"]))
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -214,16 +216,16 @@ class ImportAudit:
         if exitstatus == pytest.ExitCode.OK and any(line.tone == "bad" for line in written):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         full = int(self._config.getoption("verbose", 0)) > 0
-        self._told = [*summary_lines(findings, full=full), *written]
+        self._summary = [*summary_lines(findings, full=full), *written]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Tell what was found."""
-        if not self._told:
+        if not self._summary:
             return
         terminalreporter.section("imports")
-        for line in self._told:
+        for line in self._summary:
             terminalreporter.write_line(line.text, **line.markup)
 
     def _close(self) -> None:
-        if self._pid == os.getpid() and hasattr(self, "auditors"):
-            self.auditors.close()
+        if self._pid == os.getpid() and hasattr(self, "coordinator"):
+            self.coordinator.close()

@@ -26,12 +26,6 @@ from pytest_cudafork.process.protocol import frames, messages
 from pytest_cudafork.process.protocol.messages import Descriptor
 from pytest_cudafork.process.shared_mailbox import SharedMailbox
 
-ISOLATED_ENV = "_CUDAFORK_ISOLATED"
-"""Set to "1" for the session of a child: the plugin reads it there, and isolates nothing again.
-
-A forked child needs no sign: it runs its test and is never asked how.
-"""
-
 _PR_SET_PDEATHSIG = 1
 _TRACKER_SECONDS = 5.0
 

@@ -56,6 +56,10 @@ class Prepared:
     def begin_child(self, stacks_fd: int) -> None:
         """Get ready in a child, before it has a job; it may have to wait for one anyway."""
 
+    def limit_of(self, name: str) -> float | None:
+        """Return how many seconds an unattended job may take; None: as long as the others."""
+        return None
+
     def preload(self, name: str) -> bool:
         """Import a module in this process; False if it must not serve as the server after that."""
         try:

@@ -19,6 +19,7 @@ from pytest_cudafork.compat import standard_library
 from pytest_cudafork.process import child, leftovers
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.protocol import frames
+from pytest_cudafork.settings import environment
 
 
 @dataclass
@@ -260,7 +261,7 @@ def request_file(request: dict[str, Any]) -> Iterator[int]:
 def usable_cores() -> int:
     """Return how many cores this process may use, next to its likes under pytest-xdist."""
     try:
-        workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        workers = int(environment.value(environment.XDIST_WORKERS, "1"))
     except ValueError:  # somebody else's variable
         workers = 1
     return max(1, len(os.sched_getaffinity(0)) // max(1, workers))

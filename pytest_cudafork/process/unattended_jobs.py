@@ -43,10 +43,10 @@ _FOLD_FROM = 60
 class UnattendedJob:
     """One job, in a process of its own."""
 
-    def __init__(self, entry: str, name: str, limits: Limits) -> None:
+    def __init__(self, entry: str, name: str, seconds: float) -> None:
         self.entry = entry
         self.name = name
-        self.deadline = time.monotonic() + limits.seconds if limits.seconds else float("inf")
+        self.deadline = time.monotonic() + (seconds or float("inf"))
         self.timed_out = False
         self.over_memory = False
         self.pid = 0
@@ -169,7 +169,8 @@ class UnattendedJobs:
             self._start(*self._waiting.pop(0))
 
     def _start(self, entry: str, name: str) -> None:
-        job = UnattendedJob(entry, name, self._limits)
+        seconds = self._server.prepared.limit_of(name)
+        job = UnattendedJob(entry, name, self._limits.seconds if seconds is None else seconds)
         job.start(self._server)
         self._running[job.pidfd] = job
         self._server.send(server_messages.JobStarted(name, job.pid, job.cookie))

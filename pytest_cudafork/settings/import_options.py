@@ -1,6 +1,7 @@
-"""Owns the options of the import audit: their table, and the frozen settings they become.
+"""The options of the import audit: their table, and the readers of their values.
 
-It does not know how a module is imported, and imports nothing of the audit.
+The same table serves pytest (``--cuda-fork-imports-...``, the environment, the ini file) and the
+audit's own command line.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from pytest_cudafork.settings.option import Option, parse_file, parse_modules, read_option
+from pytest_cudafork.settings.import_settings import ImportSettings
+from pytest_cudafork.settings.option import Option, Table, parse_file, parse_modules, read_table
 
 YES = ("yes", "true", "on", "1")
 NO = ("no", "false", "off", "0")
@@ -23,34 +24,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _PATTERN = re.compile(r"[\w.*?\[\]!-]+")
 
 
-class ImportSettings(NamedTuple):
-    """What the options say of the import audit.
-
-    Attributes:
-        packages: The packages to audit; none: no audit.
-        exclude: Patterns of modules to leave out.
-        strict: Whether a module that cannot be imported is an error.
-        baseline: The file of accepted modules, or "".
-        update: Whether to write that file anew.
-        without: Libraries to hide, one after the other; "a+b" hides both at once.
-        graph: The file for the picture, or "".
-        timeout: Seconds that the import of one module may take.
-        jobs: How many modules to import at the same time; 0: as many as there are cores.
-        memory: Bytes that one import may hold beyond what it was forked with; 0: no limit.
-
-    """
-
-    packages: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    strict: bool = False
-    baseline: str = ""
-    update: bool = False
-    without: tuple[str, ...] = ()
-    graph: str = ""
-    timeout: float = 120.0
-    jobs: int = 0
-    memory: int = 0
-
+_DEFAULTS = ImportSettings()
 
 PACKAGES = Option(
     "cuda_fork_imports",
@@ -99,7 +73,7 @@ GRAPH = Option(
 TIMEOUT = Option(
     "cuda_fork_imports_timeout",
     "SECONDS",
-    "Seconds that the import of one module may take (default: 120).",
+    f"Seconds that the import of one module may take (default: {_DEFAULTS.timeout:g}).",
 )
 JOBS = Option(
     "cuda_fork_imports_jobs",
@@ -113,19 +87,6 @@ MEMORY = Option(
     "Memory that the import of one module may use, as in 4G (default: no limit).",
 )
 
-IMPORT_OPTIONS = (
-    PACKAGES,
-    EXCLUDE,
-    STRICT,
-    BASELINE,
-    UPDATE,
-    WITHOUT,
-    GRAPH,
-    TIMEOUT,
-    JOBS,
-    MEMORY,
-)
-
 
 def read_imports(config: pytest.Config, namespace: Any) -> ImportSettings:
     """Merge all sources; the arguments are those of ``options.read_settings``.
@@ -135,11 +96,7 @@ def read_imports(config: pytest.Config, namespace: Any) -> ImportSettings:
             and none is named.
 
     """
-    values = {
-        name: read_option(config, namespace, option, parse)
-        for name, (option, parse) in PARSERS.items()
-    }
-    settings = ImportSettings(**{key: value for key, value in values.items() if value is not None})
+    settings = ImportSettings(**read_table(config, namespace, PARSERS))
     try:
         check(settings)
     except ValueError as error:
@@ -216,7 +173,7 @@ def parse_graph(text: str) -> str:
     """Read the file of the picture; "" stays, and means none.
 
     Raises:
-        ValueError: its ending tells no format.
+        ValueError: its ending names no format.
 
     """
     if text and not text.endswith((".html", ".dot")):
@@ -267,7 +224,7 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
-PARSERS: dict[str, tuple[Option, Callable[[str], object]]] = {
+PARSERS: Table = {
     "packages": (PACKAGES, parse_modules),
     "exclude": (EXCLUDE, parse_patterns),
     "strict": (STRICT, parse_flag),
@@ -279,3 +236,6 @@ PARSERS: dict[str, tuple[Option, Callable[[str], object]]] = {
     "jobs": (JOBS, parse_jobs),
     "memory": (MEMORY, parse_size),
 }
+"""Every option with the reader of its value, by the field of ``ImportSettings`` that holds it."""
+
+IMPORT_OPTIONS = tuple(option for option, _ in PARSERS.values())

@@ -1,4 +1,4 @@
-"""Owns what backends ask about a device before anybody may touch it. It asks ``platform`` alone."""
+"""What backends ask about a device: its compute capability, and how many processors it has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PROCESSORS_OF_AN_INTERPRETER = 4
 
 def capability_of(device: torch.device) -> tuple[int, int] | None:
     """The compute capability of a GPU, as NVML tells it; ``None`` where nobody knows it."""
-    from sample_engine import platform
+    from sample_engine.device import platform
 
     if device.type != "cuda":
         return None

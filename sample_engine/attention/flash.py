@@ -1,4 +1,4 @@
-"""Owns the backend of the FlashAttention library that is installed (``flash_libraries`` finds it).
+"""The backend of the FlashAttention library that is installed (``flash_libraries`` finds it).
 
 A library without pages gets copies: each layer gathers the keys and values of the requests it
 serves into contiguous memory, which moves every one of their bytes once to and once from memory.
@@ -47,6 +47,7 @@ class FlashBackend(AttentionBackend):
     """FlashAttention 4, 3 or 2, whichever is there; in this order."""
 
     name = "flash"
+    why_no_full_graph = "its libraries settle on the host, by each step's lengths, what they launch"
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)

@@ -1,7 +1,7 @@
-"""Owns what is known of the FlashAttention libraries: where one is, what it takes, how to call it.
+"""The FlashAttention libraries: where one is found, what it takes, how it is called.
 
 They are looked for in the file system alone: importing one may initialize CUDA (``flash_attn.cute``
-does, by way of ``tvm_ffi``). It knows no batch.
+does, by way of ``tvm_ffi``).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The interface of attention backends and the values that pass through it.
 
-It knows no backend (``attention.registry`` does) and nothing of requests or scheduling.
+``attention.registry`` lists the backends.
 
 Shapes, in this file and in all backends::
 
@@ -85,6 +85,10 @@ class AttentionBackend(abc.ABC):
     """
 
     name: ClassVar[str]
+    #: Why a FULL graph cannot hold its attention, in words; None: it can. It can if its forward
+    #: pass reads all lengths on the device, has no shape that depends on them, and does not need
+    #: more of the host than the longest text and the most queries.
+    why_no_full_graph: ClassVar[str | None] = "nobody has said that it can be captured"
 
     def __init__(self, spec: AttentionSpec) -> None:
         self.spec = spec
@@ -104,7 +108,7 @@ class AttentionBackend(abc.ABC):
     def why_not(cls, spec: AttentionSpec) -> str | None:
         """Why this backend cannot run ``spec`` on this machine, in words; None: it can.
 
-        It must not touch the driver: it looks for libraries and asks NVML (``platform``).
+        It must not touch the driver: it looks for libraries and asks NVML (``device.platform``).
         """
 
     @abc.abstractmethod

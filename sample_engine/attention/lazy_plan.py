@@ -1,4 +1,4 @@
-"""Owns a backend that plans when it is first used, in the manner of FlashMLA.
+"""A backend that plans when it is first used, in the manner of FlashMLA.
 
 ``build`` returns metadata with ``plan=None``. The first ``forward`` with it plans on the device
 (which items a decode's keys are cut into, see ``kernels.splits``) and keeps the plan and the room
@@ -67,6 +67,7 @@ class LazyPlanBackend(AttentionBackend):
     """Split decode after a plan that is made on first use."""
 
     name = "lazy_plan"
+    why_no_full_graph = None
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)

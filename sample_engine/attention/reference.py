@@ -1,7 +1,7 @@
-"""Owns the backend in plain torch, the oracle of the engine: it runs everywhere and is exact.
+"""The backend in plain torch, the oracle of the engine: it runs everywhere and is exact.
 
 It computes in a type wider than the model's (float64 for float32), so that a request's result does
-not depend on the batch or the chunks it is computed in. It does not know how to be fast.
+not depend on the batch or the chunks it is computed in. It is not made to be fast.
 
 Batches in which all requests have about the same number of queries take one path for all: nothing
 there waits for the device or has a shape that depends on data, so a graph may be captured over it,
@@ -41,6 +41,7 @@ class ReferenceBackend(AttentionBackend):
     """Attention in torch operations alone."""
 
     name = "reference"
+    why_no_full_graph = None
 
     @classmethod
     def why_not(cls, spec: AttentionSpec) -> str | None:

@@ -1,6 +1,7 @@
-"""Owns the choice of an attention backend by name. It imports each one only when it is asked about.
+"""The attention backends by name, in order of preference, and the choice of one.
 
-It knows the backends' names and their order of preference, and nothing of how they work.
+Each is imported only when it is asked about. A new backend is a subclass of
+``interface.AttentionBackend`` and a line in ``_BACKENDS``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from types import MappingProxyType
 from sample_engine.attention.interface import AttentionBackend, AttentionSpec
 from sample_engine.errors import BackendUnavailableError
 
-__all__ = ["AUTO", "backend_class", "backend_names", "choose"]
+__all__ = ["AUTO", "backend_class", "capturable_backends", "choose"]
 
 AUTO = "auto"
 
@@ -30,9 +31,9 @@ _AUTO_ON_GPU: tuple[str, ...] = ("triton", "flash", "reference")
 _AUTO_ON_CPU: tuple[str, ...] = ("reference",)
 
 
-def backend_names() -> list[str]:
-    """The names of all backends, whether or not they can run here."""
-    return list(_BACKENDS)
+def capturable_backends() -> list[str]:
+    """The names of the backends whose attention a FULL graph can hold; imports all."""
+    return [name for name in _BACKENDS if backend_class(name).why_no_full_graph is None]
 
 
 def backend_class(name: str) -> type[AttentionBackend]:

@@ -1,4 +1,4 @@
-"""Owns the backend of our Triton kernels.
+"""The backend of our Triton kernels.
 
 A batch is served by two kernels, of which each takes the requests that suit it and skips the
 others: decode those with few queries, prefill the rest. What of it is launched, and how keys are
@@ -6,7 +6,7 @@ split, is settled on the host in ``build`` from lengths the host knows; nothing 
 device. The host's longest lengths bound a grid, the kernels read the true ones on the device: a
 graph that is captured with longest lengths serves all shorter batches.
 
-It does not know how a kernel is tuned (``tuning`` does).
+How a kernel is tuned is in ``tuning``.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class TritonBackend(AttentionBackend):
     """Our kernels, on a GPU; on a CPU in Triton's interpreter, for tests."""
 
     name = "triton"
+    why_no_full_graph = None
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)

@@ -1,4 +1,4 @@
-"""Owns the choice of tiles, warps and splits for the Triton kernels: tables and plain arithmetic.
+"""The choice of tiles, warps and splits for the Triton kernels: tables and plain arithmetic.
 
 Nothing is measured when the engine runs: the tables hold what ``benchmarks/sweep_attention.py``
 found. It imports triton's configurations alone and asks no device.
@@ -21,7 +21,7 @@ __all__ = ["decode_config", "most_decode_queries", "overlaps", "prefill_config",
 _PREFER_HOPPER = True
 _HOPPER_TRITON = "3.6."  # the Triton whose Gluon it is written for
 
-# Whether kernels overlap (see ``kernel_overlap``), and the first generation that can.
+# Whether kernels overlap (see ``kernels.overlap``), and the first generation that can.
 _OVERLAP = True
 _OVERLAPPING = 9
 

@@ -1,7 +1,7 @@
-"""Owns the memory that captured work leaves its results in: made once, at fixed addresses.
+"""The memory that captured work leaves its results in: made once, at fixed addresses.
 
-What captured work reads is in ``input_buffers``, where it lies for steps without graphs too. It
-knows no graph. Why results are copied here at all: the memory in a graph's pool is used again by
+What captured work reads is in ``batch.input_buffers``, where it lies for steps without graphs too.
+Why results are copied here at all: the memory in a graph's pool is used again by
 the next graph that is captured, so results that outlive a graph must not lie there.
 
 Shapes::

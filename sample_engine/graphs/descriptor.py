@@ -1,4 +1,4 @@
-"""Owns what a graph is known by, and the choice of a graph for a batch. Pure: no tensor, no device.
+"""What a graph is known by, and the choice of a graph for a batch. Pure: no tensor, no device.
 
 A FULL graph holds a whole forward pass, attention included, of so many requests with so many
 queries each. PIECEWISE graphs hold what lies between two attentions, of so many tokens of whichever

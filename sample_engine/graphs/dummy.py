@@ -1,4 +1,4 @@
-"""Owns the batch that a graph is warmed up and captured with: nobody's requests, of the right size.
+"""The batch that a graph is warmed up and captured with: nobody's requests, of the right size.
 
 It is written into the persistent inputs, so that metadata is built from contents that belong to the
 descriptor at hand and not to a batch that was there before. Its tokens go to no slot of the cache.
@@ -14,10 +14,10 @@ import numpy as np
 import torch
 
 from sample_engine.attention.interface import PAD_SLOT_ID, CommonAttentionMetadata
+from sample_engine.batch.input_buffers import InputBuffers
+from sample_engine.batch.request import NULL_BLOCK
 from sample_engine.config import CUDAGraphMode
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
-from sample_engine.input_buffers import InputBuffers
-from sample_engine.kv_cache.block_pool import NULL_BLOCK
 
 __all__ = ["DummyInput", "fill_with_dummy"]
 
@@ -43,7 +43,7 @@ def fill_with_dummy(
     For a FULL graph each text is as long as one can be. Around PIECEWISE graphs attention is not
     captured: there the texts are as short as their tokens allow.
 
-    Whoever keeps count of what is in the block tables has to be told that they are overwritten.
+    The block tables are overwritten: whoever keeps count of what is in them has to forget it.
     """
     num_tokens = desc.num_tokens
     num_reqs = desc.num_reqs or min(num_tokens, max_num_reqs)

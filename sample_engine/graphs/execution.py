@@ -1,6 +1,6 @@
-"""Owns the interface of graph execution, and real CUDA graphs behind it.
+"""The interface of graph execution, and real CUDA graphs behind it.
 
-It knows no descriptor and no model. A test hands the engine another execution, which records in
+A test hands the engine another execution, which records in
 software; so the same manager runs on a machine without a GPU.
 """
 

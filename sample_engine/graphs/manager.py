@@ -1,7 +1,8 @@
-"""Owns the graphs of one kind of forward pass: captures them, chooses one for a batch, replays it.
+"""Captures the graphs of one kind of forward pass, chooses one for a batch and replays it.
 
-It does not know what is captured: a factory prepares each pass (``state.CreateForwardFn``). Nor
-does it know CUDA: ``execution`` does.
+What is captured is up to a factory that prepares each pass (``state.CreateForwardFn``); how it is
+captured, to ``execution.GraphExecution``. The passes of a draft head have managers of their own,
+which are subclasses (``speculate/eagle/cudagraph.py``).
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from typing import Any
 import torch
 
 from sample_engine.config import CUDAGraphMode
+from sample_engine.frontend.progress import step_bar
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor, capture_order, dispatch
 from sample_engine.graphs.execution import CapturedGraph, GraphCaptureError, GraphExecution
-from sample_engine.graphs.state import AttentionState, AttentionStatePair, CreateForwardFn
-from sample_engine.progress import step_bar
+from sample_engine.graphs.state import AttentionStatePair, CreateForwardFn
 
-__all__ = ["CudaGraphManager", "GraphSet"]
+__all__ = ["CudaGraphManager"]
 
 
-class GraphSet:
-    """Graphs by their descriptors. What captures them is left to the classes below it."""
+class CudaGraphManager:
+    """The graphs of one kind of forward pass, by their descriptors."""
 
     def __init__(
         self,
@@ -47,6 +48,31 @@ class GraphSet:
         lens = {desc.uniform_query_len for desc in self.descs}
         return tuple(sorted(each for each in lens if each is not None))
 
+    def capture(
+        self,
+        create_forward_fn: CreateForwardFn,
+        progress_bar_desc: str = "Capturing CUDA graphs",
+    ) -> dict[BatchExecutionDescriptor, AttentionStatePair]:
+        """Capture all descriptors: PIECEWISE then FULL, the largest first, on one shared pool.
+
+        Returns the states of warm-up and capture for each. Raises :class:`GraphCaptureError`; then
+        no graph is kept.
+        """
+        self.reset()
+        states: dict[BatchExecutionDescriptor, AttentionStatePair] = {}
+        bar = step_bar(len(self.descs), self.show_progress, progress_bar_desc, "graph")
+        try:
+            with torch.inference_mode(), self.execution.session(), bar as tell:
+                for desc in self.descs:
+                    states[desc] = self._capture_one(desc, create_forward_fn)
+                    tell(len(states))
+        except BaseException:
+            self.reset()
+            raise
+        self._attn_states = states
+        self._chosen.clear()
+        return dict(states)
+
     def dispatch(
         self, num_reqs: int, num_tokens: int, uniform_query_len: int | None
     ) -> BatchExecutionDescriptor:
@@ -71,10 +97,6 @@ class GraphSet:
             )
         graph.replay()
 
-    def state_of(self, desc: BatchExecutionDescriptor) -> AttentionState:
-        """The state that a FULL graph was captured with; its plans are those of the last replay."""
-        return self._attn_states[desc].captured
-
     def reset(self) -> None:
         """Let go of all graphs."""
         for graph in self._graphs.values():
@@ -82,25 +104,6 @@ class GraphSet:
         self._graphs.clear()
         self._attn_states.clear()
         self._chosen.clear()
-
-    def _capture_all(
-        self, create_forward_fn: CreateForwardFn, progress_bar_desc: str
-    ) -> dict[BatchExecutionDescriptor, AttentionStatePair]:
-        """Warm up and capture each descriptor. If one fails, none is kept."""
-        self.reset()
-        states: dict[BatchExecutionDescriptor, AttentionStatePair] = {}
-        bar = step_bar(len(self.descs), self.show_progress, progress_bar_desc, "graph")
-        try:
-            with torch.inference_mode(), self.execution.session(), bar as tell:
-                for desc in self.descs:
-                    states[desc] = self._capture_one(desc, create_forward_fn)
-                    tell(len(states))
-        except BaseException:
-            self.reset()
-            raise
-        self._attn_states = states
-        self._chosen.clear()
-        return dict(states)
 
     def _capture_one(
         self, desc: BatchExecutionDescriptor, create_forward_fn: CreateForwardFn
@@ -122,18 +125,3 @@ class GraphSet:
                 "cudagraph_mode='NONE' runs without graphs."
             ) from error
         return AttentionStatePair(warmup, captured)
-
-
-class CudaGraphManager(GraphSet):
-    """The graphs of a model's forward pass."""
-
-    def capture(
-        self,
-        create_forward_fn: CreateForwardFn,
-        progress_bar_desc: str = "Capturing CUDA graphs",
-    ) -> dict[BatchExecutionDescriptor, AttentionStatePair]:
-        """Capture all descriptors: PIECEWISE then FULL, the largest first, on one shared pool.
-
-        Returns the states of warm-up and capture for each. Raises :class:`GraphCaptureError`.
-        """
-        return self._capture_all(create_forward_fn, progress_bar_desc)

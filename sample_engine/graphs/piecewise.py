@@ -1,7 +1,7 @@
-"""Owns graphs of the pieces between attentions: attention itself and its cache stay eager.
+"""Graphs of the pieces between attentions: attention itself and its cache stay eager.
 
 So any backend and any mix of prompts and decodes runs with graphs, filled up to a number of tokens.
-It knows the layers of a Llama, and attention only as a callable that writes to ``out``.
+Attention comes in as a callable that writes to ``out``.
 """
 
 from __future__ import annotations

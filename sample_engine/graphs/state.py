@@ -1,6 +1,6 @@
-"""Owns the values that pass between a graph manager and whoever knows how to run a forward pass.
+"""The values that pass between a graph manager and whoever prepares a forward pass for it.
 
-It knows no model and no backend: what the metadata of attention is, only its backend knows.
+The metadata of attention is what the backend made; nothing here looks into it.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Container, Iterable
 
-__all__ = ["NULL_BLOCK", "BlockPool"]
+from sample_engine.batch.request import NULL_BLOCK
 
-NULL_BLOCK = 0
+__all__ = ["BlockPool"]
 
 
 class BlockPool:

@@ -6,9 +6,9 @@ imports no torch.
 
 from __future__ import annotations
 
+from sample_engine.batch.request import Request
 from sample_engine.kv_cache.block_pool import BlockPool
 from sample_engine.kv_cache.prefix_cache import ROOT_HASH, PrefixCache, block_hash
-from sample_engine.request import Request
 
 __all__ = ["KVCacheManager"]
 

@@ -1,7 +1,4 @@
-"""The memory of the KV cache: how many blocks there is room for, and the tensors themselves.
-
-It does not know what a block holds or for whom.
-"""
+"""The memory of the KV cache: how many blocks there is room for, and the tensors themselves."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which block holds the keys and values of which prefix.
 
 A full block is known by a hash of its tokens and of the hash of the block before it, so that equal
-hashes mean equal text from the very beginning. It knows nothing of who holds a block.
+hashes mean equal text from the very beginning. Who holds a block is counted in ``block_pool``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT_HASH = hashlib.blake2b(b"sample_engine.kv_cache", digest_size=_DIGEST_SIZE)
 def block_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
     """The hash of a full block. The same in every process: nothing random goes into it.
 
-    128 bits of BLAKE2b: two texts that meet by chance would share keys and values, so it has to be
+    128 bits of BLAKE2b: two texts with the same hash would share keys and values, so it has to be
     a hash for which none are known.
     """
     return hashlib.blake2b(

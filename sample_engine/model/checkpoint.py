@@ -1,7 +1,7 @@
 """Weights files: names and shapes in them, reading with words for all that is wrong, writing.
 
 The names are Hugging Face's, so that other programs read these files and the engine reads theirs;
-projections that the engine fuses are stacked and cut here. It knows no device and no seed.
+projections that the engine fuses are stacked and cut here.
 """
 
 from __future__ import annotations

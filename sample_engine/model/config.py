@@ -1,4 +1,4 @@
-"""The shape of a Llama. It knows no weights and no device."""
+"""The shape of a Llama, and the shape of Llama 3 8B."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """From a model's name to its shape, read from ``config.json`` and checked.
 
-It imports no torch, so that a front end can ask before it starts a core. It knows no weights.
+It imports no torch, so that a front end can ask before it starts a core.
 """
 
 from __future__ import annotations

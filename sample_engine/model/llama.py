@@ -1,4 +1,4 @@
-"""The Llama: what is computed for each token. It knows no cache, no batch and no weights file.
+"""The Llama: what is computed for each token.
 
 Tokens of all requests come packed in one dimension. Whatever mixes tokens is behind the callable
 ``attend``; so the same module serves paged inference, CUDA graphs and training.

@@ -1,6 +1,6 @@
 """From a model's name to a module with weights on its device: from files, or random ones.
 
-It knows no engine: which device and dtype, is for the caller to say.
+Which device and dtype, is for the caller to say.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sample_engine.errors import WeightsError
 from sample_engine.model import checkpoint
 from sample_engine.model.config import LlamaConfig
 from sample_engine.model.config_file import TINY_FOLDER, is_shape_alone, read_config
-from sample_engine.model.eagle import EagleConfig, EagleHead
+from sample_engine.model.eagle_head import EagleConfig, EagleHead
 from sample_engine.model.llama import Llama
 
 _Module = TypeVar("_Module", bound=nn.Module)

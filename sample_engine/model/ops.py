@@ -1,7 +1,7 @@
-"""Owns who computes what layers are made of: our kernels on a GPU, plain torch everywhere else.
+"""The operations of a layer: computed by our kernels on a GPU, by plain torch everywhere else.
 
 Torch it is on a CPU, where gradients are wanted, under ``torch.compile``, for mixed dtypes and
-without Triton. It knows no layer and no graph. Shapes: ``T`` tokens of this call, packed.
+without Triton. Shapes: ``T`` tokens of this call, packed.
 """
 
 from __future__ import annotations

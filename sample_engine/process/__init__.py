@@ -1,1 +1,1 @@
-"""Owns the engine core's process: how it starts, what is said to it, how it ends. No model."""
+"""The engine core's process: how it starts, what is said to it, how it ends."""

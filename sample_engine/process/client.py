@@ -1,6 +1,6 @@
-"""Owns how a front end talks to an engine core: one interface, with and without a process between.
+"""How a front end talks to an engine core: one interface, with and without a process between.
 
-It knows requests and tokens, and no text.
+What goes through it is requests and tokens; text is made of them in ``llm``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sample_engine import errors
+from sample_engine.batch.outputs import CoreOutput
+from sample_engine.batch.request import SamplingParams
 from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.errors import (
     ConfigError,
@@ -24,7 +26,6 @@ from sample_engine.errors import (
     RemoteError,
     WeightsError,
 )
-from sample_engine.outputs import CoreOutput
 from sample_engine.process.core_handle import CoreHandle
 from sample_engine.process.core_process import Core, CoreFactory, make_engine_core, refusal
 from sample_engine.process.interrupts import interrupts_deferred
@@ -41,7 +42,6 @@ from sample_engine.process.messages import (
     why_not_sent,
 )
 from sample_engine.process.start_method import StartDecision, choose_start_method
-from sample_engine.request import SamplingParams
 
 __all__ = ["START_SECONDS_ENV", "CoreClient", "InprocClient", "ProcessClient", "make_client"]
 

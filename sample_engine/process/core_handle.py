@@ -1,8 +1,8 @@
-"""Owns a core's process as the front end holds it: its pipe, its life and its death.
+"""A core's process as the front end holds it: its pipe, its life and its death.
 
 Whoever waits for a message waits for the death, too, so that a dead core is noticed at once. One
 thread at a time holds it; :meth:`CoreHandle.end` of another thread, or of a signal handler, gets in
-between. It does not know what the messages mean.
+between.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns the engine core's process: its loop, how it ends, and how its errors reach the front end.
+"""The engine core's process: its loop, how it ends, and how its errors reach the front end.
 
-This runs in the child, whichever way it was started. It imports nothing of the front end's side and
-does not know what the core computes.
+This runs in the child, whichever way it was started, and imports nothing of the front end's side.
 
 The front end is heard by a thread, so that it never waits to be heard: an abort arrives during a
 step, and a front end that writes while the core writes cannot block both.
@@ -21,9 +20,10 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, NoReturn, Protocol
 
+from sample_engine.batch.outputs import CoreOutput
+from sample_engine.batch.request import FinishReason, SamplingParams
 from sample_engine.config import EngineConfig
 from sample_engine.errors import PromptError
-from sample_engine.outputs import CoreOutput
 from sample_engine.process.last_words import LastWords, keep_last_words
 from sample_engine.process.messages import (
     MOST_BYTES,
@@ -43,7 +43,6 @@ from sample_engine.process.messages import (
     decode_to_core,
     encode,
 )
-from sample_engine.request import FinishReason, SamplingParams
 
 __all__ = ["Core", "CoreFactory", "CoreOrder", "make_engine_core", "refusal", "run_core"]
 

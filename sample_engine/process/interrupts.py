@@ -1,4 +1,4 @@
-"""Owns pieces of work that Ctrl-C must not cut in two. It does not know what the work is."""
+"""Work that Ctrl-C must not cut in two."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Owns what a core process last wrote on its stderr, kept where its death cannot take it away.
+"""What a core process last wrote on its stderr, kept where its death cannot take it away.
 
 The core writes to its stderr as ever, and what Python writes there goes into a file in memory too;
 so do the stacks that a crash or a signal brings. The front end reads that file once the core is
-dead. What native code writes on its own is on the terminal only. It does not know why a core died.
+dead. What native code writes on its own is on the terminal only.
 """
 
 from __future__ import annotations

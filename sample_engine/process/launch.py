@@ -1,6 +1,6 @@
-"""Owns the moment in which the core's process is made, and what must not happen in it.
+"""The moment in which the core's process is made, and what must not happen in it.
 
-It does not know which method is the right one (``start_method`` does), nor what the process does.
+Which method is the right one is decided in ``start_method``.
 """
 
 from __future__ import annotations

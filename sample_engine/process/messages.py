@@ -1,8 +1,8 @@
-"""Owns what front end and engine core say to each other. It does not know how it travels.
+"""What front end and engine core say to each other. ``core_handle`` carries it.
 
 A message is a frame: two letters, the protocol's version, and a msgspec structure as msgpack. Every
 frame carries the version, so that two different sources of the engine (a program that was changed
-while it ran) are told as such and not misread.
+while it ran) are reported as such and not misread.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from sample_engine.batch.outputs import CoreOutput
+from sample_engine.batch.request import SamplingParams
 from sample_engine.errors import EngineError
-from sample_engine.outputs import CoreOutput
-from sample_engine.request import SamplingParams
 
 __all__ = [
     "MOST_BYTES",

@@ -1,7 +1,7 @@
-"""Owns the choice between fork, spawn, forkserver and no process at all, and the reasons for it.
+"""The choice between fork, spawn, forkserver and no process at all, and the reasons for it.
 
 The decision is a pure function of facts; gathering the facts is another function, which asks the
-driver and never initializes it. It starts no process and does not know what the core will do.
+driver and never initializes it. ``launch`` starts the process then.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from multiprocessing.context import BaseContext
 from typing import Any, NamedTuple
 
 from sample_engine.config import EngineConfig, WorkerMethod
+from sample_engine.device.driver_probe import DriverAnswer, DriverState, probe_driver
 from sample_engine.errors import ConfigError
-from sample_engine.process.driver_probe import DriverAnswer, DriverState, probe_driver
 
 __all__ = [
     "METHOD_ENV",
@@ -189,7 +189,7 @@ def gather_facts(config: EngineConfig) -> ProcessFacts:
 def _uses_gpu(device: str) -> bool:
     if device != "auto":
         return device.startswith("cuda")
-    from sample_engine.platform import gpu_count
+    from sample_engine.device.platform import gpu_count
 
     return gpu_count() > 0
 

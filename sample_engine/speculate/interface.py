@@ -1,7 +1,7 @@
-"""The interface of speculators and the values that pass between them, the verification and a step.
+"""The interface of speculators, and what they draft from.
 
-It knows no speculator (``speculate.registry`` does), and no scheduler. All tensors are on the
-engine's device; nothing here waits for it.
+``speculate.registry`` lists them. All tensors are on the engine's device; nothing here waits for
+it. What is drafted, and what becomes of it, are values of ``batch.drafts``.
 
 Shapes, in this file and in all speculators::
 
@@ -24,49 +24,14 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from sample_engine.attention.interface import CommonAttentionMetadata
+from sample_engine.batch.drafts import Drafts, RequestSampling
 
 if TYPE_CHECKING:  # they import this module
     from sample_engine.graphs.descriptor import BatchExecutionDescriptor
+    from sample_engine.graphs.model_graphs import ModelGraphs
     from sample_engine.graphs.state import AttentionStatePair
-    from sample_engine.graphs.target import ModelGraphs
 
-__all__ = ["Drafts", "RequestSampling", "Speculator", "SpeculatorState", "Unverified", "Verdict"]
-
-
-@dataclasses.dataclass(frozen=True)
-class RequestSampling:
-    """How tokens of each request of a step are chosen."""
-
-    temperature: torch.Tensor  # [R'] float32; 0: greedy
-    top_k: torch.Tensor  # [R'] int64; 0: all
-    top_p: torch.Tensor  # [R'] float32; 1: all
-    seed_keys: torch.Tensor  # [R'] int64, of sampling.seed_keys
-    filtered: bool  # whether any request has a top_k or a top_p
-
-
-@dataclasses.dataclass(frozen=True)
-class Unverified:
-    """The drafts that a step verifies. Request ``r`` owns the rows from ``first_rows[r]`` on.
-
-    It has ``num_drafts[r] + 1`` of the N rows, the model's logits after its last known token and
-    after each draft; one in the middle of its prompt (``samples`` is False) has none.
-    """
-
-    token_ids: torch.Tensor  # [R', k] int64; -1 where there is none
-    num_drafts: torch.Tensor  # [R'] int64
-    first_rows: torch.Tensor  # [R'] int64; any valid row where a request has none
-    samples: torch.Tensor  # [R'] bool
-    positions: torch.Tensor  # [R'] int64: of the first token that is chosen
-    # What drafts were drawn from; None: one-hot, or not asked for. Of greedy requests it is junk.
-    probs: torch.Tensor | None  # [R', k, V] float32
-
-
-@dataclasses.dataclass(frozen=True)
-class Verdict:
-    """The tokens that are certain now."""
-
-    token_ids: torch.Tensor  # [R', k + 1] int64; -1 after the last
-    num_sampled: torch.Tensor  # [R'] int64: 0 in the middle of a prompt, else accepted drafts + 1
+__all__ = ["Speculator", "SpeculatorState"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,17 +57,6 @@ class SpeculatorState:
     common: CommonAttentionMetadata
     samples: bool  # whether anything was sampled in this step
     desc: BatchExecutionDescriptor | None = None  # how the model's pass was run
-
-
-@dataclasses.dataclass(frozen=True)
-class Drafts:
-    """Guesses of what comes after each text. Rows of requests with ``num_sampled`` 0 are junk."""
-
-    token_ids: torch.Tensor  # [R', k] int64: tokens of the vocabulary, also where they are junk
-    counts: torch.Tensor | None = None  # [R'] int64, at most k; None: k each
-    # What they were drawn from, after temperature, top-k and top-p; None: nothing was drawn
-    # (q is one-hot): verification by rejection then accepts a draft with its probability.
-    probs: torch.Tensor | None = None  # [R', k, V] float32
 
 
 class Speculator(abc.ABC):

@@ -1,6 +1,6 @@
-"""Owns drafts out of the text itself: what came after the last few tokens when they came before.
+"""Drafts out of the text itself: what came after the last few tokens when they came before.
 
-It knows no model. The rule: of the text's last ``prompt_lookup_max`` tokens, or fewer but at least
+The rule: of the text's last ``prompt_lookup_max`` tokens, or fewer but at least
 ``prompt_lookup_min``, take as many as occur earlier in the text too (there they may overlap the
 end); of the places where they do, the last; and draft the ``num_speculative_tokens`` tokens that
 follow there, fewer where the text ends before that, as vLLM does. (Of places with a match of the
@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sample_engine.speculate.interface import Drafts, Speculator, SpeculatorState
+from sample_engine.batch.drafts import Drafts
+from sample_engine.speculate.interface import Speculator, SpeculatorState
 
 if TYPE_CHECKING:
     from sample_engine.speculate.registry import SpeculatorParts

@@ -1,6 +1,7 @@
-"""Owns the list of speculators by name. It imports each one only when one is to be made.
+"""The speculators by name. Each is imported only when one is to be made.
 
-It knows what each is made of, and nothing of how it works.
+A new one is a subclass of ``interface.Speculator``, a module with a function ``make``, a line in
+``_SPECULATORS`` and its name in ``config.SPECULATIVE_METHODS``.
 """
 
 from __future__ import annotations
@@ -15,16 +16,15 @@ if TYPE_CHECKING:
     import torch
 
     from sample_engine.attention.interface import AttentionSpec
-    from sample_engine.config import EngineConfig
+    from sample_engine.config import EngineConfig, SpeculativeConfig
     from sample_engine.model.llama import Llama
-    from sample_engine.speculate.config import SpeculativeConfig
     from sample_engine.speculate.interface import Speculator
 
-__all__ = ["SpeculatorParts", "make_speculator", "speculator_names"]
+__all__ = ["SpeculatorParts", "make_speculator"]
 
 _SPECULATORS: Mapping[str, str] = MappingProxyType(
     {
-        "eagle": "sample_engine.speculate.eagle",
+        "eagle": "sample_engine.speculate.eagle.speculator",
         "ngram": "sample_engine.speculate.ngram",
     }
 )
@@ -40,11 +40,6 @@ class SpeculatorParts:
     spec: AttentionSpec
     device: torch.device
     max_model_len: int
-
-
-def speculator_names() -> tuple[str, ...]:
-    """The methods that ``speculative_config`` may name."""
-    return tuple(sorted(_SPECULATORS))
 
 
 def make_speculator(parts: SpeculatorParts) -> Speculator:

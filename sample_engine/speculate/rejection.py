@@ -1,4 +1,4 @@
-"""Owns the rule by which drafts count: verification of a batch that never waits for the device.
+"""The rule by which drafts count: verification of a batch that never waits for the device.
 
 Two methods. Both give greedy requests exactly the model's choices:
 
@@ -13,13 +13,15 @@ top-k and top-p. All noise is counter-based (:class:`sample_engine.sampling.Purp
 may draw with the noise of ``Purpose.CHOICE`` at the position that it drafts: ``probabilistic`` uses
 that noise at positions without a draft alone, and in ``strict`` it makes drafts right more often.
 
-It knows no drafter and no scheduler. Shapes are those of ``speculate.interface``.
+Shapes are those of ``batch.drafts``.
 """
 
 from __future__ import annotations
 
 import torch
 
+from sample_engine.batch.drafts import RequestSampling, Unverified, Verdict
+from sample_engine.config import REJECTION_METHODS
 from sample_engine.sampling import (
     Purpose,
     SamplingTensors,
@@ -30,8 +32,6 @@ from sample_engine.sampling import (
     scores,
     uniform,
 )
-from sample_engine.speculate.config import REJECTION_METHODS
-from sample_engine.speculate.interface import RequestSampling, Unverified, Verdict
 
 __all__ = ["verify"]
 

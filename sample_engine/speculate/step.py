@@ -1,6 +1,6 @@
-"""What a step does after the forward pass where the engine speculates: verify, draft, tell.
+"""What a step does after the forward pass where the engine speculates: verify, draft, report.
 
-Everything stays on the device until one copy ends the step. It knows no model and no schedule.
+Everything stays on the device until one copy ends the step.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from collections.abc import Sequence
 
 import torch
 
-from sample_engine.batch import ScheduledBatch, StepResult
+from sample_engine.batch.draft_state import DraftState
+from sample_engine.batch.drafts import Drafts, Verdict
+from sample_engine.batch.model_input import ModelInput
+from sample_engine.batch.scheduled_batch import ScheduledBatch, StepResult
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
-from sample_engine.model_input import ModelInput
-from sample_engine.speculate.draft_state import DraftState
-from sample_engine.speculate.interface import Drafts, Speculator, SpeculatorState, Verdict
+from sample_engine.speculate.interface import Speculator, SpeculatorState
 from sample_engine.speculate.rejection import verify
 
 __all__ = ["finish_step"]

@@ -1,11 +1,11 @@
-"""Owns what the tests of the engine share: one thread for torch, Triton's interpreter.
+"""What the tests of the engine share: one thread for torch, Triton's interpreter.
 
 Where a library that the engine stands on is not installed, each file is skipped and says so.
 
 Triton decides when it is imported whether it interprets, and again when a kernel's module is. So
 both are imported here, before any test module can do it, and the variable is taken back at once: it
 would reach the sessions and engine cores that tests start. On a machine with a GPU the kernels are
-left to be compiled (test_attention_on_gpu.py), unless TRITON_INTERPRET=1 is set.
+left to be compiled (test_backends_on_gpu.py), unless TRITON_INTERPRET=1 is set.
 """
 
 from __future__ import annotations
@@ -81,6 +81,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small random model with a draft head: the same for all tests, which only read it."""
+    from tests.engine.support.engine import add_head, model_folder
+
+    return add_head(model_folder(tmp_path_factory.mktemp("model")))
+
+
 @pytest.fixture
 def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton's interpreter, for the kernels and for the backend that asks for it."""
@@ -88,6 +96,6 @@ def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("needs triton")
     if not _INTERPRETS:
         pytest.skip(
-            "there is a GPU: test_attention_on_gpu.py compiles the kernels (or TRITON_INTERPRET=1)"
+            "there is a GPU: test_backends_on_gpu.py compiles the kernels (or TRITON_INTERPRET=1)"
         )
     monkeypatch.setenv(_VARIABLE, "1")

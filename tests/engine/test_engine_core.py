@@ -7,23 +7,17 @@ from typing import Any
 
 import pytest
 
-from sample_engine.request import SamplingParams
-from tests.engine.support import (
+from sample_engine.batch.request import SamplingParams
+from tests.engine.support.engine import (
     COUNT,
     GREEDY,
     PROMPTS,
     SAMPLED,
     generate,
     make_core,
-    model_folder,
     plain_tokens,
     run,
 )
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return model_folder(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

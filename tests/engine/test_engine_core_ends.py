@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from sample_engine.batch.request import FinishReason, SamplingParams
 from sample_engine.engine_core import EngineCore
 from sample_engine.errors import ConfigError, EngineDeadError, PromptError
-from sample_engine.request import FinishReason, SamplingParams
-from tests.engine.support import (
+from tests.engine.support.engine import (
     COUNT,
     GREEDY,
     MODEL_LEN,
@@ -24,11 +24,6 @@ from tests.engine.support import (
     plain_tokens,
     run,
 )
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return model_folder(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

@@ -20,9 +20,10 @@ import pytest
 
 from pytest_cudafork.observe.driver import native_libs
 from sample_engine import LLM, EngineConfig, SamplingParams
+from sample_engine.batch.outputs import RequestOutput
+from sample_engine.batch.request import FinishReason
 from sample_engine.errors import ConfigError, EngineDeadError, PromptError, RemoteError
-from sample_engine.request import FinishReason, RequestOutput
-from tests.engine.process_support import (
+from tests.engine.support.process import (
     MOST_PROMPT,
     PROJECT,
     Script,
@@ -354,7 +355,7 @@ def test_a_front_end_with_a_core_process_imports_no_torch() -> None:
     code = """
     import sys
     from sample_engine import LLM, SamplingParams
-    from tests.engine.process_support import Script
+    from tests.engine.support.process import Script
     with LLM(core_factory=Script()) as llm:
         llm.generate(["abc"], SamplingParams(max_tokens=3))
         print(llm.info()["worker_method"], "torch" in sys.modules)
@@ -365,7 +366,7 @@ def test_a_front_end_with_a_core_process_imports_no_torch() -> None:
 def test_a_program_that_forgets_its_engine_ends_and_leaves_nothing() -> None:
     code = """
     from sample_engine import LLM, SamplingParams
-    from tests.engine.process_support import Script
+    from tests.engine.support.process import Script
     llm = LLM(worker_method="fork", device="cpu", core_factory=Script())
     stream = llm.generate_stream("abc", SamplingParams(max_tokens=10**9))
     next(stream)
@@ -382,7 +383,7 @@ from pytest_cudafork.observe.driver import phantom
 phantom.install("sm_90")
 import ctypes, sys
 from sample_engine import LLM, SamplingParams
-from tests.engine.process_support import Script
+from tests.engine.support.process import Script
 
 def start(method):
     with LLM(worker_method=method, device="cpu", core_factory=Script()) as llm:

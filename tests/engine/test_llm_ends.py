@@ -13,7 +13,7 @@ import pytest
 
 from sample_engine import LLM, SamplingParams
 from sample_engine.errors import EngineDeadError
-from tests.engine.process_support import PROJECT, Script, children, is_running, wait_until_gone
+from tests.engine.support.process import PROJECT, Script, children, is_running, wait_until_gone
 
 ENDLESS = SamplingParams(max_tokens=10**9)
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from sample_engine.attention.interface import AttentionSpec
-from sample_engine.batch import ScheduledBatch, ScheduledRequest
+from sample_engine.batch.request import Request, RequestStatus, SamplingParams
+from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest
 from sample_engine.config import EngineConfig
 from sample_engine.errors import ConfigError
 from sample_engine.kv_cache.memory import (
@@ -19,8 +20,7 @@ from sample_engine.kv_cache.memory import (
     num_blocks_on_gpu,
 )
 from sample_engine.model_runner import ModelRunner
-from sample_engine.request import Request, RequestStatus, SamplingParams
-from tests.engine.support import (
+from tests.engine.support.engine import (
     MODEL_LEN,
     VOCAB,
     config_of,
@@ -50,15 +50,15 @@ def test_nothing_is_sampled_in_the_middle_of_a_prompt(folder: str) -> None:
     chunked, whole = running(PROMPT, [5, 2, 9]), running(PROMPT, [3, 4, 6], 1)
     first = ScheduledBatch((ScheduledRequest(chunked, 0, 7), ScheduledRequest(whole, 0, 11)))
     expected = tuple(plain_tokens(folder, PROMPT, 1))
-    assert runner.execute(first).sampled == ((), expected)
+    assert runner.run(first).sampled == ((), expected)
     second = ScheduledBatch((ScheduledRequest(chunked, 7, 4),))
-    assert runner.execute(second).sampled == (expected,)
+    assert runner.run(second).sampled == (expected,)
 
 
 def test_a_step_without_any_sampled_token_runs(folder: str) -> None:
     runner = ModelRunner(config_of(folder))
     batch = ScheduledBatch((ScheduledRequest(running(PROMPT, [5, 2, 9]), 0, 3),))
-    result = runner.execute(batch)
+    result = runner.run(batch)
     assert result.sampled == ((),)
     assert result.drafts == ()
 
@@ -116,10 +116,10 @@ def test_the_forward_pass_takes_its_metadata_from_its_arguments_alone(folder: st
 def test_the_largest_step_runs_and_leaves_nothing_behind(folder: str) -> None:
     runner = ModelRunner(config_of(folder, max_num_seqs=5, max_num_batched_tokens=48))
     caches = runner.caches
-    runner.execute_largest_step()
+    runner.run_largest_step()
     runner.caches = caches
     prompt = running(PROMPT, [5, 2, 9])
-    result = runner.execute(ScheduledBatch((ScheduledRequest(prompt, 0, 11),)))
+    result = runner.run(ScheduledBatch((ScheduledRequest(prompt, 0, 11),)))
     assert result.sampled == (tuple(plain_tokens(folder, PROMPT, 1)),)
     assert not any(cache.key[0].any() for cache in caches)
 
@@ -133,7 +133,7 @@ def test_the_largest_step_fits_any_configuration(
     runner = ModelRunner(
         config_of(folder, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
     )
-    runner.execute_largest_step()
+    runner.run_largest_step()
 
 
 def test_a_block_takes_keys_and_values_of_all_layers() -> None:
@@ -206,5 +206,5 @@ def test_a_gpu_makes_the_tokens_of_the_plain_loop(folder: str, backend: str) -> 
         )
     )
     request = running(PROMPT, [5, 2, 9])
-    (sampled,) = runner.execute(ScheduledBatch((ScheduledRequest(request, 0, 11),))).sampled
+    (sampled,) = runner.run(ScheduledBatch((ScheduledRequest(request, 0, 11),))).sampled
     assert sampled == tuple(plain_tokens(folder, PROMPT, 1))

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from sample_engine.sampling import (
     SamplingTensors,
-    accept_drafts,
     gumbel,
     noise_keys,
     probabilities,
     sample,
     seed_keys,
 )
-from tests.engine.chi_square import FALSE_ALARM_RATE, p_value
+from tests.engine.support.chi_square import FALSE_ALARM_RATE, p_value
+from tests.engine.support.rejection import accept_drafts
 
 DRAWS = 40_000
 INF = float("inf")

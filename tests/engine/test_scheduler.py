@@ -6,8 +6,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from sample_engine.request import FinishReason, RequestStatus, SamplingParams
-from tests.engine.scheduler_support import (
+from sample_engine.batch.request import FinishReason, RequestStatus, SamplingParams
+from tests.engine.support.scheduler import (
     EOS,
     VOCAB,
     Harness,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sample_engine.batch import StepResult
+from sample_engine.batch.request import FinishReason
+from sample_engine.batch.scheduled_batch import StepResult
 from sample_engine.errors import PromptError
-from sample_engine.request import FinishReason
-from tests.engine.scheduler_support import EOS, Harness, limits, text
+from tests.engine.support.scheduler import EOS, Harness, limits, text
 
 
 def test_the_end_of_text_token_ends_a_request_unless_it_is_to_be_ignored() -> None:
@@ -76,9 +76,9 @@ def test_a_request_aborted_during_a_step_gets_nothing_of_it() -> None:
     for name in "ab":
         harness.add(name, text(5), max_tokens=9, ignore_eos=True)
     batch = harness.scheduler.schedule()
-    result = harness.model.execute(batch)
+    result = harness.model.run(batch)
     harness.abort("a")
-    outputs = harness.scheduler.update(batch, result)
+    outputs = harness.scheduler.postprocess(batch, result)
     assert [output.request_id for output in outputs] == ["b"]
     assert harness.requests["a"].output_token_ids == []
 
@@ -86,7 +86,7 @@ def test_a_request_aborted_during_a_step_gets_nothing_of_it() -> None:
 def test_an_idle_scheduler_has_nothing_to_do() -> None:
     harness = Harness(limits())
     assert not harness.scheduler.has_unfinished()
-    assert harness.scheduler.update(harness.scheduler.schedule(), StepResult((), ())) == []
+    assert harness.scheduler.postprocess(harness.scheduler.schedule(), StepResult((), ())) == []
     assert harness.scheduler.metrics()["steps"] == 0
 
 

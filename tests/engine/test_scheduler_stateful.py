@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from sample_engine.limits import SchedulerLimits
-from tests.engine.scheduler_support import VOCAB, Harness, limits, next_token
+from sample_engine.batch.limits import SchedulerLimits
+from tests.engine.support.scheduler import VOCAB, Harness, limits, next_token
 
 # Few texts to begin with, so that requests share them.
 BEGINNINGS = ([0], [1, 2, 0, 1], [1, 2, 0, 1, 2, 2, 2, 1, 0], [2] * 21)

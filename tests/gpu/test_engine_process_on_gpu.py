@@ -46,14 +46,13 @@ def run(code: str, **environment: str | None) -> Any:
 
 PLATFORM = """
 import json, os
-from sample_engine import platform
-from sample_engine.process.driver_probe import probe_driver
+from sample_engine.device import platform
+from sample_engine.device.driver_probe import probe_driver
 
 def of_platform():
-    indices = range(platform.gpu_count())
     return [
-        [platform.device_name(i), list(platform.device_capability(i)), platform.total_memory(i)]
-        for i in indices
+        [gpu.name, list(platform.device_capability(i)), platform.total_memory(i)]
+        for i, gpu in enumerate(platform.visible_gpus().devices)
     ]
 
 mine = of_platform()
@@ -70,7 +69,7 @@ print(json.dumps([mine, before, theirs, platform.visible_gpus().source]))
 
 def uuid() -> str:
     """The UUID of the first GPU."""
-    from sample_engine.platform import visible_gpus
+    from sample_engine.device.platform import visible_gpus
 
     return visible_gpus(text="0").devices[0].uuid
 
@@ -100,7 +99,7 @@ def test_the_platform_says_what_torch_says_and_touches_nothing(
 
 PROBE = """
 import ctypes, json, os
-from sample_engine.process.driver_probe import probe_driver
+from sample_engine.device.driver_probe import probe_driver
 
 def truth():
     \"\"\"Whether a child forked now could use CUDA: it says what cuInit answers there.\"\"\"
@@ -146,7 +145,7 @@ def test_the_probe_says_what_a_forked_child_finds(touch: str) -> None:
 ENGINE = """
 import json, logging, sys
 from sample_engine import LLM, SamplingParams
-from sample_engine.process.driver_probe import probe_driver
+from sample_engine.device.driver_probe import probe_driver
 {before}
 logged = []
 handler = logging.Handler()

@@ -1,14 +1,10 @@
-"""Owns how a specimen is run, and what must be true of the outcome.
-
-It does not know which specimens there are.
-"""
+"""Runs a form of a specimen in a pytest session of its own, and checks the outcome."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -63,7 +59,7 @@ def run_form(specimen: Specimen, form: str, folder: Path, device: str = "") -> O
 
     """
     copy = folder / specimen.name
-    shutil.copytree(specimen.form(form), copy, ignore=shutil.ignore_patterns("__pycache__"))
+    specimen.form(form).copy_to(copy)
     (copy / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")  # look no further upwards
     command = [
         *(sys.executable, "-m", "pytest", "-p", "pytest_cudafork.plugin", "-p", "no:cacheprovider"),

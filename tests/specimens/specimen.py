@@ -1,10 +1,12 @@
-"""Owns what a specimen is: its place on disk, its culprit line, and what its buggy form must show.
+"""A specimen: its two forms on disk, its culprit line, and what the buggy form must show.
 
-It does not know how a specimen is run.
+``buggy/`` is a whole package. ``fixed/`` holds the files that the repair changes or adds: the fixed
+form is ``buggy/`` with these laid over it, so that the repair can be read off the folder.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +24,52 @@ _STORIES = {
 
 
 @dataclass(frozen=True)
+class Form:
+    """A package made of folders that are laid over each other.
+
+    Attributes:
+        layers: the folders; a file of a later one replaces the file of the same path before it.
+        removed: paths, relative to the folders, that the package does not have although one of
+            the folders has them.
+
+    """
+
+    layers: tuple[Path, ...]
+    removed: tuple[str, ...] = ()
+
+    def files(self) -> dict[str, Path]:
+        """Return where each file comes from, by its path in the package, sorted.
+
+        Raises:
+            LookupError: a removed file is in none of the folders.
+
+        """
+        found = {
+            path.relative_to(layer).as_posix(): path
+            for layer in self.layers
+            for path in layer.rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+        for name in self.removed:
+            if found.pop(name, None) is None:
+                raise LookupError(
+                    f"{name!r} is to be removed, but {self.layers[0]} has no such file"
+                )
+        return dict(sorted(found.items()))
+
+    def copy_to(self, folder: Path) -> None:
+        """Write the package into a folder, which is made if it is not there."""
+        for name, path in self.files().items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, folder / name)
+
+
+@dataclass(frozen=True)
 class Specimen:
     """One mechanism, shown by a small package with its test.
 
     Attributes:
-        name: the directory under ``tests/specimens``, with the forms ``buggy`` and ``fixed``.
+        name: the directory under ``tests/specimens``, with the folders ``buggy`` and ``fixed``.
         mechanism: how CUDA comes to be initialized too early, in the words of ``corpus.py``.
         corpus: the bugs it stands for, ``owner/repository#number``.
         level: the ``--cuda-fork-check`` under which the buggy form fails.
@@ -38,6 +81,8 @@ class Specimen:
         gpu: whether the same package shows the same on a real GPU.
         status: the exit status of the buggy form; 2 where its collection fails.
         python_below: the Python version in which the mechanism is gone.
+        marker: the comment that ends the culprit line.
+        removed: files of ``buggy`` that the fixed form does not have.
 
     """
 
@@ -54,22 +99,33 @@ class Specimen:
     status: int = 1
     python_below: tuple[int, int] = (4, 0)
     marker: str = MARKER
+    removed: tuple[str, ...] = ()
 
     @property
     def expects_failure(self) -> str:
         """The words of the story with which the buggy form fails."""
         return _STORIES[self.level]
 
-    def form(self, form: str) -> Path:
-        """Return the directory of the ``buggy`` or ``fixed`` form."""
-        return HOME / self.name / form
+    def form(self, form: str) -> Form:
+        """Return the ``buggy`` or the ``fixed`` form.
+
+        Raises:
+            ValueError: there is no form of this name.
+
+        """
+        buggy, fixed = HOME / self.name / "buggy", HOME / self.name / "fixed"
+        if form == "buggy":
+            return Form((buggy,))
+        if form == "fixed":
+            return Form((buggy, fixed), self.removed)
+        raise ValueError(f"{form!r} is no form of a specimen: it is 'buggy' or 'fixed'")
 
     def sources(self, form: str) -> dict[str, str]:
-        """Return the form's Python files, by their path relative to the form's directory."""
-        root = self.form(form)
+        """Return the texts of the form's Python files, by their path in the package."""
         return {
-            path.relative_to(root).as_posix(): path.read_text(encoding="utf-8")
-            for path in sorted(root.rglob("*.py"))
+            name: path.read_text(encoding="utf-8")
+            for name, path in self.form(form).files().items()
+            if path.suffix == ".py"
         }
 
     def marked_lines(self, form: str) -> list[str]:
@@ -92,7 +148,7 @@ class Specimen:
         lines = [line for line in self.marked_lines("buggy") if line.startswith(f"{self.culprit}:")]
         if len(lines) != 1:
             raise LookupError(
-                f"{self.form('buggy') / self.culprit} has {len(lines)} lines that end in "
+                f"{HOME / self.name / 'buggy' / self.culprit} has {len(lines)} lines that end in "
                 f"{self.marker!r}: mark exactly one"
             )
         return lines[0]

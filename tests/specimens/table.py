@@ -1,7 +1,4 @@
-"""Owns the page of the documentation that lists the specimens.
-
-It knows nothing that the catalog does not say. ``python -m tests.specimens.table`` writes the page.
-"""
+"""Writes docs/reference/specimens.md from the catalog: ``python -m tests.specimens.table``."""
 
 from __future__ import annotations
 
@@ -18,11 +15,14 @@ _HEAD = """\
 <!-- Written by `python -m tests.specimens.table`; edit tests/specimens/catalog.py instead. -->
 
 Each is a small package under `tests/specimens/`, in a `buggy` form with the bug of a real project
-and a `fixed` form with that project's repair. The plugin must name the marked line of every buggy
-one at the given level, and stay silent about every fixed one. To see one:
+and a `fixed` form with that project's repair. The folder `fixed` holds only the files that the
+repair changes: the form is `buggy` with these laid over it. The plugin must name the marked line of
+every buggy one at the given level, and stay silent about every fixed one. To see both:
 
 ```
 cp -r tests/specimens/init_reexport/buggy /tmp/specimen
+python -m pytest --cuda-fork-check=fork /tmp/specimen
+cp -r tests/specimens/init_reexport/fixed/. /tmp/specimen
 python -m pytest --cuda-fork-check=fork /tmp/specimen
 ```
 

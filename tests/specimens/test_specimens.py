@@ -11,7 +11,7 @@ from tests.specimens import table
 from tests.specimens.catalog import CATALOG
 from tests.specimens.corpus import FORK_BUGS, MECHANISMS
 from tests.specimens.run import assert_caught, assert_silent, run_form, skip_where_impossible
-from tests.specimens.specimen import HOME, MARKER, Specimen
+from tests.specimens.specimen import HOME, MARKER, Form, Specimen
 
 LEAST_MECHANISMS = 28
 
@@ -45,6 +45,51 @@ def test_the_forms_differ_by_a_repair(specimen: Specimen) -> None:
     changed = {path for path in buggy.keys() | fixed.keys() if buggy.get(path) != fixed.get(path)}
     assert changed, "the forms differ by the marker at most"
     assert len(changed) <= 3, f"more than a repair: {sorted(changed)}"
+
+
+@each_specimen
+def test_the_folder_fixed_holds_only_what_the_repair_changes(specimen: Specimen) -> None:
+    buggy, fixed = specimen.form("fixed").layers
+    copies = [
+        path.relative_to(fixed).as_posix()
+        for path in fixed.rglob("*.py")
+        if (twin := buggy / path.relative_to(fixed)).exists()
+        and twin.read_bytes() == path.read_bytes()
+    ]
+    assert not copies, f"already in {buggy}, so they can go: {copies}"
+
+
+def test_the_fixed_form_is_the_buggy_one_with_files_replaced_added_and_removed(
+    tmp_path: Path,
+) -> None:
+    buggy, fixed = tmp_path / "buggy", tmp_path / "fixed"
+    for name, text in {
+        "buggy/pkg/kept.py": "kept",
+        "buggy/pkg/repaired.py": "buggy",
+        "buggy/pkg/dropped.py": "dropped",
+        "buggy/pkg/__pycache__/kept.pyc": "",
+        "fixed/pkg/repaired.py": "fixed",
+        "fixed/pkg/inner/added.py": "added",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    Form((buggy, fixed), removed=("pkg/dropped.py",)).copy_to(tmp_path / "copy")
+
+    copied = [path for path in (tmp_path / "copy").rglob("*") if path.is_file()]
+    assert {
+        path.relative_to(tmp_path / "copy").as_posix(): path.read_text() for path in copied
+    } == {
+        "pkg/kept.py": "kept",
+        "pkg/repaired.py": "fixed",
+        "pkg/inner/added.py": "added",
+    }
+
+
+def test_a_file_that_is_not_there_cannot_be_removed(tmp_path: Path) -> None:
+    (tmp_path / "kept.py").touch()
+    with pytest.raises(LookupError, match=r"'dropped\.py' is to be removed"):
+        Form((tmp_path,), removed=("dropped.py",)).files()
 
 
 @each_specimen

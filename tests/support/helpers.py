@@ -1,13 +1,12 @@
-"""Owns how acceptance tests start a session and read what it says.
-
-It does not know what any test looks for.
-"""
+"""Starts the sessions of acceptance tests, and reads what they say."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -81,6 +80,15 @@ def run_session(
         for name, value in variables.items():
             patch.setenv(name, value)
         return pytester.runpytest_subprocess(*plugin, *args, timeout=TIME_LIMIT)
+
+
+def run_python(code: str, cwd: Path) -> str:
+    """Run a script in an interpreter of its own and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def check(

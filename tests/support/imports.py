@@ -1,7 +1,4 @@
-"""Owns what the tests of the import audit share: packages on disk, sessions, and what these say.
-
-It does not know what any test looks for.
-"""
+"""What the tests of the import audit share: packages on disk, sessions, and what these say."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Owns small packages on disk, and records of what their imports really did.
+"""Small packages on disk, and records of what their imports really did.
 
-It does not know the audit: a line ``cuda_stub.touch()`` stands for one that initializes CUDA.
+A line ``cuda_stub.touch()`` stands for one that initializes CUDA.
 """
 
 from __future__ import annotations
@@ -11,19 +11,12 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pytest_cudafork.imports.graph.import_graph import ImportGraph, build_graph
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
+from pytest_cudafork.imports.values.targets import FoundModule
 from pytest_cudafork.observe.story.touch import Touch
-
-
-class Module(NamedTuple):
-    """A module, and its file."""
-
-    name: str
-    path: str
-
 
 STUB = """
 import sys
@@ -58,7 +51,7 @@ for name in json.load(sys.stdin):
 """
 
 
-def write_package(root: Path, files: Mapping[str, str], package: str = "pkg") -> list[Module]:
+def write_package(root: Path, files: Mapping[str, str], package: str = "pkg") -> list[FoundModule]:
     """Write files below ``root``; return the modules of one package of them."""
     found = []
     for name, source in {"cuda_stub.py": STUB, **files}.items():
@@ -67,11 +60,13 @@ def write_package(root: Path, files: Mapping[str, str], package: str = "pkg") ->
         path.write_text(textwrap.dedent(source))
         dotted = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         if dotted == package or dotted.startswith(package + "."):
-            found.append(Module(dotted, str(path)))
-    return sorted(found)
+            found.append(FoundModule(dotted, str(path), path.name == "__init__.py"))
+    return sorted(found, key=lambda module: module.name)
 
 
-def import_all(root: Path, modules: Sequence[Module], package: str = "pkg") -> list[ImportRecord]:
+def import_all(
+    root: Path, modules: Sequence[FoundModule], package: str = "pkg"
+) -> list[ImportRecord]:
     """Import each module in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-S", "-c", IMPORTER, str(root)],
@@ -87,9 +82,9 @@ def import_all(root: Path, modules: Sequence[Module], package: str = "pkg") -> l
 def _record(told: Mapping[str, Any], package: str) -> ImportRecord:
     touches = (touch_with(told["stack"]),) if told["stack"] else ()
     if told["error"]:
-        verdict = Verdict.TOUCHES_THEN_FAILS if touches else Verdict.NOT_IMPORTABLE
+        verdict = ImportVerdict.TOUCHES_THEN_FAILS if touches else ImportVerdict.NOT_IMPORTABLE
     else:
-        verdict = Verdict.TOUCHES if touches else Verdict.CLEAN
+        verdict = ImportVerdict.TOUCHES if touches else ImportVerdict.CLEAN
     return ImportRecord(
         told["module"],
         package,

@@ -1,7 +1,4 @@
-"""Owns one capture from its begin to its end, and putting everything back where it failed.
-
-It does not know what a reader is told, nor what is done with the graph.
-"""
+"""One capture of a CUDA graph from its begin to its end, and back to the start where it failed."""
 
 from __future__ import annotations
 
@@ -32,10 +29,11 @@ from pytest_cudafork.capture.cuda.memory import (
     settle,
 )
 from pytest_cudafork.capture.cuda.nodes import RawNode, list_nodes, with_lines
-from pytest_cudafork.capture.cuda.observer import Observer, triton_launches
 from pytest_cudafork.capture.cuda.progress import Progress
+from pytest_cudafork.capture.cuda.steps import StepRecorder, triton_launches
 from pytest_cudafork.capture.cuda.syncs import Syncs
 from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding, Recording
+from pytest_cudafork.compat.torch_graphs import leave_pool
 
 
 @dataclasses.dataclass
@@ -148,7 +146,7 @@ class Attempt:
             self._cuda.begin(self._handle)
             if self._end(graph) is not None:
                 device = torch.cuda.current_device()
-                torch._C._cuda_endAllocateToPool(device, self._pool)
+                leave_pool(device, self._pool)
         except (DriverError, RuntimeError):
             pass  # the context is lost, or torch had put everything back already
         if self._cuda.status(self._handle) is not CaptureStatus.NONE:
@@ -159,14 +157,14 @@ class Attempt:
 
     def _clue(self, watch: _Watch, error: BaseException | None, whole: bool) -> Clue:
         """Where the capture broke, as far as this run tells."""
-        steps, broken = watch.observer.steps, watch.progress.broken
+        steps, broken = watch.recorder.steps, watch.progress.broken
         unjoined = watch.progress.last_on_another_stream(steps)
         if broken is not None and not broken.before:
             step = steps[broken.step]
             return Clue(step.where, step.name, unjoined=unjoined)
         if broken is None and error is not None and (whole or not is_late(error)):
             # Refused before it harmed the capture, or refused by a call that is no operator.
-            name = steps[-1].name if steps and watch.observer.raised == len(steps) - 1 else ""
+            name = steps[-1].name if steps and watch.recorder.raised == len(steps) - 1 else ""
             return Clue(raising_line(error) or unjoined, name, unjoined=unjoined)
         if broken is None:
             last, then = (steps[-1].where if steps else ""), raising_line(error)
@@ -190,13 +188,13 @@ class Attempt:
         return tracer.where
 
     def _captured(self, graph: torch.cuda.CUDAGraph, result: Any, watch: _Watch) -> Captured:
-        storages, progress = watch.observer.storages, watch.progress
+        storages, progress = watch.recorder.storages, watch.progress
         settle(storages, watch.before, allocator_map())
         raw, why_not = self._nodes(graph)
         nodes = None
         if raw is not None:
             size = max((one.top + 1 for one in raw), default=0)
-            nodes = with_lines(raw, progress.lines(watch.observer.steps, size))
+            nodes = with_lines(raw, progress.lines(watch.recorder.steps, size))
         addresses = {one for node in raw or () for one in (node.source, node.target)}
         lifetimes = needed_from_outside(
             storages,
@@ -208,7 +206,7 @@ class Attempt:
         findings = [
             *outside_pool(storages, progress.captured),
             *watch.syncs.findings(),
-            *progress.left_out(watch.observer.steps),
+            *progress.left_out(watch.recorder.steps),
         ]
         recording = Recording(result, nodes, uses, why_not)
         return Captured(graph, self._pool, recording, lifetimes, findings)
@@ -231,14 +229,14 @@ class _Watch:
 
     def __init__(self, cuda: LibCuda, stream: int) -> None:
         self.progress = Progress(cuda, stream)
-        self.observer = Observer(self.progress)
+        self.recorder = StepRecorder(self.progress)
         self.syncs = Syncs()
         self.before: AllocatorMap = allocator_map()
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Look on meanwhile."""
-        with self.syncs.watched(), triton_launches(self.observer), self.observer:
+        with self.syncs.watched(), triton_launches(self.recorder), self.recorder:
             yield
 
 

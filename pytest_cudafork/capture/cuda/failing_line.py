@@ -1,9 +1,9 @@
-"""Owns the line of user code at which a capture fails, and what a reader is told about it.
+"""Finds the line of user code at which a capture failed, and words the failure.
 
 CUDA often says only later that a capture has failed: "operation failed due to a previous error
 during capture". Three things tell the line, in this order: the operator after which the captured
 stream was found broken; the traceback of a call that was refused there and then; a second run,
-traced line by line, that asks the driver after each line. It knows no graph.
+traced line by line, that asks the driver after each line.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pytest_cudafork.capture.interface.lines import (
     place,
     shown,
 )
+from pytest_cudafork.capture.operators.rules import NO_RULE, RULES
 
 _CAPTURE_WORDS = re.compile(
     r"(?:stream|graph|cuda)[^\n]{0,80}captur|captur[^\n]{0,40}(?:stream|graph|mode)"
@@ -34,21 +35,6 @@ _PREVIOUS = re.compile(r"previous error during capture|StreamCaptureInvalidated"
 _REFUSED = re.compile(r"not permitted when stream is capturing|StreamCaptureUnsupported")
 _UNJOINED = re.compile(r"unjoined|StreamCaptureUnjoined", re.IGNORECASE)
 _GENERATOR = re.compile(r"generator|philox|current_seed|Offset increment", re.IGNORECASE)
-# Operators that hand a value of the device to the host, as the user writes them.
-_SYNCS = {
-    "_local_scalar_dense": "`.item()`, `float(...)`, `if tensor:`, `print(tensor)` and the like",
-    "item": "`.item()`",
-    "is_nonzero": "`if tensor:`",
-    "nonzero": "`nonzero()`, `tensor[mask]` or one-argument `where()`",
-    "masked_select": "`masked_select()`",
-    "unique": "`unique()`",
-    "_unique2": "`unique()`",
-    "equal": "`torch.equal()`",
-    "_to_copy": "a copy to or from unpinned host memory (`.cpu()`, `.to()`, `torch.tensor(...)`)",
-    "copy_": "a copy to or from unpinned host memory",
-    "repeat_interleave": "`repeat_interleave()` without `output_size`",
-    "bincount": "`bincount()`",
-}
 
 
 class Clue(NamedTuple):
@@ -79,7 +65,7 @@ def explain(clue: Clue, error: BaseException | None) -> CaptureFinding:
     """Say what failed, where, why and what to do."""
     said = _first_line(error)
     short = clue.operator.removeprefix("aten.").partition(".")[0]
-    sync = _SYNCS.get(short, "")
+    sync = RULES.get(short, NO_RULE).written_as
     why = "a capture records work without running it, so there is no value to wait for yet"
     if error is not None and _UNJOINED.search(str(error)):
         return CaptureFinding(

@@ -1,7 +1,4 @@
-"""Owns the state of a capture after each step: how far the graph has grown, and where it broke.
-
-It does not know why a step broke it, nor what a reader is told.
-"""
+"""How far a graph has grown at each step of a capture, and the step at which it broke."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from pytest_cudafork.capture.cuda.libcuda import CaptureStatus, DriverError, LibCuda
-from pytest_cudafork.capture.cuda.observer import Probe, Step
+from pytest_cudafork.capture.cuda.steps import Step, StepHook
 from pytest_cudafork.capture.interface.backend import CaptureFinding
 
 
@@ -31,7 +28,7 @@ class Break(NamedTuple):
     before: bool  # it was broken when the step began: what lies between it and the one before
 
 
-class Progress(Probe):
+class Progress(StepHook):
     """Looks at the captured stream around each step."""
 
     def __init__(self, cuda: LibCuda, stream: int) -> None:

@@ -1,8 +1,7 @@
-"""Owns the kernels of an eager run, as torch's profiler (CUPTI) tells them.
+"""The kernels of an eager run, as torch's profiler (CUPTI) tells them.
 
 The run happens once and as it would have happened: warm-up code often does something else the
-second time. Names are made comparable with a graph's by :mod:`names`. It does not know what they
-are compared with.
+second time. Names are made comparable with a graph's by :mod:`names`.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_cudafork.capture.cuda.names import short_name
-from pytest_cudafork.capture.cuda.observer import Probe, Step
+from pytest_cudafork.capture.cuda.steps import Step, StepHook
 from pytest_cudafork.capture.interface.backend import GraphNode
+from pytest_cudafork.compat.torch_graphs import profiler_mark
 
 _TAG = "cudafork step "
 _RUNTIME = re.compile(r"cu(?:da)?[A-Z]")
@@ -46,7 +46,7 @@ class Kernels(NamedTuple):
     why_not: str = ""
 
 
-class Tagger(Probe):
+class Tagger(StepHook):
     """Marks each step in the profiler's record, so that a kernel leads to a line."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Tagger(Probe):
     def before(self, index: int, step: Step) -> None:
         """Open the step's mark."""
         # The fast one passes no dispatcher, so the watch does not see it.
-        mark = torch._C._profiler._RecordFunctionFast(f"{_TAG}{index}")
+        mark = profiler_mark(f"{_TAG}{index}")
         mark.__enter__()
         self._open.append(mark)
 

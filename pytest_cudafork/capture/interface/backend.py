@@ -1,7 +1,6 @@
-"""Owns the interface of the two ways to capture a graph, and the values that pass through it.
+"""What a way to capture graphs has to offer, and the values that pass through this interface.
 
-It knows neither CUDA nor the software graph, and nothing of what is checked: it says what a
-backend does, records and refuses. It does not import torch.
+The software graph and real CUDA graphs implement it. It does not import torch.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class MemoryUse(NamedTuple):
 class CaptureFinding:
     """One thing that is wrong, in the words of a failure."""
 
-    check: str  # a stable word, e.g. "aliased-state"; the reference lists them
+    check: str  # a ``CheckName``; the reference lists them
     what: str  # one sentence with the values
     path: str = ""  # of the object within state, inputs or outputs: "state.plan"
     where: str = ""  # file:line of the user's code

@@ -1,17 +1,14 @@
-"""Owns ``capture_pair``: warm-up and capture of one forward, and the six checks of the pair.
+"""``capture_pair``: runs warm-up and capture of one forward and checks that they fit together.
 
-It does not know how a graph is captured, nor how a finding is worded.
+The fixture's function, its arguments and its report. The checks stand in the table of ``checks``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
-
-import torch
+from typing import Any
 
 from pytest_cudafork.capture.choose import capturing, usable
 from pytest_cudafork.capture.interface.backend import (
@@ -20,26 +17,16 @@ from pytest_cudafork.capture.interface.backend import (
     GraphBackend,
     GraphNode,
 )
-from pytest_cudafork.capture.pair.checks import PairChecks
-from pytest_cudafork.capture.pair.contents import Contents
-from pytest_cudafork.capture.pair.factory import MODES, Factory, check_mode
-from pytest_cudafork.capture.pair.passes import Passes, Persistent
-from pytest_cudafork.capture.pair.subject import PairSubject
-from pytest_cudafork.capture.replay.missing import inputs_read_by, missing_nodes
-from pytest_cudafork.capture.replay.reach import check_devices
-from pytest_cudafork.capture.replay.rounds import Rounds
-from pytest_cudafork.capture.replay.stimulus import (
-    Stimulus,
-    check_callables,
-    name_of,
-    other_floats,
-    takes_argument,
-)
-from pytest_cudafork.capture.replay.tidy import let_go_if_it_fails, putting_back
+from pytest_cudafork.capture.pair.checks import run_checks
+from pytest_cudafork.capture.pair.evidence import Arguments, Evidence
+from pytest_cudafork.capture.replay.cleanup import released_on_failure
+from pytest_cudafork.capture.replay.factory import MODES, Factory, check_mode
+from pytest_cudafork.capture.replay.passes import Passes
+from pytest_cudafork.capture.replay.stimulus import check_callables
 from pytest_cudafork.capture.state.aliasing import Allowed
 from pytest_cudafork.capture.state.compare import Tolerance, short
 from pytest_cudafork.capture.state.written import nothing_compared
-from pytest_cudafork.capture.story.findings import Checks, failure_text
+from pytest_cudafork.capture.story.findings import CheckLog, failure_text
 from pytest_cudafork.errors import CapturePairError, GraphUsageError
 
 
@@ -120,11 +107,11 @@ def capture_pair(
     _check_arguments(mode, vary, outputs, belongs)
     _check_lists(shared, other_descs)
     check_mode(mode, desc)
-    wishes = _Wishes(
+    given = Arguments(
         mode, persistent, outputs, tuple(vary), Tolerance.given(rtol, atol), tuple(other_descs),
         Allowed(shared), belongs, poison, rng,
     )  # fmt: skip
-    return _check(Factory(create_forward_fn, desc, modes), wishes, usable(backend))
+    return _check(Factory(create_forward_fn, desc, modes), given, usable(backend))
 
 
 def _check_lists(shared: Any, other_descs: Any) -> None:
@@ -142,158 +129,44 @@ def _check_arguments(mode: str, vary: Any, outputs: Any, belongs: Any) -> None:
             raise GraphUsageError(f"{name} is {short(value)}, which cannot be called")
 
 
-class _Wishes(NamedTuple):
-    mode: str
-    persistent: Persistent
-    outputs: Callable[[], Any] | None
-    vary: tuple[Callable[..., Any], ...]
-    tolerance: Tolerance
-    other_descs: tuple[Any, ...]
-    allowed: Allowed
-    belongs: Callable[[Any, Any], Any] | None
-    poison: bool
-    rng: bool
-
-
-def _check(factory: Factory, wishes: _Wishes, backend: GraphBackend) -> CapturedPair:
+def _check(factory: Factory, given: Arguments, backend: GraphBackend) -> CapturedPair:
     __tracebackhide__ = True
-    checks = Checks()
+    log = CheckLog()
     with capturing("capture_pair"):
         passes = Passes(
-            factory, backend, wishes.mode, wishes.persistent, wishes.allowed, checks,
-            wishes.belongs,
-        )  # fmt: skip
-        with let_go_if_it_fails(passes):
-            _compare(passes, checks, wishes)
-            return _result(passes, checks)
-
-
-def _compare(passes: Passes, checks: Checks, wishes: _Wishes) -> None:
-    captured = passes.run()
-    _same_device(passes, passes.backend)
-    passes.check_shared()
-    looks = PairChecks(passes, checks)
-    looks.distinct()
-    looks.lazy()
-    if captured:
-        looks.persistent()
-        Contents(passes, checks).check(wishes.other_descs)
-        with putting_back(passes.persistent(passes.captured), checks):
-            _replays(passes, looks, checks, wishes)
-
-
-def _same_device(passes: Passes, backend: GraphBackend) -> None:
-    inputs = passes.persistent(passes.captured)
-    check_devices(inputs, backend.device, "the persistent inputs")
-    found: dict[torch.device, str] = {}
-    for path, tensor in passes.at_capture.tensors().items():
-        found.setdefault(tensor.device, path)
-    # Lengths on the host beside tensors on the GPU are usual.
-    others = {where: path for where, path in found.items() if where.type != "cpu"}
-    if len(others) > (0 if backend.device == "cpu" else 1):
-        words = " and ".join(f"{path} on {where}" for where, path in found.items())
-        raise GraphUsageError(
-            f"the state has {words}. A graph belongs to one device: make them on "
-            f"graph_backend.device ({backend.device!r} with the {backend.name} backend)"
+            factory, backend, given.mode, given.persistent, given.allowed, log, given.belongs
         )
+        with released_on_failure(passes):
+            captured = passes.run()
+            pair = Evidence(passes, log, given)
+            run_checks(pair)
+            if captured and not log.findings and not pair.compared:
+                raise nothing_compared(
+                    "forward_fn returns no tensor, and it writes no memory that could be found",
+                    "give outputs=lambda: the_buffer that it writes, or let it return its results",
+                )
+            return _result(passes, log)
 
 
-def _replays(passes: Passes, looks: PairChecks, checks: Checks, wishes: _Wishes) -> None:
-    """Compare replays with eager runs on new states, then judge what needed a second sign."""
-    missing = looks.missing()
-    subject = PairSubject(passes, wishes.outputs, checks)
-    before = len(checks.findings)
-    cuda = passes.backend.name == "cuda"
-    rounds = Rounds(subject, checks, wishes.tolerance, poison=wishes.poison, cuda=cuda)
-    checks.did("replay-differs", "moved-input")
-    rounds.run(Stimulus("the capture", lambda: None, "same"))
-    rounds.asides(rng=wishes.rng)
-    if wishes.poison and subject.inputs():
-
-        def floats() -> None:
-            other_floats(subject.inputs())
-
-        rounds.run(Stimulus("other float inputs", floats, "floats"))
-    for index, change in enumerate(wishes.vary):
-        rounds.run(Stimulus(name_of(change, f"vary[{index}]"), subject.varying(change)))
-    if wishes.vary and not any(takes_argument(change) for change in wishes.vary):
-        rounds.run(Stimulus("the first inputs again", subject.varying(None), "back"))
-    _judge(passes, looks, checks, missing, bool(wishes.vary), len(checks.findings) > before)
-    if not checks.findings and not rounds.compared:
-        raise nothing_compared(
-            "forward_fn returns no tensor, and it writes no memory that could be found",
-            "give outputs=lambda: the_buffer that it writes, or let it return its results",
-        )
-
-
-def _judge(
-    passes: Passes,
-    looks: PairChecks,
-    checks: Checks,
-    missing: Counter[tuple[str, str]],
-    varied: bool,
-    differs: bool,
-) -> None:
-    """Decide about signs that alone are none: work done once per process may be missing."""
-    doubt = looks.doubt
-    # A forward without a state of its own can only be judged by what it carries.
-    bad = differs or (bool(doubt) and not varied and not passes.warm.own_state)
-    if bad:
-        for one in doubt.aliases:
-            looks.aliased(one)
-        for change in doubt.lazy:
-            looks.skipped(change, "the capture found it set, or did not set it")
-    elif doubt:
-        paths = [*(one.path for one in doubt.aliases), *(change.path for change in doubt.lazy)]
-        checks.note(
-            f"the warm-up initialized {', '.join(dict.fromkeys(paths))}, which the forward "
-            "carries; replays after every vary were right all the same"
-        )
-    if not missing:
-        return
-    wrong = {"aliased-state", "lazy-init-skipped", "replay-differs", "no-op-replay"}
-    if any(found.check in wrong for found in checks.findings):
-        looks.report_missing(missing)
-        return
-    assert passes.graph is not None, "there are nodes, so there is a graph"
-    first_inputs = passes.persistent(passes.warm)
-    inputs = inputs_read_by(missing, passes.warmup, passes.graph.recording, first_inputs)
-    if inputs:
-        looks.report_missing(missing, inputs)
-        return
-    kept = [passes.persistent(passes.captured), passes.after.tensors()]
-    with passes.fresh(kept) as made:
-        second = passes.backend.record(lambda: made.run("NONE", passes.factory.desc))
-    again = missing_nodes(second, passes.graph.recording)
-    if again:
-        looks.report_missing(again)
-    else:
-        names = ", ".join(sorted(name for _, name in missing))
-        checks.note(
-            f"the first warm-up did work that a second one on a new state does not do, and that is "
-            f"not in the graph: {names}. It is taken for work that is done once per process"
-        )
-
-
-def _result(passes: Passes, checks: Checks) -> CapturedPair:
+def _result(passes: Passes, log: CheckLog) -> CapturedPair:
     __tracebackhide__ = True
     backend, graph = passes.backend, passes.graph
-    if checks.findings:
+    if log.findings:
         text = failure_text(
             f"capture_pair({short(passes.factory.desc)}, mode={passes.mode!r})",
-            checks.findings,
+            log.findings,
             backend=backend.name,
-            not_checked=checks.skipped,
-            notes=checks.notes,
+            not_checked=log.skipped,
+            notes=log.notes,
             differs=backend.differences(),
         )
-        raise CapturePairError(text, tuple(checks.findings)) from checks.cause
+        raise CapturePairError(text, tuple(log.findings)) from log.cause
     assert graph is not None, "a capture that failed is a finding"
     report = PairReport(
         backend.name,
-        tuple(checks.ran),
-        dict(checks.skipped),
-        tuple(checks.notes),
+        tuple(log.ran),
+        dict(log.skipped),
+        tuple(log.notes),
         passes.warmup.nodes,
         graph.recording.nodes,
     )

@@ -1,7 +1,4 @@
-"""Owns ``assert_replay_equals_eager``: whether a replay computes what eager code computes.
-
-It does not know how a graph is captured, nor how a difference is worded.
-"""
+"""``assert_replay_equals_eager``: whether a replay computes what eager code computes."""
 
 from __future__ import annotations
 
@@ -20,14 +17,21 @@ from pytest_cudafork.capture.interface.backend import (
     GraphBackend,
     GraphNode,
 )
-from pytest_cudafork.capture.replay.program import Program
-from pytest_cudafork.capture.replay.reach import check_devices
+from pytest_cudafork.capture.replay.cleanup import release, released_on_failure
+from pytest_cudafork.capture.replay.function_subject import FunctionSubject
 from pytest_cudafork.capture.replay.rounds import Rounds
-from pytest_cudafork.capture.replay.stimulus import Stimulus, check_callables, name_of, other_floats
-from pytest_cudafork.capture.replay.tidy import let_go, let_go_if_it_fails, putting_back
+from pytest_cudafork.capture.replay.stimulus import (
+    Stimulus,
+    check_callables,
+    name_of,
+    other_float_inputs,
+    other_floats,
+)
 from pytest_cudafork.capture.state.compare import Tolerance, short
+from pytest_cudafork.capture.state.reach import check_devices
+from pytest_cudafork.capture.state.tensors import restored
 from pytest_cudafork.capture.state.written import nothing_compared
-from pytest_cudafork.capture.story.findings import Checks, failure_text
+from pytest_cudafork.capture.story.findings import CheckLog, failure_text
 from pytest_cudafork.errors import GraphUsageError, ReplayDiffersError
 
 
@@ -93,17 +97,17 @@ def assert_replay_equals_eager(
     _check_arguments(fn, inputs, eager, replay, vary, interleave)
     chosen = usable(backend)
     _check_pool(pool, chosen, refills and not vary)
-    checks, near = Checks(), Tolerance.given(rtol, atol)
+    log, near = CheckLog(), Tolerance.given(rtol, atol)
     options = _Options(near, poison, rng, refills, tuple(vary), tuple(interleave))
     with capturing("assert_replay_equals_eager"), contextlib.ExitStack() as stack:
-        subject = Program(fn, inputs, eager, replay, checks)
+        subject = FunctionSubject(fn, inputs, eager, replay, log)
         check_devices(subject.inputs(), chosen.device, "the static inputs")
         pool = chosen.new_pool() if pool is None and interleave else pool
-        stack.enter_context(putting_back(subject.inputs(), checks))
-        with let_go_if_it_fails(subject):
+        stack.enter_context(restored(subject.inputs(), lambda: bool(log.findings)))
+        with released_on_failure(subject):
             ready = replay is not None or subject.capture(chosen, pool)
-            rounds = _compare(subject, chosen, checks, options, pool, stack) if ready else None
-            return _result(chosen, checks, subject, rounds)
+            rounds = _compare(subject, chosen, log, options, pool, stack) if ready else None
+            return _result(chosen, log, subject, rounds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,23 +146,25 @@ def _check_pool(pool: Any, backend: GraphBackend, unfilled: bool) -> None:
 
 
 def _compare(
-    subject: Program,
+    subject: FunctionSubject,
     backend: GraphBackend,
-    checks: Checks,
+    log: CheckLog,
     options: _Options,
     pool: Any,
     stack: contextlib.ExitStack,
 ) -> Rounds:
     rounds = Rounds(
         subject,
-        checks,
+        log,
         options.tolerance,
         poison=options.poison,
         refills=options.refills,
         compare_effects=subject.is_own_reference,
         cuda=backend.name == "cuda",
     )
-    checks.did("replay-differs", *(["no-op-replay"] if options.poison else []))
+    log.did("replay-differs")
+    if options.poison:
+        log.did("no-op-replay")
     rounds.run(Stimulus("the capture", lambda: None, "same"))
     rounds.asides(rng=options.rng)
 
@@ -167,20 +173,20 @@ def _compare(
             other_floats(subject.inputs())
 
     if options.poison:
-        rounds.run(Stimulus("other float inputs", floats, "floats"))
-    for stimulus in _others(options.interleave, backend, checks, pool, stack, floats):
+        rounds.run(other_float_inputs(subject.inputs))
+    for stimulus in _others(options.interleave, backend, log, pool, stack, floats):
         rounds.run(stimulus)
     for index, change in enumerate(options.vary):
         rounds.run(Stimulus(name_of(change, f"vary[{index}]"), change))
     if options.vary and subject.is_own_reference:  # another one may have state on the host
         rounds.run(Stimulus("the first inputs again", lambda: None, "back"))
-    subject.tell_moved()
-    if not checks.findings and not rounds.compared:
+    subject.report_moved()
+    if not log.findings and not rounds.compared:
         raise nothing_compared(*_where_nothing(subject))
     return rounds
 
 
-def _where_nothing(subject: Program) -> tuple[str, str]:
+def _where_nothing(subject: FunctionSubject) -> tuple[str, str]:
     if not subject.is_own_reference:
         return "eager returned no tensor", "let it return what fn returns"
     return (
@@ -192,7 +198,7 @@ def _where_nothing(subject: Program) -> tuple[str, str]:
 def _others(
     interleave: Sequence[Callable[[], Any]],
     backend: GraphBackend,
-    checks: Checks,
+    log: CheckLog,
     pool: Any,
     stack: contextlib.ExitStack,
     floats: Callable[[], None],
@@ -210,9 +216,9 @@ def _others(
             try:
                 graph = backend.capture(other, pool=pool)
             except CaptureFailedError as error:
-                checks.note(f"{name} was only run eagerly, because it cannot be captured: {error}")
+                log.note(f"{name} was only run eagerly, because it cannot be captured: {error}")
                 return
-            stack.callback(let_go, graph)
+            stack.callback(release, graph)
             graph.replay()
             floats()
 
@@ -222,25 +228,25 @@ def _others(
 
 
 def _result(
-    backend: GraphBackend, checks: Checks, subject: Program, rounds: Rounds | None
+    backend: GraphBackend, log: CheckLog, subject: FunctionSubject, rounds: Rounds | None
 ) -> ReplayReport:
     __tracebackhide__ = True
     graph = subject.graph
-    if checks.findings:
+    if log.findings:
         text = failure_text(
             "the replay is not what eager code computes",
-            checks.findings,
+            log.findings,
             backend=backend.name,
-            not_checked=checks.skipped,
-            notes=checks.notes,
+            not_checked=log.skipped,
+            notes=log.notes,
             differs=backend.differences(),
         )
-        raise ReplayDiffersError(text, tuple(checks.findings)) from checks.cause
+        raise ReplayDiffersError(text, tuple(log.findings)) from log.cause
     return ReplayReport(
         backend.name,
-        tuple(checks.ran),
-        dict(checks.skipped),
-        tuple(checks.notes),
+        tuple(log.ran),
+        dict(log.skipped),
+        tuple(log.notes),
         rounds.replays if rounds is not None else 0,
         graph.recording.nodes if graph is not None else None,
         graph,

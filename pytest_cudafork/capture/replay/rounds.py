@@ -1,19 +1,16 @@
-"""Owns the rounds of a comparison: change, eager, poison, replay, compare; and what they show.
-
-It does not know where the graph came from, nor what eager code is.
-"""
+"""The rounds of a comparison: change the inputs, run eager code, poison, replay, compare."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import warnings
 from typing import Any, NamedTuple
 
 import torch
 
 from pytest_cudafork.capture.interface.backend import ReplayFailedError
-from pytest_cudafork.capture.replay.draws import randomness, uninitialized
-from pytest_cudafork.capture.replay.hints import Symptoms, explain
+from pytest_cudafork.capture.replay.extra_checks import randomness, uninitialized
 from pytest_cudafork.capture.replay.stimulus import Poison, Refill, Stimulus, check_rows, rows_of
 from pytest_cudafork.capture.replay.subject import Before, Subject
 from pytest_cudafork.capture.state.compare import (
@@ -24,7 +21,9 @@ from pytest_cudafork.capture.state.compare import (
     leaves,
 )
 from pytest_cudafork.capture.state.tensors import Saved, alias, copies, storage_of
-from pytest_cudafork.capture.story.findings import Checks
+from pytest_cudafork.capture.story.findings import CheckLog
+from pytest_cudafork.capture.story.hints import Symptoms, explain
+from pytest_cudafork.compat.torch_graphs import version_of
 from pytest_cudafork.errors import CudaForkWarning
 
 
@@ -42,7 +41,7 @@ class Rounds:
     def __init__(
         self,
         subject: Subject,
-        checks: Checks,
+        log: CheckLog,
         tolerance: Tolerance,
         *,
         poison: bool = True,
@@ -50,7 +49,7 @@ class Rounds:
         compare_effects: bool = True,
         cuda: bool = False,
     ) -> None:
-        self._subject, self._checks, self._tolerance = subject, checks, tolerance
+        self._subject, self._log, self._tolerance = subject, log, tolerance
         self._poison, self._refills, self._effects = poison, refills, compare_effects
         self._cuda = cuda
         self._base = Saved(subject.inputs())
@@ -98,7 +97,7 @@ class Rounds:
     def _versions(self) -> dict[str, int]:
         """Return how often each reachable tensor was changed."""
         found = self._subject.reachable().items()
-        return {path: -1 if one.is_inference() else one._version for path, one in found}
+        return {path: -1 if one.is_inference() else version_of(one) for path, one in found}
 
     def _warn_if_equal(
         self, stimulus: Stimulus, expected: dict[str, Any], effects: dict[str, Any]
@@ -114,7 +113,7 @@ class Rounds:
                 f"{stimulus.name} changed no static input, and eager results are the same as "
                 "without it: it tests nothing. Let it change inputs in place (fill_, copy_)"
             )
-            self._checks.note(text)
+            self._log.note(text)
             warnings.warn(text, CudaForkWarning, stacklevel=2)
 
     def _refill(self, stimulus: Stimulus) -> tuple[int | None, dict[str, Any]]:
@@ -199,16 +198,16 @@ class Rounds:
         """Decide what it means that eager code never gives the same: on the GPU, or in Python."""
         cause = self._effects and self._subject.is_own_reference
         if cause:
-            uninitialized(self._subject, self._checks, self._tolerance, cuda=self._cuda)
-            cause = not any(one.check == "uninitialized-read" for one in self._checks.findings)
+            uninitialized(self._subject, self._log, self._tolerance, cuda=self._cuda)
+            cause = not any(one.check == "uninitialized-read" for one in self._log.findings)
         again = self._replay(stimulus, before) if cause else None
         if again is None or differences(replayed.outputs, again.outputs, self._tolerance):
-            self._checks.note(
+            self._log.note(
                 "eager code is not reproducible: two runs on the same inputs differ by more than "
                 "the tolerance, so its difference from the replay says nothing"
             )
             return
-        self._checks.add(
+        self._log.add(
             "replay-differs",
             f"{one.what}; after {stimulus.name}. Eager code gives something else each time, and "
             "the replay always the same",
@@ -273,7 +272,7 @@ class Rounds:
     ) -> None:
         graph = self._subject.graph
         symptoms = Symptoms(
-            stimulus,
+            stimulus.kind == "other",
             self._first,
             expected,
             got,
@@ -284,7 +283,7 @@ class Rounds:
         )
         check, words, why, todo = explain(one, symptoms)
         when = f"after {stimulus.name}" + (", in the second replay" if number else "")
-        known = {(found.check, found.path) for found in self._checks.findings}
+        known = {(found.check, found.path) for found in self._log.findings}
         if not known & {
             (check, one.path),
             ("replay-differs", one.path),
@@ -295,7 +294,7 @@ class Rounds:
                 with contextlib.suppress(Exception):  # they are a courtesy
                     clues = self._subject.clues()
                     where = self._line_that_writes(one.path)
-            self._checks.add(
+            self._log.add(
                 check, f"{words}; {when}{clues}", path=one.path, where=where, why=why, todo=todo
             )
 
@@ -318,20 +317,14 @@ class Rounds:
             return
         if rng or self.drew:
             try:
-                self.replays += randomness(self._subject, self._checks, cuda=self._cuda)
+                self.replays += randomness(self._subject, self._log, cuda=self._cuda)
             except ReplayFailedError as error:
                 self._failed(error, "without anything in between")
                 return
-        uninitialized(self._subject, self._checks, self._tolerance, cuda=self._cuda)
+        uninitialized(self._subject, self._log, self._tolerance, cuda=self._cuda)
 
     def _failed(self, error: ReplayFailedError, when: str) -> None:
         self.failed = True
         found = error.finding
-        self._checks.add(
-            found.check,
-            f"{found.what} (replay {self.replays + 1}, {when})",
-            path=found.path,
-            where=found.where,
-            why=found.why,
-            todo=found.todo,
-        )
+        what = f"{found.what} (replay {self.replays + 1}, {when})"
+        self._log.add_finding(dataclasses.replace(found, what=what))

@@ -1,7 +1,4 @@
-"""Owns what is done to inputs and outputs before a replay: poison, other values, ``vary``.
-
-It does not know what is compared.
-"""
+"""What is done to inputs and outputs before a replay: poison, other values, ``vary``."""
 
 from __future__ import annotations
 
@@ -123,6 +120,15 @@ def other_floats(tensors: Mapping[str, torch.Tensor]) -> bool:
             target.copy_(old * 0.75)  # all elements were equal
         changed = changed or not torch.equal(raw(old), raw(target.contiguous().clone()))
     return changed
+
+
+def other_float_inputs(inputs: Callable[[], Mapping[str, torch.Tensor]]) -> Stimulus:
+    """Return the stimulus that gives float inputs other values."""
+
+    def apply() -> None:
+        other_floats(inputs())
+
+    return Stimulus("other float inputs", apply, "floats")
 
 
 class Refill:

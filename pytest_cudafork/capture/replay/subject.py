@@ -1,7 +1,4 @@
-"""Owns what a comparison works on: the two sides of it, and what there was before a run.
-
-It does not know how they are compared.
-"""
+"""What a comparison works on: the two sides of it, and what there was before a run."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ import torch
 
 from pytest_cudafork.capture.interface.backend import Capture
 from pytest_cudafork.capture.replay.stimulus import Stimulus
+from pytest_cudafork.capture.state.reach import Reachable
 from pytest_cudafork.capture.state.tensors import MOST_BYTES, Randomness, Saved
 
 
@@ -43,12 +41,12 @@ class Subject(abc.ABC):
         """Return the static inputs by path, as they are now."""
 
     @abc.abstractmethod
-    def reachable(self) -> dict[str, torch.Tensor]:
-        """Return other tensors that the code can reach and may change, by path."""
+    def reach(self) -> Reachable:
+        """Return other tensors that the code can reach and may change, and its generators."""
 
-    @abc.abstractmethod
-    def generators(self) -> list[torch.Generator]:
-        """Return the generators of random numbers that the code can reach."""
+    def reachable(self) -> dict[str, torch.Tensor]:
+        """Return the other tensors that the code can reach and may change, by path."""
+        return self.reach().tensors
 
     @abc.abstractmethod
     def moved(self) -> set[str]:
@@ -60,7 +58,7 @@ class Subject(abc.ABC):
 
     @abc.abstractmethod
     def after_change(self, stimulus: Stimulus) -> None:
-        """Be told that a stimulus has been applied."""
+        """Look at what a stimulus has done to memory, right after it."""
 
 
 class Before(NamedTuple):
@@ -82,8 +80,9 @@ class Before(NamedTuple):
     @classmethod
     def of(cls, subject: Subject, *, cuda: bool) -> Before:
         """Save what a run of the subject may change."""
+        reach = subject.reach()
         return cls(
             Saved(subject.inputs()),
-            Saved(subject.reachable(), MOST_BYTES),
-            Randomness(subject.generators(), cuda=cuda),
+            Saved(reach.tensors, MOST_BYTES),
+            Randomness(reach.generators, cuda=cuda),
         )

@@ -1,6 +1,7 @@
-"""Owns what each operator does in a capture: it is recorded, and its results hold poison.
+"""The dispatch mode of a capture: each operator is recorded instead of run.
 
-It does not know how a capture begins and ends.
+Its results are memory of the graph that holds poison until a replay. What has no place in a graph,
+because it needs a value on the host, is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.lines import line_at_work
-from pytest_cudafork.capture.software.calls.assigned import Assigned
+from pytest_cudafork.capture.operators.refusals import INDEX_PUT_TODO, Refusals
+from pytest_cudafork.capture.operators.rules import Kind
+from pytest_cudafork.capture.operators.shapes import (
+    NotDenseError,
+    Shapes,
+    Spec,
+    map_tensors,
+    signature,
+)
+from pytest_cudafork.capture.operators.traits import Traits
 from pytest_cudafork.capture.software.memory import Memory, text_of
 from pytest_cudafork.capture.software.mode import (
     Recorder,
@@ -21,19 +31,10 @@ from pytest_cudafork.capture.software.mode import (
     note_uses,
     tensors_in,
 )
-from pytest_cudafork.capture.software.operators.dynamic import depends_on_values
-from pytest_cudafork.capture.software.operators.refusals import INDEX_PUT_TODO, Refusals
-from pytest_cudafork.capture.software.operators.shapes import (
-    NotDenseError,
-    Shapes,
-    Spec,
-    map_tensors,
-    signature,
-)
-from pytest_cudafork.capture.software.operators.traits import Kind, Traits
+from pytest_cudafork.capture.software.past_operators import Assignments
 from pytest_cudafork.capture.software.pool import Pool, poison
-from pytest_cudafork.capture.software.steps import Wrapped, step_of
-from pytest_cudafork.capture.software.tape import Place, Tape
+from pytest_cudafork.capture.software.tape import Place, Tape, Wrapped, step_of
+from pytest_cudafork.compat.torch_graphs import identity_of
 
 __all__ = ["CaptureMode"]
 
@@ -51,7 +52,7 @@ class CaptureMode(RecordingMode):
     ) -> None:
         super().__init__(recorder, known)
         self.tape = Tape()
-        self.assigned = Assigned()
+        self.assignments = Assignments()
         self._shapes = shapes
         self._pool = pool
         self._refusals = refusals
@@ -74,7 +75,7 @@ class CaptureMode(RecordingMode):
             check="capture-failed",
         )
 
-    def meet(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
+    def handle(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
         """Record an operator."""
         kind = traits.kind
         if kind is Kind.VIEW:
@@ -98,7 +99,7 @@ class CaptureMode(RecordingMode):
             device = kwargs.get("device")
             if device is not None and device.type != "cpu":
                 return self._elsewhere(op, traits, args, kwargs, device)
-        if traits.dynamic and depends_on_values(traits, args, kwargs, self._on_host_already):
+        if traits.on_values is not None and traits.on_values(args, kwargs, self._on_host_already):
             self._refuse_values(traits)
         if traits.has_generator:
             self._check_generator(traits, kwargs)
@@ -279,7 +280,7 @@ class CaptureMode(RecordingMode):
 
     def _refuse_values(self, traits: Traits) -> None:
         short = traits.name.split("::", 1)[1]
-        if traits.waiting:
+        if traits.waits:
             self._refusals.sync(f"{traits.name}, whose kernel looks at values,")
         if short.startswith(("index_put", "_index_put")):
             self._refusals.shape(f"x[mask] = value ({traits.name})", INDEX_PUT_TODO)
@@ -287,7 +288,9 @@ class CaptureMode(RecordingMode):
 
     def _check_generator(self, traits: Traits, kwargs: dict[str, Any]) -> None:
         generator = kwargs.get("generator")
-        if generator is not None and generator._cdata != torch.default_generator._cdata:
+        if generator is not None and (
+            identity_of(generator) != identity_of(torch.default_generator)
+        ):
             self._refusals.refuse(
                 f"{traits.name} at {{where}} draws from a generator of its own",
                 "a CUDA graph knows the default generator only; another one has to be registered "
@@ -306,7 +309,7 @@ class CaptureMode(RecordingMode):
     def _on_host_already(self, tensor: Tensor) -> bool:
         memory = self.recorder.memories.get(tensor)
         if memory is None:
-            return self.assigned.number and tensor.dim() == 0
+            return self.assignments.number and tensor.dim() == 0
         return memory.host
 
     def note_host(self, tensor: Tensor) -> Tensor:

@@ -1,11 +1,17 @@
-"""Owns the words on where the software graph can answer otherwise than a CUDA graph.
+"""In what the software graph differs from a CUDA graph, and errors of code that needs a GPU.
 
-They are one string, for a report; nothing here knows how the differences come about.
+Code under test runs on CPU tensors here. Where torch refuses that, its error is explained.
 """
 
 from __future__ import annotations
 
-__all__ = ["DIFFERENCES"]
+import contextlib
+from collections.abc import Iterator
+
+from pytest_cudafork.capture.interface.lines import line_of_traceback, shown
+from pytest_cudafork.errors import GraphUsageError
+
+__all__ = ["DIFFERENCES", "explaining_gpu_code"]
 
 DIFFERENCES = """\
 - Streams and events: there are none. Work on a side stream that is not joined, races between \
@@ -36,3 +42,45 @@ in threads that make a Python call meanwhile; not those of threads without Pytho
 calls no function, or while a profiler (sys.setprofile) is on.
 - Time: Python code between the operators runs once, as on a GPU; how long anything takes says \
 nothing of a GPU."""
+
+_CUDA = (
+    "the code under test calls CUDA, and the software graph runs it on CPU tensors: take the "
+    "device from the graph_backend fixture, leave out what only a GPU has (streams, graphs, "
+    "pinned memory), or test it with the backend 'cuda'"
+)
+_MEANINGS = (
+    (
+        "capturable=True",
+        "torch allows capturable=True alone on a GPU only. Give the optimizer fused=True as well "
+        "(Adam, AdamW): both together are taken here and by a CUDA graph; or test it with the "
+        "backend 'cuda'",
+    ),
+    ("Torch not compiled with CUDA", _CUDA),
+    ("Tried to instantiate dummy base class", _CUDA),
+    ("requires CUDA support", _CUDA),
+    ("Found no NVIDIA driver", _CUDA),
+    ("driver version is insufficient", _CUDA),
+    ("no CUDA-capable device", _CUDA),
+)
+
+
+@contextlib.contextmanager
+def explaining_gpu_code() -> Iterator[None]:
+    """Explain errors of the code in a ``with`` which mean that it needs a GPU; others pass.
+
+    Raises:
+        GraphUsageError: the code cannot run on a CPU.
+
+    """
+    try:
+        yield
+    except (AssertionError, RuntimeError) as error:
+        text = str(error)
+        for words, meaning in _MEANINGS:
+            if words in text:
+                where = line_of_traceback(error.__traceback__)
+                at = f" at {shown(where)}" if where else ""
+                raise GraphUsageError(
+                    f"{type(error).__name__}{at}: {text.splitlines()[0][:200]}\n{meaning}"
+                ) from error
+        raise

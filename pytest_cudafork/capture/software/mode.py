@@ -1,32 +1,37 @@
-"""Owns the dispatch modes: what each operator does while work is recorded, run or not run.
+"""The dispatch modes below a recording: what becomes of each operator that the code calls.
 
-It does not know Triton, threads or host functions; see the other modules of this package.
+``RecordingMode`` is what recording an eager run (``EagerMode``, here) and capturing
+(``capture_mode``) have in common.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding, GraphNode
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
-from pytest_cudafork.capture.software.calls.patches import replaced
+from pytest_cudafork.capture.operators.rules import Kind
+from pytest_cudafork.capture.operators.traits import Traits, Written, traits_of
 from pytest_cudafork.capture.software.memory import Memories, Memory
-from pytest_cudafork.capture.software.operators.traits import Kind, Traits, Written, traits_of
 from pytest_cudafork.capture.software.pool import Pool
+from pytest_cudafork.compat.torch_graphs import (
+    CPU_KEYS,
+    MODE_CHECK,
+    OpOverload,
+    TorchDispatchMode,
+    below_autograd,
+    python_kernel,
+)
+from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["EagerMode", "Recorder", "RecordingMode", "argument", "note_uses", "tensors_in"]
 
 _PLAIN = (Tensor, torch.nn.Parameter)
-_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-_CHECK = "_get_current_dispatch_mode"
-_DENSE = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
 class Recorder:
@@ -117,13 +122,13 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not fo
     def __torch_dispatch__(
         self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Meet one operator."""
+        """Handle one operator."""
         kwargs = kwargs or {}
         if self.paused:
             return op(*args, **kwargs)
         if types and any(each not in _PLAIN for each in types):
             return NotImplemented  # a tensor subclass says first what it is made of
-        if not isinstance(op, torch._ops.OpOverload):
+        if not isinstance(op, OpOverload):
             return self.higher_order(op, args, kwargs)
         traits = self.traits(op)
         if traits.in_python:
@@ -132,38 +137,37 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not fo
             # Only under torch.inference_mode() do such operators come as a whole.
             with self:
                 return op.decompose(*args, **kwargs)
-        return self.meet(op, traits, args, kwargs)
+        return self.handle(op, traits, args, kwargs)
 
     def _open(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run the Python kernel of a custom operator; its operators are recorded one by one.
 
         That is what a capture of a CUDA graph does: the Python code runs now and never again.
         """
-        with torch._C._AutoDispatchBelowAutograd(), self:
-            return op.redispatch(_CPU, *args, **kwargs)
+        with below_autograd(), self:
+            return op.redispatch(CPU_KEYS, *args, **kwargs)
 
     def higher_order(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Meet ``torch.cond`` and its kind: their Python code runs, its operators are met.
+        """Handle ``torch.cond`` and its kind: their Python code runs, its operators are recorded.
 
         So does eager code on a GPU; a branch chosen by a value waits for the value.
         """
-        kernels: dict[Any, Any] = getattr(op, "py_kernels", {})
-        kernel = kernels.get(_DENSE) or kernels.get(torch._C.DispatchKey.CPU)
+        kernel = python_kernel(op)
         if kernel is None:
             return self.opaque(op, args, kwargs)
         module = sys.modules.get(kernel.__module__)
-        with contextlib.ExitStack() as undo:
-            if hasattr(module, _CHECK):  # some kernels insist on that no mode is active
-                undo.enter_context(replaced(module, _CHECK, lambda: None))
-            undo.enter_context(self)
-            return kernel(*args, **kwargs)
+        with UndoStack() as undo:
+            if hasattr(module, MODE_CHECK):  # some kernels insist on that no mode is active
+                undo.set(module, MODE_CHECK, lambda: None)
+            with self:
+                return kernel(*args, **kwargs)
 
     def opaque(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Meet a higher-order operator without Python code for plain tensors."""
+        """Handle a higher-order operator without Python code for plain tensors."""
         raise NotImplementedError
 
-    def meet(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Meet an operator of torch, or one with a native kernel."""
+    def handle(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Handle an operator of torch, or one with a native kernel."""
         raise NotImplementedError
 
 
@@ -174,7 +178,7 @@ class EagerMode(RecordingMode):
         """Run it; what it does inside is not noted."""
         return op(*args, **kwargs)
 
-    def meet(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
+    def handle(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run it and note it."""
         result = op(*args, **kwargs)
         kind = traits.kind

@@ -1,26 +1,22 @@
-"""Owns all that is in force while a capture or a recorded eager run is under way, and its undoing.
-
-It does not know what is done with the outcome.
-"""
+"""All that is in force while a capture or a recorded eager run is under way, and its undoing."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
 from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
-from pytest_cudafork.capture.software.calls import launches, optimizers, streams
-from pytest_cudafork.capture.software.calls.compiled import not_compiled
-from pytest_cudafork.capture.software.calls.cpu_waits import as_on_a_gpu
-from pytest_cudafork.capture.software.calls.host_calls import HostCalls
+from pytest_cudafork.capture.operators.refusals import Refusals
+from pytest_cudafork.capture.software import launches, streams
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
+from pytest_cudafork.capture.software.host_calls import HostCalls
 from pytest_cudafork.capture.software.mode import EagerMode
-from pytest_cudafork.capture.software.operators.refusals import Refusals
+from pytest_cudafork.capture.software.past_operators import by_operators, not_compiled
 from pytest_cudafork.capture.software.threads import OtherThreads
+from pytest_cudafork.compat.torch_graphs import active_modes
 
 __all__ = ["capturing", "noting"]
 
@@ -35,11 +31,10 @@ def capturing(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
     with contextlib.ExitStack() as undo:
         undo.enter_context(_no_collections())
         undo.enter_context(not_compiled())
-        undo.enter_context(as_on_a_gpu())
+        undo.enter_context(by_operators())
         undo.enter_context(host.refused())
         undo.enter_context(streams.refused(refusals))
-        undo.enter_context(optimizers.refused(refusals))
-        undo.enter_context(mode.assigned.watched())
+        undo.enter_context(mode.assignments.watched())
         undo.enter_context(OtherThreads(refusals).watched())
         undo.enter_context(launches.captured(mode, refusals))
         undo.enter_context(mode)
@@ -58,7 +53,7 @@ def capturing(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
 @contextlib.contextmanager
 def noting(mode: EagerMode) -> Iterator[None]:
     """Note what this thread does."""
-    with not_compiled(), as_on_a_gpu(), streams.ignored(), launches.noted(mode), mode:
+    with not_compiled(), by_operators(), streams.ignored(), launches.noted(mode), mode:
         yield
 
 
@@ -75,8 +70,7 @@ def _no_collections() -> Iterator[None]:
 
 
 def _refuse_a_second() -> None:
-    stack: Any = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
-    if any(isinstance(mode, CaptureMode) for mode in stack) or OtherThreads.busy():
+    if any(isinstance(mode, CaptureMode) for mode in active_modes()) or OtherThreads.busy():
         raise CaptureFailedError(
             CaptureFinding(
                 "capture-failed",

@@ -1,13 +1,15 @@
-"""Owns the recorded work of a capture and its replay.
+"""What the software graph replays: the recorded steps in order, and the memory they work on.
 
 A tensor is recorded as a place: memory, offset, shape, strides, dtype. At a replay places on memory
-from outside are looked up anew, once, so that freed memory is noticed and not kept alive.
+from outside are looked up anew, once, so that freed memory is noticed and not kept alive. A step is
+the call of an operator; its results are copied to the places that the capture gave away.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +18,9 @@ from pytest_cudafork.capture.interface.backend import CaptureFinding, GraphNode,
 from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.software.memory import Memory
 from pytest_cudafork.capture.software.pool import poison
+from pytest_cudafork.compat.torch_graphs import conjugated, negated
 
-__all__ = ["Place", "Tape", "UnlikeCaptureError"]
+__all__ = ["Place", "Tape", "UnlikeCaptureError", "Wrapped", "resolve", "step_of"]
 
 
 class UnlikeCaptureError(RuntimeError):
@@ -52,10 +55,93 @@ class Place:
         made = torch.empty(0, dtype=self.dtype, device="cpu")
         made.set_(storage, self.offset, self.shape, self.stride)
         if self.negated[0]:
-            made = torch._conj(made)
+            made = conjugated(made)
         if self.negated[1]:
-            made = torch._neg_view(made)
+            made = negated(made)
         self.tensor = made
+
+
+class Wrapped(NamedTuple):
+    """An argument of a kernel that holds a tensor in ``base``."""
+
+    argument: Any
+    base: Any
+
+    def made(self) -> Any:
+        """The argument with the tensor of this replay."""
+        new = copy.copy(self.argument)
+        new.base = resolve(self.base)
+        return new
+
+
+def resolve(tree: Any) -> Any:
+    """The tensors at the places in nested lists."""
+    if type(tree) is Place:
+        return tree.tensor
+    if type(tree) is list:
+        return [resolve(each) for each in tree]
+    if type(tree) is dict:
+        return {name: resolve(each) for name, each in tree.items()}
+    if type(tree) is Wrapped:
+        return tree.made()
+    return tree
+
+
+def step_of(op: Any, args: list[Any], kwargs: dict[str, Any], fresh: Any) -> Callable[[], None]:
+    """The call of ``op`` in a replay; results are copied to ``fresh``."""
+    flat = not kwargs and not any(type(each) is list for each in args)
+
+    def call() -> Any:
+        if flat:
+            return op(*[each.tensor if type(each) is Place else each for each in args])
+        return op(*resolve(args), **{name: resolve(each) for name, each in kwargs.items()})
+
+    if fresh is None:
+        return call
+    if type(fresh) is Place:
+        place: Place = fresh
+
+        def one() -> None:
+            _store(call(), place)
+
+        return one
+
+    def several() -> None:
+        _store(call(), fresh)
+
+    return _in_grad_mode(several) if torch.is_grad_enabled() else several
+
+
+def _in_grad_mode(call: Callable[[], None]) -> Callable[[], None]:
+    """A call with gradients on, as at the capture: some operators keep more for the backward."""
+
+    def run() -> None:
+        with torch.enable_grad():
+            call()
+
+    return run
+
+
+def _store(result: Any, fresh: Any) -> None:
+    if type(fresh) is Place:
+        if not isinstance(result, Tensor):
+            raise UnlikeCaptureError(
+                f"gave {type(result).__name__} instead of a tensor of shape {list(fresh.shape)}"
+            )
+        if result.shape != fresh.shape:
+            raise _other_shape(result, fresh)
+        fresh.tensor.copy_(result)
+    elif type(fresh) is list:
+        if not isinstance(result, (list, tuple)) or len(result) != len(fresh):
+            raise UnlikeCaptureError(f"gave other results than the {len(fresh)} of the capture")
+        for each, place in zip(result, fresh, strict=True):
+            _store(each, place)
+
+
+def _other_shape(result: Tensor, place: Place) -> RuntimeError:
+    return RuntimeError(
+        f"its result has shape {list(result.shape)}, at the capture it had {list(place.shape)}"
+    )
 
 
 class Tape:

@@ -1,30 +1,35 @@
-"""Owns operators of other threads while a capture runs: they are refused or noticed, not missed.
+"""Operators of other threads while a capture runs: they are refused or noticed, not missed.
 
 A dispatch mode belongs to one thread, so each other thread is given a mode of its own: threads that
 start meanwhile at their start, tasks of executors around the task, and threads that exist at their
-next Python call (see ``profiling``). It does not know what is captured.
+next Python call (see ``profiling``).
 """
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import thread as executors
 from typing import Any
-
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
-from pytest_cudafork.capture.software.calls.patches import replaced
-from pytest_cudafork.capture.software.operators.refusals import Refusals
-from pytest_cudafork.capture.software.operators.traits import Kind, traits_of
+from pytest_cudafork.capture.operators.refusals import Refusals
+from pytest_cudafork.capture.operators.rules import Kind
+from pytest_cudafork.capture.operators.traits import traits_of
 from pytest_cudafork.capture.software.profiling import in_other_threads
+from pytest_cudafork.compat.thread_internals import BOOTSTRAP, START, TASK
+from pytest_cudafork.compat.torch_graphs import (
+    OpOverload,
+    TorchDispatchMode,
+    count_modes,
+    mode_at,
+    pop_mode,
+    push_mode,
+)
+from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["OtherThreads"]
 
@@ -37,21 +42,21 @@ _TODO = "do this work in the capturing thread, or keep that thread idle until th
 
 
 class _WatchMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed
-    """Meets operators of another thread. It stays harmless should it outlive the capture."""
+    """Reports operators of another thread. It stays harmless should it outlive the capture."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
 
-    def __init__(self, meet: Callable[[Any], None]) -> None:
+    def __init__(self, report: Callable[[Any], None]) -> None:
         super().__init__()
-        self.meet: Callable[[Any], None] | None = meet
+        self.report: Callable[[Any], None] | None = report  # None: the capture has ended
 
     def __torch_dispatch__(
         self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if self.meet is not None:
-            self.meet(op)
+        if self.report is not None:
+            self.report(op)
         return op(*args, **(kwargs or {}))
 
 
@@ -62,31 +67,29 @@ class OtherThreads:
         self._refusals = refusals
         self._owner = threading.get_ident()
         self._young: set[int] = set()  # started within the capture
-        self._mode = _WatchMode(self._meet)
-        self._here = threading.local()  # .pushed: the mode is on the stack; .meeting: it is at work
+        self._mode = _WatchMode(self._on_operator)
+        self._here = (
+            threading.local()
+        )  # .pushed: the mode is on the stack; .reporting: it is at work
         self._pushed_in: set[int] = set()
 
     @staticmethod
     def busy() -> bool:
         """Whether a capture is under way in this process."""
-        return hasattr(threading.Thread._bootstrap_inner, "watches")  # type: ignore[attr-defined]
+        return hasattr(getattr(*BOOTSTRAP), "watches")
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """For the length of a ``with``; there is one capture at a time in a process."""
-        with contextlib.ExitStack() as undo:
-            undo.enter_context(in_other_threads(self._event))
-            undo.callback(self._end)
-            undo.enter_context(
-                replaced(threading.Thread, "_bootstrap_inner", self._young_threads())
-            )
-            undo.enter_context(replaced(_thread, "start_new_thread", self._raw_threads()))
-            undo.enter_context(replaced(executors._WorkItem, "run", self._tasks()))
+        with in_other_threads(self._event), contextlib.closing(self), UndoStack() as undo:
+            undo.set(*BOOTSTRAP, self._young_threads())
+            undo.set(*START, self._raw_threads())
+            undo.set(*TASK, self._tasks())
             yield
 
-    def _end(self) -> None:
-        """From here on the mode does nothing; threads that run take it off at their next call."""
-        self._mode.meet = None
+    def close(self) -> None:
+        """Let the mode do nothing from here on; threads that run take it off at their next call."""
+        self._mode.report = None
         for _ in range(50):
             if not self._pushed_in & sys._current_frames().keys():
                 break
@@ -95,34 +98,34 @@ class OtherThreads:
     def _event(self, event: str, called: Any) -> None:
         """In another thread: have the mode on its stack, except while it waits."""
         here = self._here
-        if getattr(here, "meeting", False) or getattr(here, "held", False):
+        if getattr(here, "reporting", False) or getattr(here, "held", False):
             return
         pushed = getattr(here, "pushed", False)
         waits = event == "c_call" and getattr(called, "__name__", "") in _WAITS
-        wanted = self._mode.meet is not None and not waits
+        wanted = self._mode.report is not None and not waits
         if wanted == pushed:
             return
-        modes = torch._C._len_torch_dispatch_stack()
+        modes = count_modes()
         if wanted and modes == 0:
-            torch._C._push_on_torch_dispatch_stack(self._mode)
+            push_mode(self._mode)
             here.pushed = True
             self._pushed_in.add(threading.get_ident())
-        elif pushed and modes == 1 and torch._C._get_dispatch_stack_at(0) is self._mode:
-            torch._C._pop_torch_dispatch_stack(None)
+        elif pushed and modes == 1 and mode_at(0) is self._mode:
+            pop_mode()
             here.pushed = False
             self._pushed_in.discard(threading.get_ident())
 
-    def _meet(self, op: Any) -> None:
-        if getattr(self._here, "meeting", False):
+    def _on_operator(self, op: Any) -> None:
+        if getattr(self._here, "reporting", False):
             return
-        self._here.meeting = True
+        self._here.reporting = True
         try:
             self._report(op)
         finally:
-            self._here.meeting = False
+            self._here.reporting = False
 
     def _report(self, op: Any) -> None:
-        if isinstance(op, torch._ops.OpOverload):
+        if isinstance(op, OpOverload):
             traits = traits_of(op)
             if traits.kind is Kind.VIEW:
                 return
@@ -146,15 +149,15 @@ class OtherThreads:
     @contextlib.contextmanager
     def _pushed(self) -> Iterator[None]:
         """The mode in this thread; the flags of ``TorchDispatchMode`` are those of the process."""
-        if self._mode.meet is None or getattr(self._here, "pushed", False):
+        if self._mode.report is None or getattr(self._here, "pushed", False):
             yield
             return
-        torch._C._push_on_torch_dispatch_stack(self._mode)
+        push_mode(self._mode)
         self._here.pushed = self._here.held = True
         try:
             yield
         finally:
-            torch._C._pop_torch_dispatch_stack(None)
+            pop_mode()
             self._here.pushed = self._here.held = False
 
     @contextlib.contextmanager
@@ -168,7 +171,7 @@ class OtherThreads:
             self._young.discard(ident)
 
     def _young_threads(self) -> Any:
-        original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+        original = getattr(*BOOTSTRAP)
 
         def bootstrap(thread: threading.Thread) -> None:
             with self._in_young():
@@ -178,7 +181,7 @@ class OtherThreads:
         return bootstrap
 
     def _raw_threads(self) -> Any:
-        original = _thread.start_new_thread
+        original: Callable[..., int] = getattr(*START)
 
         def start(function: Any, args: Any, kwargs: Any = None) -> int:
             def run(*args: Any, **kwargs: Any) -> None:
@@ -190,7 +193,7 @@ class OtherThreads:
         return start
 
     def _tasks(self) -> Any:
-        original: Any = executors._WorkItem.run
+        original: Any = getattr(*TASK)
 
         def run(item: Any, *args: Any) -> None:
             if threading.get_ident() == self._owner:

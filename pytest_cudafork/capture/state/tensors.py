@@ -1,17 +1,15 @@
-"""Owns what is done to the memory below tensors: where it lies, saving it, putting it back.
-
-It does not know which tensors matter, nor what is compared.
-"""
+"""What is done to the memory below tensors: where it lies, saving it, putting it back."""
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
-from pytest_cudafork.capture.state.state_tree import Kind, walk
+from pytest_cudafork.capture.state.state_tree import Kind, Node, walk
 
 MOST_BYTES = 256 << 20
 """How much of the memory that a function can reach is saved, beyond its static inputs."""
@@ -84,9 +82,14 @@ def raw(tensor: torch.Tensor) -> torch.Tensor:
 
 def tensors_in(value: Any, name: str) -> dict[str, torch.Tensor]:
     """Return the tensors below a value by path, one for each place in memory."""
+    return distinct_tensors(walk(value, name, plain=False))
+
+
+def distinct_tensors(nodes: Iterable[Node]) -> dict[str, torch.Tensor]:
+    """Return the tensors among these by path, one for each place in memory."""
     found: dict[str, torch.Tensor] = {}
     seen = set()
-    for node in walk(value, name, plain=False):
+    for node in nodes:
         if node.kind is Kind.TENSOR:
             place = place_of(node.value)
             if place is None or place not in seen:
@@ -135,6 +138,22 @@ class Saved:
                 if now.numel() == contents.numel() and not torch.equal(now, contents):
                     found.append(path)
         return found
+
+
+@contextlib.contextmanager
+def restored(
+    tensors: Mapping[str, torch.Tensor], device_may_be_lost: Callable[[], bool]
+) -> Iterator[Saved]:
+    """Give tensors their first contents back at the end of a ``with``, and before when asked.
+
+    Errors of that are ignored where the device may be lost, which is told as a finding already.
+    """
+    saved = Saved(tensors)
+    try:
+        yield saved
+    finally:
+        with contextlib.suppress(*([RuntimeError] if device_may_be_lost() else [])):
+            saved.restore()
 
 
 def copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

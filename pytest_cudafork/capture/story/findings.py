@@ -1,7 +1,4 @@
-"""Owns the words of a failure: every finding with its place, its line, and what to do.
-
-It does not know how a finding was made.
-"""
+"""What checks find, and the words of a failure: each finding with its place and what to do."""
 
 from __future__ import annotations
 
@@ -10,12 +7,13 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding
+from pytest_cudafork.capture.interface.check_names import CheckName
 from pytest_cudafork.capture.interface.lines import shown
 
 _WIDTH = 96
 
 
-class Checks:
+class CheckLog:
     """What was checked so far, what could not be, and what was found."""
 
     def __init__(self) -> None:
@@ -27,7 +25,7 @@ class Checks:
 
     def add(
         self,
-        check: str,
+        check: CheckName,
         what: str,
         *,
         path: str = "",
@@ -36,11 +34,15 @@ class Checks:
         todo: str = "",
     ) -> None:
         """Note a finding; an equal one of the same check at the same path is noted once."""
-        known = {(found.check, found.path) for found in self.findings if found.path}
-        if not path or (check, path) not in known:
-            self.findings.append(CaptureFinding(check, what, path, where, why, todo))
+        self.add_finding(CaptureFinding(check, what, path, where, why, todo))
 
-    def did(self, *names: str) -> None:
+    def add_finding(self, finding: CaptureFinding) -> None:
+        """Note a finding that a backend has made, likewise."""
+        known = {(found.check, found.path) for found in self.findings if found.path}
+        if not finding.path or (finding.check, finding.path) not in known:
+            self.findings.append(finding)
+
+    def did(self, *names: CheckName) -> None:
         """Note that checks ran."""
         self.ran.update(dict.fromkeys(names))
 

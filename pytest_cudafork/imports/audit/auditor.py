@@ -1,6 +1,6 @@
-"""Owns the imports of one package's modules: asking the template for them, and their records.
+"""Imports the modules of one package, through one fork server, and returns their records.
 
-It does not know which modules there are, nor what is done with the records.
+The server is started again when it is lost, and the module that ended it is found and named.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_cudafork.imports.audit import unbuilt, verdicts
+from pytest_cudafork.imports.audit import verdicts
 from pytest_cudafork.imports.audit.process import AuditProcess, FreshImport, WatchedProcess
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.process import exit_status
 
@@ -64,21 +64,21 @@ class Auditor:
             self._take()
         return self._records[module]
 
-    def fresh(self, module: str) -> ImportRecord:
+    def import_afresh(self, module: str) -> ImportRecord:
         """Import a module in an interpreter of its own, and return that record."""
         known = self._records.get(module)  # threads that did not end are not waited for once more
-        hopeless = [each.where for each in known.running] if known and known.so_far else []
+        endless = [each.where for each in known.running] if known and known.so_far else []
         try:
-            process = FreshImport(self._settings, module, hopeless)
+            process = FreshImport(self._settings, module, endless)
         except OSError as error:
             return self._unknown(module, f"{_NO_PROCESS}: {error}")
         with contextlib.closing(process):
-            answer = process.answer(self._settings.timeout)
+            answer = process.answer(self._settings.limit_of(module))
             if process.error:
                 return self._unknown(module, process.error)
             return self._judge(process, answer)
 
-    def spare(self, package: str) -> None:
+    def skip_below(self, package: str) -> None:
         """Import nothing below a package that takes too long: each import would run it again."""
         self._hanging.append(f"{package}.")
         left = [name for name in self._asked if name not in self._records]
@@ -92,8 +92,11 @@ class Auditor:
     def _infer(self, module: str) -> bool:
         package = next((name for name in self._hanging if module.startswith(name)), "")
         if package:
-            reason = f"its package {package[:-1]} took longer than {self._settings.timeout:g} s"
-            self._records[module] = self._unknown(module, reason, Verdict.TIMED_OUT)
+            package = package.removesuffix(".")
+            reason = (
+                f"its package {package} took longer than {self._settings.limit_of(package):g} s"
+            )
+            self._records[module] = self._unknown(module, reason, ImportVerdict.TIMED_OUT)
             self.inferred.add(module)
         return bool(package)
 
@@ -124,12 +127,12 @@ class Auditor:
         process = self._process
         if process is None:
             return
-        message = process.read(self._settings.timeout + _SILENCE_SECONDS)
+        message = process.read(self._settings.longest_limit + _SILENCE_SECONDS)
         if message is None:
             self._replace(process)
         elif "lost" in message:
             if process.started:
-                self._blame(list(process.started), exit_status.describe(message["status"]))
+                self._attribute_loss(list(process.started), exit_status.describe(message["status"]))
                 process.started.clear()
             process.say({"import": self._next()})
         elif "module" in message:
@@ -149,22 +152,22 @@ class Auditor:
         if process.error:
             self._give_up(process.error)
         elif process.started:
-            self._blame(list(process.started), how)
+            self._attribute_loss(list(process.started), how)
         else:
             self._faults += 1
             self._preloads.clear()  # one of them, maybe
         if self._losses > _MOST_LOSSES or self._faults >= _MOST_FAULTS:
             self._give_up(f"the audit's process {how}")
 
-    def _blame(self, running: list[str], how: str) -> None:
-        """Blame the loss of a template on what was imported; if that was more, ask them again."""
+    def _attribute_loss(self, running: list[str], how: str) -> None:
+        """Put the loss down to the import that ran; if there were more, ask for each again."""
         self._losses += 1
         if len(running) > 1:
             self._suspects = running
             return
         (module,) = running
         reason = f"it ended the process that had started it, which {how.partition(';')[0]}"
-        self._records[module] = self._unknown(module, reason, Verdict.CRASHED)
+        self._records[module] = self._unknown(module, reason, ImportVerdict.CRASHED)
         self._suspects = [name for name in self._suspects if name != module]
 
     def _give_up(self, reason: str) -> None:
@@ -174,24 +177,17 @@ class Auditor:
 
     def _judge(self, process: WatchedProcess, answer: dict[str, Any]) -> ImportRecord:
         touches = process.touches_of(int(answer["pid"]))
-        answer = {"timeout": self._settings.timeout, **answer}
-        return verdicts.judge(
-            self._package,
-            self._settings.without,
-            answer,
-            touches,
-            [unbuilt.explained(limit) for limit in process.limits],
-        )
+        return verdicts.judge(self._package, self._settings, answer, touches, process.limits)
 
     def _unknown(
-        self, module: str, reason: str, verdict: Verdict = Verdict.NOT_OBSERVABLE
+        self, module: str, reason: str, verdict: ImportVerdict = ImportVerdict.NOT_OBSERVABLE
     ) -> ImportRecord:
         return ImportRecord(
             module=module,
             package=self._package,
             verdict=verdict,
             without=self._settings.without,
-            reason=" ".join(unbuilt.explained(reason).split()),
+            reason=" ".join(verdicts.explained(reason).split()),
         )
 
 
@@ -201,4 +197,4 @@ def why_not(settings: AuditSettings) -> str:
         while process.error == "" and process.pid == 0:
             if process.read(_SILENCE_SECONDS) is None:
                 return f"the audit's process {process.how_it_ended()}"
-        return unbuilt.explained(process.error)
+        return verdicts.explained(process.error)

@@ -1,7 +1,4 @@
-"""Owns the baseline: a file that accepts the modules which initialize CUDA today.
-
-It does not know how modules are found or imported, nor what is said of those it does not accept.
-"""
+"""The baseline: a TOML file that accepts the modules which initialize CUDA today."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from typing import Any
 
 import tomli_w
 
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.observe.story.words import short_path
 
 if sys.version_info >= (3, 11):
@@ -131,7 +128,7 @@ class Baseline:
         clean = {
             (each.module, each.without)
             for each in records
-            if each.verdict is Verdict.CLEAN and not each.so_far
+            if each.verdict is ImportVerdict.CLEAN and not each.so_far
         }
         exists = {package: frozenset(modules) for package, modules in (found or {}).items()}
         return [
@@ -221,8 +218,8 @@ def _parse(data: bytes, path: str) -> list[Entry]:
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        told = _AT_LINE.search(str(error))
-        line = int(told[1]) if told else text.count("\n") + 1
+        found = _AT_LINE.search(str(error))
+        line = int(found[1]) if found else text.count("\n") + 1
         raise BaselineError(f"{path}:{line}: is not TOML: {error}.") from error
     entries: list[Entry] = []
     for name, table in tables.items():

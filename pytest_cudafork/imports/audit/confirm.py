@@ -1,7 +1,8 @@
-"""Owns which verdicts a fresh interpreter must confirm before they are reported, and who wins.
+"""Which verdicts a fresh interpreter must confirm before they are reported, and which one counts.
 
-It does not know how a module is imported, afresh or not. The records of one package, with one
-library hidden or none, are settled by one ``Confirmer``.
+A module that was imported in a process forked from a template may have found things that other
+modules left there. The records of one package, with one library hidden or none, are checked by one
+``Confirmer``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pytest_cudafork.imports.audit.verdicts import OVER_MEMORY
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 
 SAMPLE = 3
 """How many clean verdicts are confirmed."""
@@ -23,7 +24,7 @@ MOST_ERRORS = 3
 """For how many kinds of errors it is confirmed that a module cannot be imported."""
 
 
-class Settled(NamedTuple):
+class CheckedRecord(NamedTuple):
     """A record that may be reported.
 
     Attributes:
@@ -37,7 +38,7 @@ class Settled(NamedTuple):
 
 
 class Confirmer:
-    """Settles records in any order.
+    """Checks records in any order.
 
     A line that touches is confirmed by the first module that names it. If that fails, the line is
     distrusted: every other module that names it is imported afresh. Of the clean verdicts a sample
@@ -59,22 +60,22 @@ class Confirmer:
         """Whether a fresh interpreter is to be asked about a record."""
         if record.verdict.touched:
             return record.where not in self._known or record.where in self._distrusted
-        if record.verdict in (Verdict.CRASHED, Verdict.TIMED_OUT):
+        if record.verdict in (ImportVerdict.CRASHED, ImportVerdict.TIMED_OUT):
             # Afresh, a module also holds what it shares with others otherwise.
             return self._crashes < MOST_CRASHES and record.reason != OVER_MEMORY
-        if record.verdict is Verdict.NOT_IMPORTABLE:
+        if record.verdict is ImportVerdict.NOT_IMPORTABLE:
             error = _error(record)
             if error not in self._known and self._errors < MOST_ERRORS:
                 return True
             return error in self._distrusted
-        return record.verdict is Verdict.CLEAN and self._is_in_sample(record.module)
+        return record.verdict is ImportVerdict.CLEAN and self._is_in_sample(record.module)
 
     def _is_in_sample(self, module: str) -> bool:
         """Whether it is one of the first that are left, of as many as are still to be drawn."""
         left = (name for name in self._ranks if name not in self._passed)
         return module in itertools.islice(left, max(0, self._sample))
 
-    def settle(self, record: ImportRecord, fresh: Callable[[str], ImportRecord]) -> Settled:
+    def check(self, record: ImportRecord, fresh: Callable[[str], ImportRecord]) -> CheckedRecord:
         """Return what may be reported of a module.
 
         Args:
@@ -85,22 +86,27 @@ class Confirmer:
         wanted = self.wants(record)
         self._passed.add(record.module)
         if not wanted:
-            return Settled(record)
+            return CheckedRecord(record)
         answer = fresh(record.module)
-        if answer.verdict is Verdict.TIMED_OUT and record.verdict is not Verdict.TIMED_OUT:
+        if (
+            answer.verdict is ImportVerdict.TIMED_OUT
+            and record.verdict is not ImportVerdict.TIMED_OUT
+        ):
             self._take_note(record, agreed=True)
-            return Settled(record)  # afresh it imports more: that it takes longer says nothing
+            return CheckedRecord(
+                record
+            )  # afresh it imports more: that it takes longer says nothing
         agreed = agree(record, answer)
         self._take_note(record, agreed=agreed)
         if agreed:
-            return Settled(dataclasses.replace(record, confirmed=True))
-        return Settled(dataclasses.replace(answer, confirmed=False), said(record))
+            return CheckedRecord(dataclasses.replace(record, confirmed=True))
+        return CheckedRecord(dataclasses.replace(answer, confirmed=False), said(record))
 
     def _take_note(self, record: ImportRecord, *, agreed: bool) -> None:
         """Remember what was asked, and what cannot be trusted."""
-        if record.verdict is Verdict.CLEAN:
+        if record.verdict is ImportVerdict.CLEAN:
             self._sample += -1 if agreed else SAMPLE
-        elif record.verdict in (Verdict.CRASHED, Verdict.TIMED_OUT):
+        elif record.verdict in (ImportVerdict.CRASHED, ImportVerdict.TIMED_OUT):
             self._crashes += 1
         else:
             key = record.where if record.verdict.touched else _error(record)

@@ -1,6 +1,4 @@
-"""Owns the question which modules a package has, answered without importing any of it.
-
-It does not know what the modules are imported for, nor whether their import would succeed.
+"""Which modules a package has, found without importing any of it.
 
 Names come from listing folders and zip files; whether a name is a module, and which of several
 files wins, is asked of the finders that an import would ask. What a package adds to its own
@@ -10,8 +8,10 @@ files wins, is asked of the finders that an import would ask. What a package add
 from __future__ import annotations
 
 import contextlib
+import difflib
 import fnmatch
 import importlib
+import importlib.metadata
 import keyword
 import os
 import pkgutil
@@ -20,7 +20,6 @@ import struct
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from importlib.machinery import (
     EXTENSION_SUFFIXES,
     BuiltinImporter,
@@ -33,31 +32,16 @@ from itertools import accumulate
 from typing import Any
 from zipimport import zipimporter
 
-from pytest_cudafork.imports.audit.suggestions import installed_as, meant
+from pytest_cudafork.imports.values.targets import FoundModule
 
 _LEFT_OUT = frozenset({"__init__", "__main__", "__pycache__"})
 _BRACKETS = re.compile(r"\[!?[\w\-]+\]")
 _PATTERN = re.compile(r"[\w.*?]+")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _DYNAMIC_SYMBOLS = 11
-
-
-@dataclass(frozen=True)
-class FoundModule:
-    """One module that can be asked for by name.
-
-    Attributes:
-        name: Its full name.
-        path: Its file; "" for a namespace package, and for what is built into the interpreter.
-        is_package: Whether it can have modules below it.
-        is_extension: Whether it is compiled.
-
-    """
-
-    name: str
-    path: str
-    is_package: bool
-    is_extension: bool
+_CLOSE = 0.8
+"""How alike two names must be; at 0.6, difflib's own, 'nope' would mean 'opcode'."""
+_MOST_CLOSE = 3
 
 
 class UnknownPackage(ValueError):
@@ -304,7 +288,7 @@ def _check_name(package: str) -> None:
     if not all(map(_is_name, package.split("."))):
         raise ValueError(
             f"{package!r} is no module name; give the name that is imported, such as 'vllm' or "
-            f"'vllm.attention'.{installed_as(package)}"
+            f"'vllm.attention'.{_installed_as(package)}"
         )
     if package.rpartition(".")[2] in _LEFT_OUT:
         raise ValueError(f"{package!r} is left out: name the package or module that it belongs to.")
@@ -327,7 +311,7 @@ def _unknown(package: str, search: _Search) -> UnknownPackage:
         names |= set(sys.builtin_module_names) if search.asks_finders else set()
         count = len(search.path())
         where = f"on the module search path ({count} {'entry' if count == 1 else 'entries'})"
-        hints = f"{meant(short, names)}{installed_as(package)}"
+        hints = f"{_did_you_mean(short, names)}{_installed_as(package)}"
         return UnknownPackage(f"There is no module {package!r} {where}.{hints}", is_top=True)
     above = search.root(parent)
     if above is None:
@@ -339,5 +323,35 @@ def _unknown(package: str, search: _Search) -> UnknownPackage:
         )
     return UnknownPackage(
         f"The package {parent!r} ({', '.join(folders)}) has no module {short!r}."
-        f"{meant(short, search.names_in(folders), parent)}"
+        f"{_did_you_mean(short, search.names_in(folders), parent)}"
     )
+
+
+def _did_you_mean(short: str, names: Iterable[str], parent: str = "") -> str:
+    """Ask whether one of the names that are there was meant; "" if none is close.
+
+    Args:
+        short: The last part of the name that is not there.
+        names: What is there in its place.
+        parent: The package in which all this is, or "".
+
+    """
+    close = difflib.get_close_matches(short, sorted(names), n=_MOST_CLOSE, cutoff=_CLOSE)
+    shown = [repr(".".join(filter(None, (parent, name)))) for name in close]
+    return f" Did you mean {' or '.join(shown)}?" if shown else ""
+
+
+def _installed_as(name: str) -> str:
+    """Tell what is imported if the name is that of a distribution."""
+
+    def normalized(distribution: str) -> str:
+        return re.sub(r"[-_.]+", "-", distribution).lower()
+
+    modules = sorted(
+        module
+        for module, distributions in importlib.metadata.packages_distributions().items()
+        if module.isidentifier() and normalized(name) in map(normalized, distributions)
+    )
+    if not modules:
+        return " What is imported may be called otherwise than what is installed (PyYAML: 'yaml')."
+    return f" The distribution {name!r} is imported as {' or '.join(map(repr, modules))}."

@@ -1,6 +1,6 @@
-"""Owns what an audit is made of: its modules, the driver they find, and how many run at once.
+"""What the options amount to: the modules to import, the driver they find, how many run at once.
 
-It does not know whether pytest, a shell or a program asks.
+Pytest, the command line and ``audit()`` all prepare an audit here.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from pytest_cudafork.check.session import has_real_driver, resolve_device
-from pytest_cudafork.imports.audit.discover import FoundModule, UnknownPackage, find_modules
+from pytest_cudafork.check.session import resolve_device
+from pytest_cudafork.imports.audit.discover import UnknownPackage, find_modules
 from pytest_cudafork.imports.values.settings import DEFAULT_FACE, AuditSettings
+from pytest_cudafork.imports.values.targets import FoundModule
 from pytest_cudafork.process import launch
-from pytest_cudafork.settings.import_options import ImportSettings
-from pytest_cudafork.settings.options import Device, DeviceKind
+from pytest_cudafork.settings.devices import Device, DeviceKind, has_real_driver
+from pytest_cudafork.settings.import_settings import ImportSettings
 
 
 def find_all(packages: Sequence[str], exclude: Sequence[str]) -> dict[str, list[FoundModule]]:
@@ -54,7 +55,7 @@ def _find(package: str, exclude: Sequence[str]) -> list[FoundModule]:
 
 
 def settings_of(imports: ImportSettings, device: Device) -> AuditSettings:
-    """Return what the audit's processes are told.
+    """Return the settings of the audit's processes.
 
     Without a real driver, "auto" is a phantom with a GPU: code behind ``if is_cuda`` runs, too.
 

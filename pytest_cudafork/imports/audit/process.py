@@ -17,8 +17,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pytest_cudafork.compat import standard_library
+from pytest_cudafork.imports.values import import_result
 from pytest_cudafork.imports.values.settings import AuditSettings
-from pytest_cudafork.imports.worker import importer, supervisor
+from pytest_cudafork.imports.worker import supervisor
 from pytest_cudafork.observe.base.ledger import Ledger, LedgerReader
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.process import exit_status, hang_stacks, ignored_signals, launch, leftovers
@@ -27,6 +28,7 @@ from pytest_cudafork.process.protocol import frames, messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import Limits, ServerSettings
 from pytest_cudafork.process.shared_mailbox import SharedMailbox, mailbox_file, read_mailbox
 from pytest_cudafork.process.unattended_jobs import forget_start, last_text
+from pytest_cudafork.settings import environment
 
 _BEGIN_SECONDS = 60.0
 _END_SECONDS = 10.0
@@ -88,7 +90,7 @@ class AuditProcess(WatchedProcess):
                     prepare=_PREPARATION,
                     data={"settings": settings.to_plain(), "ledger": self._ledger},
                     ignore_signals=True,
-                    limits=Limits(settings.jobs, settings.timeout, settings.memory),
+                    limits=Limits(settings.jobs, settings.longest_limit, settings.memory),
                     argv=("pytest-cudafork-imports",),
                 ),
                 env=unwatched(os.environ),
@@ -135,7 +137,7 @@ class AuditProcess(WatchedProcess):
                 return {"lost": message.names, "status": message.exitcode}
             case server_messages.JobEnded():
                 self.started.pop(message.name, None)
-                told = importer.decode(read_mailbox(fds[0]))
+                told = import_result.decode(read_mailbox(fds[0]))
                 return {
                     "module": message.name,
                     "pid": message.pid,
@@ -168,16 +170,16 @@ class AuditProcess(WatchedProcess):
 class FreshImport(WatchedProcess):
     """The import of one module in a fresh interpreter, which ``supervisor.py`` starts."""
 
-    def __init__(self, settings: AuditSettings, module: str, hopeless: Iterable[str] = ()) -> None:
+    def __init__(self, settings: AuditSettings, module: str, endless: Iterable[str] = ()) -> None:
         super().__init__()
         self._module = module
         try:
-            self._begin(settings, list(hopeless))
+            self._begin(settings, list(endless))
         except BaseException:
             self._things.close()
             raise
 
-    def _begin(self, settings: AuditSettings, hopeless: list[str]) -> None:
+    def _begin(self, settings: AuditSettings, endless: list[str]) -> None:
         self._log = self._keep(os.memfd_create("pytest-cudafork-log", os.MFD_CLOEXEC))
         self._stacks = self._keep(os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC))
         self._mailbox = self._keep(mailbox_file())
@@ -191,7 +193,7 @@ class FreshImport(WatchedProcess):
             "settings": settings.to_plain(),
             "ledger": self._ledger,
             "module": self._module,
-            "hopeless": hopeless,
+            "endless": endless,
         }
         try:
             with theirs, launch.request_file(request) as request_fd:
@@ -235,7 +237,7 @@ class FreshImport(WatchedProcess):
         if timed_out and self.pid and hang_stacks.ask(self.pid):
             self._ended(time.monotonic() + _END_SECONDS)
         with contextlib.closing(SharedMailbox(self._mailbox)) as mailbox:
-            told = importer.decode(mailbox.read())
+            told = import_result.decode(mailbox.read())
         return {
             "module": self._module,
             "pid": self.pid,
@@ -289,7 +291,7 @@ class FreshImport(WatchedProcess):
 
 def unwatched(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without what a watched session hands on: the audit has its own."""
-    env = {key: value for key, value in environ.items() if not key.startswith("_CUDAFORK_")}
+    env = {key: value for key, value in environ.items() if not key.startswith(environment.PREFIX)}
     for name in _PATHS:
         folders = env.get(name, "").split(os.pathsep)
         kept = [folder for folder in folders if not folder.startswith(_OWN_FOLDER)]

@@ -1,83 +1,92 @@
-"""Owns the verdict on one module: what was told, what was seen, how the process ended. Pure.
-
-It does not know how the module was imported.
-"""
+"""The verdict on one module, from what its process reported, what was seen, and how it ended."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
-from pytest_cudafork.imports.worker.importer import Told
+import pytest_cudafork
+from pytest_cudafork.imports.values.import_result import ImportResult
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
+from pytest_cudafork.imports.values.settings import AuditSettings
+from pytest_cudafork.observe.driver import native_libs
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.process import exit_status
 
-_ENDED = (Verdict.TIMED_OUT, Verdict.CRASHED, Verdict.TOUCHES_THEN_CRASHES)
+_ENDED = (ImportVerdict.TIMED_OUT, ImportVerdict.CRASHED, ImportVerdict.TOUCHES_THEN_CRASHES)
 OVER_MEMORY = "its import was ended: it held more memory than it may"
+_NOT_BUILT = " was not built."
 
 
 def judge(
     package: str,
-    without: str,
+    settings: AuditSettings,
     answer: dict[str, Any],
     touches: Sequence[Touch],
-    limits: Sequence[str] = (),
+    limits: Iterable[str] = (),
 ) -> ImportRecord:
     """Return the record of one module.
 
     Args:
         package: What was asked for.
-        without: The library that was hidden, or "".
-        answer: What ``Job.finish`` returned.
+        settings: With which it was imported.
+        answer: What is known of its process: ``Job.finish`` or ``AuditProcess.answer_of``.
         touches: Those of the process, in order.
         limits: What could not have been seen in it, in words.
 
     """
-    told = None if answer["told"] is None else Told(**answer["told"])
-    verdict, reason = _verdict(answer, told, bool(touches), limits)
+    plain = answer["told"]
+    result = None if plain is None else ImportResult(**plain)
+    verdict, reason = _verdict(settings, answer, result, bool(touches), limits)
     output = answer["output"]
     if verdict in _ENDED and answer["stacks"]:
         output = f"{output}\n{answer['stacks']}".strip()
-    elif told is not None and told.traceback:
-        output = f"{output}\n{told.traceback}".strip()
+    elif result is not None and result.traceback:
+        output = f"{output}\n{result.traceback}".strip()
     return ImportRecord(
         module=answer["module"],
         package=package,
         verdict=verdict,
-        without=without,
+        without=settings.without,
         touches=_first_of_each_library(touches),
         reason=reason,
         output=output,
-        seconds=0.0 if told is None else told.seconds,
-        loaded=() if told is None else tuple(told.loaded),
-        running=() if told is None else told.left_running,
+        seconds=0.0 if result is None else result.seconds,
+        loaded=() if result is None else tuple(result.loaded),
+        running=() if result is None else result.left_running,
     )
 
 
 def _verdict(
-    answer: dict[str, Any], told: Told | None, touched: bool, limits: Sequence[str]
-) -> tuple[Verdict, str]:
+    settings: AuditSettings,
+    answer: dict[str, Any],
+    result: ImportResult | None,
+    touched: bool,
+    limits: Iterable[str],
+) -> tuple[ImportVerdict, str]:
     if answer["timed_out"]:
-        return Verdict.TIMED_OUT, f"its import took longer than {answer['timeout']:g} s"
+        limit = settings.limit_of(answer["module"])
+        return ImportVerdict.TIMED_OUT, f"its import took longer than {limit:g} s"
     if answer["over_memory"]:
-        return Verdict.CRASHED, OVER_MEMORY
-    if told is None or answer["status"] != 0:
-        verdict = Verdict.TOUCHES_THEN_CRASHES if touched else Verdict.CRASHED
+        return ImportVerdict.CRASHED, OVER_MEMORY
+    if result is None or answer["status"] != 0:
+        verdict = ImportVerdict.TOUCHES_THEN_CRASHES if touched else ImportVerdict.CRASHED
         return verdict, f"the process {exit_status.describe(answer['status'])} during the import"
-    touched = touched or told.state == "initialized"
-    if told.kind != "imported":
+    touched = touched or result.state == "initialized"
+    if result.kind != "imported":
         if touched:
-            return Verdict.TOUCHES_THEN_FAILS, told.reason
-        return Verdict.NOT_IMPORTABLE, told.reason
+            return ImportVerdict.TOUCHES_THEN_FAILS, result.reason
+        return ImportVerdict.NOT_IMPORTABLE, result.reason
     if touched:
-        return Verdict.TOUCHES, ""
-    if told.state == "not observable":
-        return Verdict.NOT_OBSERVABLE, told.why
-    if limits:
-        return Verdict.NOT_OBSERVABLE, f"not seen: {'; '.join(limits)}"
-    return Verdict.CLEAN, ""
+        return ImportVerdict.TOUCHES, ""
+    if result.state == "not observable":
+        return ImportVerdict.NOT_OBSERVABLE, result.why
+    unseen = "; ".join(map(explained, limits))
+    if unseen:
+        return ImportVerdict.NOT_OBSERVABLE, f"not seen: {unseen}"
+    return ImportVerdict.CLEAN, ""
 
 
 def _first_of_each_library(touches: Sequence[Touch]) -> tuple[Touch, ...]:
@@ -94,3 +103,34 @@ def _without_start(touch: Touch) -> Touch:
     if touch.frames and touch.frames[-1].filename == "<string>":
         return dataclasses.replace(touch, frames=touch.frames[:-1])
     return touch
+
+
+def explained(reason: str) -> str:
+    """Return the reason why nothing could be seen, with what helps in a checkout.
+
+    In a checkout the native libraries are built in place. To install the package from an index
+    again, as the reason says, would leave the checkout as it is.
+
+    Args:
+        reason: What a process of the audit has said.
+
+    """
+    missing, words, _ = native_libs.why_not().partition(_NOT_BUILT)
+    folder = _checkout() if words and f"{missing}{words}" in reason else None
+    if folder is None:
+        return reason
+    start = reason.partition(missing)[0]
+    return (
+        f"{start}{missing}{words} This is a checkout: with a C compiler, run `python setup.py "
+        f"build_native --inplace` in {folder}"
+    )
+
+
+def _checkout() -> Path | None:
+    """Return the folder of the checkout in which this package lies; None if it was installed."""
+    folder = Path(pytest_cudafork.__file__).resolve().parent.parent
+    try:
+        text = (folder / "setup.py").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return folder if "build_native" in text else None

@@ -1,6 +1,7 @@
-"""Owns which importer to change: each culprit line's chain, and the import to make lazy. Pure.
+"""Which imports to make lazy, so that fewer modules reach a line that initializes CUDA.
 
-It does not know how a module was imported, nor where the words are printed.
+For each culprit line: the shortest chain of imports that leads to it, the one import that frees
+most modules, a few that free more together, and the words for all that.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class Advice:
-    """What to do about one culprit line.
+class CulpritCuts:
+    """One culprit line, how it is reached, and the imports to cut.
 
     Attributes:
         where: The line, as records are grouped by it.
@@ -61,8 +62,8 @@ class Advice:
         return self.culprit.scope.value if self.culprit else ""
 
 
-def advise_all(graph: ImportGraph, records: Iterable[ImportRecord]) -> list[Advice]:
-    """Return the advice on each culprit line, the line that most modules reach first.
+def find_cuts(graph: ImportGraph, records: Iterable[ImportRecord]) -> list[CulpritCuts]:
+    """Return what to cut for each culprit line, the line that most modules reach first.
 
     Args:
         graph: The package's imports.
@@ -74,29 +75,29 @@ def advise_all(graph: ImportGraph, records: Iterable[ImportRecord]) -> list[Advi
         if record.verdict.touched:
             groups[record.where].append(record)
     order = sorted(groups, key=lambda where: (-len(groups[where]), where))
-    adviser = _Adviser(graph)
-    return [adviser.advise(where, groups[where]) for where in order]
+    finder = _CutFinder(graph)
+    return [finder.find(where, groups[where]) for where in order]
 
 
-class _Adviser:
+class _CutFinder:
     """Answers for one graph."""
 
     def __init__(self, graph: ImportGraph) -> None:
         self._graph = graph
         self._links = graph.links
 
-    def advise(self, where: str, records: Sequence[ImportRecord]) -> Advice:
+    def find(self, where: str, records: Sequence[ImportRecord]) -> CulpritCuts:
         culprit = records[0].culprit
         modules = tuple(sorted({record.module for record in records}))
         sinks = self._sinks(records)
         if not sinks:
-            return Advice(where, culprit, modules)
+            return CulpritCuts(where, culprit, modules)
         links = self._relevant(modules, sinks)
         entry, path = _entry(links, records, modules, sinks)
         chain = tuple(self._graph.edges[pair] for pair in itertools.pairwise(path))
         lazy = self._best_edge(links, modules, sinks, _depths(links, records, modules))
         together = self._best_cut(links, modules, sinks, entry, lazy)
-        return Advice(where, culprit, modules, sinks, entry, chain, lazy, together)
+        return CulpritCuts(where, culprit, modules, sinks, entry, chain, lazy, together)
 
     def _sinks(self, records: Sequence[ImportRecord]) -> tuple[str, ...]:
         """Return where the package's own code ends on the way to the culprit."""
@@ -115,11 +116,11 @@ class _Adviser:
 
     def _relevant(self, modules: Sequence[str], sinks: Collection[str]) -> dict[str, list[str]]:
         """Leave of the graph what is on a way from a module to a sink."""
-        near = reach.distances(reach.turned(self._links), sinks)
-        met = reach.distances(self._links, modules)
+        near = reach.distances(reach.reversed_links(self._links), sinks)
+        reached = reach.distances(self._links, modules)
         return {
             node: [end for end in self._links[node] if end in near]
-            for node in met
+            for node in reached
             if near.get(node) and node in self._links
         }
 
@@ -156,8 +157,8 @@ class _Adviser:
             node: [end for end in ends if not self._graph.can_be_lazy(node, end)]
             for node, ends in links.items()
         }
-        stuck = reach.distances(reach.turned(fixed), sinks)
-        near = reach.distances(reach.turned(links), sinks)
+        stuck = reach.distances(reach.reversed_links(fixed), sinks)
+        near = reach.distances(reach.reversed_links(links), sinks)
         free = sorted(node for node in counted if node in near and node not in stuck)
         heads = reach.heads(links, sinks, counted)[:_MOST_HEADS]
         tries = [free, *([node] for node in dict.fromkeys([entry, *heads]) if node not in stuck)]
@@ -168,7 +169,7 @@ class _Adviser:
             if not pairs or frozenset(pairs) in tried:
                 continue
             tried.add(frozenset(pairs))
-            left = reach.distances(reach.turned(links), sinks, {(b, a) for a, b in pairs})
+            left = reach.distances(reach.reversed_links(links), sinks, {(b, a) for a, b in pairs})
             frees = sum(node in near and node not in left for node in counted)
             if frees and (best is None or _gain(frees, len(pairs)) > _gain_of(best)):
                 best = Cut(tuple(self._graph.edges[pair] for pair in sorted(pairs)), frees)
@@ -210,39 +211,39 @@ def _depths(
     return reach.distances(links, _starts(records, modules))
 
 
-def advice_lines(advice: Advice, base: str | None = None) -> list[str]:
-    """Return the advice in words.
+def cut_lines(cuts: CulpritCuts, base: str | None = None) -> list[str]:
+    """Return in words what to cut.
 
     Args:
-        advice: What was found.
+        cuts: What was found.
         base: The directory to which paths are shown relative; the current one if None.
 
     Returns:
         A headline, and lines indented by two spaces: the chain, then what to do.
 
     """
-    count = len(advice.modules)
-    line = f"{_shown(advice, base)}: {count} {'module' if count == 1 else 'modules'}"
-    return [line, *(f"  {text}" for text in [*chain_lines(advice, base), *to_do(advice, base)])]
+    count = len(cuts.modules)
+    line = f"{_shown(cuts, base)}: {count} {'module' if count == 1 else 'modules'}"
+    return [line, *(f"  {text}" for text in [*chain_lines(cuts, base), *to_do(cuts, base)])]
 
 
-def _shown(advice: Advice, base: str | None) -> str:
-    culprit = advice.culprit
+def _shown(cuts: CulpritCuts, base: str | None) -> str:
+    culprit = cuts.culprit
     if culprit is None:
-        return advice.where or "no line is known"
-    return f"{short_path(culprit.filename, base)}:{culprit.lineno} ({advice.scope})"
+        return cuts.where or "no line is known"
+    return f"{short_path(culprit.filename, base)}:{culprit.lineno} ({cuts.scope})"
 
 
-def chain_lines(advice: Advice, base: str | None = None) -> list[str]:
+def chain_lines(cuts: CulpritCuts, base: str | None = None) -> list[str]:
     """Return one line for each step of the shortest chain, the culprit line last."""
     lines = []
-    for edge in advice.chain:
+    for edge in cuts.chain:
         if edge.kind is EdgeKind.PARENT:
             lines.append(f"{edge.importer} runs its parent {edge.imported}")
         else:
             lines.append(f"{place_of(edge, base)}  {edge.importer} imports {edge.imported}")
-    if lines and advice.culprit is not None:
-        lines.append(f"{short_path(advice.culprit.filename, base)}:{advice.culprit.lineno}")
+    if lines and cuts.culprit is not None:
+        lines.append(f"{short_path(cuts.culprit.filename, base)}:{cuts.culprit.lineno}")
     return lines
 
 
@@ -256,15 +257,15 @@ CHANGE_IT_TOO = "change the line itself"
 CHANGE_IT = f"{CHANGE_IT_TOO}: no import that can be made lazy frees a module"
 
 
-def to_do(advice: Advice, base: str | None = None) -> list[str]:
+def to_do(cuts: CulpritCuts, base: str | None = None) -> list[str]:
     """Return what to change: one import, or a few; or the culprit line itself."""
     lines = []
-    if advice.lazy is not None:
-        lines.append(_make_lazy(advice.lazy, len(advice.modules), base))
-    if advice.together is not None:
+    if cuts.lazy is not None:
+        lines.append(_make_lazy(cuts.lazy, len(cuts.modules), base))
+    if cuts.together is not None:
         first = "or " if lines else ""
-        lines.append(first + _make_lazy(advice.together, len(advice.modules), base))
-    if advice.culprit is None:
+        lines.append(first + _make_lazy(cuts.together, len(cuts.modules), base))
+    if cuts.culprit is None:
         return ["no Python was running, so nothing can be said of who imports it"]
     return lines or [CHANGE_IT]
 

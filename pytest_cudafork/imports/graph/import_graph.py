@@ -1,36 +1,23 @@
-"""Owns the graph of a package: which module imports which other, and at which line.
+"""The graph of a package: which module imports which other, and at which line.
 
 The edges come from the sources, without importing anything, and from the stacks of the touches;
-what an import is known not to have loaded is left out. It does not know what the graph is for.
+what an import is known not to have loaded is left out.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
 from pytest_cudafork.imports.graph.static_imports import Unreadable, WrittenImport, imports_of
 from pytest_cudafork.imports.graph.trails import Body, Namer
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
+from pytest_cudafork.imports.values.targets import FoundModule
 
 _SOURCES = (".py", ".pyw")
-
-
-class FoundModule(Protocol):
-    """A module of the package, and its file."""
-
-    @property
-    def name(self) -> str:
-        """Its full name."""
-
-    @property
-    def path(self) -> str:
-        """Its file; "" for a namespace package."""
 
 
 class EdgeKind(Enum):
@@ -117,9 +104,10 @@ def build_graph(
         records: What their imports did; without them, all that is written counts.
 
     """
-    files = {module.name: module.path for module in modules}
+    listed = list(modules)
+    files = {module.name: module.path for module in listed}
     known = tuple(records)
-    written, unread = _read_all(files)
+    written, unread = _read_all(listed)
     loaded = frozenset(name for record in known for name in record.loaded)
     edges = _written_edges(files, written, loaded)
     namer = Namer(files, loaded)
@@ -128,11 +116,11 @@ def build_graph(
         (record.module, tuple(namer.trail(touch))) for record in known for touch in record.touches
     ]
     proven, missing = _compare(seen, edges, files)
-    happened = _Happened(by_name, loaded)
+    evidence = _ImportEvidence(by_name, loaded)
     kept = {
         pair: edge
         for pair, edge in edges.items()
-        if pair in proven or edge.kind is EdgeKind.PARENT or happened.may_have(*pair)
+        if pair in proven or edge.kind is EdgeKind.PARENT or evidence.allows(*pair)
     }
     trails: dict[str, tuple[Body, ...]] = {}
     for module, trail in seen:
@@ -141,24 +129,20 @@ def build_graph(
 
 
 def _read_all(
-    files: Mapping[str, str],
+    modules: Iterable[FoundModule],
 ) -> tuple[dict[str, list[WrittenImport]], tuple[str, ...]]:
     written: dict[str, list[WrittenImport]] = {}
     unread = []
-    for name, path in files.items():
-        if not path.endswith(_SOURCES):
+    for module in modules:
+        if not module.path.endswith(_SOURCES):
             continue  # an extension module, or a namespace
         try:
-            with open(path, "rb") as file:
+            with open(module.path, "rb") as file:
                 source = file.read()
-            written[name] = imports_of(source, name, _is_package(path))
+            written[module.name] = imports_of(source, module)
         except (OSError, ValueError, Unreadable):
-            unread.append(name)
+            unread.append(module.name)
     return written, tuple(unread)
-
-
-def _is_package(path: str) -> bool:
-    return os.path.basename(path).startswith("__init__.")
 
 
 def _written_edges(
@@ -204,7 +188,7 @@ def _with_parents(
     return result
 
 
-class _Happened:
+class _ImportEvidence:
     """What the records say of whether a written import really took place."""
 
     def __init__(self, records: Mapping[str, ImportRecord], loaded: frozenset[str]) -> None:
@@ -213,10 +197,10 @@ class _Happened:
         self._loaded = {
             name: frozenset(record.loaded)
             for name, record in records.items()
-            if record.verdict in (Verdict.CLEAN, Verdict.TOUCHES) and record.loaded
+            if record.verdict in (ImportVerdict.CLEAN, ImportVerdict.TOUCHES) and record.loaded
         }
 
-    def may_have(self, importer: str, imported: str) -> bool:
+    def allows(self, importer: str, imported: str) -> bool:
         """Whether no record speaks against it.
 
         A module may be missing from what an import loaded because it was there before. That is
@@ -227,14 +211,14 @@ class _Happened:
         if loaded is None:
             return True
         of_imported = self._records.get(imported)
-        if self._records[importer].verdict is Verdict.CLEAN and (
+        if self._records[importer].verdict is ImportVerdict.CLEAN and (
             of_imported is not None and of_imported.verdict.touched
         ):
             return False
         if imported in loaded:
             return True
         if of_imported is not None:
-            return of_imported.verdict is Verdict.CLEAN
+            return of_imported.verdict is ImportVerdict.CLEAN
         return imported not in self._anywhere
 
 

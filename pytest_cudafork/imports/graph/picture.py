@@ -1,7 +1,7 @@
-"""Owns the picture of a package's imports: one HTML file that draws itself, or a text for dot.
+"""The picture of a package's imports: one HTML file that draws itself, or a text for dot.
 
-It does not know how the advice was found. All names, paths and messages are other people's: they
-go into the page as JSON only, and the page shows them as text.
+All names, paths and messages are other people's: they go into the page as JSON only, and the page
+shows them as text.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from importlib import resources
 from typing import Any
 
 from pytest_cudafork.imports.graph import reach
-from pytest_cudafork.imports.graph.cuts import Advice, advice_lines, place_of, to_do
+from pytest_cudafork.imports.graph.cuts import CulpritCuts, cut_lines, place_of, to_do
 from pytest_cudafork.imports.graph.import_graph import Edge, EdgeKind, ImportGraph
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.observe.story.words import short_path
 
 _SLOT = re.compile(r"@@([A-Z]+)@@")
@@ -30,7 +30,7 @@ def write_html(
     path: str | os.PathLike[str],
     graph: ImportGraph,
     records: Iterable[ImportRecord],
-    advice: Sequence[Advice],
+    culprits: Sequence[CulpritCuts],
     base: str | None = None,
 ) -> None:
     """Write the picture as one HTML file that needs no network.
@@ -39,14 +39,14 @@ def write_html(
         path: The file to write.
         graph: The package's imports.
         records: What the imports of its modules did.
-        advice: What to do about each culprit line.
+        culprits: The culprit lines, and what to do about each.
         base: The directory to which paths are shown relative; the current one if None.
 
     Raises:
         OSError: The file cannot be written.
 
     """
-    data = _Data(graph, tuple(records), advice, base).collect()
+    data = _Data(graph, tuple(records), culprits, base).collect()
     parts = {
         "TITLE": html.escape(data["title"]),
         "STYLE": _asset("picture.css"),
@@ -72,22 +72,22 @@ def _embedded(data: Mapping[str, Any]) -> str:
 
 
 class _Data:
-    """Gathers what is drawn; modules are told by their place in one list."""
+    """Gathers what is drawn; modules are named by their index in one list."""
 
     def __init__(
         self,
         graph: ImportGraph,
         records: Sequence[ImportRecord],
-        advice: Sequence[Advice],
+        culprits: Sequence[CulpritCuts],
         base: str | None,
     ) -> None:
         self._graph = graph
         self._records = {record.module: record for record in records}
-        self._advice = advice
+        self._culprits = culprits
         self._base = base
-        self._hops = [next_hops(graph, item) for item in advice]
+        self._hops = [next_hops(graph, item) for item in culprits]
         inside = sorted(frozenset(graph.modules).union(self._records))
-        named = {name for item in advice for name in item.sinks}
+        named = {name for item in culprits for name in item.sinks}
         named.update(name for hops in self._hops for edge in hops for name in edge.pair)
         self._inside = frozenset(inside)
         self._names = [*inside, *sorted(named - self._inside)]
@@ -106,19 +106,19 @@ class _Data:
             ],
             "culprits": [
                 self._culprit(item, hops)
-                for item, hops in zip(self._advice, self._hops, strict=True)
+                for item, hops in zip(self._culprits, self._hops, strict=True)
             ],
         }
 
     def _module(self, name: str) -> dict[str, Any]:
         record = self._records.get(name)
         where = record.where if record and record.verdict.touched else None
-        found = [index for index, item in enumerate(self._advice) if item.where == where]
+        found = [index for index, item in enumerate(self._culprits) if item.where == where]
         path = self._graph.modules.get(name, "")
         return {
             "name": name,
             "inside": name in self._inside,
-            "state": state_of(name, record, self._advice),
+            "state": state_of(name, record, self._culprits),
             "verdict": record.verdict.value if record else "",
             "culprit": found[0] if found else -1,
             "reason": record.reason[:_MOST_REASON] if record else "",
@@ -129,8 +129,8 @@ class _Data:
         place = place_of(edge, self._base) if edge.kind is not EdgeKind.PARENT else "as its parent"
         return [self._index[edge.importer], self._index[edge.imported], place]
 
-    def _culprit(self, item: Advice, hops: Sequence[Edge]) -> dict[str, Any]:
-        lines = advice_lines(item, self._base)
+    def _culprit(self, item: CulpritCuts, hops: Sequence[Edge]) -> dict[str, Any]:
+        lines = cut_lines(item, self._base)
         cuts = [edge for cut in (item.lazy, item.together) if cut for edge in cut.edges]
         count = len(item.modules)
         return {
@@ -146,7 +146,7 @@ class _Data:
         }
 
 
-def _label(item: Advice) -> str:
+def _label(item: CulpritCuts) -> str:
     """Return the culprit in few words: the last two parts of its path, and what it is."""
     if item.culprit is None:
         return item.where
@@ -154,44 +154,44 @@ def _label(item: Advice) -> str:
     return f"{tail}:{item.culprit.lineno} ({item.scope})"
 
 
-def next_hops(graph: ImportGraph, advice: Advice) -> list[Edge]:
+def next_hops(graph: ImportGraph, cuts: CulpritCuts) -> list[Edge]:
     """Return the edges of a shortest way from each module that touches to the culprit.
 
     One leaves each module, so that they make a tree: what the picture shows of a graph that has
-    too many edges to be looked at. The chain of the advice is among them.
+    too many edges to be looked at. The chain of the cuts is among them.
     """
     links = graph.links
-    near = reach.distances(reach.turned(links), advice.sinks)
-    found = {edge.importer: edge for edge in advice.chain}
-    for name in advice.modules:
+    near = reach.distances(reach.reversed_links(links), cuts.sinks)
+    found = {edge.importer: edge for edge in cuts.chain}
+    for name in cuts.modules:
         while near.get(name) and name not in found:
             ends = [end for end in links[name] if near.get(end) == near[name] - 1]
             found[name] = graph.edges[name, min(ends)]
             name = found[name].imported
-    cuts = [edge for cut in (advice.lazy, advice.together) if cut for edge in cut.edges]
-    return list(dict.fromkeys([*found.values(), *cuts]))
+    cut_edges = [edge for cut in (cuts.lazy, cuts.together) if cut for edge in cut.edges]
+    return list(dict.fromkeys([*found.values(), *cut_edges]))
 
 
-def state_of(name: str, record: ImportRecord | None, advice: Sequence[Advice]) -> str:
+def state_of(name: str, record: ImportRecord | None, culprits: Sequence[CulpritCuts]) -> str:
     """Return how a module is drawn.
 
     "holds" if a culprit line is its own (or is in a library that the package enters by it),
     "leads" if it touches through an import, "clean", or "other" where nothing is known.
     """
-    if any(name in item.sinks for item in advice):
+    if any(name in item.sinks for item in culprits):
         return "holds"
     if record is None:
         return "other"
     if record.verdict.touched:
         return "leads"
-    return "clean" if record.verdict is Verdict.CLEAN else "other"
+    return "clean" if record.verdict is ImportVerdict.CLEAN else "other"
 
 
 def write_dot(
     path: str | os.PathLike[str],
     graph: ImportGraph,
     records: Iterable[ImportRecord],
-    advice: Sequence[Advice],
+    culprits: Sequence[CulpritCuts],
     base: str | None = None,
 ) -> None:
     """Write the import chains in the language of dot: what touches, and how it gets there.
@@ -200,7 +200,7 @@ def write_dot(
         path: The file to write.
         graph: The package's imports.
         records: What the imports of its modules did.
-        advice: What to do about each culprit line.
+        culprits: The culprit lines, and what to do about each.
         base: The directory to which paths are shown relative; the current one if None.
 
     Raises:
@@ -208,14 +208,14 @@ def write_dot(
 
     """
     known = {record.module: record for record in records}
-    names = {name for item in advice for name in (*item.modules, *item.sinks)}
+    names = {name for item in culprits for name in (*item.modules, *item.sinks)}
     edges: dict[tuple[str, str], Edge] = {}
     cuts: set[tuple[str, str]] = set()
-    for item in advice:
+    for item in culprits:
         edges.update((edge.pair, edge) for edge in next_hops(graph, item))
         cuts.update(edge.pair for edge in (item.lazy.edges if item.lazy else ()))
     names.update(name for pair in edges for name in pair)
-    clean = sum(record.verdict is Verdict.CLEAN for record in known.values())
+    clean = sum(record.verdict is ImportVerdict.CLEAN for record in known.values())
     lines = [
         f"// {len(known)} modules, {clean} of them clean; drawn is what touches CUDA",
         "digraph imports {",
@@ -224,19 +224,19 @@ def write_dot(
         '  edge [color="#e0883a"];',
     ]
     for name in sorted(names):
-        colour = _COLOURS[state_of(name, known.get(name), advice)]
+        colour = _COLOURS[state_of(name, known.get(name), culprits)]
         lines.append(f"  {_quoted(name)} [fillcolor={_quoted(colour)}];")
     for pair in sorted(edges):
         place = place_of(edges[pair], base) if edges[pair].lines else ""
         look = ', color="#1565c0", style=dashed, penwidth=3' if pair in cuts else ""
         shown = f"label={_quoted(place)}, fontsize=8{look}" if look else f"tooltip={_quoted(place)}"
         lines.append(f"  {_quoted(pair[0])} -> {_quoted(pair[1])} [{shown}];")
-    for index, item in enumerate(advice):
+    for index, item in enumerate(culprits):
         culprit = _quoted(f"culprit {index + 1}")
         look = 'shape=octagon, fillcolor="#7f0000", fontcolor=white'
-        told = "\n".join(line.strip() for line in advice_lines(item, base))
+        text = "\n".join(line.strip() for line in cut_lines(item, base))
         lines.append(
-            f"  {culprit} [label={_quoted(_label(item))}, tooltip={_quoted(told)}, {look}];"
+            f"  {culprit} [label={_quoted(_label(item))}, tooltip={_quoted(text)}, {look}];"
         )
         lines += [f"  {_quoted(name)} -> {culprit};" for name in item.sinks]
     with open(path, "w", encoding="utf-8", errors="replace") as file:

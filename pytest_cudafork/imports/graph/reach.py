@@ -1,7 +1,7 @@
-"""Owns what is computed on a directed graph: distances, edges that cannot be bypassed, cuts. Pure.
+"""Algorithms on a directed graph: distances, shortest paths, dominators, bridges, smallest cuts.
 
-It does not know what nodes and edges stand for. A few lines of breadth-first search are all that
-is needed, so no graph library is. A graph is a mapping from each node to those it leads to.
+A graph is a mapping from each node to those it leads to. A few lines of breadth-first search are
+all that is needed, so no graph library is.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _ROOT = ""
 """Stands before all goals; no node has this name."""
 
 
-def turned(links: Links) -> dict[str, list[str]]:
-    """Return the graph with all edges turned round."""
+def reversed_links(links: Links) -> dict[str, list[str]]:
+    """Return the graph with all edges reversed."""
     back: dict[str, list[str]] = defaultdict(list)
     for start, ends in links.items():
         for end in ends:
@@ -46,7 +46,7 @@ def shortest_path(links: Links, start: str, goals: Collection[str]) -> list[str]
 
     Among equals, the one whose first differing node comes first in the alphabet.
     """
-    away = distances(turned(links), goals)
+    away = distances(reversed_links(links), goals)
     if start not in away:
         return []
     path = [start]
@@ -63,10 +63,10 @@ def dominators(links: Links, root: str) -> dict[str, str]:
     """
     order = _postorder(links, root)
     rank = {node: index for index, node in enumerate(order)}
-    back = turned({node: links.get(node, ()) for node in order})
+    back = reversed_links({node: links.get(node, ()) for node in order})
     above = {root: root}
 
-    def meet(one: str, other: str) -> str:
+    def intersect(one: str, other: str) -> str:
         while one != other:
             while rank[one] < rank[other]:
                 one = above[one]
@@ -81,7 +81,7 @@ def dominators(links: Links, root: str) -> dict[str, str]:
             known = [start for start in back[node] if start in above]
             new = known[0]
             for start in known[1:]:
-                new = meet(new, start)
+                new = intersect(new, start)
             if above.get(node) != new:
                 above[node] = new
                 changed = True
@@ -110,7 +110,7 @@ def freed_by_edge(
 ) -> dict[Pair, int]:
     """Return for each edge without which a counted node no longer reaches a goal, how many do not.
 
-    Seen from the goals with all edges turned round, such an edge is a bridge: all other ways to
+    Seen from the goals with all edges reversed, such an edge is a bridge: all other ways to
     its upper end run through that end itself. Then it parts exactly the nodes which that end
     dominates from the goals.
 
@@ -120,7 +120,7 @@ def freed_by_edge(
         counted: The nodes that count.
 
     """
-    back: dict[str, Collection[str]] = {**turned(links), _ROOT: sorted(goals)}
+    back: dict[str, Collection[str]] = {**reversed_links(links), _ROOT: sorted(goals)}
     above = dominators(back, _ROOT)
     below: dict[str, list[str]] = defaultdict(list)
     for node, over in above.items():
@@ -149,7 +149,7 @@ def heads(links: Links, goals: Collection[str], counted: Collection[str]) -> lis
     Whoever parts one of them from the goals parts all counted nodes that it dominates, and no
     single node can be parted from the goals that dominates more.
     """
-    back: dict[str, Collection[str]] = {**turned(links), _ROOT: sorted(goals)}
+    back: dict[str, Collection[str]] = {**reversed_links(links), _ROOT: sorted(goals)}
     above = dominators(back, _ROOT)
     weight: dict[str, int] = defaultdict(int)
     for node in above:
@@ -183,7 +183,7 @@ def smallest_cut(
         The edges; None if there are more, or if edges that may not be cut suffice for a path.
 
     """
-    back = turned(links)
+    back = reversed_links(links)
     flow: dict[Pair, int] = defaultdict(int)
 
     def is_open(start: str, end: str) -> bool:

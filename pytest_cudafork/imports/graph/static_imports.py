@@ -1,15 +1,15 @@
-"""Owns the reading of one source file: what it imports while it is itself being imported. Pure.
-
-It does not know which modules exist, nor whether a line is ever reached.
-"""
+"""What a source file imports while it is itself being imported, read off its syntax tree."""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+from pytest_cudafork.imports.values.targets import FoundModule
 
 _TRIPLE = re.compile(rb"\"\"\"|'''")
 # A function: its first line, and what follows that is indented deeper, blank, a comment, or closes
@@ -37,13 +37,12 @@ class Unreadable(Exception):
     """The source is not Python; recoverable, the module has no edges then."""
 
 
-def imports_of(source: bytes, name: str, is_package: bool) -> list[WrittenImport]:
+def imports_of(source: bytes, module: FoundModule) -> list[WrittenImport]:
     """Return what a module imports when its body runs: not in functions, not for type checkers.
 
     Args:
         source: The file.
-        name: The module's full name, from which relative imports start.
-        is_package: Whether it is the ``__init__`` of a package.
+        module: Which module it is; relative imports start from it.
 
     Raises:
         Unreadable: The source cannot be parsed.
@@ -54,10 +53,10 @@ def imports_of(source: bytes, name: str, is_package: bool) -> list[WrittenImport
         if isinstance(node, ast.Import):
             found += [WrittenImport(alias.name, (), node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            module = _absolute(node.module or "", node.level, name, is_package)
-            if module and module != "__future__":
+            origin = absolute_name("." * node.level + (node.module or ""), module)
+            if origin and origin != "__future__":
                 names = tuple(alias.name for alias in node.names)
-                found.append(WrittenImport(module, names, node.lineno))
+                found.append(WrittenImport(origin, names, node.lineno))
     return found
 
 
@@ -142,12 +141,13 @@ def _asks_for_main(test: ast.expr) -> bool:
     )
 
 
-def _absolute(module: str, level: int, name: str, is_package: bool) -> str:
-    """Return the full name of what ``from module import`` takes from; "" if there is none."""
-    if level == 0:
-        return module
-    parts = name.split(".") if is_package else name.split(".")[:-1]
-    base = parts[: max(0, len(parts) - (level - 1))]
-    if not base:
+def absolute_name(origin: str, module: FoundModule) -> str:
+    """Return the full name of what ``from origin import`` takes from in a module's source.
+
+    Returns "" for dots that lead out of the top-level package.
+    """
+    package = module.name if module.is_package else module.name.rpartition(".")[0]
+    try:
+        return importlib.util.resolve_name(origin, package)
+    except ImportError:
         return ""
-    return ".".join([*base, module]) if module else ".".join(base)

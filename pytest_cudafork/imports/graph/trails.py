@@ -1,7 +1,4 @@
-"""Owns which modules were being imported when a stack was taken.
-
-It does not know what is written in their sources.
-"""
+"""Which modules were being imported when the stack of a touch was taken."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ class Namer:
                 self._names[path] = name
 
     def name_of(self, filename: str) -> str:
-        """Return the module's name, as well as it can be told."""
+        """Return the module's name, as well as it can be known."""
         if filename not in self._names:
             real = _real(filename)
             self._names[filename] = self._names.get(real) or self._guess(filename)

@@ -1,7 +1,4 @@
-"""Owns what an audit found, all records taken together: counts, culprit lines, differences.
-
-It does not know how it is shown.
-"""
+"""What an audit found, all records taken together: counts, culprit lines, differences."""
 
 from __future__ import annotations
 
@@ -13,13 +10,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 from pytest_cudafork.imports.audit.baseline import Baseline, Entry
-from pytest_cudafork.imports.audit.confirm import Settled, agree
-from pytest_cudafork.imports.audit.discover import FoundModule
-from pytest_cudafork.imports.graph.cuts import Advice, advise_all
+from pytest_cudafork.imports.audit.confirm import CheckedRecord, agree
+from pytest_cudafork.imports.graph.cuts import CulpritCuts, find_cuts
 from pytest_cudafork.imports.graph.import_graph import ImportGraph, build_graph
-from pytest_cudafork.imports.values.outcomes import Outcome, outcome_of
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
-from pytest_cudafork.settings.import_options import ImportSettings
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict, Outcome, outcome_of
+from pytest_cudafork.imports.values.targets import FoundModule
+from pytest_cudafork.settings.import_settings import ImportSettings
 
 
 class Difference(NamedTuple):
@@ -31,7 +27,7 @@ class Difference(NamedTuple):
         freed: For each culprit line, the modules that touch there with the library, and are clean
             without it.
         lost: The modules that cannot be imported without it, and can with it.
-        advice: The lines that touch only where it is hidden.
+        culprits: The lines that touch only where it is hidden, and what to do about each.
         same: Whether every verdict is the same without it.
 
     """
@@ -40,7 +36,7 @@ class Difference(NamedTuple):
     installed: bool
     freed: Mapping[str, tuple[str, ...]]
     lost: tuple[str, ...]
-    advice: tuple[Advice, ...]
+    culprits: tuple[CulpritCuts, ...]
     same: bool
 
 
@@ -49,16 +45,16 @@ class Findings:
     """What an audit found.
 
     Attributes:
-        settled: The records, in the order in which they came.
+        checked: The records, in the order in which they came.
         found: All modules of the packages, those that were not selected included.
-        settings: What the audit was told.
+        settings: What the options say.
         baseline: The accepted modules, as they were at the start.
         base: The folder to which paths are shown relative.
         complete: Whether the audit came to its end.
 
     """
 
-    settled: tuple[Settled, ...]
+    checked: tuple[CheckedRecord, ...]
     found: Mapping[str, Sequence[FoundModule]]
     settings: ImportSettings
     baseline: Baseline
@@ -68,7 +64,7 @@ class Findings:
     @cached_property
     def records(self) -> tuple[ImportRecord, ...]:
         """The records without what is said about them."""
-        return tuple(each.record for each in self.settled)
+        return tuple(each.record for each in self.checked)
 
     def outcome(self, record: ImportRecord) -> Outcome:
         """Return what a record means with these settings."""
@@ -91,10 +87,10 @@ class Findings:
         return self._graph(self.main)
 
     @cached_property
-    def advice(self) -> list[Advice]:
-        """What to do about each culprit line, the one that most modules reach first."""
+    def culprits(self) -> list[CulpritCuts]:
+        """The culprit lines and what to do about each, the one that most modules reach first."""
         touching = any(record.verdict.touched for record in self.main)
-        return advise_all(self.graph, self.main) if touching else []
+        return find_cuts(self.graph, self.main) if touching else []
 
     def _graph(self, records: Iterable[ImportRecord]) -> ImportGraph:
         return build_graph([each for modules in self.found.values() for each in modules], records)
@@ -113,9 +109,9 @@ class Findings:
         )
 
     @property
-    def counts(self) -> dict[tuple[str, str], Counter[Verdict]]:
+    def counts(self) -> dict[tuple[str, str], Counter[ImportVerdict]]:
         """How many records there are of each verdict, by package and hidden library."""
-        counts: dict[tuple[str, str], Counter[Verdict]] = {}
+        counts: dict[tuple[str, str], Counter[ImportVerdict]] = {}
         for record in self.records:
             counts.setdefault((record.package, record.without), Counter())[record.verdict] += 1
         return counts
@@ -133,20 +129,24 @@ class Findings:
         for record in after:
             first = before.get(record.module)
             was = first.verdict if first is not None else None
-            if record.verdict is Verdict.CLEAN and first is not None and first.verdict.touched:
+            if (
+                record.verdict is ImportVerdict.CLEAN
+                and first is not None
+                and first.verdict.touched
+            ):
                 freed.setdefault(first.where, []).append(record.module)
-            if record.verdict is Verdict.NOT_IMPORTABLE and was is Verdict.CLEAN:
+            if record.verdict is ImportVerdict.NOT_IMPORTABLE and was is ImportVerdict.CLEAN:
                 lost.append(record.module)
             if record.verdict.touched and (first is None or first.where != record.where):
                 new.append(record)
         order = sorted(freed, key=lambda where: (-len(freed[where]), where))
-        advice = advise_all(self._graph(after), new) if new else []
+        culprits = find_cuts(self._graph(after), new) if new else []
         return Difference(
             library,
             all(map(_is_installed, library.split("+"))),
             {where: tuple(freed[where]) for where in order},
             tuple(lost),
-            tuple(advice),
+            tuple(culprits),
             all(
                 record.module in before and agree(before[record.module], record) for record in after
             ),

@@ -1,7 +1,4 @@
-"""Owns the words in which one module's record is told.
-
-It does not know where they are printed.
-"""
+"""One module's record in words: a headline, and the story that a failing test shows."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import dataclasses
 import os
 import re
 
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.observe.story.words import headline, indent, touch_lines
 
 _MOST_OUTPUT = 40
@@ -21,26 +18,26 @@ _START = '  File "<string>", line 1 in <module>'
 
 def headline_of(record: ImportRecord) -> str:
     """Return one line: what is wrong with the import, and where."""
-    if record.verdict is Verdict.TOUCHES:
+    if record.verdict is ImportVerdict.TOUCHES:
         return f"the import initializes CUDA at {_at(record)}"
-    if record.verdict is Verdict.TOUCHES_THEN_FAILS:
+    if record.verdict is ImportVerdict.TOUCHES_THEN_FAILS:
         return f"the import initializes CUDA at {_at(record)}, then fails: {record.reason}"
-    if record.verdict is Verdict.TOUCHES_THEN_CRASHES:
+    if record.verdict is ImportVerdict.TOUCHES_THEN_CRASHES:
         return f"the import initializes CUDA at {_at(record)}, then crashes: {record.reason}"
-    if record.verdict is Verdict.NOT_IMPORTABLE:
+    if record.verdict is ImportVerdict.NOT_IMPORTABLE:
         return f"cannot be imported: {record.reason}"
-    if record.verdict is Verdict.NOT_OBSERVABLE:
+    if record.verdict is ImportVerdict.NOT_OBSERVABLE:
         return f"not observable: {record.reason}"
     return record.reason or record.verdict.value
 
 
 def _title(record: ImportRecord) -> str:
     """Return the headline, without the line where the story says it next."""
-    if record.touches and record.verdict is Verdict.TOUCHES:
+    if record.touches and record.verdict is ImportVerdict.TOUCHES:
         return "the import initializes CUDA"
-    if record.touches and record.verdict is Verdict.TOUCHES_THEN_FAILS:
+    if record.touches and record.verdict is ImportVerdict.TOUCHES_THEN_FAILS:
         return f"the import initializes CUDA, then fails: {record.reason}"
-    if record.touches and record.verdict is Verdict.TOUCHES_THEN_CRASHES:
+    if record.touches and record.verdict is ImportVerdict.TOUCHES_THEN_CRASHES:
         return f"the import initializes CUDA, then crashes: {record.reason}"
     return headline_of(record)
 

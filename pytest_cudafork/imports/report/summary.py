@@ -1,6 +1,6 @@
-"""Owns the summary of an audit, line by line, and the files that are written at its end.
+"""The summary of an audit, line by line, and the files that are written at its end.
 
-It does not know whether pytest or a shell shows it.
+Pytest's section "imports" and the audit's command line show the same lines.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from pytest_cudafork.imports.audit.baseline import BaselineError
-from pytest_cudafork.imports.graph.cuts import CHANGE_IT, CHANGE_IT_TOO, Advice, advice_lines
+from pytest_cudafork.imports.graph.cuts import CHANGE_IT, CHANGE_IT_TOO, CulpritCuts, cut_lines
 from pytest_cudafork.imports.report.findings import Difference, Findings
-from pytest_cudafork.imports.values.outcomes import Outcome
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
-from pytest_cudafork.imports.worker.threads import RunningThread
+from pytest_cudafork.imports.values.records import (
+    ImportRecord,
+    ImportVerdict,
+    Outcome,
+    RunningThread,
+)
 from pytest_cudafork.observe.story.words import short_path
 
 
@@ -35,7 +38,7 @@ class Line(NamedTuple):
 
 
 class _Limits(NamedTuple):
-    """How much is told."""
+    """How much is shown."""
 
     lines: int = 30
     in_full: int = 10
@@ -62,7 +65,7 @@ def summary_lines(findings: Findings, *, full: bool = False) -> list[Line]:
     """
     limits = _ALL if full else _SHORT
     return [
-        *_groups(findings, findings.advice, limits),
+        *_groups(findings, findings.culprits, limits),
         *_trouble(findings, limits),
         *_not_importable(findings, limits),
         *_so_far(findings, limits),
@@ -73,13 +76,13 @@ def summary_lines(findings: Findings, *, full: bool = False) -> list[Line]:
     ]
 
 
-def _groups(findings: Findings, advice: Iterable[Advice], limits: _Limits) -> Iterator[Line]:
+def _groups(findings: Findings, culprits: Iterable[CulpritCuts], limits: _Limits) -> Iterator[Line]:
     """Tell each culprit line with what to do about it; only the first ones in full."""
-    groups = list(advice)
+    groups = list(culprits)
     explained = False
     for number, group in enumerate(groups[: limits.lines]):
         accepted = _accepted(findings, group.modules)
-        headline, *rest = advice_lines(group, findings.base)
+        headline, *rest = cut_lines(group, findings.base)
         if accepted:
             every = accepted == len(group.modules)
             headline += f", {'all' if every else f'{accepted} of them'} in the baseline"
@@ -119,17 +122,17 @@ def _trouble(findings: Findings, limits: _Limits) -> Iterator[Line]:
 
 
 _TROUBLE = {
-    Verdict.TOUCHES_THEN_CRASHES: "initializes CUDA, then crashes",
-    Verdict.CRASHED: "crashed",
-    Verdict.TIMED_OUT: "timed out",
-    Verdict.NOT_OBSERVABLE: "not observable",
+    ImportVerdict.TOUCHES_THEN_CRASHES: "initializes CUDA, then crashes",
+    ImportVerdict.CRASHED: "crashed",
+    ImportVerdict.TIMED_OUT: "timed out",
+    ImportVerdict.NOT_OBSERVABLE: "not observable",
 }
 
 
 def _not_importable(findings: Findings, limits: _Limits) -> Iterator[Line]:
     reasons: dict[str, list[str]] = {}
     for record in findings.main:
-        if record.verdict is Verdict.NOT_IMPORTABLE:
+        if record.verdict is ImportVerdict.NOT_IMPORTABLE:
             reasons.setdefault(record.reason, []).append(_name(record))
     tone = "bad" if findings.settings.strict else ""
     groups = sorted(reasons.items(), key=lambda group: (-len(group[1]), group[0]))
@@ -178,9 +181,9 @@ def _difference(findings: Findings, found: Difference, limits: _Limits) -> Itera
             f"without {name}: {_modules(len(modules))} no longer touch CUDA "
             f"({_short(where, findings.base)}): {name} makes the difference"
         )
-    if found.advice:
+    if found.culprits:
         yield Line(f"only without {name}:")
-        for line in _groups(findings, found.advice, limits):
+        for line in _groups(findings, found.culprits, limits):
             yield Line(f"  {line.text}", line.tone)
     if found.lost:
         lost = _modules(len(found.lost))
@@ -193,10 +196,12 @@ def _confirmations(findings: Findings) -> Iterator[Line]:
     """Say how much of this does not rest on the template alone."""
     checked = [record for record in findings.records if record.confirmed]
     lines = {record.where for record in checked if record.verdict.touched}
-    clean = sum(record.verdict is Verdict.CLEAN and not record.so_far for record in checked)
+    clean = sum(record.verdict is ImportVerdict.CLEAN and not record.so_far for record in checked)
     so_far = sum(record.so_far for record in checked)
-    ends = sum(record.verdict in (Verdict.CRASHED, Verdict.TIMED_OUT) for record in checked)
-    errors = sum(record.verdict is Verdict.NOT_IMPORTABLE for record in checked)
+    ends = sum(
+        record.verdict in (ImportVerdict.CRASHED, ImportVerdict.TIMED_OUT) for record in checked
+    )
+    errors = sum(record.verdict is ImportVerdict.NOT_IMPORTABLE for record in checked)
     parts = [
         _count(len(lines), "culprit line") if lines else "",
         _count(clean, "clean module") if clean else "",
@@ -204,10 +209,10 @@ def _confirmations(findings: Findings) -> Iterator[Line]:
         _count(ends, "crash or time limit", "crashes and time limits") if ends else "",
         _count(errors, "failing import") if errors else "",
     ]
-    told = ", ".join(filter(None, parts))
-    if told:
-        yield Line(f"confirmed in a fresh interpreter: {told}")
-    for record, artifact in findings.settled:
+    text = ", ".join(filter(None, parts))
+    if text:
+        yield Line(f"confirmed in a fresh interpreter: {text}")
+    for record, artifact in findings.checked:
         if artifact:
             now = f"{record.verdict.value}{f' at {record.where}' if record.where else ''}"
             yield Line(
@@ -231,7 +236,9 @@ def _counts(findings: Findings) -> Iterator[Line]:
     bad = bool(outcomes[Outcome.FAILED] + outcomes[Outcome.ERROR])
     for (package, library), counts in findings.counts.items():
         hidden = f" without {' and '.join(library.split('+'))}" if library else ""
-        parts = [f"{counts[verdict]} {_WORDS[verdict]}" for verdict in Verdict if counts[verdict]]
+        parts = [
+            f"{counts[verdict]} {_WORDS[verdict]}" for verdict in ImportVerdict if counts[verdict]
+        ]
         own = (each for each in findings.of_library(library) if each.package == package)
         so_far = sum(record.so_far for record in own)
         if so_far:
@@ -241,14 +248,14 @@ def _counts(findings: Findings) -> Iterator[Line]:
 
 
 _WORDS = {
-    Verdict.CLEAN: "clean",
-    Verdict.TOUCHES: "initialize CUDA",
-    Verdict.TOUCHES_THEN_FAILS: "initialize CUDA, then fail to import",
-    Verdict.TOUCHES_THEN_CRASHES: "initialize CUDA, then crash",
-    Verdict.NOT_IMPORTABLE: "not importable",
-    Verdict.NOT_OBSERVABLE: "not observable",
-    Verdict.CRASHED: "crashed",
-    Verdict.TIMED_OUT: "timed out",
+    ImportVerdict.CLEAN: "clean",
+    ImportVerdict.TOUCHES: "initialize CUDA",
+    ImportVerdict.TOUCHES_THEN_FAILS: "initialize CUDA, then fail to import",
+    ImportVerdict.TOUCHES_THEN_CRASHES: "initialize CUDA, then crash",
+    ImportVerdict.NOT_IMPORTABLE: "not importable",
+    ImportVerdict.NOT_OBSERVABLE: "not observable",
+    ImportVerdict.CRASHED: "crashed",
+    ImportVerdict.TIMED_OUT: "timed out",
 }
 
 
@@ -289,7 +296,7 @@ def _write_graph(findings: Findings) -> Line:
     path = findings.settings.graph
     write = write_dot if path.endswith(".dot") else write_html
     try:
-        write(path, findings.graph, findings.main, findings.advice, findings.base)
+        write(path, findings.graph, findings.main, findings.culprits, findings.base)
     except OSError as error:
         return Line(f"the graph cannot be written: {error}", "bad")
     return Line(f"graph: {path}")

@@ -1,18 +1,19 @@
-"""Owns what the audit says of one module. Pure.
+"""What the audit says of one module: its verdict, the record with the reasons, and as plain data.
 
-It does not know how a module was imported, nor how the record is shown.
+The plain form travels in pytest's reports between processes, and is what ``--json`` writes.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from pytest_cudafork.imports.worker.threads import RunningThread
 from pytest_cudafork.observe.story.touch import Frame, Touch
 
 
-class Verdict(enum.Enum):
+class ImportVerdict(enum.Enum):
     """What became of the import of one module in a process of its own."""
 
     CLEAN = "clean"
@@ -30,7 +31,55 @@ class Verdict(enum.Enum):
         return self in _TOUCHED
 
 
-_TOUCHED = (Verdict.TOUCHES, Verdict.TOUCHES_THEN_FAILS, Verdict.TOUCHES_THEN_CRASHES)
+_TOUCHED = (
+    ImportVerdict.TOUCHES,
+    ImportVerdict.TOUCHES_THEN_FAILS,
+    ImportVerdict.TOUCHES_THEN_CRASHES,
+)
+
+
+class Outcome(enum.Enum):
+    """What becomes of the test of one module."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    ACCEPTED = "accepted"
+    ERROR = "error"
+
+
+def outcome_of(verdict: ImportVerdict, *, strict: bool = False, accepted: bool = False) -> Outcome:
+    """Return the outcome that a verdict gives the module's test.
+
+    Args:
+        verdict: What became of the import.
+        strict: Whether a module must be importable.
+        accepted: Whether the baseline holds the module.
+
+    """
+    if verdict.touched and accepted:
+        return Outcome.ACCEPTED
+    if verdict is ImportVerdict.NOT_IMPORTABLE and not strict:
+        return Outcome.SKIPPED
+    return {
+        ImportVerdict.CLEAN: Outcome.PASSED,
+        ImportVerdict.NOT_OBSERVABLE: Outcome.ERROR,
+    }.get(verdict, Outcome.FAILED)
+
+
+class RunningThread(NamedTuple):
+    """A thread that ran on when the import was over.
+
+    Attributes:
+        name: Its name.
+        where: The line that had started it, ``file:line``; "" if nobody saw that.
+        daemon: Whether an interpreter that ends does not wait for it.
+
+    """
+
+    name: str
+    where: str
+    daemon: bool
 
 
 @dataclass(frozen=True)
@@ -55,7 +104,7 @@ class ImportRecord:
 
     module: str
     package: str
-    verdict: Verdict
+    verdict: ImportVerdict
     without: str = ""
     touches: tuple[Touch, ...] = ()
     reason: str = ""
@@ -68,7 +117,7 @@ class ImportRecord:
     @property
     def so_far(self) -> bool:
         """Whether it is clean as far as could be seen: a thread that it has started still runs."""
-        return self.verdict is Verdict.CLEAN and bool(self.running)
+        return self.verdict is ImportVerdict.CLEAN and bool(self.running)
 
     @property
     def culprit(self) -> Frame | None:
@@ -79,3 +128,52 @@ class ImportRecord:
     def where(self) -> str:
         """The culprit as ``file:line``, by which modules are grouped; "" if nothing touched."""
         return self.touches[0].where if self.touches else ""
+
+
+_PLAIN = ("module", "package", "without", "reason", "output", "seconds", "confirmed")
+
+
+def to_plain(record: ImportRecord) -> dict[str, Any]:
+    """Return a record as lists, dicts, texts and numbers.
+
+    ``where`` and ``scope`` are there for readers; ``from_plain`` does without them.
+    """
+    culprit = record.culprit
+    return {
+        **{name: getattr(record, name) for name in _PLAIN},
+        "verdict": record.verdict.value,
+        "where": record.where,
+        "scope": culprit.scope.value if culprit else "",
+        "touches": [_touch_to_plain(touch) for touch in record.touches],
+        "loaded": list(record.loaded),
+        "running": [thread._asdict() for thread in record.running],
+    }
+
+
+def from_plain(data: Mapping[str, Any]) -> ImportRecord:
+    """Read what ``to_plain`` returned."""
+    return ImportRecord(
+        **{name: data[name] for name in _PLAIN},
+        verdict=ImportVerdict(data["verdict"]),
+        touches=tuple(Touch.from_record(touch) for touch in data["touches"]),
+        loaded=tuple(data["loaded"]),
+        running=tuple(RunningThread(**thread) for thread in data["running"]),
+    )
+
+
+def _touch_to_plain(touch: Touch) -> dict[str, Any]:
+    """Return a touch as the ledger has it, which is what ``Touch.from_record`` reads."""
+    return {
+        "id": touch.id,
+        "pid": touch.pid,
+        "t": touch.time_ns,
+        "owner": touch.owner,
+        "witness": touch.witness,
+        "entry": touch.entry,
+        "library": touch.library,
+        "poisoned": touch.poisoned,
+        "again": touch.again,
+        "test": touch.test,
+        "phase": touch.phase,
+        "stack": [[each.filename, each.lineno, each.name, each.flags] for each in touch.frames],
+    }

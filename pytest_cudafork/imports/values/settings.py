@@ -1,14 +1,13 @@
-"""Owns what an audit is told: a frozen value for every process that takes part. Pure.
-
-It does not know where the values come from.
-"""
+"""What every process of an audit needs to know, as one frozen value."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-DEFAULT_TIMEOUT = 120.0
+from pytest_cudafork.settings.import_settings import ImportSettings
+
 DEFAULT_FACE = "sm_90"
+_DEFAULTS = ImportSettings()
 
 
 class AuditSettings(NamedTuple):
@@ -17,7 +16,7 @@ class AuditSettings(NamedTuple):
     Attributes:
         device: What the modules find: "real", or a face of the phantom driver such as "sm_90x2".
         without: A library that is to look not installed, or "".
-        timeout: Seconds that the import of one module may take.
+        timeout: Seconds that the import of one module may take; ask ``limit_of``.
         jobs: How many modules are imported at the same time.
         memory: Bytes that one import may hold beyond what it was forked with; 0: no limit.
 
@@ -25,9 +24,22 @@ class AuditSettings(NamedTuple):
 
     device: str = DEFAULT_FACE
     without: str = ""
-    timeout: float = DEFAULT_TIMEOUT
+    timeout: float = _DEFAULTS.timeout
     jobs: int = 1
-    memory: int = 0
+    memory: int = _DEFAULTS.memory
+
+    def limit_of(self, module: str) -> float:
+        """Return how many seconds the import of a module may take.
+
+        Everybody who waits for an import asks here, so this is the place to give some modules a
+        limit of their own.
+        """
+        return self.timeout
+
+    @property
+    def longest_limit(self) -> float:
+        """The longest of the limits: how long a template may be busy with one module, any one."""
+        return self.timeout
 
     def to_plain(self) -> dict[str, Any]:
         """Return it as plain data."""

@@ -1,6 +1,4 @@
-"""Owns making a library look not installed in this process, and the undo.
-
-It does not know why one is hidden, nor what is imported afterwards.
+"""Make a library look not installed in this process, and undo that.
 
 All questions for a module end in one function of importlib, which walks ``sys.meta_path``; that
 function is replaced, and ``sys.meta_path`` stays as it is, finders included. A finder in front of
@@ -153,15 +151,15 @@ def modules_of(distribution: importlib.metadata.Distribution) -> Iterator[str]:
     """
     record = distribution.read_text("RECORD") or ""
     roots = [root for file in _PTH.findall(record) for root in _added(distribution, file)]
-    told = False
+    is_listed = False
     # Lazily: a record may have twenty thousand lines, and mostly the first one tells enough.
     for file in (row[0] for row in csv.reader(io.StringIO(record)) if row):
         inside = next((file[len(root) :] for root in roots if file.startswith(root)), file)
         name = _module_of(inside)
         if name:
-            told = True
+            is_listed = True
             yield name
-    if not told:
+    if not is_listed:
         yield from (distribution.read_text("top_level.txt") or "").split()
 
 

@@ -1,24 +1,24 @@
-"""Owns the import of one module in the process that was made for it, and what is told of it.
+"""The import of one module, in the process that was made for it, and the result of that.
 
-Runs in a child of the template, or in a fresh interpreter. It does not know which, nor what the
-verdict will be. A module may do anything when it is imported: exit, fork, start threads, replace
-``__import__``, empty ``sys.modules``. So whatever is needed afterwards is at hand before.
+The process is a forked child or a fresh interpreter. A module may do anything when it is imported:
+exit, fork, start threads, replace ``__import__``, empty ``sys.modules``. So whatever is needed
+afterwards is looked up before.
 """
 
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
-from pytest_cudafork.imports.values.settings import DEFAULT_TIMEOUT
-from pytest_cudafork.imports.worker.interpreter_state import Footing, Loaded
-from pytest_cudafork.imports.worker.threads import Patience, RunningThread, Threads
+from pytest_cudafork.imports.values.import_result import ImportResult
+from pytest_cudafork.imports.values.settings import AuditSettings
+from pytest_cudafork.imports.worker.interpreter_state import InterpreterState, LoadedModules
+from pytest_cudafork.imports.worker.threads import Threads, WaitBudget
 from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.process import child
 from pytest_cudafork.process.template_memory import OpenMP
@@ -28,72 +28,35 @@ _MOST_REASON = 300
 _BLIND = "not observable"
 
 
-class Told(NamedTuple):
-    """What is known of an import when it is over.
-
-    ``kind`` is "imported", "failed" or "exited"; ``error`` the exception's class name, ``reason``
-    its one line, ``missing`` the module that a ``ModuleNotFoundError`` missed; ``state`` and
-    ``why`` the driver's word on this process; ``threads`` how many Python has (those of libraries
-    know how to be forked); ``moved`` whether the interpreter itself is not as it was; ``running``
-    the threads that it has left running, as they are in a ``RunningThread``, and ``waited`` how
-    long they were waited for.
-    """
-
-    kind: str
-    error: str
-    reason: str
-    missing: str
-    traceback: str
-    seconds: float
-    loaded: list[str]
-    state: str
-    why: str
-    threads: int
-    moved: bool
-    running: list[Any]
-    waited: float
-
-    @property
-    def left_running(self) -> tuple[RunningThread, ...]:
-        """The threads that it has left running."""
-        return tuple(RunningThread(*each) for each in self.running)
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether the process can serve as a template for others."""
-        is_clean = self.kind == "imported" and self.state == "clean"
-        return is_clean and self.threads == 1 and not self.moved
-
-
 class Importer:
     """Imports one module; made before the module can do any harm.
 
     Args:
         observer: It watches this process.
         loaded: What is imported already; None: this looks for itself.
-        patience: How long threads that it leaves running are waited for.
+        budget: How long threads that it leaves running are waited for.
 
     """
 
     def __init__(
         self,
         observer: Observer,
-        loaded: Loaded | None = None,
-        patience: Patience | None = None,
+        loaded: LoadedModules | None = None,
+        budget: WaitBudget | None = None,
     ) -> None:
         self._observer = observer
         self._import: Callable[[str], Any] = importlib.import_module
         self._clock = time.monotonic
         self._count_threads = threading.enumerate
         self._threads = Threads()
-        self._patience = patience or Patience(DEFAULT_TIMEOUT)
+        self._budget = budget or WaitBudget(AuditSettings())
         self._own_pid = os.getpid
         self._pid = os.getpid()
         self._leave: Callable[[int], NoReturn] = os._exit
-        self._footing = Footing(loaded or Loaded())
+        self._state = InterpreterState(loaded or LoadedModules())
 
-    def run(self, module: str, *, last: bool = True) -> Told:
-        """Import it.
+    def run(self, module: str, *, last: bool = True) -> ImportResult:
+        """Import it, and return what came of it.
 
         A descendant that a module has forked, and that runs on into this code, ends here.
 
@@ -116,28 +79,30 @@ class Importer:
         if self._own_pid() != self._pid:
             self._leave(0)
         try:
-            return self._tell(error, seconds, last)
+            return self._finish(module, error, seconds, last)
         except BaseException as broken:  # a signal handler of the module's; something it replaced
-            return _told(
+            return _result_of(
                 error, seconds, why=f"{module} has broken the interpreter: {_name(broken)}"
             )
 
-    def _tell(self, error: BaseException | None, seconds: float, last: bool) -> Told:
-        moved = self._footing.has_moved()
+    def _finish(
+        self, module: str, error: BaseException | None, seconds: float, last: bool
+    ) -> ImportResult:
+        changed = self._state.has_changed()
         waited = 0.0
         if last:
-            self._footing.put_back()
-            seconds_left = self._patience.seconds(seconds)
-            waited = self._threads.wait(seconds_left, self._patience.hopeless, self._has_touched)
+            self._state.restore()
+            most = self._budget.seconds_after(module, seconds)
+            waited = self._threads.wait(most, self._budget.endless, self._has_touched)
         child.flush_streams()
         OpenMP().pause()
         state = self._observer.state()
-        return _told(error, seconds)._replace(
-            loaded=self._footing.added(),
+        return _result_of(error, seconds)._replace(
+            loaded=self._state.added(),
             state=state.verdict.value,
             why=state.why,
             threads=len(self._count_threads()),
-            moved=moved,
+            changed=changed,
             running=list(self._threads.running()),
             waited=waited,
         )
@@ -146,21 +111,20 @@ class Importer:
         return self._observer.state().verdict.value == "initialized"
 
 
-def _told(error: BaseException | None, seconds: float, why: str = "") -> Told:
-    """Return what the error alone tells."""
+def _result_of(error: BaseException | None, seconds: float, why: str = "") -> ImportResult:
+    """Return the result as far as it follows from the error alone."""
     failed = "exited" if isinstance(error, SystemExit) else "failed"
-    return Told(
+    return ImportResult(
         kind="imported" if error is None else failed,
         error="" if error is None else _name(error),
         reason="" if error is None else _one_line(error),
-        missing=_missing(error),
         traceback="" if error is None else _traceback(error),
         seconds=seconds,
         loaded=[],
         state=_BLIND,
         why=why,
         threads=1,
-        moved=True,
+        changed=True,
         running=[],
         waited=0.0,
     )
@@ -168,11 +132,6 @@ def _told(error: BaseException | None, seconds: float, why: str = "") -> Told:
 
 def _name(error: BaseException) -> str:
     return type(error).__name__
-
-
-def _missing(error: BaseException | None) -> str:
-    name = error.name if isinstance(error, ModuleNotFoundError) else ""
-    return name if isinstance(name, str) else ""
 
 
 def _one_line(error: BaseException) -> str:
@@ -200,19 +159,3 @@ def _traceback(error: BaseException) -> str:
         return f"(its traceback raises {_name(broken)})"
     # a lone surrogate could not be sent to another process, nor written to a file
     return text[-_MOST_TRACEBACK:].encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def encode(told: Told) -> bytes:
-    """Return it as one line of JSON."""
-    return _dumps(told._asdict()).encode("ascii")
-
-
-_dumps = json.dumps  # before a module replaces it
-
-
-def decode(data: bytes) -> Told | None:
-    """Read what ``encode`` made; None if it is nothing of the kind."""
-    try:
-        return Told(**json.loads(data))
-    except (ValueError, TypeError):
-        return None

@@ -1,6 +1,7 @@
-"""Owns what the audit stands on in a process that imports a module: seen before, put back after.
+"""The interpreter's own state, noted before a module is imported and restored afterwards.
 
-It does not know which module that is, nor what becomes of the process.
+A module may replace ``os`` functions, ``sys.modules``, tracers or timers while it is imported; the
+audit needs them to say what happened.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
-class Loaded:
+class LoadedModules:
     """The modules of a process, and what is in ``os``.
 
     Made before a fork where there is one: to look at thousands of names makes the kernel copy the
@@ -46,13 +47,13 @@ class Loaded:
         return [name for name in names if type(name) is str and name not in self.modules]
 
 
-class Footing:
-    """The state of the interpreter without which nothing can be told; made before the import.
+class InterpreterState:
+    """The state of the interpreter without which nothing can be reported; made before the import.
 
     A module may do anything, and some do: a library of green threads replaces half of ``os``.
     """
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: LoadedModules) -> None:
         self._modules = sys.modules
         self._import = builtins.__import__
         self._loaded = loaded
@@ -67,7 +68,7 @@ class Footing:
         added = self._loaded.added() if type(sys.modules) is dict else None
         return self._loaded.looked_up() if added is None else added
 
-    def has_moved(self) -> bool:
+    def has_changed(self) -> bool:
         """Whether anything is not as it was, so that this process cannot serve as a template."""
         if sys.modules is not self._modules or builtins.__import__ is not self._import:
             return True
@@ -90,7 +91,7 @@ class Footing:
             sys.getrecursionlimit() < self._limit,
         )
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """Make it work again, in a process in which nothing else will be imported."""
         for _, unset in self._tracers:
             unset(None)

@@ -14,10 +14,11 @@ import sys
 from typing import Any, NoReturn
 
 from pytest_cudafork.check.watch import Watch
+from pytest_cudafork.imports.values import import_result
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import importer, preload
-from pytest_cudafork.imports.worker.interpreter_state import Loaded
-from pytest_cudafork.imports.worker.threads import Patience
+from pytest_cudafork.imports.worker.interpreter_state import LoadedModules
+from pytest_cudafork.imports.worker.threads import WaitBudget
 from pytest_cudafork.observe.observer import Observer, WatchSettings
 from pytest_cudafork.observe.witnesses import WitnessError
 from pytest_cudafork.process import child, fork_server, leftovers
@@ -31,9 +32,14 @@ class ImportJobs(fork_server.Prepared):
 
     def __init__(self, observer: Observer, settings: AuditSettings) -> None:
         self.observer = observer
-        self.patience = Patience(settings.timeout)
-        self.loaded: Loaded | None = None
-        self._wanted = preload.Wanted()
+        self.budget = WaitBudget(settings)
+        self._settings = settings
+        self.loaded: LoadedModules | None = None
+        self._repeated = preload.RepeatedImports()
+
+    def limit_of(self, name: str) -> float:
+        """Return how long the import of a module may take."""
+        return self._settings.limit_of(name)
 
     def preload(self, name: str) -> bool:
         """Import a module; False if this process would not be clean after that."""
@@ -41,31 +47,31 @@ class ImportJobs(fork_server.Prepared):
 
     def grown(self) -> None:
         """Look what is loaded now, so that no child has to."""
-        self.loaded = Loaded()
+        self.loaded = LoadedModules()
 
     def worth_trying(self, names: list[str]) -> list[str]:
         """Return those that are not there yet and were not refused."""
-        return self._wanted.worth_trying(names)
+        return self._repeated.worth_trying(names)
 
     def refuse(self, name: str) -> None:
         """Take note that a module touches CUDA, fails, or leaves threads."""
-        self._wanted.refuse(name)
+        self._repeated.refuse(name)
 
     def wants_preloaded(self, name: str, left: bytes, exitcode: int, waiting: int) -> list[str]:
         """Learn from an import that has ended; return what many of them load."""
-        told = importer.decode(left)
-        if told is None:
+        result = import_result.decode(left)
+        if result is None:
             self.refuse(name)
             return []
-        if not told.is_clean:
+        if not result.is_clean:
             self.refuse(name)
-        if told.state == "clean":
-            self.patience.learn(told.waited, told.left_running)
+        if result.state == "clean":
+            self.budget.spend(result.waited, result.left_running)
         if not waiting:
             return []
-        loaded = told.loaded if told.is_clean else preload.others(told.loaded, name)
-        self._wanted.add([each for each in loaded if each != name], told.seconds)
-        return self._wanted.next()
+        loaded = result.loaded if result.is_clean else preload.others(result.loaded, name)
+        self._repeated.add([each for each in loaded if each != name], result.seconds)
+        return self._repeated.next()
 
 
 def prepare(server: fork_server.ForkServer) -> NoReturn:
@@ -88,8 +94,8 @@ def run(task: child.Task) -> int:
     jobs: ImportJobs = task.prepared
     mailbox = task.mailbox
     assert mailbox is not None, "nobody attends to an import"
-    told = importer.Importer(jobs.observer, jobs.loaded, jobs.patience).run(task.data)
-    mailbox.write(importer.encode(told))
+    result = importer.Importer(jobs.observer, jobs.loaded, jobs.budget).run(task.data)
+    mailbox.write(import_result.encode(result))
     return 0
 
 
@@ -127,9 +133,9 @@ def main(control_fd: int, request_fd: int, stacks_fd: int, mailbox_fd: int) -> N
         leave(0)
     ready(**about)
     mailbox = SharedMailbox(mailbox_fd)
-    patience = Patience(settings.timeout, request["hopeless"])
-    told = importer.Importer(observer, None, patience).run(request["module"])
-    mailbox.write(importer.encode(told))
+    budget = WaitBudget(settings, request["endless"])
+    result = importer.Importer(observer, None, budget).run(request["module"])
+    mailbox.write(import_result.encode(result))
     leave(0)
 
 

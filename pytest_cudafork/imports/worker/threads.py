@@ -1,7 +1,8 @@
-"""Owns the threads that an import leaves running: where they were started, and the wait for them.
+"""Threads that an import leaves running: which line started them, and how long to wait for them.
 
-Runs in the process that imports. It does not know what the threads do. Seen are those of
-``threading``: what C code or ``_thread`` starts is not.
+A thread may touch CUDA after the import statement has returned, so the process that imports waits
+a little before it answers. Only threads of ``threading`` are seen, not those that C code or
+``_thread`` starts.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable
 from types import FrameType
-from typing import NamedTuple
 
+from pytest_cudafork.imports.values.records import RunningThread
+from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.observe.story.touch import Frame
 
 _MOST_SECONDS = 5.0
@@ -26,43 +28,30 @@ _MOST_NAME = 60
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
-class RunningThread(NamedTuple):
-    """A thread that ran on when the import was over.
+class WaitBudget:
+    """How long threads are waited for: after one import, and after all imports of one template.
 
-    Attributes:
-        name: Its name.
-        where: The line that had started it, ``file:line``; "" if nobody saw that.
-        daemon: Whether an interpreter that ends does not wait for it.
-
+    A template hands its budget on to the processes that it forks, and updates it from what these
+    report: a thread that once did not end in time is not waited for again, wherever else the same
+    line starts it.
     """
 
-    name: str
-    where: str
-    daemon: bool
-
-
-class Patience:
-    """How long threads are waited for: what one import may take, and what all of them may.
-
-    A template hands it on to the processes that it forks, and it learns from what these tell: a
-    thread that did not end once is not waited for again, wherever else the same line starts it.
-    """
-
-    def __init__(self, timeout: float, hopeless: Iterable[str] = ()) -> None:
-        self._timeout = timeout
+    def __init__(self, settings: AuditSettings, endless: Iterable[str] = ()) -> None:
+        self._settings = settings
         self._left = _MOST_IN_ALL
-        self.hopeless = set(hopeless)
-        """The lines whose threads do not end in time."""
+        self.endless = set(endless)
+        """The lines whose threads do not end in time, as ``file:line``."""
 
-    def seconds(self, spent: float) -> float:
-        """Return how long to wait after an import that has taken so long."""
-        return max(0.0, min(_MOST_SECONDS, self._left, (self._timeout - spent) / 2))
+    def seconds_after(self, module: str, spent: float) -> float:
+        """Return how long to wait after a module's import that took ``spent`` seconds."""
+        limit = self._settings.limit_of(module)
+        return max(0.0, min(_MOST_SECONDS, self._left, (limit - spent) / 2))
 
-    def learn(self, waited: float, running: Iterable[RunningThread]) -> None:
+    def spend(self, waited: float, running: Iterable[RunningThread]) -> None:
         """Take note of a wait that showed no touch, and of the threads that ran on after it."""
         self._left -= waited
         if waited:
-            self.hopeless.update(thread.where for thread in running if not thread.daemon)
+            self.endless.update(thread.where for thread in running if not thread.daemon)
 
 
 class Threads:
@@ -94,12 +83,12 @@ class Threads:
             if not any(each is known for known in self._before)
         ]
 
-    def wait(self, seconds: float, hopeless: Collection[str], is_over: Callable[[], bool]) -> float:
+    def wait(self, seconds: float, endless: Collection[str], is_over: Callable[[], bool]) -> float:
         """Wait for those that an interpreter would wait for at its end.
 
         Args:
             seconds: For how long at most.
-            hopeless: The lines whose threads are not waited for.
+            endless: The lines whose threads are not waited for.
             is_over: Whether nothing more is to be learned.
 
         Returns:
@@ -107,14 +96,14 @@ class Threads:
 
         """
         began, pause, waited = self._clock(), _FIRST_PAUSE, 0.0
-        while waited < seconds and self._is_awaited(hopeless) and not is_over():
+        while waited < seconds and self._is_awaited(endless) and not is_over():
             self._sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
             waited = self._clock() - began
         return waited
 
-    def _is_awaited(self, hopeless: Collection[str]) -> bool:
-        return any(not each.daemon and each.where not in hopeless for each in self.running())
+    def _is_awaited(self, endless: Collection[str]) -> bool:
+        return any(not each.daemon and each.where not in endless for each in self.running())
 
 
 def _place(frame: FrameType | None) -> str:

@@ -14,8 +14,9 @@ from pytest_cudafork.isolate.session.request import (
     target_of,
 )
 from pytest_cudafork.process import launch, supervision
+from pytest_cudafork.settings import environment
 
-_VOLATILE = ("PYTEST_CURRENT_TEST", "_CUDAFORK_PHASE", "_CUDAFORK_FORK_OK")
+_VOLATILE = (environment.TEST, environment.PHASE, environment.FORK_OK)
 """Variables that differ from test to test and that no import looks at."""
 
 

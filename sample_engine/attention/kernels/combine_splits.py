@@ -1,6 +1,6 @@
-"""Owns the reduction that puts the items of a split decode together.
+"""Puts the items of a split decode together.
 
-It does not know how they were computed. Requests that are one item are done already.
+``decode_paged`` computed them. Requests that are one item are done already.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import triton.language as tl
 
 from sample_engine.attention.kernels.common import jit, next_power_of_2
 from sample_engine.attention.kernels.splits import FixedSplits, PlannedSplits, Splits
-from sample_engine.kernel_overlap import launch_early, wait_for_inputs
+from sample_engine.kernels.overlap import launch_early, wait_for_inputs
 
 __all__ = ["combine_splits"]
 

@@ -1,6 +1,6 @@
-"""Owns what the attention kernels share: how they are compiled, one softmax step, loads of tiles.
+"""What the attention kernels share: how they are compiled, one softmax step, loads of tiles.
 
-It knows no cache layout and no grid. ``jit`` is ``triton.jit`` with a type, so that the sources are
+``jit`` is ``triton.jit`` with a type, so that the sources are
 checked like all others; as everywhere in Triton, ``TRITON_INTERPRET`` has to be set before import.
 """
 

@@ -1,4 +1,4 @@
-"""Owns the kernel for requests with few queries: decode, and verification of a few drafts.
+"""The kernel for requests with few queries: decode, and verification of a few drafts.
 
 A program takes one item (a stretch of one request's keys, see ``splits``) and one KV head; the
 query heads of that KV head, for all queries of the request, are the rows of its tile: row ``r`` is
@@ -28,7 +28,7 @@ from sample_engine.attention.kernels.common import (
 )
 from sample_engine.attention.kernels.prefill import check_rows
 from sample_engine.attention.kernels.splits import FixedSplits, PlannedSplits, Splits
-from sample_engine.kernel_overlap import launch_early, wait_for_inputs
+from sample_engine.kernels.overlap import launch_early, wait_for_inputs
 
 __all__ = ["DecodeConfig", "decode_paged"]
 

@@ -1,7 +1,4 @@
-"""Owns the kernel that copies pages to where a library without pages can read them.
-
-It does not know who reads them then.
-"""
+"""The kernel that copies pages to where a library without pages can read them."""
 
 from __future__ import annotations
 

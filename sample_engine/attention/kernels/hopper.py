@@ -1,7 +1,7 @@
-"""Owns the prefill kernel for Hopper, written in Gluon: over contiguous and over paged memory.
+"""The prefill kernel for Hopper, written in Gluon: over contiguous and over paged memory.
 
-It says which tile a program takes, and starts the warps (``hopper_warps`` is what they do). It
-knows nothing of how a kernel is chosen (``tuning`` does).
+Here is which tile a program takes; what its warps do is in ``hopper_warps``, and when the kernel is
+chosen in ``tuning``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owns what the warps of the Hopper prefill kernel do, in Gluon.
+"""What the warps of the Hopper prefill kernel do, in Gluon.
 
 Two groups of four warps take 64 rows each; two more warps load keys and values by TMA, some blocks
 ahead. A group starts the product of its queries with the next keys before it works on the softmax
@@ -8,7 +8,7 @@ A page is one TMA copy for each line of 128 bytes of a row, to the place in shar
 contiguous tile would have it.
 
 Triton's interpreter does not run Gluon, and Gluon's interface still moves: this is written for
-Triton 3.6. It knows nothing of how a tile is found (``hopper`` does).
+Triton 3.6.
 """
 
 from __future__ import annotations

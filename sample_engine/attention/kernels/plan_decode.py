@@ -1,4 +1,4 @@
-"""Owns the kernel that plans a split decode on the device: who reads which keys.
+"""The kernel that plans a split decode on the device: who reads which keys.
 
 It reads lengths where they are, so that a plan is right for the lengths of the moment: the host
 waits for nothing, and a graph that captured it plans anew at each replay.

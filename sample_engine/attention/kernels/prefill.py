@@ -1,9 +1,9 @@
-"""Owns what prefill over contiguous and over paged memory share: tiles, their order, their ends.
+"""What prefill over contiguous and over paged memory share: tiles, their order, their ends.
 
 A tile is BLOCK_M rows of one request. With ``PACK`` > 1 the query heads that share a KV head are
 packed into it: row ``r`` is token ``r // PACK`` and head ``r % PACK``, so that a short chunk still
 fills a tile and keys are read once for the group. The heavy tiles, those with most keys, come
-first. It does not know where keys and values lie.
+first.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the prefill kernel for keys and values that lie one after the other.
+"""The prefill kernel for keys and values that lie one after the other.
 
-It knows no pages (``prefill_paged`` does). The queries of a request are the last of its positions,
+``prefill_paged`` is for those in pages. The queries of a request are the last of its positions,
 so keys may be more than queries.
 """
 

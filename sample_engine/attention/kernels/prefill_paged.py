@@ -1,6 +1,6 @@
-"""Owns the prefill kernel over the paged cache: prefill, chunks of it, verification of drafts.
+"""The prefill kernel over the paged cache: prefill, chunks of it, verification of drafts.
 
-The queries of a request are the last of its positions. It knows no splits: one program reads all
+The queries of a request are the last of its positions. Nothing is split: one program reads all
 keys of its rows (``decode_paged`` is for few queries).
 
 Where a page holds a multiple of BLOCK_N tokens, a tile lies in one page and one look-up finds it;

@@ -1,4 +1,4 @@
-"""Owns the oracles: for each kernel a function of the same name and arguments in plain torch.
+"""The oracles: for each kernel a function of the same name and arguments in plain torch.
 
 They compute in a type wider than the inputs' (float64 for float32). ``plan_decode``,
 ``decode_paged`` and ``combine_splits`` never wait for the device and have no shape that depends on

@@ -1,4 +1,4 @@
-"""Owns how a decode's keys are cut into items, so that many processors work on one sequence.
+"""How a decode's keys are cut into items, so that many processors work on one sequence.
 
 An item is a stretch of one request's keys. Its partial result is the attention over that stretch
 alone, with the logarithm of its weights' sum; ``combine_splits`` puts the items of a request

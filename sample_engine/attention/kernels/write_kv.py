@@ -1,6 +1,6 @@
-"""Owns the kernel that puts the keys and values of a step into the paged cache.
+"""The kernel that puts the keys and values of a step into the paged cache.
 
-It does not know to which request a token belongs: the slot says where it goes.
+The slot of a token says where it goes, whichever request it belongs to.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import torch
 import triton.language as tl
 
 from sample_engine.attention.kernels.common import jit, next_power_of_2
-from sample_engine.kernel_overlap import launch_early, wait_for_inputs
+from sample_engine.kernels.overlap import launch_early, wait_for_inputs
 
 __all__ = ["write_kv"]
 

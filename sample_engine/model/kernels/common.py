@@ -1,6 +1,6 @@
-"""Owns what the model's kernels share: how they are compiled, rows, rounding, prefetching.
+"""What the model's kernels share: how they are compiled, rows, rounding, prefetching.
 
-It knows no layer of a model. How kernels overlap is said in ``kernel_overlap``.
+How kernels overlap is said in ``kernels.overlap``.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Owns the linear layer of few tokens: it streams the weight once, as fast as memory gives it.
+"""The linear layer of few tokens: it streams the weight once, as fast as memory gives it.
 
 A program takes some rows of the weight and goes through all of their columns, many loads ahead. The
 tokens are padded to one tile, so that what a token gets does not depend on how many there are. With
 ``split`` several programs share the columns; their parts are added in a fixed order.
 
-It does not know which configuration is fast (``model.tuning`` does).
+Which configuration is fast is in ``tuning``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import dataclasses
 import torch
 import triton.language as tl
 
-from sample_engine.kernel_overlap import launch_early, wait_for_inputs
+from sample_engine.kernels.overlap import launch_early, wait_for_inputs
 from sample_engine.model.kernels.common import elements, jit, prefetch, rounded
 
 __all__ = ["MOST_ROWS", "LinearConfig", "linear"]

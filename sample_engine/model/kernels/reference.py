@@ -1,4 +1,4 @@
-"""Owns the oracles: for each kernel a function of the same name and arguments in plain torch.
+"""The oracles: for each kernel a function of the same name and arguments in plain torch.
 
 They are what runs where the kernels do not: on a CPU and wherever gradients are wanted. ``overlap``
 and ``config`` say how a kernel is launched and mean nothing here, so they are left out.

@@ -1,6 +1,6 @@
-"""Owns the kernel that norms tokens, and before that adds to them what a layer gives.
+"""The kernel that norms tokens, and before that adds to them what a layer gives.
 
-It knows no layer. Sums are float32; what is rounded on the way is what torch rounds.
+Sums are float32; what is rounded on the way is what torch rounds.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
-from sample_engine.kernel_overlap import launch_early, wait_for_inputs
+from sample_engine.kernels.overlap import launch_early, wait_for_inputs
 from sample_engine.model.kernels.common import elements, jit, padded, rounded
 
 __all__ = ["add_rms_norm", "rms_norm"]

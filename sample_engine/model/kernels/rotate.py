@@ -1,4 +1,4 @@
-"""Owns the kernels of RoPE: the angles of a pass, and the rotation of queries and keys by them.
+"""The kernels of RoPE: the angles of a pass, and the rotation of queries and keys by them.
 
 Angles are float32 as torch's are; only the frequencies are worked out in float64.
 """
@@ -10,7 +10,7 @@ import math
 import torch
 import triton.language as tl
 
-from sample_engine.kernel_overlap import launch_early, wait_for_inputs
+from sample_engine.kernels.overlap import launch_early, wait_for_inputs
 from sample_engine.model.kernels.common import jit, padded
 
 __all__ = ["rope_angles", "rotate"]

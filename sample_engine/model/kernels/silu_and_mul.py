@@ -1,11 +1,11 @@
-"""Owns the kernel of the gate: ``silu(gate) * up``, rounded in between as torch rounds it."""
+"""The kernel of the gate: ``silu(gate) * up``, rounded in between as torch rounds it."""
 
 from __future__ import annotations
 
 import torch
 import triton.language as tl
 
-from sample_engine.kernel_overlap import launch_early, wait_for_inputs
+from sample_engine.kernels.overlap import launch_early, wait_for_inputs
 from sample_engine.model.kernels.common import elements, jit, rounded
 
 __all__ = ["silu_and_mul"]

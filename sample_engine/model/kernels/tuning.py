@@ -1,4 +1,4 @@
-"""Owns how the model's kernels are built for a shape: tables that ``sweep_model_kernels.py`` found.
+"""How the model's kernels are built for a shape: tables that ``sweep_model_kernels.py`` found.
 
 Nothing is measured when the engine runs. A configuration depends on the weight's shape alone, not
 on the number of tokens: so what a token gets does not depend on how many there are.

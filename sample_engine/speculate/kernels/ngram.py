@@ -1,6 +1,6 @@
-"""Owns the kernel that looks up n-grams in texts on the device: one program for each request.
+"""The kernel that looks up n-grams in texts on the device: one program for each request.
 
-It does not know where the texts come from. The rule is that of ``sample_engine.speculate.ngram``.
+The rule is that of ``sample_engine.speculate.ngram``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the oracles: for each kernel a function of the same name and arguments in plain torch.
+"""The oracles: for each kernel a function of the same name and arguments in plain torch.
 
-They never wait for the device and have no shape that depends on data. They know no speculator.
+They never wait for the device and have no shape that depends on data.
 """
 
 from __future__ import annotations

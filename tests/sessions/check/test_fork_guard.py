@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
-from pytest_cudafork.check.guard import ForkVerdict, Rules, Watched, allowed_module, install
+from pytest_cudafork.check.guard import ForkDecision, Rules, Watched, allowed_module, install
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.observe.driver.probe import CudaState, Driver, Verdict
 from tests.support.helpers import (
@@ -20,6 +21,7 @@ from tests.support.helpers import (
     module,
     needs_torch,
     outcomes,
+    run_python,
     run_session,
 )
 
@@ -112,6 +114,8 @@ def test_marked():
 def test_after_the_marked_one():
     os.fork()
 """
+
+
 REFUSED = (
     *("test_fork", "test_by_another_name", "test_forkpty", "test_pty", "test_process"),
     *("test_pool", "test_executor", "test_in_a_thread", "test_after_the_marked_one"),
@@ -283,27 +287,27 @@ def rules(verdict: Verdict, *, refuse: bool = True, allow: tuple[str, ...] = ())
 @pytest.mark.parametrize(
     ("verdict", "refuse", "expected"),
     [
-        (Verdict.INITIALIZED, True, ForkVerdict.GUARDED),
-        (Verdict.POISONED, True, ForkVerdict.GUARDED),
-        (Verdict.INITIALIZED, False, ForkVerdict.WATCHED),
-        (Verdict.NOT_OBSERVABLE, True, ForkVerdict.UNKNOWN),
-        (Verdict.NOT_OBSERVABLE, False, ForkVerdict.UNKNOWN),
+        (Verdict.INITIALIZED, True, ForkDecision.GUARDED),
+        (Verdict.POISONED, True, ForkDecision.GUARDED),
+        (Verdict.INITIALIZED, False, ForkDecision.WATCHED),
+        (Verdict.NOT_OBSERVABLE, True, ForkDecision.UNKNOWN),
+        (Verdict.NOT_OBSERVABLE, False, ForkDecision.UNKNOWN),
     ],
 )
 def test_only_what_is_known_to_be_unclean_is_refused(
-    verdict: Verdict, refuse: bool, expected: ForkVerdict
+    verdict: Verdict, refuse: bool, expected: ForkDecision
 ) -> None:
     made = rules(verdict, refuse=refuse)
     decision, rule = made.decide(made.observer.state(), sys._getframe())
     assert decision is expected
-    assert bool(rule) == (expected is not ForkVerdict.GUARDED)
+    assert bool(rule) == (expected is not ForkDecision.GUARDED)
 
 
 def test_the_marker_in_force_allows_and_its_reason_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_CUDAFORK_FORK_OK", "why not")
     made = rules(Verdict.INITIALIZED)
     decision, rule = made.decide(made.observer.state(), sys._getframe())
-    assert decision is ForkVerdict.ALLOWED
+    assert decision is ForkDecision.ALLOWED
     assert "why not" in rule
 
 
@@ -343,3 +347,42 @@ def _fork_and_wait() -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
+
+
+def test_the_guard_loads_no_lazy_module(tmp_path: Path) -> None:
+    (tmp_path / "heavy.py").write_text("print('loaded')")
+    told = run_python(
+        """
+import importlib.util, os, sys
+sys.path.insert(0, "")
+spec = importlib.util.find_spec("heavy")
+spec.loader = importlib.util.LazyLoader(spec.loader)
+sys.modules["heavy"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+from pytest_cudafork.check.guard import Rules, install
+undo = install(Rules(None, refuse=True))
+print(os.fork.__name__)
+undo()
+""",
+        tmp_path,
+    )
+    assert told == "fork\n"
+
+
+def test_a_name_imported_during_the_session_is_given_back_too(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text("from os import fork as split")
+    told = run_python(
+        """
+import os, sys
+sys.path.insert(0, "")
+real = [os.fork]  # in a list, where the guard does not look
+from pytest_cudafork.check.guard import Rules, install
+undo = install(Rules(None, refuse=True))
+import late
+print(late.split is real[0])
+undo()
+print(late.split is real[0], os.fork is real[0])
+""",
+        tmp_path,
+    )
+    assert told == "False\nTrue True\n"

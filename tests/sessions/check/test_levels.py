@@ -1,4 +1,4 @@
-"""The levels of the check: what each must fail and what it must not, at every place of a touch."""
+"""Surroundings in which a check once told wrongly or broke: each was found by reading the code."""
 
 from __future__ import annotations
 
@@ -11,8 +11,36 @@ from tests.support.helpers import (
     failure,
     line_of,
     module,
+    needs_torch,
     outcomes,
+    run_session,
 )
+
+
+@needs_torch
+def test_the_same_lines_touch_in_every_test_that_runs_them(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pytest, torch
+
+        @pytest.fixture
+        def gpu():
+            return torch.cuda.is_available()
+
+        @pytest.mark.parametrize("n", [1, 2])
+        def test_body(n):
+            torch.cuda.is_available()
+            torch.cuda.is_available()
+
+        def test_fixture_1(gpu):
+            pass
+
+        def test_fixture_2(gpu):
+            pass
+        """)
+    result = run_session(pytester, "--cuda-fork-check=touch")
+    assert_no_crash(result)
+    result.assert_outcomes(failed=2, errors=2)
+
 
 # In this order: the first two in a clean process, the others in an initialized one.
 CASES = """
@@ -61,12 +89,16 @@ def test_expected():
 def test_clean():
     pass
 """
+
+
 REFUSED = {
     "test_forks": "FAILED",
     "test_child_touches": "FAILED",
     "test_grandchild_touches": "FAILED",
     "test_the_code_swallows_every_error": "FAILED",
 }
+
+
 EXPECTED = {
     "test_clean_child_touches": "PASSED",
     "test_touch": "PASSED",
@@ -378,80 +410,6 @@ def test_last():
     assert set(outcomes(result).values()) == {"PASSED"}
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["ERROR: *::test_leaves_a_child, too late to fail a test:"])
-
-
-HOSTILE = """
-from unittest import mock
-
-def test_environment_cleared():
-    with mock.patch.dict(os.environ, clear=True):
-        touch()
-
-def test_initialize():
-    touch()  # culprit
-
-def test_forks_with_environment_cleared():
-    with mock.patch.dict(os.environ, clear=True):
-        os.fork()
-
-def test_forks_in_a_directory_that_is_gone(tmp_path):
-    home = os.getcwd()
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    os.chdir(gone)
-    gone.rmdir()
-    try:
-        os.fork()
-    finally:
-        os.chdir(home)
-
-def test_forks_while_time_stands_still():
-    with mock.patch("time.monotonic_ns", lambda: 5):
-        os.fork()
-
-def test_swallows_the_refusal():
-    try:
-        os.fork()
-    except Exception:
-        pass
-
-def test_replaces_fork():
-    with mock.patch("os.fork", lambda: 7):
-        assert os.fork() == 7
-"""
-
-
-def test_what_tests_do_to_their_process_does_not_break_the_check(
-    pytester: pytest.Pytester,
-) -> None:
-    path = pytester.makepyfile(module(HOSTILE))
-    result = check(pytester, "fork")
-    assert_no_crash(result)
-    found = outcomes(result)
-    failed = {name for name, outcome in found.items() if outcome == "FAILED"}
-    assert failed == {name for name in found if name.startswith("test_forks")}
-    for name in failed:
-        assert "fork refused" in failure(result, name)
-        assert f"{path.name}:{line_of(path, '# culprit')}" in failure(result, name)
-    assert "too late to fail a test" not in result.stdout.str()
-    # A refusal that the code swallows fails nothing, since a test may expect one; it is counted.
-    assert counts(result)["forks guarded"] == 4
-
-
-def test_a_touch_that_could_not_be_recorded_is_not_called_none(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(
-        module(
-            """
-def test_loses_the_ledger():
-    os.unlink(os.environ["_CUDAFORK_LEDGER"])
-    touch()
-"""
-        )
-    )
-    result = check(pytester, "touch")
-    assert_no_crash(result)
-    assert "no touch of CUDA was seen" not in result.stdout.str()
-    result.stdout.fnmatch_lines(["not observable: the driver was initialized in this process*"])
 
 
 def test_a_process_forked_at_import_is_watched_too(pytester: pytest.Pytester) -> None:

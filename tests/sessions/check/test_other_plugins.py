@@ -22,6 +22,7 @@ needs_xdist = pytest.mark.skipif(
     importlib.util.find_spec("xdist") is None, reason="pytest-xdist is not installed"
 )
 
+
 XDIST = """
 def test_clean_before_{n}():
     pass
@@ -134,3 +135,23 @@ def test_with_pytest_forked_tests_pass_and_a_refused_fork_is_that_tests_error(
     found = outcomes(result)
     assert found["test_clean"] == found["test_clean_after"] == "PASSED"
     assert found["test_touch"] == "FAILED"
+
+
+@needs_xdist
+def test_a_fork_refused_around_a_test_reaches_the_controller_of_xdist(
+    pytester: pytest.Pytester,
+) -> None:
+    # As pytest-forked forks: outside any phase of the test.
+    pytester.makeconftest("""
+        import os
+        import pytest
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtest_protocol(item):
+            os.fork()
+        """)
+    pytester.makepyfile(module("touch()\n\n@pytest.mark.usefixtures()\ndef test_a():\n    pass\n"))
+    result = run_session(pytester, "-p", "xdist.plugin", "-n1", "--cuda-fork-check")
+    assert_no_crash(result)
+    result.assert_outcomes(errors=1)
+    assert counts(result)["forks guarded"] == 1

@@ -307,7 +307,8 @@ def test_the_controller_of_xdist_starts_none(pytester: pytest.Pytester) -> None:
         """
         import os, sys
         with open("parents", "a") as file:
-            file.write(f"{os.getpid()} {os.getppid()} {'process.fork_server' in str(sys.orig_argv)}\\n")
+            is_server = "process.fork_server" in str(sys.orig_argv)
+            file.write(f"{os.getpid()} {os.getppid()} {is_server}\\n")
         """
     )
     pytester.makepyfile("def test_a(): pass")

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.death import METHODS, headline, run_deaths, told
+from tests.support.helpers import (
+    assert_no_crash,
+    run_session,
+)
 
 HANGS = """
 @pytest.fixture
@@ -56,7 +60,10 @@ def test_grandchild_ignores_everything():
 def test_last(): pass
 """
 
+
 PHASES = {"test_setup": "setup", "test_teardown": "teardown"}
+
+
 FRAMES = {
     "test_python": ["in test_python"],
     "test_two_threads": ["in other_thread", "in test_two_threads"],
@@ -115,6 +122,8 @@ def pytest_sessionfinish(session):
 def hangs_at_the_end(time):
     time.sleep(1000)
 """
+
+
 FINISHING = """
 def test_hangs(): note(os.getpid())
 def test_last(): pass
@@ -225,3 +234,22 @@ def test_the_real_py_spy_names_the_function_in_c(pytester: pytest.Pytester, meth
     text = told(result, "test_c")
     assert "pause (libc" in text
     assert "test_c (test_d.py" in text
+
+
+@pytest.mark.parametrize("limit", ["float('inf')", "10**8"])
+def test_a_time_limit_beyond_all_measure_is_a_time_limit(
+    pytester: pytest.Pytester, limit: str
+) -> None:
+    pytester.makepyfile(f"""
+        import pytest
+
+        @pytest.mark.cuda_isolated(method="fork", timeout={limit})
+        def test_isolated():
+            pass
+
+        def test_call(run_forked):
+            assert run_forked(int, timeout={limit}) == 0
+        """)
+    result = run_session(pytester)
+    assert_no_crash(result)
+    result.assert_outcomes(passed=2)

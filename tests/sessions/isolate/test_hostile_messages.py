@@ -1,14 +1,40 @@
-"""Tests of messages that are frames but no sense: the test fails, and nothing else happens.
+"""Messages that are no frames, or frames that make no sense: the test fails, and nothing else.
 
-The tests in these sessions look for the channel of their own process in the frames below them. No
-test does that by accident; it stands for every mistake that this package could make itself.
+Some tests look for the channel of their own process in the frames below them. No test does that by
+accident; it stands for every mistake that this package could make itself.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from tests.support.death import METHODS, headline, run_deaths
+from tests.support.death import headline, run_deaths
+from tests.support.isolation import METHODS, isolate_all
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_no_message_fails_the_test_and_no_other(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    isolate_all(pytester, method)
+    pytester.makepyfile(
+        """
+        import os
+        def test_writes_everywhere():
+            for name in os.listdir("/proc/self/fd"):
+                link = f"/proc/self/fd/{name}"
+                if os.path.exists(link) and "socket" in os.readlink(link):
+                    os.write(int(name), b"this is no message at all")
+        def test_closes_everything(): os.closerange(3, 100)
+        def test_last(): pass
+        """
+    )
+    result = pytester.runpytest_subprocess("-rA")
+    outcomes = result.parseoutcomes()
+    assert outcomes["passed"] == 1
+    assert outcomes["failed"] == 2
+    result.stdout.fnmatch_lines_random(["ChildError: not a message, in call*", "PASSED *test_last"])
+
 
 HOSTILE = """
 import json

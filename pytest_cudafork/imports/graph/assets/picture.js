@@ -1,5 +1,5 @@
 // Owns the page: which packages are open, what is drawn of them, and what a click does.
-// It does not compute any advice: that is in the data, as indexes into the list of modules.
+// It does not compute what to cut: that is in the data, as indexes into the list of modules.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);

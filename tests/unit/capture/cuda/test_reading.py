@@ -187,7 +187,7 @@ def test_a_library_that_lacks_a_function_is_refused() -> None:
 
 
 def test_kernels_of_the_profiler_get_the_line_of_their_step() -> None:
-    from pytest_cudafork.capture.cuda.observer import Step
+    from pytest_cudafork.capture.cuda.steps import Step
     from pytest_cudafork.capture.cuda.warmup_kernels import Event, nodes_of
 
     steps = [

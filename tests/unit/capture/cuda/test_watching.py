@@ -249,9 +249,9 @@ def test_an_error_is_about_the_capture_or_not(said: str, about: bool) -> None:
 def test_the_watch_sees_each_operator_with_its_line_and_what_it_uses() -> None:
     import torch
 
-    from pytest_cudafork.capture.cuda.observer import Observer
+    from pytest_cudafork.capture.cuda.steps import StepRecorder
 
-    x, y, filled, seen = torch.ones(4), torch.zeros(4), torch.ones(4), Observer()
+    x, y, filled, seen = torch.ones(4), torch.zeros(4), torch.ones(4), StepRecorder()
     with seen:
         made = x + 1
         y.add_(made[1:].sum())
@@ -288,7 +288,7 @@ def test_the_watch_sees_each_operator_with_its_line_and_what_it_uses() -> None:
 def test_the_watch_lets_torch_compile_compile() -> None:
     import torch
 
-    from pytest_cudafork.capture.cuda.observer import Observer
+    from pytest_cudafork.capture.cuda.steps import StepRecorder
 
     graphs: list[Any] = []
 
@@ -297,7 +297,7 @@ def test_the_watch_lets_torch_compile_compile() -> None:
         return graph.forward
 
     compiled = torch.compile(lambda t: torch.relu(t) + 1, backend=backend)
-    with Observer() as seen:
+    with StepRecorder() as seen:
         compiled(torch.ones(3))
     assert len(graphs) == 1
     assert seen.steps
@@ -306,7 +306,7 @@ def test_the_watch_lets_torch_compile_compile() -> None:
 def test_a_tensor_of_its_own_kind_is_seen_as_what_it_consists_of() -> None:
     import torch
 
-    from pytest_cudafork.capture.cuda.observer import Observer
+    from pytest_cudafork.capture.cuda.steps import StepRecorder
 
     class Wrapped(torch.Tensor):  # type: ignore[misc]
         inner: torch.Tensor
@@ -325,7 +325,7 @@ def test_a_tensor_of_its_own_kind_is_seen_as_what_it_consists_of() -> None:
             return Wrapped(func(*plain, **(kwargs or {})))
 
     inner = torch.ones(3)
-    with Observer() as seen:
+    with StepRecorder() as seen:
         Wrapped(inner) + 1
     assert [step.name for step in seen.steps] == ["aten.add.Tensor"]
     assert inner.data_ptr() in {one.pointer for one in seen.storages}
@@ -336,7 +336,7 @@ def test_a_launch_of_triton_is_seen_and_the_patch_is_undone(
 ) -> None:
     import torch
 
-    from pytest_cudafork.capture.cuda.observer import Observer, triton_launches
+    from pytest_cudafork.capture.cuda.steps import StepRecorder, triton_launches
 
     class JITFunction:
         def __init__(self, fn: Any) -> None:
@@ -349,7 +349,7 @@ def test_a_launch_of_triton_is_seen_and_the_patch_is_undone(
 
     jit = types.SimpleNamespace(JITFunction=JITFunction)
     monkeypatch.setitem(sys.modules, "triton.runtime.jit", jit)
-    original, x, seen = JITFunction.run, torch.ones(3), Observer()
+    original, x, seen = JITFunction.run, torch.ones(3), StepRecorder()
     with triton_launches(seen), seen:
         assert JITFunction(twice_kernel).run(x, grid=(1,), warmup=False) == "launched"
         JITFunction(twice_kernel).run(x, grid=(1,), warmup=True)
@@ -450,9 +450,9 @@ def test_freed_and_moved_memory_is_found_and_memory_of_others_is_not() -> None:
 def test_the_watch_keeps_no_tensor_alive() -> None:
     import torch
 
-    from pytest_cudafork.capture.cuda.observer import Observer
+    from pytest_cudafork.capture.cuda.steps import StepRecorder
 
-    x, seen = torch.ones(4), Observer()
+    x, seen = torch.ones(4), StepRecorder()
     with seen:
         x + 1
     alive = weakref.ref(x)

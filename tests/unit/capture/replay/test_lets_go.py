@@ -20,7 +20,7 @@ from pytest_cudafork import GraphUsageError, ReplayDiffersError  # noqa: E402
 from pytest_cudafork import assert_replay_equals_eager as compare  # noqa: E402
 from pytest_cudafork.capture.interface.lines import is_foreign, shown  # noqa: E402
 from pytest_cudafork.capture.pair.capture_pair import capture_pair as check_pair  # noqa: E402
-from pytest_cudafork.capture.replay.tidy import let_go  # noqa: E402
+from pytest_cudafork.capture.replay.cleanup import release  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend, SoftwareCapture  # noqa: E402
 
 
@@ -99,8 +99,8 @@ def test_a_device_that_is_lost_does_not_hide_what_was_found() -> None:
         def reset(self) -> None:
             raise RuntimeError("CUDA error: device-side assert triggered")
 
-    let_go(Lost())
-    let_go(None)
+    release(Lost())
+    release(None)
 
 
 def test_a_graph_that_is_reset_keeps_no_output() -> None:

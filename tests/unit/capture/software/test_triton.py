@@ -177,7 +177,7 @@ class TestLaunches:
     ) -> None:
         pytest.importorskip("sample_engine")
         from sample_engine.attention.triton_backend import TritonBackend
-        from tests.engine.attention_support import Shape, batch_of, run
+        from tests.engine.support.attention import Shape, batch_of, run
 
         batch = batch_of(Shape(), lengths, unwritten=0.0)
         backend = TritonBackend(batch.shape.spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,7 +160,7 @@ def test_a_frozen_value_is_named_with_both_values_and_the_line() -> None:
         capture_pair(create, 4, vary=[lambda: engine.update(max=7)], backend="software")
     text = " ".join(str(failed.value).split())
     assert "report.nodes" not in text
-    assert "test_capture_python_state.py:" in text.partition("after vary[0]")[2][:60]
+    assert f"{Path(__file__).name}:" in text.partition("after vary[0]")[2][:60]
 
 
 def test_work_on_inputs_that_only_the_first_call_does_is_told() -> None:

@@ -19,7 +19,7 @@ from pytest_cudafork.imports.audit.baseline import (
     Entry,
     entry_of,
 )
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.observe.story.touch import Touch
 
 if sys.version_info >= (3, 11):
@@ -29,13 +29,18 @@ else:
 
 SITE = "/venv/lib/python3.11/site-packages"
 NOT_LEARNED = (
-    *(Verdict.NOT_IMPORTABLE, Verdict.NOT_OBSERVABLE, Verdict.CRASHED, Verdict.TIMED_OUT),
+    *(
+        ImportVerdict.NOT_IMPORTABLE,
+        ImportVerdict.NOT_OBSERVABLE,
+        ImportVerdict.CRASHED,
+        ImportVerdict.TIMED_OUT,
+    ),
 )
 
 
 def record(
     module: str,
-    verdict: Verdict = Verdict.TOUCHES,
+    verdict: ImportVerdict = ImportVerdict.TOUCHES,
     without: str = "",
     file: str = f"{SITE}/vllm/flash.py",
     line: int = 175,
@@ -148,7 +153,7 @@ def test_a_file_name_of_any_bytes_can_be_written(tmp_path: Path) -> None:
 
 def test_a_touch_is_accepted_by_module_and_hidden_library_wherever_its_line_is() -> None:
     assert FULL.accepts(record("vllm.attention", line=999, file="/elsewhere.py"))
-    assert FULL.accepts(record("vllm.attention", Verdict.TOUCHES_THEN_FAILS))
+    assert FULL.accepts(record("vllm.attention", ImportVerdict.TOUCHES_THEN_FAILS))
     assert FULL.accepts(record("vllm.quant", without="torchao"))
     assert not FULL.accepts(record("vllm.quant"))
     assert not FULL.accepts(record("vllm.quant", without="bitsandbytes"))
@@ -156,15 +161,15 @@ def test_a_touch_is_accepted_by_module_and_hidden_library_wherever_its_line_is()
     assert not FULL.accepts(record("vllm.new"))
 
 
-@pytest.mark.parametrize("verdict", [Verdict.CLEAN, *NOT_LEARNED])
-def test_only_a_touch_is_accepted(verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", [ImportVerdict.CLEAN, *NOT_LEARNED])
+def test_only_a_touch_is_accepted(verdict: ImportVerdict) -> None:
     assert not FULL.accepts(record("vllm.attention", verdict))
 
 
 def test_an_entry_is_stale_when_its_module_is_clean() -> None:
     records = [
-        record("vllm.attention", Verdict.CLEAN),
-        record("vllm.quant", Verdict.CLEAN, "torchao"),
+        record("vllm.attention", ImportVerdict.CLEAN),
+        record("vllm.quant", ImportVerdict.CLEAN, "torchao"),
         record("vllm.v1.flash"),
     ]
     assert FULL.stale(records) == [
@@ -174,7 +179,7 @@ def test_an_entry_is_stale_when_its_module_is_clean() -> None:
 
 
 @pytest.mark.parametrize("verdict", NOT_LEARNED)
-def test_an_entry_is_not_stale_when_nothing_was_learned(verdict: Verdict) -> None:
+def test_an_entry_is_not_stale_when_nothing_was_learned(verdict: ImportVerdict) -> None:
     records = [record("vllm.attention", verdict)]
     assert FULL.stale(records) == []
     assert FULL.updated(records) == FULL
@@ -192,11 +197,11 @@ def test_an_entry_is_stale_when_its_package_was_searched_and_has_no_such_module(
 
 def test_the_update_takes_what_touches_today_and_keeps_what_was_not_audited() -> None:
     records = [
-        record("vllm.attention", Verdict.CLEAN),
+        record("vllm.attention", ImportVerdict.CLEAN),
         record("vllm.new", line=12),
-        record("vllm.v1.flash", Verdict.TOUCHES_THEN_FAILS, line=180),
+        record("vllm.v1.flash", ImportVerdict.TOUCHES_THEN_FAILS, line=180),
         record("vllm.quant", without="bitsandbytes"),
-        record("vllm.other", Verdict.CRASHED),
+        record("vllm.other", ImportVerdict.CRASHED),
     ]
     found = {"vllm": ["vllm.attention", "vllm.new", "vllm.v1.flash", "vllm.quant"]}
     updated = FULL.updated(records, found)
@@ -215,7 +220,11 @@ def test_the_update_takes_what_touches_today_and_keeps_what_was_not_audited() ->
 MODULES = st.sampled_from(["a", "a.b", "a.c", "b", "b.x"])
 RECORDS = st.lists(
     st.builds(
-        record, MODULES, st.sampled_from(Verdict), st.sampled_from(["", "lib"]), line=st.just(1)
+        record,
+        MODULES,
+        st.sampled_from(ImportVerdict),
+        st.sampled_from(["", "lib"]),
+        line=st.just(1),
     ),
     unique_by=lambda each: (each.module, each.without),
 )

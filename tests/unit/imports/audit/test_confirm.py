@@ -15,18 +15,20 @@ from pytest_cudafork.imports.audit.confirm import (
     MOST_CRASHES,
     MOST_ERRORS,
     SAMPLE,
+    CheckedRecord,
     Confirmer,
-    Settled,
     agree,
     sample_order,
 )
 from pytest_cudafork.imports.audit.verdicts import OVER_MEMORY
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.observe.story.touch import Touch
 from tests.support.imports import TOUCH, audit_here, verdicts_of, write_package
 
 
-def record(module: str, verdict: Verdict = Verdict.CLEAN, where: str = "") -> ImportRecord:
+def record(
+    module: str, verdict: ImportVerdict = ImportVerdict.CLEAN, where: str = ""
+) -> ImportRecord:
     """Return a record; ``where`` is a culprit line, or an error."""
     if not verdict.touched:
         return ImportRecord(module, "pkg", verdict, reason=where)
@@ -48,17 +50,17 @@ class Fresh:
         return self._says(module)
 
 
-def settle_all(
+def check_all(
     forked: list[ImportRecord], afresh: dict[str, ImportRecord]
-) -> tuple[list[Settled], list[str]]:
+) -> tuple[list[CheckedRecord], list[str]]:
     confirmer = Confirmer("pkg", [each.module for each in forked])
     fresh = Fresh(afresh.__getitem__)
-    return [confirmer.settle(each, fresh) for each in forked], fresh.asked
+    return [confirmer.check(each, fresh) for each in forked], fresh.asked
 
 
 _WHERES = st.sampled_from(["a.py:1", "b.py:2", "c.py:3"])
 _ERRORS = st.sampled_from(["ImportError: x", "OSError: y", "KeyError: z", "A: 1", "B: 2"])
-_VERDICTS = st.sampled_from(list(Verdict))
+_VERDICTS = st.sampled_from(list(ImportVerdict))
 
 
 @st.composite
@@ -82,12 +84,15 @@ def test_what_a_fresh_interpreter_says_counts(
     world: tuple[list[ImportRecord], dict[str, ImportRecord]],
 ) -> None:
     forked, afresh = world
-    settled, asked = settle_all(forked, afresh)
-    assert [each.record.module for each in settled] == [each.module for each in forked]
+    checked, asked = check_all(forked, afresh)
+    assert [each.record.module for each in checked] == [each.module for each in forked]
     assert Counter(asked).most_common(1)[0][1] == 1 if asked else True
-    for first, (last, artifact) in zip(forked, settled, strict=True):
+    for first, (last, artifact) in zip(forked, checked, strict=True):
         truth = afresh[first.module]
-        too_slow = truth.verdict is Verdict.TIMED_OUT and first.verdict is not Verdict.TIMED_OUT
+        too_slow = (
+            truth.verdict is ImportVerdict.TIMED_OUT
+            and first.verdict is not ImportVerdict.TIMED_OUT
+        )
         if first.module not in asked or too_slow:
             assert last == first
             assert last.confirmed is None
@@ -102,10 +107,10 @@ def test_every_culprit_line_was_asked_about_and_no_distrusted_one_is_taken_on_tr
     world: tuple[list[ImportRecord], dict[str, ImportRecord]],
 ) -> None:
     forked, afresh = world
-    settled, asked = settle_all(forked, afresh)
+    checked, asked = check_all(forked, afresh)
     wrong: set[str] = set()
     seen: set[str] = set()
-    for first, last in zip(forked, settled, strict=True):
+    for first, last in zip(forked, checked, strict=True):
         if not first.verdict.touched:
             continue
         if first.where not in seen or first.where in wrong:
@@ -120,22 +125,22 @@ def test_the_number_of_questions_is_bounded_where_the_template_is_right(
     world: tuple[list[ImportRecord], dict[str, ImportRecord]],
 ) -> None:
     forked, _ = world
-    _, asked = settle_all(forked, {each.module: each for each in forked})
+    _, asked = check_all(forked, {each.module: each for each in forked})
     verdict_of = {each.module: each.verdict for each in forked}
     counts = Counter(verdict_of[name] for name in asked)
     lines = {each.where for each in forked if each.verdict.touched}
     assert sum(count for verdict, count in counts.items() if verdict.touched) == len(lines)
-    assert counts[Verdict.CLEAN] <= SAMPLE
-    assert counts[Verdict.CRASHED] + counts[Verdict.TIMED_OUT] <= MOST_CRASHES
-    assert counts[Verdict.NOT_IMPORTABLE] <= MOST_ERRORS
-    assert counts[Verdict.NOT_OBSERVABLE] == 0
+    assert counts[ImportVerdict.CLEAN] <= SAMPLE
+    assert counts[ImportVerdict.CRASHED] + counts[ImportVerdict.TIMED_OUT] <= MOST_CRASHES
+    assert counts[ImportVerdict.NOT_IMPORTABLE] <= MOST_ERRORS
+    assert counts[ImportVerdict.NOT_OBSERVABLE] == 0
 
 
 @given(st.permutations([f"pkg.m{number}" for number in range(20)]))
 def test_the_sample_of_the_clean_ones_does_not_depend_on_the_order(names: list[str]) -> None:
-    settled, asked = settle_all([record(name) for name in names], {n: record(n) for n in names})
+    checked, asked = check_all([record(name) for name in names], {n: record(n) for n in names})
     assert set(asked) == set(sample_order("pkg", names)[:SAMPLE])
-    assert sum(each.record.confirmed is True for each in settled) == SAMPLE
+    assert sum(each.record.confirmed is True for each in checked) == SAMPLE
 
 
 def test_the_sample_is_drawn_by_the_name_of_the_package() -> None:
@@ -148,29 +153,33 @@ def test_the_sample_is_drawn_by_the_name_of_the_package() -> None:
 def test_the_sample_grows_where_one_of_it_is_wrong() -> None:
     names = sample_order("pkg", [f"pkg.m{number}" for number in range(20)])
     afresh = {name: record(name) for name in names}
-    afresh[names[0]] = record(names[0], Verdict.TOUCHES, "a.py:1")
-    settled, asked = settle_all([record(name) for name in names], afresh)
+    afresh[names[0]] = record(names[0], ImportVerdict.TOUCHES, "a.py:1")
+    checked, asked = check_all([record(name) for name in names], afresh)
     assert asked == names[: 2 * SAMPLE + 1]
-    assert settled[0].record.where == "a.py:1"
-    assert settled[0].artifact == "clean"
+    assert checked[0].record.where == "a.py:1"
+    assert checked[0].artifact == "clean"
 
 
 def test_memory_and_time_that_only_a_fresh_interpreter_needs_prove_nothing() -> None:
-    over = record("pkg.big", Verdict.CRASHED, OVER_MEMORY)
-    slow = [record("pkg.a", Verdict.TOUCHES, "a.py:1"), record("pkg.b", Verdict.TOUCHES, "a.py:1")]
-    afresh = {"pkg.a": record("pkg.a", Verdict.TIMED_OUT)}
-    settled, asked = settle_all([over, *slow], afresh)
+    over = record("pkg.big", ImportVerdict.CRASHED, OVER_MEMORY)
+    slow = [
+        record("pkg.a", ImportVerdict.TOUCHES, "a.py:1"),
+        record("pkg.b", ImportVerdict.TOUCHES, "a.py:1"),
+    ]
+    afresh = {"pkg.a": record("pkg.a", ImportVerdict.TIMED_OUT)}
+    checked, asked = check_all([over, *slow], afresh)
     assert asked == ["pkg.a"]
-    assert [each.record for each in settled] == [over, *slow]
+    assert [each.record for each in checked] == [over, *slow]
 
 
 def test_agreement_is_about_the_verdict_and_the_line() -> None:
-    first = record("pkg.a", Verdict.TOUCHES, "a.py:1")
+    first = record("pkg.a", ImportVerdict.TOUCHES, "a.py:1")
     assert agree(first, dataclasses.replace(first, seconds=3, output="x", loaded=("y",)))
-    assert not agree(first, record("pkg.a", Verdict.TOUCHES, "a.py:2"))
-    assert not agree(first, record("pkg.a", Verdict.TOUCHES_THEN_FAILS, "a.py:1"))
+    assert not agree(first, record("pkg.a", ImportVerdict.TOUCHES, "a.py:2"))
+    assert not agree(first, record("pkg.a", ImportVerdict.TOUCHES_THEN_FAILS, "a.py:1"))
     assert agree(
-        record("pkg.a", Verdict.CRASHED, "by SIGSEGV"), record("pkg.a", Verdict.CRASHED, "status 1")
+        record("pkg.a", ImportVerdict.CRASHED, "by SIGSEGV"),
+        record("pkg.a", ImportVerdict.CRASHED, "status 1"),
     )
 
 
@@ -196,11 +205,11 @@ def test_artifacts_of_a_real_template_are_corrected(tmp_path: Path) -> None:
     assert raw["shifty.only_fresh"] == "clean"
     records = audit_here("shifty", tmp_path)
     for name in ("only_shared", "fails_shared", "dies_shared"):
-        assert records[f"shifty.{name}"].verdict is Verdict.CLEAN
+        assert records[f"shifty.{name}"].verdict is ImportVerdict.CLEAN
         assert records[f"shifty.{name}"].confirmed is False
-    assert records["shifty.common"].verdict is Verdict.CLEAN
+    assert records["shifty.common"].verdict is ImportVerdict.CLEAN
     sampled = "shifty.only_fresh" in first_in_sample[:SAMPLE]
-    assert (records["shifty.only_fresh"].verdict is Verdict.TOUCHES) is sampled
+    assert (records["shifty.only_fresh"].verdict is ImportVerdict.TOUCHES) is sampled
 
 
 @pytest.mark.parametrize("count", [1, 40])

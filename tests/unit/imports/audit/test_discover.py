@@ -19,8 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_cudafork.imports.audit.discover import FoundModule, UnknownPackage, find_modules
+from pytest_cudafork.imports.audit.discover import UnknownPackage, find_modules
 from pytest_cudafork.imports.audit.plan import find_all
+from pytest_cudafork.imports.values.targets import FoundModule
 from tests.support.imports import write_package
 
 ABI = EXTENSION_SUFFIXES[0]

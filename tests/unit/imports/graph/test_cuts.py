@@ -12,19 +12,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_cudafork.imports.graph import reach
-from pytest_cudafork.imports.graph.cuts import Advice, advice_lines, advise_all
+from pytest_cudafork.imports.graph.cuts import CulpritCuts, cut_lines, find_cuts
 from pytest_cudafork.imports.graph.import_graph import Edge, EdgeKind, ImportGraph
 from pytest_cudafork.imports.graph.trails import Body
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from tests.support.imports_graph import audit, touch_with
 
 TOUCH = "import cuda_stub\ncuda_stub.touch()"
+
+
 Graph = dict[str, list[str]]
 
+
 node_names = st.sampled_from("abcdefgh")
+
+
 graphs: st.SearchStrategy[Graph] = st.dictionaries(
     node_names, st.lists(node_names, max_size=4, unique=True), max_size=8
 )
+
+
 some_nodes = st.sets(node_names, min_size=1, max_size=3)
 
 
@@ -49,56 +56,6 @@ def pairs_of(links: Graph) -> list[reach.Pair]:
     return [(start, end) for start, ends in links.items() for end in ends]
 
 
-@given(graphs, some_nodes, st.sets(node_names))
-def test_an_edge_frees_what_no_longer_reaches_a_goal_without_it(
-    links: Graph, goals: set[str], counted: set[str]
-) -> None:
-    before = reaching(links, goals)
-    expected = {}
-    for pair in pairs_of(links):
-        frees = len((before - reaching(links, goals, {pair})) & counted)
-        if frees:
-            expected[pair] = frees
-    assert reach.freed_by_edge(links, goals, counted) == expected
-
-
-@given(graphs, node_names, some_nodes)
-def test_the_shortest_path_is_a_path_and_no_other_is_shorter(
-    links: Graph, start: str, goals: set[str]
-) -> None:
-    path = reach.shortest_path(links, start, goals)
-    if not path:
-        assert start not in reaching(links, goals)
-        return
-    assert path[0] == start
-    assert path[-1] in goals
-    assert set(itertools.pairwise(path)) <= set(pairs_of(links))
-    near = set(goals)
-    for _ in range(len(path) - 2):
-        near |= {one for one, ends in links.items() if near.intersection(ends)}
-    assert len(path) == 1 or start not in near
-
-
-@given(graphs, some_nodes, some_nodes, st.sets(st.tuples(node_names, node_names)))
-def test_the_smallest_cut_cuts_and_no_other_is_smaller(
-    links: Graph, starts: set[str], goals: set[str], fixed: set[reach.Pair]
-) -> None:
-    able = [pair for pair in pairs_of(links) if pair not in fixed]
-    cut = reach.smallest_cut(links, starts, goals, lambda *pair: pair not in fixed, 2)
-    fitting = (
-        set(choice)
-        for size in range(3)
-        for choice in itertools.combinations(able, size)
-        if not starts & reaching(links, goals, choice)
-    )
-    smallest = next(fitting, None)
-    assert (cut is None) == (smallest is None)
-    if cut is not None and smallest is not None:
-        assert not starts & reaching(links, goals, cut)
-        assert cut <= set(able)
-        assert len(cut) == len(smallest)
-
-
 @given(graphs, some_nodes, st.sets(node_names, min_size=1), st.sets(node_names))
 def test_the_advice_on_any_graph_is_the_best_by_brute_force(
     links: Graph, sinks: set[str], touching: set[str], inside: set[str]
@@ -109,8 +66,8 @@ def test_the_advice_on_any_graph_is_the_best_by_brute_force(
         pairs_of(named), {"r." + name for name in inside}, touching, {"r." + s for s in sinks}
     )
     goals = {"r." + s for s in sinks}
-    (advice,) = advise_all(graph, made_records(touching))
-    if set(advice.sinks) != goals:
+    (cuts,) = find_cuts(graph, made_records(touching))
+    if set(cuts.sinks) != goals:
         return  # no touching module had a trail
     before = reaching(named, goals)
     frees = {
@@ -119,14 +76,14 @@ def test_the_advice_on_any_graph_is_the_best_by_brute_force(
         if graph.can_be_lazy(*pair)
     }
     most = max(frees.values(), default=0)
-    assert (advice.lazy.frees if advice.lazy else 0) == most
-    if advice.together is not None:
-        pairs = {edge.pair for edge in advice.together.edges}
+    assert (cuts.lazy.frees if cuts.lazy else 0) == most
+    if cuts.together is not None:
+        pairs = {edge.pair for edge in cuts.together.edges}
         assert 2 <= len(pairs) <= 5
         assert all(graph.can_be_lazy(*pair) for pair in pairs)
         left = reaching(named, goals, pairs)
-        assert advice.together.frees == len((before - left) & touching) > 0
-        assert advice.together.frees / len(pairs) >= most
+        assert cuts.together.frees == len((before - left) & touching) > 0
+        assert cuts.together.frees / len(pairs) >= most
 
 
 def made(
@@ -150,20 +107,23 @@ def made_records(touching: Iterable[str]) -> list[ImportRecord]:
     touch = touch_with(
         [["/x.py", 7, "<module>", 0], ["<frozen importlib._bootstrap>", 1, "_call", 3]]
     )
-    return [ImportRecord(name, "r", Verdict.TOUCHES, touches=(touch,)) for name in sorted(touching)]
+    return [
+        ImportRecord(name, "r", ImportVerdict.TOUCHES, touches=(touch,))
+        for name in sorted(touching)
+    ]
 
 
-def only(tmp_path: Path, files: dict[str, str]) -> Advice:
-    (advice,) = advise_all(*audit(tmp_path, files))
-    return advice
+def only(tmp_path: Path, files: dict[str, str]) -> CulpritCuts:
+    (cuts,) = find_cuts(*audit(tmp_path, files))
+    return cuts
 
 
-def told(advice: Advice, tmp_path: Path) -> list[str]:
-    return [line.strip() for line in advice_lines(advice, str(tmp_path))]
+def told(cuts: CulpritCuts, tmp_path: Path) -> list[str]:
+    return [line.strip() for line in cut_lines(cuts, str(tmp_path))]
 
 
 def test_the_too_wide_import_is_named_with_what_it_frees(tmp_path: Path) -> None:
-    advice = only(
+    cuts = only(
         tmp_path,
         {
             "pkg/__init__.py": "",
@@ -174,9 +134,9 @@ def test_the_too_wide_import_is_named_with_what_it_frees(tmp_path: Path) -> None
             "pkg/ops/flash.py": "import cuda_stub\nx = 1\nclass A:\n    cuda_stub.touch()",
         },
     )
-    assert advice.modules == ("pkg.core", "pkg.ops", "pkg.ops.flash", "pkg.ops.plain", "pkg.worker")
-    assert advice.sinks == ("pkg.ops.flash",)
-    assert told(advice, tmp_path) == [
+    assert cuts.modules == ("pkg.core", "pkg.ops", "pkg.ops.flash", "pkg.ops.plain", "pkg.worker")
+    assert cuts.sinks == ("pkg.ops.flash",)
+    assert told(cuts, tmp_path) == [
         "pkg/ops/flash.py:4 (class body): 5 modules",
         "pkg/ops/__init__.py:2  pkg.ops imports pkg.ops.flash",
         "pkg/ops/flash.py:4",
@@ -185,7 +145,7 @@ def test_the_too_wide_import_is_named_with_what_it_frees(tmp_path: Path) -> None
 
 
 def test_the_chain_begins_at_the_root_if_that_touches(tmp_path: Path) -> None:
-    advice = only(
+    cuts = only(
         tmp_path,
         {
             "pkg/__init__.py": "from pkg.llm import LLM",
@@ -195,16 +155,16 @@ def test_the_chain_begins_at_the_root_if_that_touches(tmp_path: Path) -> None:
             "pkg/aside.py": "",
         },
     )
-    assert advice.entry == "pkg"
-    assert [edge.pair for edge in advice.chain] == [("pkg", "pkg.llm"), ("pkg.llm", "pkg.low.cuda")]
+    assert cuts.entry == "pkg"
+    assert [edge.pair for edge in cuts.chain] == [("pkg", "pkg.llm"), ("pkg.llm", "pkg.low.cuda")]
     # Without the first import of the chain, pkg.llm would still touch.
-    assert advice.lazy is not None
-    assert advice.lazy.edges[0].pair == ("pkg.llm", "pkg.low.cuda")
-    assert advice.lazy.frees == 4
+    assert cuts.lazy is not None
+    assert cuts.lazy.edges[0].pair == ("pkg.llm", "pkg.low.cuda")
+    assert cuts.lazy.frees == 4
 
 
 def test_among_equals_the_edge_nearest_to_the_entry_point_is_named(tmp_path: Path) -> None:
-    advice = only(
+    cuts = only(
         tmp_path,
         {
             "pkg/__init__.py": "",
@@ -216,11 +176,11 @@ def test_among_equals_the_edge_nearest_to_the_entry_point_is_named(tmp_path: Pat
             "pkg/hot.py": TOUCH,
         },
     )
-    assert advice.lazy is not None
-    assert advice.lazy.frees == 1
-    assert advice.lazy.edges[0].pair == ("pkg.a", "pkg.sub.b")
-    assert advice.entry == "pkg.hot"
-    assert advice.chain == ()
+    assert cuts.lazy is not None
+    assert cuts.lazy.frees == 1
+    assert cuts.lazy.edges[0].pair == ("pkg.a", "pkg.sub.b")
+    assert cuts.entry == "pkg.hot"
+    assert cuts.chain == ()
 
 
 def test_imports_that_must_go_together_are_named_together(tmp_path: Path) -> None:
@@ -231,27 +191,27 @@ def test_imports_that_must_go_together_are_named_together(tmp_path: Path) -> Non
         "pkg/hot.py": TOUCH,
         **{f"pkg/user{index}.py": "" for index in range(9)},
     }
-    advice = only(tmp_path, files)
-    assert advice.lazy is None
-    assert advice.together is not None
-    assert advice.together.frees == 12
-    assert told(advice, tmp_path)[-1] == (
+    cuts = only(tmp_path, files)
+    assert cuts.lazy is None
+    assert cuts.together is not None
+    assert cuts.together.frees == 12
+    assert told(cuts, tmp_path)[-1] == (
         "make `pkg/one.py:1`, `pkg/two.py:2` lazy, all 2 together: frees 12 of 13"
     )
 
 
 def test_where_no_import_can_be_lazy_the_line_itself_must_change(tmp_path: Path) -> None:
-    advice = only(tmp_path, {"pkg/__init__.py": TOUCH, "pkg/a.py": "import pkg", "pkg/b.py": ""})
-    assert advice.modules == ("pkg", "pkg.a", "pkg.b")
-    assert (advice.lazy, advice.together, advice.chain) == (None, None, ())
-    assert told(advice, tmp_path) == [
+    cuts = only(tmp_path, {"pkg/__init__.py": TOUCH, "pkg/a.py": "import pkg", "pkg/b.py": ""})
+    assert cuts.modules == ("pkg", "pkg.a", "pkg.b")
+    assert (cuts.lazy, cuts.together, cuts.chain) == (None, None, ())
+    assert told(cuts, tmp_path) == [
         "pkg/__init__.py:2 (module body): 3 modules",
         "change the line itself: no import that can be made lazy frees a module",
     ]
 
 
 def test_a_culprit_in_a_library_is_cut_off_where_the_package_enters_it(tmp_path: Path) -> None:
-    advice = only(
+    cuts = only(
         tmp_path,
         {
             "lib/__init__.py": "import lib.inner",
@@ -262,8 +222,8 @@ def test_a_culprit_in_a_library_is_cut_off_where_the_package_enters_it(tmp_path:
             "pkg/b.py": "import pkg.gate",
         },
     )
-    assert advice.sinks == ("lib",)
-    assert told(advice, tmp_path) == [
+    assert cuts.sinks == ("lib",)
+    assert told(cuts, tmp_path) == [
         "lib/inner.py:2 (module body): 3 modules",
         "pkg/gate.py:2  pkg.gate imports lib.inner",
         "lib.inner runs its parent lib",
@@ -273,7 +233,7 @@ def test_a_culprit_in_a_library_is_cut_off_where_the_package_enters_it(tmp_path:
 
 
 def test_an_import_by_name_is_advised_on_too(tmp_path: Path) -> None:
-    advice = only(
+    cuts = only(
         tmp_path,
         {
             "pkg/__init__.py": "",
@@ -282,7 +242,7 @@ def test_an_import_by_name_is_advised_on_too(tmp_path: Path) -> None:
             "pkg/hot.py": TOUCH,
         },
     )
-    assert told(advice, tmp_path)[-1] == (
+    assert told(cuts, tmp_path)[-1] == (
         "make `pkg/gate.py:2` (pkg.gate imports pkg.hot) lazy: frees 2 of 3"
     )
 
@@ -298,19 +258,19 @@ def test_each_culprit_line_has_its_own_advice_the_biggest_first(tmp_path: Path) 
             "pkg/clean.py": "",
         },
     )
-    found = advise_all(graph, records)
-    assert [advice.modules for advice in found] == [("pkg.b", "pkg.c"), ("pkg.a",)]
-    assert advise_all(graph, records[::-1]) == found
-    assert advise_all(graph, []) == []
+    found = find_cuts(graph, records)
+    assert [cuts.modules for cuts in found] == [("pkg.b", "pkg.c"), ("pkg.a",)]
+    assert find_cuts(graph, records[::-1]) == found
+    assert find_cuts(graph, []) == []
 
 
 def test_a_touch_without_a_stack_is_told_without_a_chain() -> None:
     records = [
-        ImportRecord("pkg.a", "pkg", Verdict.TOUCHES, touches=(touch_with([]),)),
-        ImportRecord("pkg.b", "pkg", Verdict.TOUCHES),
+        ImportRecord("pkg.a", "pkg", ImportVerdict.TOUCHES, touches=(touch_with([]),)),
+        ImportRecord("pkg.b", "pkg", ImportVerdict.TOUCHES),
     ]
     graph = ImportGraph({"pkg.a": "a.py"}, {}, {"pkg.a": ()})
-    lines = [advice_lines(advice) for advice in advise_all(graph, records)]
+    lines = [cut_lines(cuts) for cuts in find_cuts(graph, records)]
     assert [line[0] for line in lines] == [
         "no line is known: 1 module",
         "no Python stack: 1 module",
@@ -321,7 +281,7 @@ def test_a_touch_without_a_stack_is_told_without_a_chain() -> None:
 def test_a_thread_that_touches_is_told_by_the_module_of_its_line() -> None:
     touch = touch_with([["/src/pkg/hot.py", 4, "work", 3]])
     records = [
-        ImportRecord(name, "pkg", Verdict.TOUCHES, touches=(touch,))
+        ImportRecord(name, "pkg", ImportVerdict.TOUCHES, touches=(touch,))
         for name in ("pkg.a", "pkg.hot")
     ]
     graph = ImportGraph(
@@ -329,9 +289,9 @@ def test_a_thread_that_touches_is_told_by_the_module_of_its_line() -> None:
         {("pkg.a", "pkg.hot"): Edge("pkg.a", "pkg.hot", EdgeKind.IMPORT, "/src/pkg/a.py", (3, 9))},
         {},
     )
-    (advice,) = advise_all(graph, records)
-    assert advice.sinks == ("pkg.hot",)
-    assert advice_lines(advice, "/src")[-1].strip() == (
+    (cuts,) = find_cuts(graph, records)
+    assert cuts.sinks == ("pkg.hot",)
+    assert cut_lines(cuts, "/src")[-1].strip() == (
         "make `pkg/a.py:3,9` (pkg.a imports pkg.hot) lazy: frees 1 of 2"
     )
 
@@ -343,6 +303,6 @@ def test_a_thousand_modules_with_ten_thousand_edges_take_seconds() -> None:
     pairs |= {(name, names[0]) for name in rng.sample(names, 300)}
     graph = made(pairs, names, names, {names[0]})
     start = time.monotonic()
-    (advice,) = advise_all(graph, made_records(names))
+    (cuts,) = find_cuts(graph, made_records(names))
     assert time.monotonic() - start < 10  # below 1 on an idle machine
-    assert advice.sinks == (names[0],)
+    assert cuts.sinks == (names[0],)

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import ast
-import os
 import sysconfig
 import time
 from pathlib import Path
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from pytest_cudafork.imports.graph import static_imports
 from pytest_cudafork.imports.graph.import_graph import EdgeKind, ImportGraph, build_graph
-from pytest_cudafork.imports.graph.static_imports import imports_of
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
+from pytest_cudafork.imports.values.targets import FoundModule
+from tests.support import imports_graph
 from tests.support.imports_graph import (
-    Module,
     audit,
     import_all,
     touch_with,
@@ -25,83 +18,11 @@ from tests.support.imports_graph import (
 )
 
 
-def imported(source: str, name: str = "pkg.mod", is_package: bool = False) -> set[str]:
-    return {item.module for item in imports_of(source.encode(), name, is_package)}
-
-
 def targets(graph: ImportGraph, importer: str, kind: EdgeKind = EdgeKind.IMPORT) -> set[str]:
     return {
         edge.imported
         for edge in graph.edges.values()
         if edge.importer == importer and edge.kind is kind
-    }
-
-
-def test_only_what_runs_at_import_time_counts() -> None:
-    source = """
-from __future__ import annotations
-import top, pair.of
-from typing import TYPE_CHECKING
-if TYPE_CHECKING:
-    import never_types
-else:
-    import only_at_run_time
-if typing.TYPE_CHECKING and x:
-    import never_types_2
-if not TYPE_CHECKING:
-    import also_at_run_time
-if __name__ == "__main__":
-    import never_main
-if False or 0:
-    import never_false
-if x:
-    import in_if
-elif y:
-    import in_elif
-try:
-    import in_try
-except ImportError:
-    import in_except
-else:
-    import in_else
-finally:
-    import in_finally
-with x:
-    for y in z:
-        import in_for
-    while y:
-        import in_while
-match x:
-    case 1:
-        import in_case
-class A:
-    import in_class
-    class B:
-        import in_inner_class
-        def method(self):
-            import never_method
-def function(
-    a,
-):
-    import never_function
-async def coroutine(): import never_coroutine
-@decorated
-def other():
-    def inner():
-        import never_inner
-"""
-    assert imported(source) == {
-        *("top", "pair.of", "typing", "only_at_run_time", "also_at_run_time"),
-        *("in_if", "in_elif", "in_try", "in_except", "in_else", "in_finally", "in_for"),
-        *("in_while", "in_case", "in_class", "in_inner_class"),
-    }
-
-
-def test_relative_imports_are_resolved() -> None:
-    source = "from . import a\nfrom .b import c\nfrom ..d import e\nfrom .... import too_far\n"
-    assert imported(source, "pkg.sub.mod") == {"pkg.sub", "pkg.sub.b", "pkg.d"}
-    assert imported(source, "pkg.sub.mod", is_package=True) == {
-        *("pkg.sub.mod", "pkg.sub.mod.b", "pkg.sub.d")
     }
 
 
@@ -139,11 +60,11 @@ def test_what_cannot_be_read_has_no_edges_and_is_remembered(tmp_path: Path) -> N
     graph = build_graph(
         [
             *modules,
-            Module("pkg.gone", str(tmp_path / "pkg/gone.py")),
-            Module("pkg.odd", "a\0b.py"),
-            Module("pkg.binary", str(tmp_path / "pkg/binary.py")),
-            Module("pkg.native", str(tmp_path / "pkg/native.so")),
-            Module("pkg.space", ""),
+            FoundModule("pkg.gone", str(tmp_path / "pkg/gone.py")),
+            FoundModule("pkg.odd", "a\0b.py"),
+            FoundModule("pkg.binary", str(tmp_path / "pkg/binary.py")),
+            FoundModule("pkg.native", str(tmp_path / "pkg/native.so")),
+            FoundModule("pkg.space", ""),
         ]
     )
     assert set(graph.unread) == {"pkg.torn", "pkg.gone", "pkg.odd", "pkg.binary"}
@@ -168,14 +89,13 @@ def test_an_import_that_did_not_take_place_is_left_out(tmp_path: Path) -> None:
 
 def test_a_clean_module_that_was_loaded_before_is_not_taken_for_missing() -> None:
     def record(name: str, *loaded: str) -> ImportRecord:
-        return ImportRecord(name, "pkg", Verdict.CLEAN, loaded=loaded)
+        return ImportRecord(name, "pkg", ImportVerdict.CLEAN, loaded=loaded)
 
-    here = os.path.dirname(os.path.abspath(__file__))
-    user = Module("pkg.user", os.path.join(here, "imports_graph_support.py"))
-    graph = build_graph([user, Module("pkg.cold", "")], [record("pkg.user", "pkg.user")])
+    user = FoundModule("pkg.user", str(imports_graph.__file__))
+    graph = build_graph([user, FoundModule("pkg.cold", "")], [record("pkg.user", "pkg.user")])
     assert ("pkg.user", "json") in graph.edges
     others = [record("pkg.user", "pkg.user"), record("pkg.cold", "pkg.cold", "json")]
-    graph = build_graph([user, Module("pkg.cold", "")], others)
+    graph = build_graph([user, FoundModule("pkg.cold", "")], others)
     assert ("pkg.user", "json") not in graph.edges
 
 
@@ -218,83 +138,24 @@ def test_an_extension_module_imports_what_the_stack_begins_with() -> None:
     machinery = ["<frozen importlib._bootstrap>", 241, "_call_with_frames_removed", 3]
     hot = ["/site/pkg/hot.py", 2, "<module>", 0]
     touch = touch_with([hot, machinery])
-    record = ImportRecord("pkg.native", "pkg", Verdict.TOUCHES, touches=(touch,))
-    modules = [Module("pkg.native", "/site/pkg/native.so"), Module("pkg.hot", "/site/pkg/hot.py")]
+    record = ImportRecord("pkg.native", "pkg", ImportVerdict.TOUCHES, touches=(touch,))
+    modules = [
+        FoundModule("pkg.native", "/site/pkg/native.so"),
+        FoundModule("pkg.hot", "/site/pkg/hot.py"),
+    ]
     graph = build_graph(modules, [record])
     assert graph.edges["pkg.native", "pkg.hot"].kind is EdgeKind.SEEN
     assert graph.edges["pkg.native", "pkg.hot"].line == 0
-    cut_off = ImportRecord("pkg.other", "pkg", Verdict.TOUCHES, touches=(touch,))
-    modules.append(Module("pkg.other", "/site/pkg/other.py"))
+    cut_off = ImportRecord("pkg.other", "pkg", ImportVerdict.TOUCHES, touches=(touch,))
+    modules.append(FoundModule("pkg.other", "/site/pkg/other.py"))
     assert ("pkg.other", "pkg.hot") not in build_graph(modules, [cut_off]).edges
-
-
-@pytest.mark.parametrize(
-    ("filename", "name"),
-    [
-        ("/venv/lib/python3.11/site-packages/flash/iface.py", "flash.iface"),
-        ("/venv/lib/python3.11/site-packages/flash/__init__.py", "flash"),
-        ("/src/deep/down/loaded/mod.py", "loaded.mod"),
-        ("/src/unknown.py", "unknown"),
-        ("<string>", "<string>"),
-        ("a\0b", "a\0b"),
-    ],
-)
-def test_a_module_outside_the_package_is_named_by_its_path(filename: str, name: str) -> None:
-    machinery = ["<frozen importlib._bootstrap>", 241, "_call_with_frames_removed", 3]
-    touch = touch_with([[filename, 2, "<module>", 0], machinery])
-    record = ImportRecord(
-        "pkg", "pkg", Verdict.TOUCHES, touches=(touch,), loaded=("loaded", "loaded.mod", "mod")
-    )
-    assert build_graph([], [record]).trails["pkg"][0].module == name
-
-
-NAMES = st.sampled_from(["a", "b.c", "d"])
-LEAVES = st.one_of(
-    NAMES.map(lambda name: [f"import {name}"]),
-    st.just(["'''", "import text", "'''"]),
-    st.just(["x = '''", "def f():", "  import text", "  '''"]),
-    st.just(["x = (", "1)", "# def g():"]),
-    st.just(["pass"]),
-)
-
-
-def _block(inner: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[str]]:
-    heads = st.sampled_from(
-        ["def f():", "async def f(a,\n  b):", "class A:", "if x:", "def f(\n):", "@f\ndef f():"]
-    )
-
-    def put(head: str, bodies: list[list[str]]) -> list[str]:
-        return [*head.split("\n"), *(f"    {line}" for body in bodies for line in body), ""]
-
-    return st.builds(put, heads, st.lists(inner, min_size=1, max_size=3))
-
-
-@given(st.lists(st.recursive(LEAVES, _block, max_leaves=8), max_size=6))
-def test_leaving_out_the_bodies_of_functions_changes_nothing(pieces: list[list[str]]) -> None:
-    source = "\n".join(line for piece in pieces for line in piece)
-    assert imports_of(source.encode(), "pkg.mod", False) == _by_full_parse(source.encode())
-
-
-def test_leaving_out_the_bodies_of_functions_changes_nothing_in_the_standard_library() -> None:
-    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    assert len(files) > 100
-    for file in files:
-        source = file.read_bytes()
-        assert imports_of(source, "pkg.mod", False) == _by_full_parse(source), file
-
-
-def _by_full_parse(source: bytes) -> list[static_imports.WrittenImport]:
-    found = []
-    for node in static_imports._statements(ast.parse(source).body):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            text = "\n" * (node.lineno - 1) + ast.unparse(node)
-            found += imports_of(text.encode(), "pkg.mod", False)
-    return found
 
 
 def test_a_thousand_modules_take_seconds() -> None:
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
-    modules = [Module(f"pkg.m{index}", str(files[index % len(files)])) for index in range(1000)]
+    modules = [
+        FoundModule(f"pkg.m{index}", str(files[index % len(files)])) for index in range(1000)
+    ]
     start = time.monotonic()
     build_graph(modules)
     assert time.monotonic() - start < 15  # about 2 on an idle machine

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pytest_cudafork.imports.graph
-from pytest_cudafork.imports.graph.cuts import advise_all
+from pytest_cudafork.imports.graph.cuts import find_cuts
 from pytest_cudafork.imports.graph.import_graph import ImportGraph
 from pytest_cudafork.imports.graph.picture import (
     _embedded,
@@ -25,7 +25,7 @@ from pytest_cudafork.imports.graph.picture import (
     write_dot,
     write_html,
 )
-from pytest_cudafork.imports.values.records import ImportRecord, Verdict
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from tests.support.imports_graph import audit, touch_with
 
 ASSETS = Path(pytest_cudafork.imports.graph.__file__).parent / "assets"
@@ -70,7 +70,7 @@ class Page(HTMLParser):
 
 def page_of(tmp_path: Path, graph: ImportGraph, records: list[ImportRecord]) -> Page:
     path = tmp_path / "picture.html"
-    write_html(path, graph, records, advise_all(graph, records), str(tmp_path))
+    write_html(path, graph, records, find_cuts(graph, records), str(tmp_path))
     return Page(path.read_text(encoding="utf-8"))
 
 
@@ -78,8 +78,10 @@ def hostile_records() -> list[ImportRecord]:
     machinery = ["<frozen importlib._bootstrap>", 1, "_call", 3]
     touch = touch_with([[f"/src/{HOSTILE}.py", 3, "<module>", 0], machinery])
     return [
-        ImportRecord(f"pkg.{HOSTILE}", "pkg", Verdict.TOUCHES, touches=(touch,), reason=HOSTILE),
-        ImportRecord("pkg.\udcff", HOSTILE, Verdict.CRASHED, reason="\udcff\0"),
+        ImportRecord(
+            f"pkg.{HOSTILE}", "pkg", ImportVerdict.TOUCHES, touches=(touch,), reason=HOSTILE
+        ),
+        ImportRecord("pkg.\udcff", HOSTILE, ImportVerdict.CRASHED, reason="\udcff\0"),
     ]
 
 
@@ -161,8 +163,8 @@ def test_each_module_leaves_by_one_edge_only(tmp_path: Path) -> None:
         "pkg/user.py": "\n".join(f"import pkg.m{index}" for index in range(4)),
     }
     graph, records = audit(tmp_path, files)
-    (advice,) = advise_all(graph, records)
-    hops = next_hops(graph, advice)
+    (cuts,) = find_cuts(graph, records)
+    hops = next_hops(graph, cuts)
     assert sorted(edge.importer for edge in hops) == [
         "pkg.m0",
         "pkg.m1",
@@ -170,13 +172,13 @@ def test_each_module_leaves_by_one_edge_only(tmp_path: Path) -> None:
         "pkg.m3",
         "pkg.user",
     ]
-    assert {edge.importer for edge in hops} | {"pkg.hot"} == set(advice.modules)
+    assert {edge.importer for edge in hops} | {"pkg.hot"} == set(cuts.modules)
 
 
 def test_the_text_for_dot_marks_culprits_and_the_import_to_make_lazy(tmp_path: Path) -> None:
     graph, records = audit(tmp_path, FILES)
     path = tmp_path / "picture.dot"
-    write_dot(path, graph, records, advise_all(graph, records), str(tmp_path))
+    write_dot(path, graph, records, find_cuts(graph, records), str(tmp_path))
     text = path.read_text()
     assert '"pkg.sub" -> "pkg.gate" [tooltip="pkg/sub/__init__.py:1"];' in text
     assert re.search(r'"pkg.gate" -> "lib" \[label="pkg/gate.py:1".*style=dashed', text)
@@ -191,10 +193,10 @@ def test_dot_accepts_the_text(tmp_path: Path) -> None:
     path = tmp_path / "picture.dot"
     records = hostile_records()
     graph = ImportGraph({}, {}, {})
-    write_dot(path, graph, records, advise_all(graph, records))
+    write_dot(path, graph, records, find_cuts(graph, records))
     subprocess.run([dot, "-Tsvg", str(path)], check=True, capture_output=True, timeout=60)
     graph, records = audit(tmp_path, FILES)
-    write_dot(path, graph, records, advise_all(graph, records))
+    write_dot(path, graph, records, find_cuts(graph, records))
     done = subprocess.run(
         [dot, "-Tsvg", str(path)], check=True, capture_output=True, text=True, timeout=60
     )

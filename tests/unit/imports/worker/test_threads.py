@@ -11,10 +11,15 @@ import pytest
 from pytest_cudafork import ImportRecord
 from pytest_cudafork.imports.audit.baseline import Baseline, Entry
 from pytest_cudafork.imports.command_line import main
-from pytest_cudafork.imports.values.record_data import from_plain, to_plain
-from pytest_cudafork.imports.values.records import Verdict
+from pytest_cudafork.imports.values.records import (
+    ImportVerdict,
+    RunningThread,
+    from_plain,
+    to_plain,
+)
+from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import threads
-from pytest_cudafork.imports.worker.threads import Patience, RunningThread, Threads
+from pytest_cudafork.imports.worker.threads import Threads, WaitBudget
 from tests.support.helpers import needs_torch
 from tests.support.imports import TOUCH, audit_here, verdicts_of, write_package
 
@@ -115,26 +120,26 @@ def test_waiting_never_makes_an_import_take_too_long(tmp_path: Path) -> None:
 
 def test_a_module_that_is_clean_so_far_stays_in_the_baseline() -> None:
     thread = RunningThread("server", "a.py:1", daemon=False)
-    record = ImportRecord("pkg.a", "pkg", Verdict.CLEAN, running=(thread,))
+    record = ImportRecord("pkg.a", "pkg", ImportVerdict.CLEAN, running=(thread,))
     baseline = Baseline([Entry("pkg.a", "a.py:1")])
     assert baseline.stale([record]) == []
     assert baseline.updated([record]) == baseline
 
 
-def test_patience_ends() -> None:
-    patience = Patience(timeout=120)
-    assert patience.seconds(0) == threads._MOST_SECONDS
-    assert patience.seconds(119) == 0.5
-    assert patience.seconds(130) == 0
+def test_a_budget_of_waiting_is_spent() -> None:
+    budget = WaitBudget(AuditSettings(timeout=120))
+    assert budget.seconds_after("a", 0) == threads._MOST_SECONDS
+    assert budget.seconds_after("a", 119) == 0.5
+    assert budget.seconds_after("a", 130) == 0
     endless = RunningThread("server", "a.py:1", daemon=False)
     daemon = RunningThread("watcher", "b.py:1", daemon=True)
-    patience.learn(0.0, [endless])  # it was not waited for
-    assert patience.hopeless == set()
-    patience.learn(5.0, [endless, daemon])
-    assert patience.hopeless == {"a.py:1"}
+    budget.spend(0.0, [endless])  # it was not waited for
+    assert budget.endless == set()
+    budget.spend(5.0, [endless, daemon])
+    assert budget.endless == {"a.py:1"}
     for _ in range(30):
-        patience.learn(2.0, [])
-    assert patience.seconds(0) == 0
+        budget.spend(2.0, [])
+    assert budget.seconds_after("a", 0) == 0
 
 
 def test_where_no_thread_was_started_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

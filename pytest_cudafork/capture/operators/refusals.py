@@ -1,0 +1,107 @@
+"""How a capture without a GPU refuses what CUDA refuses: the words, and the first one is kept."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
+from pytest_cudafork.capture.interface.check_names import CheckName
+from pytest_cudafork.capture.interface.lines import line_at_work, shown
+
+__all__ = ["Refusals"]
+
+SYNC_WHY = (
+    "a capture records work and does not run it, so there is no value to read yet; "
+    "CUDA refuses this with 'operation not permitted when stream is capturing'"
+)
+SYNC_TODO = (
+    "keep the value on the device (torch.where, masks, index_select), or read it before the capture"
+)
+OPTIMIZER_TODO = (
+    "it is the optimizer that keeps its step counter on the host: make it with fused=True, which "
+    "is recorded here and on CUDA; for an optimizer without it use the backend 'cuda'"
+)
+SHAPE_WHY = (
+    "the shape of the result depends on values, and a graph has fixed shapes; CUDA waits for the "
+    "values here and refuses that while a stream is capturing"
+)
+SHAPE_TODO = (
+    "use a form of fixed size: a mask with torch.where, nonzero_static, repeat_interleave with "
+    "output_size, topk"
+)
+INDEX_PUT_TODO = (
+    "use masked_fill, or torch.where(mask, value, x): they take a value on the device; only a "
+    "number that the host knows may be assigned to a mask"
+)
+SPLIT_WHY = (
+    "the number and the sizes of the parts are metadata that the host needs; CUDA refuses a tensor "
+    "on the device here, and the values of one on the host would be frozen"
+)
+COPY_WHY = (
+    "it copies from pageable host memory to the device, which CUDA refuses while a stream is "
+    "capturing; and the values would be frozen"
+)
+COPY_TODO = (
+    "make the tensor before the capture and fill it in place before each replay, or build it on "
+    "the device (torch.full, torch.arange)"
+)
+
+
+_OPTIMIZERS = f"torch{os.sep}optim{os.sep}"
+CHECKPOINT = f"torch{os.sep}utils{os.sep}checkpoint.py"
+
+
+def runs_in(part: str) -> bool:
+    """Whether code of a file whose path has this part in it is at work in this thread."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if part in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+class Refusals:
+    """Refuses, and keeps the first refusal: user code may swallow the exception."""
+
+    def __init__(self) -> None:
+        self.first: CaptureFinding | None = None
+
+    def refuse(
+        self,
+        what: str,
+        why: str,
+        todo: str,
+        *,
+        check: CheckName = "host-sync",
+        where: str | None = None,
+    ) -> NoReturn:
+        """Raise :class:`CaptureFailedError`; ``what`` may name the place as ``{where}``."""
+        where = line_at_work() if where is None else where
+        at = shown(where) or "a place without Python frames of yours"
+        finding = CaptureFinding(
+            check, what.replace("{where}", at), where=where, why=why, todo=todo
+        )
+        if self.first is None:
+            self.first = finding
+        raise CaptureFailedError(finding)
+
+    def sync(self, call: str) -> NoReturn:
+        """Refuse to read a value on the host."""
+        todo = OPTIMIZER_TODO if runs_in(_OPTIMIZERS) else SYNC_TODO
+        self.refuse(f"{call} at {{where}} reads a value on the host", SYNC_WHY, todo)
+
+    def shape(self, call: str, todo: str = SHAPE_TODO) -> NoReturn:
+        """Refuse work whose size depends on values."""
+        self.refuse(
+            f"{call} at {{where}} has a result whose shape depends on values",
+            SHAPE_WHY,
+            todo,
+        )
+
+    def host_data(self, call: str) -> NoReturn:
+        """Refuse to bring data from the host."""
+        todo = OPTIMIZER_TODO if runs_in(_OPTIMIZERS) else COPY_TODO
+        self.refuse(f"{call} at {{where}} makes a tensor from host data", COPY_WHY, todo)

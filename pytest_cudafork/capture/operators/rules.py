@@ -1,0 +1,180 @@
+"""The table of operators: what torch's schemas do not say, one row for each operator.
+
+Both backends go by it (through ``traits``), and so does the explanation of a capture that failed on
+a GPU. To teach a capture about one more operator of torch, add a row to ``RULES``. Rows bear the
+name without namespace and overload; operators of other libraries have none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["ALLOCATING", "NO_RULE", "RULES", "Kind", "OnValues", "Rule"]
+
+
+class Kind(enum.Enum):
+    """What an operator means for a capture."""
+
+    VIEW = "metadata only; runs on the host, is no work"
+    EMPTY = "allocates and writes nothing"
+    WORK = "runs on the device"
+    SYNC = "its result is needed on the host"
+    LIFT = "takes over data from the host"
+    SCALAR = "makes a tensor of one value known on the host"
+    RESIZE = "changes the size of a storage"
+
+
+OnValues = Callable[[Any, Mapping[str, Any], Callable[[Tensor], bool]], bool]
+"""``on_values(args, kwargs, on_host)``: whether a call waits for values on a GPU.
+
+``on_host`` tells whether the host knows what a tensor holds.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What is known of one operator beside its schema."""
+
+    kind: Kind | None = None  # None: as the schema says
+    on_values: OnValues | None = None  # when the shape of its result depends on values
+    waits: bool = False  # on_values tells of its kernel for CUDA, not of the result's shape
+    overwrites: bool = False  # what it writes in place it does not read
+    statistics: bool = False  # in training it writes running_mean and running_var
+    written_as: str = ""  # how users write it; for those that hand a value to the host
+
+
+def always(args: Any, kwargs: Mapping[str, Any], on_host: Callable[[Tensor], bool]) -> bool:
+    """Every call waits for values."""
+    return True
+
+
+def _without_output_size(args: Any, kwargs: Mapping[str, Any], on_host: Any) -> bool:
+    return kwargs.get("output_size") is None
+
+
+def _ends_on_device(
+    args: Any, kwargs: Mapping[str, Any], on_host: Callable[[Tensor], bool]
+) -> bool:
+    """Whether an end of a range is a tensor whose value the host does not know."""
+    ends = [*args[:2], *kwargs.values()]
+    return any(isinstance(each, Tensor) and not on_host(each) for each in ends)
+
+
+def _without_range(args: Any, kwargs: Mapping[str, Any], on_host: Any) -> bool:
+    """Whether a histogram has to look for the smallest and the largest value."""
+    low = kwargs.get("min", args[2] if len(args) > 2 else 0)
+    high = kwargs.get("max", args[3] if len(args) > 3 else 0)
+    return bool(low == high)
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+
+
+def _mask_read(args: Any, kwargs: Mapping[str, Any], on_host: Any) -> bool:
+    return any(_is_mask(each) for each in args[1])
+
+
+def _mask_written(args: Any, kwargs: Mapping[str, Any], on_host: Callable[[Tensor], bool]) -> bool:
+    if not _mask_read(args, kwargs, on_host):
+        return False
+    # x[mask] = one number is a masked_fill, if the host knows the number and does not add it
+    indices = [each for each in args[1] if each is not None]
+    value, accumulate = args[2], len(args) > 3 and bool(args[3])
+    return accumulate or len(indices) > 1 or value.numel() != 1 or not on_host(value)
+
+
+_OVERWRITES = Rule(overwrites=True)
+_VIEW = Rule(Kind.VIEW)
+_RESIZE = Rule(Kind.RESIZE)
+_STATISTICS = Rule(statistics=True)
+_MASK_WRITTEN = Rule(on_values=_mask_written)
+
+RULES: Mapping[str, Rule] = {
+    # Their result is needed on the host.
+    "_local_scalar_dense": Rule(
+        Kind.SYNC,
+        written_as="`.item()`, `float(...)`, `if tensor:`, `print(tensor)` and the like",
+    ),
+    "item": Rule(written_as="`.item()`"),
+    "is_nonzero": Rule(Kind.SYNC, written_as="`if tensor:`"),
+    "equal": Rule(Kind.SYNC, written_as="`torch.equal()`"),
+    "allclose": Rule(Kind.SYNC),
+    "_linalg_check_errors": Rule(Kind.SYNC),
+    # The shape of their result depends on values.
+    "nonzero": Rule(
+        on_values=always, written_as="`nonzero()`, `tensor[mask]` or one-argument `where()`"
+    ),
+    "nonzero_numpy": Rule(on_values=always),
+    "masked_select": Rule(on_values=always, written_as="`masked_select()`"),
+    "unique_consecutive": Rule(on_values=always),
+    "unique_dim": Rule(on_values=always),
+    "_unique": Rule(on_values=always),
+    "_unique2": Rule(on_values=always, written_as="`unique()`"),
+    "bincount": Rule(on_values=always, written_as="`bincount()`"),
+    "repeat_interleave": Rule(
+        on_values=_without_output_size,
+        written_as="`repeat_interleave()` without `output_size`",
+    ),
+    "index": Rule(on_values=_mask_read),
+    "index_put": _MASK_WRITTEN,
+    "index_put_": _MASK_WRITTEN,
+    "_index_put_impl_": _MASK_WRITTEN,
+    # Their kernels for CUDA wait for values within, or take them from the host.
+    "linspace": Rule(on_values=_ends_on_device, waits=True),
+    "logspace": Rule(on_values=_ends_on_device, waits=True),
+    "histc": Rule(on_values=_without_range, waits=True),
+    "embedding_renorm_": Rule(on_values=always, waits=True),
+    "_pack_padded_sequence": Rule(on_values=always, waits=True),
+    # Data of the host.
+    "lift_fresh": Rule(Kind.LIFT),
+    "lift_fresh_copy": Rule(Kind.LIFT),
+    "scalar_tensor": Rule(Kind.SCALAR),
+    "_to_copy": Rule(
+        written_as="a copy to or from unpinned host memory (`.cpu()`, `.to()`, `torch.tensor(...)`)"
+    ),
+    # What they write in place they do not read.
+    "copy_": Rule(overwrites=True, written_as="a copy to or from unpinned host memory"),
+    "fill_": _OVERWRITES,
+    "zero_": _OVERWRITES,
+    "uniform_": _OVERWRITES,
+    "normal_": _OVERWRITES,
+    "random_": _OVERWRITES,
+    "bernoulli_": _OVERWRITES,
+    "exponential_": _OVERWRITES,
+    "geometric_": _OVERWRITES,
+    "cauchy_": _OVERWRITES,
+    "log_normal_": _OVERWRITES,
+    "_foreach_zero_": _OVERWRITES,
+    "_foreach_copy_": _OVERWRITES,
+    # Their memory is that of their argument although the schema says nothing of it.
+    "_unsafe_view": _VIEW,
+    "_reshape_alias": _VIEW,
+    "lift": _VIEW,
+    "set_": _VIEW,
+    "set_data": _VIEW,
+    # They change the size of a storage.
+    "resize": _RESIZE,
+    "resize_": _RESIZE,
+    "resize_as": _RESIZE,
+    "resize_as_": _RESIZE,
+    # The schema has no result; it looks at the contents of its argument on the device.
+    "_assert_async": Rule(Kind.WORK),
+    # They write the running statistics in training although the schema says nothing of it.
+    "native_batch_norm": _STATISTICS,
+    "cudnn_batch_norm": _STATISTICS,
+    "miopen_batch_norm": _STATISTICS,
+    "batch_norm_update_stats": _STATISTICS,
+}
+
+NO_RULE = Rule()
+"""Of an operator that has no row: the schema says all."""
+
+ALLOCATING = ("empty", "new_empty", "_empty_affine")
+"""Operators whose names begin so allocate and write nothing."""

@@ -1,0 +1,171 @@
+"""What results an operator has: their shapes, strides and dtypes, without running it.
+
+Small calls are run on scratch copies filled with zeros, so that strides are those of the CPU; large
+ones ask the meta kernel. What was found for one set of arguments is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_cudafork.capture.operators.traits import Traits
+
+__all__ = ["NotDenseError", "Shapes", "Spec", "Specs", "map_tensors", "signature"]
+
+
+_SMALL = 1 << 16  # elements of all arguments
+_WORKSPACES = frozenset({"aten::mkldnn_rnn_layer"})  # a meta kernel does not know their size
+
+
+class Spec(NamedTuple):
+    """A tensor that is to be made."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: Any
+    nbytes: int  # of the storage
+    numel: int
+
+
+class Specs(NamedTuple):
+    """The results of one operator: a tree of :class:`Spec`, lists, tuples and plain values."""
+
+    results: Any
+    resized: tuple[tuple[int, Spec], ...]  # index in ``Traits.written`` of an out= that grows
+
+
+def signature(args: Any, found: list[Tensor]) -> tuple[Any, ...]:
+    """What the results depend on; the tensors are added to ``found``."""
+    key: list[Any] = []
+    for each in args:
+        if isinstance(each, Tensor):
+            found.append(each)
+            key.append((each.shape, each.stride(), each.dtype))
+        elif isinstance(each, (list, tuple)):
+            key.append(signature(each, found))
+        else:
+            key.append((each.__class__, each))
+    return tuple(key)
+
+
+def map_tensors(change: Callable[[Tensor], Any], tree: Any) -> Any:
+    """A copy of nested lists and tuples with each tensor changed."""
+    if isinstance(tree, Tensor):
+        return change(tree)
+    if isinstance(tree, (list, tuple)):
+        return [map_tensors(change, each) for each in tree]
+    return tree
+
+
+def spec_of(tensor: Tensor) -> Spec:
+    """What it takes to make such a tensor."""
+    if tensor.layout != torch.strided:
+        raise NotDenseError(str(tensor.layout))
+    shape, stride = tuple(tensor.shape), tuple(tensor.stride())
+    numel = tensor.numel()
+    last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1 if numel else 0
+    return Spec(shape, stride, tensor.dtype, last * tensor.element_size(), numel)
+
+
+class NotDenseError(TypeError):
+    """A result is a tensor of another layout, which it names."""
+
+
+class Shapes:
+    """Answers from a cache, else by asking torch."""
+
+    def __init__(self, known: dict[Any, Specs] | None = None) -> None:
+        """Answer from ``known``, which is added to; several captures may share it."""
+        self._known: dict[Any, Specs] = {} if known is None else known
+
+    def __call__(
+        self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any], key: Any
+    ) -> Specs:
+        """The results of ``op(*args, **kwargs)``. Raises what the operator raises."""
+        key = (op, key, torch.get_default_dtype(), torch.is_grad_enabled())
+        try:
+            found = self._known.get(key)
+        except Exception:  # an argument that cannot be hashed or compared
+            return self._ask(op, traits, args, kwargs)
+        if found is None:
+            found = self._known[key] = self._ask(op, traits, args, kwargs)
+        return found
+
+    def _ask(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Specs:
+        # On scratch the answer is the operator's own; a native kernel of a user is not run for it.
+        aten = traits.name.startswith("aten::")
+        scratch = aten and (_small(args) or traits.name in _WORKSPACES)
+        ways = (False, True) if scratch else (True, False)
+        wrong: Exception | None = None
+        for meta in ways:
+            try:
+                return self._run(op, traits, args, kwargs, meta=meta)
+            except Exception as error:
+                if wrong is None or not meta:  # in the words of eager code
+                    wrong = error
+        assert wrong is not None
+        raise wrong
+
+    def _run(
+        self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any], *, meta: bool
+    ) -> Specs:
+        copy = _meta_copy if meta else _zero_copy
+        new_args = map_tensors(copy, args)
+        new_kwargs = {name: map_tensors(copy, each) for name, each in kwargs.items()}
+        if meta:
+            if traits.has_device:
+                new_kwargs["device"] = torch.device("meta")
+            new_kwargs.pop("pin_memory", None)
+            if traits.has_generator:
+                new_kwargs.pop("generator", None)
+        with _randomness_kept(not meta):
+            results = op(*new_args, **new_kwargs)
+        resized = []
+        for index, written in enumerate(traits.written):
+            if written.out:
+                made = _argument(written, new_args, new_kwargs)
+                given = _argument(written, args, kwargs)
+                if isinstance(made, Tensor) and made.shape != given.shape:
+                    resized.append((index, spec_of(made)))
+        return Specs(map_tensors(spec_of, results), tuple(resized))
+
+
+def _small(args: Any) -> bool:
+    found: list[Tensor] = []
+    signature(args, found)
+    return bool(sum(each.numel() for each in found) <= _SMALL)
+
+
+@contextlib.contextmanager
+def _randomness_kept(needed: bool) -> Iterator[None]:
+    if not needed:
+        yield
+        return
+    state = torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(state)
+
+
+def _argument(written: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    if written.position < len(args):
+        return args[written.position]
+    return kwargs.get(written.name)
+
+
+def _meta_copy(tensor: Tensor) -> Tensor:
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta", requires_grad=False
+    )
+
+
+def _zero_copy(tensor: Tensor) -> Tensor:
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu"
+    ).zero_()

@@ -1,0 +1,143 @@
+"""What an operator does, from its schema and its row in the table of rules.
+
+Whether it is a view, an allocation or work, what it reads and writes, and when it waits for values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from pytest_cudafork.capture.operators.rules import (
+    ALLOCATING,
+    NO_RULE,
+    RULES,
+    Kind,
+    OnValues,
+    Rule,
+    always,
+)
+from pytest_cudafork.compat.torch_graphs import has_python_kernel, is_composite, schema_of
+
+__all__ = ["Traits", "Written", "rule_of", "traits_of"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+    """An argument that an operator writes."""
+
+    position: int
+    name: str
+    reads: bool  # what it held before matters
+    out: bool  # an ``out=``
+
+
+@dataclasses.dataclass(frozen=True)
+class Traits:
+    """An operator as a capture sees it."""
+
+    name: str  # "aten::mm"
+    kind: Kind
+    written: tuple[Written, ...]
+    returns: tuple[int | None, ...]  # for each result: which of ``written`` it is, None: it is new
+    list_return: bool  # one result that is a list
+    shape_only: bool  # reads no memory of its inputs
+    on_values: OnValues | None  # when a call depends on values; None: never
+    waits: bool  # on_values tells of its kernel for CUDA, not of the shape of its result
+    has_device: bool
+    has_generator: bool
+    in_python: bool  # a custom operator whose kernel for CPU is Python code
+    composite: bool  # made of other operators, which are what is recorded
+
+
+_OF_TORCH = ("aten::", "prims::")
+_DEPENDS_ON_VALUES = ("dynamic_output_shape", "data_dependent_output")  # tags
+
+
+def traits_of(op: Any) -> Traits:
+    """Read the schema of an ``OpOverload``, and its row in the table."""
+    schema = schema_of(op)
+    full = schema.name
+    name = full.split("::", 1)[1]
+    aten = full.startswith(_OF_TORCH)
+    rule = rule_of(full)
+    written = tuple(
+        Written(i, a.name, not (a.is_out or rule.overwrites), bool(a.is_out))
+        for i, a in enumerate(schema.arguments)
+        if a.alias_info is not None and a.alias_info.is_write
+    )
+    if rule.statistics:
+        written += tuple(
+            Written(i, a.name, True, False)
+            for i, a in enumerate(schema.arguments)
+            if a.name in ("running_mean", "running_var")
+        )
+    returns = tuple(_source(each, schema, written) for each in schema.returns)
+    names = {a.name for a in schema.arguments}
+    return Traits(
+        name=full,
+        kind=_kind(op, name, rule, bool(written)),
+        written=written,
+        returns=returns,
+        list_return=len(schema.returns) == 1 and str(schema.returns[0].type).startswith("List"),
+        shape_only=_reads_shape_only(schema),
+        on_values=rule.on_values or (always if _has_tag(op, *_DEPENDS_ON_VALUES) else None),
+        waits=rule.waits,
+        has_device="device" in names,
+        has_generator="generator" in names,
+        in_python=not aten and has_python_kernel(full, schema.overload_name),
+        composite=is_composite(op),
+    )
+
+
+def rule_of(name: str) -> Rule:
+    """Return what the table says of an operator, by its name with its namespace: "aten::mm"."""
+    return RULES.get(name.split("::", 1)[1], NO_RULE) if name.startswith(_OF_TORCH) else NO_RULE
+
+
+def _kind(op: Any, name: str, rule: Rule, writes: bool) -> Kind:
+    schema = schema_of(op)
+    aten = schema.name.startswith(_OF_TORCH)
+    if schema.name.startswith("profiler::"):
+        return Kind.VIEW
+    if rule.kind is not None:
+        return rule.kind
+    if aten and name.startswith(ALLOCATING):
+        return Kind.EMPTY
+    if _has_tag(op, "inplace_view"):
+        return Kind.VIEW
+    if not writes and schema.returns and all(r.alias_info is not None for r in schema.returns):
+        return Kind.VIEW
+    if not any("Tensor" in str(r.type) for r in schema.returns) and not writes and aten:
+        # size, stride, is_same_size, ...: tell of the tensor, not of its contents
+        return Kind.SYNC if _has_tag(op, "data_dependent_output") else Kind.VIEW
+    return Kind.WORK
+
+
+def _reads_shape_only(schema: Any) -> bool:
+    """Whether an operator looks at the shape of its one tensor alone: zeros_like, new_full, ...
+
+    What operators of others do is not known.
+    """
+    namespace, _, name = schema.name.partition("::")
+    of_torch = namespace in ("aten", "prims")
+    if not (of_torch and (name.endswith("_like") or name.startswith("new_"))):
+        return False
+    tensors = [each for each in schema.arguments if str(each.type) == "Tensor" and not each.is_out]
+    return len(tensors) == 1
+
+
+def _has_tag(op: Any, *names: str) -> bool:
+    return any(getattr(torch.Tag, name, None) in op.tags for name in names)
+
+
+def _source(result: Any, schema: Any, written: tuple[Written, ...]) -> int | None:
+    if result.alias_info is None:
+        return None
+    for index, each in enumerate(written):
+        info = schema.arguments[each.position].alias_info
+        if info is not None and info.before_set & result.alias_info.before_set:
+            return index
+    return None

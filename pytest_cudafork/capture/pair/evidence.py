@@ -1,0 +1,101 @@
+"""What the checks of a pair look at, and what they tell each other."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from pytest_cudafork.capture.pair.traced_lines import changed_slots, lines_that_set
+from pytest_cudafork.capture.replay.passes import Passes, Persistent
+from pytest_cudafork.capture.state.aliasing import Alias, Allowed
+from pytest_cudafork.capture.state.compare import Tolerance
+from pytest_cudafork.capture.state.snapshot import Change, How
+from pytest_cudafork.capture.state.tensors import Saved
+from pytest_cudafork.capture.story.findings import CheckLog
+
+INITIALIZER = (
+    "the initialization runs in the warm-up only: the graph replays against what the warm-up left, "
+    "or against memory that nobody fills"
+)
+_SEPARATE = (
+    "have the factory build a new object for the capture ({call}), so that the initialization runs "
+    "again and is captured"
+)
+
+
+class Arguments(NamedTuple):
+    """What ``capture_pair`` was asked for, beside the factory and the backend."""
+
+    mode: str
+    persistent: Persistent
+    outputs: Callable[[], Any] | None
+    vary: tuple[Callable[..., Any], ...]
+    tolerance: Tolerance
+    other_descs: tuple[Any, ...]
+    allowed: Allowed
+    belongs: Callable[[Any, Any], Any] | None
+    poison: bool
+    rng: bool
+
+
+class Suspects:
+    """Findings that need a second sign: what the forward carries may well be shared."""
+
+    def __init__(self) -> None:
+        self.aliases: list[Alias] = []
+        self.lazy: list[Change] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.aliases or self.lazy)
+
+
+class Evidence:
+    """The two passes of a pair and what the checks have seen of them so far."""
+
+    first_inputs: Saved  # the persistent inputs as they were after the capture, if there is a graph
+
+    def __init__(self, passes: Passes, log: CheckLog, arguments: Arguments) -> None:
+        self.passes, self.log, self.arguments = passes, log, arguments
+        self.suspects = Suspects()
+        self.missing: Counter[tuple[str, str]] = Counter()  # work of the warm-up, not in the graph
+        self.replays_differ = False
+        self.compared = 0  # tensors, in all rounds
+        self._lines: dict[str, str] | None = None
+        argument = "" if passes.factory.rebuilds else ", warmup=False"
+        self.separate = _SEPARATE.format(call=f"create_forward_fn(desc{argument})")
+
+    @property
+    def initialized(self) -> list[Change]:
+        """What the warm-up initialized in its state."""
+        return [one for one in self.passes.changes if one.how is How.INITIALIZED]
+
+    @property
+    def suspects_are_wrong(self) -> bool:
+        """Whether there is a second sign against the suspects, once the replays were compared."""
+        if self.replays_differ:
+            return True
+        # A forward without a state of its own can only be judged by what it carries.
+        return bool(self.suspects) and not (self.arguments.vary or self.passes.warm.own_state)
+
+    def line_that_set(self, paths: Sequence[str]) -> str:
+        """Return the line that set one of these in the warm-up; runs it once more, traced."""
+        if self._lines is None:
+            self._lines = {}
+            with contextlib.suppress(Exception):  # the line is a courtesy
+                self._lines = self._trace()
+        return next((self._lines[path] for path in paths if path in self._lines), "")
+
+    def _trace(self) -> dict[str, str]:
+        passes = self.passes
+        kept = passes.persistent(passes.captured), passes.after.tensors()
+        with passes.fresh(kept) as made:
+            target = passes.snapshot(made)
+            slots = changed_slots(passes.changes, passes.after, target)
+            saved = [Saved(tensors) for tensors in kept]
+            try:
+                return lines_that_set(lambda: made.run("NONE", passes.factory.desc), slots)
+            finally:
+                for one in saved:
+                    one.restore()

@@ -1,0 +1,78 @@
+"""Two checks beside the rounds: random numbers advance, and unfilled memory is not read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_cudafork.capture.replay.fill import Filled, filling
+from pytest_cudafork.capture.replay.subject import Before, Subject
+from pytest_cudafork.capture.state.compare import Difference, Tolerance, differences, frozen_copy
+from pytest_cudafork.capture.story.findings import CheckLog
+
+
+def randomness(subject: Subject, log: CheckLog, *, cuda: bool) -> int:
+    """Check that each replay draws other numbers, if eager code does; return how many it took."""
+    log.did("rng-frozen")
+    before = Before.of(subject, cuda=cuda)
+    replays, eagers = [], []
+    for _ in range(2):  # what counts the draws goes on, the static inputs do not
+        before.inputs.restore()
+        replays.append(frozen_copy(subject.replay(), subject.name))
+    before.restore()
+    for _ in range(2):
+        before.inputs.restore()
+        eagers.append(frozen_copy(subject.eager(), subject.name))
+    before.restore()
+    exact = Tolerance(0, 0)
+    if not differences(eagers[0], eagers[1], exact):
+        log.note("random numbers were to be checked, but two eager runs give the same")
+        return 2
+    if not differences(replays[0], replays[1], exact):
+        log.add(
+            "rng-frozen",
+            f"two replays give the same {subject.name}, two eager runs do not",
+            path=subject.name,
+            why="dropout or sampling that repeats looks right in one replay and is not: the "
+            "random numbers, or the seed, are those of the capture",
+            todo="draw from the default generator within the graph, register your own with the "
+            "graph (CUDAGraph.register_generator_state), or count the seed up in a tensor "
+            "within the graph; a number that Python counts is frozen",
+        )
+    return 2
+
+
+def uninitialized(subject: Subject, log: CheckLog, tolerance: Tolerance, *, cuda: bool) -> None:
+    """Check that eager results do not depend on memory that nobody has filled."""
+    if any(one.check == "uninitialized-read" for one in log.findings):
+        return
+    before = Before.of(subject, cuda=cuda)
+
+    def run(value: int) -> tuple[dict[str, Any], Filled]:
+        before.restore()
+        with filling(value) as filled:
+            return frozen_copy(subject.eager(), subject.name), filled
+
+    found: list[Difference] = []
+    try:
+        zeros, filled = run(0)
+        if filled.count:
+            found = differences(zeros, run(1)[0], tolerance)
+        # Twice, as the first may be equal by chance: what Python counts goes on.
+        if any(differences(zeros, run(0)[0], Tolerance(0, 0)) for _ in range(2 if found else 0)):
+            found = []  # eager code is not reproducible, whatever is in that memory
+    except Exception as error:  # some code does not run below a dispatch mode
+        log.cannot("uninitialized-read", f"{type(error).__name__}: {error}")
+        return
+    finally:
+        before.restore()
+    log.did("uninitialized-read")
+    for one in found:
+        log.add(
+            "uninitialized-read",
+            f"{one.path} depends on memory that nobody has filled: the eager results with 0 in it "
+            "and with 1 in it differ",
+            path=one.path,
+            where=", ".join(filled.lines),
+            why="in the pool of a graph that memory holds what another graph has left there",
+            todo="look for torch.empty: fill all of it, or read only what was written",
+        )

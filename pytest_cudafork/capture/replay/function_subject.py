@@ -1,0 +1,189 @@
+"""The two sides of a function's comparison: captured, or replayed by its own graph; and eager."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from pytest_cudafork.capture.interface.backend import GraphBackend, Recording
+from pytest_cudafork.capture.replay.capture_graph import capture_graph
+from pytest_cudafork.capture.replay.cleanup import on_another_stream
+from pytest_cudafork.capture.replay.missing import inputs_read_by, missing_nodes
+from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus
+from pytest_cudafork.capture.replay.subject import Subject
+from pytest_cudafork.capture.state.host_values import carried_values, what_changed
+from pytest_cudafork.capture.state.reach import Reachable, moved, reachable, storages
+from pytest_cudafork.capture.state.tensors import Saved, tensors_in
+from pytest_cudafork.capture.state.written import has_tensors, refuse_lazy, written_by
+from pytest_cudafork.capture.story.findings import CheckLog
+from pytest_cudafork.errors import CudaForkWarning
+
+
+class FunctionSubject(Subject):
+    """A function and its static inputs."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        inputs: Sequence[Any] | Mapping[str, Any],
+        eager: Callable[..., Any] | None,
+        replay: Callable[[], Any] | None,
+        log: CheckLog,
+    ) -> None:
+        super().__init__()
+        self._fn, self._inputs, self._own_replay = fn, inputs, replay
+        self._eager = fn if eager is None else eager
+        self.is_own_reference = self._eager is fn
+        self._log = log
+        self._last: Any = None
+        self._then = self._host()
+        self._doubtful: dict[str, tuple[int, int, str]] = {}
+        self._where = storages(self.inputs())
+        self._reached = storages(self.reachable())
+
+    def call(self, fn: Callable[..., Any]) -> Any:
+        """Call a function with the inputs, or without any if it takes none."""
+        if fn is not self._fn and not _takes(fn, self._inputs):
+            result = fn()
+        elif isinstance(self._inputs, Mapping):
+            result = fn(**self._inputs)
+        else:
+            result = fn(*self._inputs)
+        refuse_lazy(result, "fn" if fn is self._fn else "eager")
+        return result
+
+    def capture(self, backend: GraphBackend, pool: Any) -> bool:
+        """Warm up and capture; return whether there is a graph now."""
+        before = Saved(self.inputs()), Saved(self.reachable())
+        warmup = backend.record(lambda: self.call(self._fn))
+        for saved in before:
+            saved.restore()
+        self._where, self._reached = storages(self.inputs()), storages(self.reachable())
+        self._then = self._host()
+        self.graph = capture_graph(
+            backend, lambda: self.call(self._fn), self._log, pool=pool, warmup=warmup
+        )
+        if self.graph is None:
+            return False
+        self._look_for_once(warmup)
+        if self.is_own_reference and not has_tensors(self.graph.recording.result):
+            known = {**self.inputs(), **self.reachable()}
+            self.written, read = written_by(self.graph.recording, known)
+            kept = {*read, *self.inputs()}
+            self.scratch = {path: t for path, t in self.written.items() if path not in kept}
+        self.after_change(Stimulus("the capture", lambda: None))
+        self._where, self._reached = storages(self.inputs()), storages(self.reachable())
+        return True
+
+    def _look_for_once(self, warmup: Recording) -> None:
+        """Tell of work on the inputs that only the first call does: eager code has done it, too."""
+        assert self.graph is not None, "there is a graph to compare with"
+        once = missing_nodes(warmup, self.graph.recording)
+        inputs = inputs_read_by(once, warmup, self.graph.recording, self.inputs())
+        if inputs and self.is_own_reference:
+            names = ", ".join(sorted(name for _, name in once))
+            text = (
+                f"the first call of fn computed something from {', '.join(inputs)} that the graph "
+                f"does not compute again ({names}). Eager code keeps it, too, so the comparison "
+                "cannot tell whether that is right: give eager=, a computation without it"
+            )
+            self._log.note(text)
+            warnings.warn(text, CudaForkWarning, stacklevel=2)
+
+    def eager(self) -> Any:
+        """Run the eager code."""
+        with on_another_stream():
+            if self.written:
+                Poison(self.scratch)  # what neither side writes is equal then
+                return _with(self.call(self._eager), self.written)
+            return self.call(self._eager)
+
+    def replay(self) -> Any:
+        """Replay the graph."""
+        if self._own_replay is not None:
+            self._last = self._own_replay()
+            refuse_lazy(self._last, "replay")
+            return self._last
+        assert self.graph is not None, "there is a graph if there are rounds"
+        self.graph.replay()
+        return self.outputs()
+
+    def outputs(self) -> Any:
+        """The static outputs; those of a graph captured elsewhere are known after a replay."""
+        if self.graph is None:
+            return self._last
+        result = self.graph.recording.result
+        return _with(result, self.written) if self.written else result
+
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """The static inputs, as the list or mapping holds them now."""
+        return tensors_in(self._inputs, "inputs")
+
+    def reach(self) -> Reachable:
+        """What the function carries, and what it writes beside its inputs."""
+        inputs = self.inputs()
+        found = reachable(self._fn, inputs.values(), self._log.note)
+        beside = {path: tensor for path, tensor in self.written.items() if path not in inputs}
+        return found._replace(tensors={**beside, **found.tensors})
+
+    def _host(self) -> dict[str, Any]:
+        return carried_values({"inputs": self._inputs}, self._fn)
+
+    def clues(self) -> str:
+        """Compare what the function carries with what it carried at capture."""
+        return what_changed(self._then, self._host())
+
+    def moved(self) -> set[str]:
+        """The reachable tensors that lie elsewhere than in the capture."""
+        return {path for path, _, _ in moved(self._reached, storages(self.reachable()), None)}
+
+    def after_change(self, stimulus: Stimulus) -> None:
+        """Note inputs that lie elsewhere now, and remember reachable memory that does."""
+        self._log.did("moved-input")
+        for path, old, new in moved(self._where, storages(self.inputs()), None):
+            self._report(path, old, new, stimulus.name)
+        uses = self.graph.recording.uses if self.graph is not None else None
+        for path, old, new in moved(self._reached, storages(self.reachable()), uses):
+            self._doubtful.setdefault(path, (old, new, stimulus.name))
+
+    def report_moved(self) -> None:
+        """Note reachable memory that has moved, if a replay was wrong: it may be unused by now."""
+        if self._log.findings:
+            for path, (old, new, when) in self._doubtful.items():
+                self._report(path, old, new, when)
+
+    def _report(self, path: str, old: int, new: int, when: str) -> None:
+        self._log.add(
+            "moved-input",
+            f"{path} lay at {old:#x} and lies at {new:#x} after {when}; the graph still reads the "
+            "old memory",
+            path=path,
+            why="a graph holds addresses: a name that is bound to a new tensor means nothing to "
+            "it, and the old memory may belong to somebody else by then",
+            todo="write into the tensor (copy_, fill_) instead of making a new one, and keep it "
+            "alive as long as the graph",
+        )
+
+
+def _with(result: Any, written: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Return what was written beside what was returned."""
+    return {**({} if result is None else {"result": result}), **written}
+
+
+def _takes(fn: Callable[..., Any], inputs: Sequence[Any] | Mapping[str, Any]) -> bool:
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return True
+    try:
+        if isinstance(inputs, Mapping):
+            signature.bind(**inputs)
+        else:
+            signature.bind(*inputs)
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,130 @@
+"""The two sides of a pair's comparison: the captured forward, and eager runs on new states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pytest_cudafork.capture.interface.backend import Recording
+from pytest_cudafork.capture.replay.cleanup import on_another_stream
+from pytest_cudafork.capture.replay.passes import Passes
+from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus, takes_argument
+from pytest_cudafork.capture.replay.subject import Subject
+from pytest_cudafork.capture.state.aliasing import shared_memory
+from pytest_cudafork.capture.state.reach import Reachable, moved, reachable, storages
+from pytest_cudafork.capture.state.tensors import storage_of, tensors_in
+from pytest_cudafork.capture.state.written import written_by
+from pytest_cudafork.capture.story.findings import CheckLog
+
+
+class PairSubject(Subject):
+    """The captured forward, compared with eager runs on new states."""
+
+    def __init__(self, passes: Passes, outputs: Callable[[], Any] | None, log: CheckLog) -> None:
+        super().__init__()
+        self._passes, self._outputs, self._log = passes, outputs, log
+        self.graph = passes.graph
+        passes.kept_in_step = lambda: [self.reachable()]
+        self._where = passes.places
+        if outputs is None and self.graph is not None:
+            self._find_written(self.graph.recording)
+
+    def _find_written(self, recording: Recording) -> None:
+        """Look for the memory to compare if the forward returns no tensor."""
+        if self._passes.returns_tensors:
+            return
+        if recording.uses is None:  # of pieces: the warm-up does the same work
+            recording = self._passes.warmup
+        own = self._passes.after_capture.tensors()
+        known = {**self.inputs(), **self.reachable(), **own}
+        self.written, read = written_by(recording, known)
+        kept = {*read, *self.inputs()}
+        self.scratch = {path: t for path, t in self.written.items() if path not in kept}
+
+    def varying(self, change: Callable[..., Any] | None) -> Callable[[], Any]:
+        """Return the change as a round applies it; the state of each eager run gets it, too."""
+
+        def apply() -> Any:
+            wants = change is not None and takes_argument(change)
+            self._passes.refresh = change if wants else None
+            if change is None:
+                return None
+            return change(self._passes.captured.state) if wants else change()
+
+        return apply
+
+    def eager(self) -> Any:
+        """Run the forward on a state that is built for it."""
+        passes = self._passes
+        with passes.fresh([self.inputs(), self.reachable()]) as made:
+            if passes.refresh is not None:
+                passes.refresh(made.state)
+            # What is written in a state is looked for in this one, at the same path.
+            own = tensors_in(made.state, passes.name) if self.written else {}
+            Poison({path: own.get(path, t) for path, t in self.scratch.items()})
+            with on_another_stream():
+                result = made.run("NONE", passes.factory.desc)
+            if self.written:
+                own = tensors_in(made.state, passes.name)
+                return {path: own.get(path, tensor) for path, tensor in self.written.items()}
+        return self._outputs() if self._outputs is not None else result
+
+    def replay(self) -> Any:
+        """Replay the graph."""
+        assert self.graph is not None, "there is a graph if there are rounds"
+        self.graph.replay()
+        return self.outputs()
+
+    def outputs(self) -> Any:
+        """The static outputs."""
+        if self._outputs is not None:
+            return self._outputs()
+        if self.written:
+            return self.written
+        return self.graph.recording.result if self.graph is not None else None
+
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """The persistent inputs."""
+        return self._passes.persistent(self._passes.captured)
+
+    def reach(self) -> Reachable:
+        """What forward and factory carry, and memory that all states share."""
+        passes = self._passes
+        own = passes.after_capture.tensors()
+        common = shared_memory(passes.after_capture, passes.after)
+        private = [tensor for path, tensor in own.items() if path not in common]
+        known = [*self.inputs().values(), *private]
+        of_forward = reachable(passes.captured.forward, known, self._log.note)
+        found = of_forward.tensors
+        found.update(reachable(passes.factory.create, known, self._log.note).tensors)
+        inputs = {storage_of(tensor) for tensor in self.inputs().values()}
+        for path, tensor in self.written.items():
+            if path not in own and storage_of(tensor) not in inputs:
+                found.setdefault(path, tensor)
+        found.update({path: own[path] for path in common if storage_of(own[path]) not in inputs})
+        return Reachable(found, of_forward.generators)
+
+    def clues(self) -> str:
+        """Compare a state that is built now with the captured one as it was at capture."""
+        passes = self._passes
+        with passes.fresh([self.inputs(), self.reachable()]) as made:
+            if passes.refresh is not None:
+                passes.refresh(made.state)
+            return passes.changed_values(made)
+
+    def moved(self) -> set[str]:
+        """Reachable memory that has moved is told of by the check of the states."""
+        return set()
+
+    def after_change(self, stimulus: Stimulus) -> None:
+        """Note persistent inputs that lie elsewhere now."""
+        for path, old, new in moved(self._where, storages(self.inputs()), None):
+            self._log.add(
+                "moved-input",
+                f"{path} lay at {old:#x} and lies at {new:#x} after {stimulus.name}; the graph "
+                "still reads the old memory",
+                path=path,
+                todo="write into the persistent tensor (copy_, fill_) instead of making a new one",
+            )

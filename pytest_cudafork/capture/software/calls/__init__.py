@@ -1,1 +1,0 @@
-"""Functions of torch that do something else while the software graph records."""

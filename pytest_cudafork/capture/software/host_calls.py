@@ -1,0 +1,259 @@
+"""Refuses calls that reach the host without an operator: tolist, numpy, print, optimizers, ...
+
+No dispatch mode sees them. Attributes of torch are replaced for the length of a capture; what other
+threads call does what it always does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import linecache
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from pytest_cudafork.capture.interface.lines import is_library
+from pytest_cudafork.capture.operators.refusals import (
+    CHECKPOINT,
+    SPLIT_WHY,
+    Refusals,
+    runs_in,
+)
+from pytest_cudafork.capture.software.memory import Memories, text_of
+from pytest_cudafork.compat.torch_graphs import OPTIMIZER_CHECKS
+from pytest_cudafork.observe.base.undo import UndoStack
+
+__all__ = ["HostCalls"]
+
+_READS = {
+    "tolist": "tolist()",
+    "numpy": "numpy()",
+    "__array__": "a conversion to a numpy array",
+    "cpu": "cpu()",
+    "__repr__": "printing",
+    "__format__": "formatting",
+}
+_HIGHER_ORDER = "torch._higher_order_ops"
+_BRINGS = ("from_numpy", "frombuffer")
+_SEEDS = ("manual_seed", "seed", "set_rng_state")
+_CPU = re.compile(r"""["']cpu\b""")
+
+
+class HostCalls:
+    """Refuses them in the thread that captures; other threads are not affected."""
+
+    def __init__(self, refusals: Refusals, memories: Memories) -> None:
+        self._refusals = refusals
+        self._memories = memories
+        self._owner = threading.get_ident()
+
+    @contextlib.contextmanager
+    def refused(self) -> Iterator[None]:
+        """For the length of a ``with``."""
+        with UndoStack() as undo:
+            for name, call in _READS.items():
+                undo.set(Tensor, name, self._reading(name, call))
+            undo.set(Tensor, "to", self._to())
+            undo.set(Tensor, "new_tensor", self._new_tensor())
+            for where in (torch, Tensor):
+                undo.set(where, "tensor_split", self._split(where))
+            for name in _BRINGS:
+                undo.set(torch, name, self._bringing(name))
+            undo.set(torch, "tensor", self._tensor())
+            undo.set(torch, "as_tensor", self._as_tensor("as_tensor"))
+            undo.set(torch, "asarray", self._as_tensor("asarray"))
+            for module in (torch, torch.random):
+                for name in _SEEDS:
+                    undo.set(module, name, self._seeding(module, name))
+            for name in OPTIMIZER_CHECKS:
+                if hasattr(Optimizer, name):
+                    undo.set(Optimizer, name, self._optimizer_check())
+            yield
+
+    def _elsewhere(self) -> bool:
+        return threading.get_ident() != self._owner
+
+    def _known_to_host(self, tensor: Tensor) -> bool:
+        if not isinstance(tensor, Tensor) or tensor.is_meta or tensor.layout != torch.strided:
+            return True
+        if type(tensor) not in (Tensor, torch.nn.Parameter):
+            return True  # a subclass says itself what it does
+        memory = self._memories.get(tensor)
+        return memory is not None and memory.host
+
+    def _reading(self, name: str, call: str) -> Any:
+        original = getattr(Tensor, name)
+
+        @functools.wraps(original)
+        def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if self._elsewhere() or self._known_to_host(tensor):
+                return original(tensor, *args, **kwargs)
+            return self._refusals.sync(f"{call} of {text_of(tensor)}")
+
+        return read
+
+    def _to(self) -> Any:
+        original = Tensor.to
+
+        @functools.wraps(original)
+        def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if self._elsewhere():
+                return original(tensor, *args, **kwargs)
+            memory = self._memories.get(tensor) if type(tensor) is Tensor else None
+            if not self._asks_for_cpu(args, kwargs):
+                if memory is not None and memory.host and _device_in(args, kwargs) is not None:
+                    self._refusals.host_data("to(device) of a number of the host")
+                return original(tensor, *args, **kwargs)
+            if not self._known_to_host(tensor):
+                self._refusals.sync(f"to('cpu') of {text_of(tensor)}")
+            return original(tensor, *args, **kwargs)
+
+        return to
+
+    def _asks_for_cpu(self, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Whether the line says "cpu". A device in a variable is the device of the test."""
+        device = _device_in(args, kwargs)
+        if device is None or torch.device(device).type != "cpu":
+            return False
+        line = _line_of_caller(sys._getframe(1))
+        return bool(_CPU.search(line)) if line else isinstance(device, str)
+
+    def _split(self, where: Any) -> Any:
+        original = where.tensor_split
+
+        @functools.wraps(original)
+        def split(*args: Any, **kwargs: Any) -> Any:
+            given = [*args[1:2], kwargs.get("tensor_indices_or_sections")]
+            for each in given:
+                if not isinstance(each, Tensor) or self._elsewhere() or self._known_to_host(each):
+                    continue
+                self._refusals.refuse(
+                    f"tensor_split at {{where}} reads its places in {text_of(each)}",
+                    SPLIT_WHY,
+                    "give the places as numbers of Python",
+                )
+            return original(*args, **kwargs)
+
+        return split
+
+    def _bringing(self, name: str) -> Any:
+        original = getattr(torch, name)
+
+        @functools.wraps(original)
+        def bring(*args: Any, **kwargs: Any) -> Any:
+            if self._elsewhere():
+                return original(*args, **kwargs)
+            return self._refusals.host_data(f"torch.{name}")
+
+        return bring
+
+    def _tensor(self) -> Any:
+        original = torch.tensor
+
+        @functools.wraps(original)
+        def tensor(data: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._elsewhere() and _brings(data, kwargs):
+                caller = sys._getframe(1).f_globals.get("__name__", "")
+                if isinstance(data, (int, float)) and caller.startswith(_HIGHER_ORDER):
+                    # Compiled, which is how they are used, they have no such constants.
+                    return torch.full((), data, *args, **kwargs)
+                self._refusals.host_data("torch.tensor")
+            return original(data, *args, **kwargs)
+
+        return tensor
+
+    def _new_tensor(self) -> Any:
+        original = Tensor.new_tensor
+
+        @functools.wraps(original)
+        def new_tensor(tensor: Tensor, data: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._elsewhere() and not isinstance(data, Tensor):
+                self._refusals.host_data("new_tensor")
+            return original(tensor, data, *args, **kwargs)
+
+        return new_tensor
+
+    def _as_tensor(self, name: str) -> Any:
+        original = getattr(torch, name)
+
+        @functools.wraps(original)
+        def as_tensor(data: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._elsewhere() and _brings(data, kwargs):
+                self._refusals.host_data(f"torch.{name}")
+            return original(data, *args, **kwargs)
+
+        return as_tensor
+
+    def _seeding(self, module: Any, name: str) -> Any:
+        original = getattr(module, name)
+
+        @functools.wraps(original)
+        def seed(*args: Any, **kwargs: Any) -> Any:
+            if self._elsewhere():
+                return original(*args, **kwargs)
+            todo = "seed before the replay"
+            if runs_in(CHECKPOINT):
+                todo = (
+                    "call checkpoint(..., preserve_rng_state=False): it saves and sets the random "
+                    "state otherwise. (Then dropout within it draws anew in the recomputation)"
+                )
+            return self._refusals.refuse(
+                f"torch.{name} at {{where}} sets the random state within a capture",
+                "a graph reads the state of the generator when it is replayed; CUDA refuses to "
+                "seed it while a stream is capturing",
+                todo,
+                check="capture-failed",
+            )
+
+        return seed
+
+    def _optimizer_check(self) -> Any:
+        """Refuse steps as torch does in a CUDA graph; without a GPU it does not ask."""
+
+        def check(optimizer: Any) -> None:
+            capturable = all(group.get("capturable", True) for group in optimizer.param_groups)
+            if not capturable and not self._elsewhere():
+                self._refusals.refuse(
+                    f"the step of {type(optimizer).__name__} at {{where}} cannot be captured: it "
+                    "is made with capturable=False",
+                    "its step counter is a number of the host, which a graph would keep from the "
+                    "capture; torch raises a RuntimeError here on CUDA",
+                    "make it with capturable=True; and with fused=True (Adam, AdamW), as torch "
+                    "takes capturable=True without it on a GPU only. For other optimizers use the "
+                    "backend 'cuda'",
+                    check="capture-failed",
+                )
+
+        return check
+
+
+def _device_in(args: Any, kwargs: dict[str, Any]) -> Any:
+    """The device that ``Tensor.to`` is asked for."""
+    device = kwargs.get("device", args[0] if args else None)
+    return device if isinstance(device, (str, torch.device)) else None
+
+
+def _brings(data: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether data of the host is to lie on the device.
+
+    One number without a device stays on the host, and is passed by value where it is used.
+    """
+    if isinstance(data, Tensor):
+        return False
+    many = hasattr(data, "__len__") or bool(getattr(data, "shape", ()))
+    return many or kwargs.get("device") is not None
+
+
+def _line_of_caller(frame: FrameType | None) -> str:
+    """The text of the line that called torch; "" where there is none, as with ``exec``."""
+    while frame is not None and is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return "" if frame is None else linecache.getline(frame.f_code.co_filename, frame.f_lineno)

@@ -1,1 +1,0 @@
-"""What is known of torch's operators: the rules of the software graph."""

@@ -1,0 +1,113 @@
+"""Calls of ``torch.cuda`` that order work in time: streams, events and waiting for them.
+
+The software graph has none of them. A capture refuses them; in a recorded run they do nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from pytest_cudafork.capture.operators.refusals import Refusals
+from pytest_cudafork.observe.base.undo import UndoStack
+
+__all__ = ["ignored", "refused"]
+
+_WAITS = (("cuda", "synchronize"), ("accelerator", "synchronize"))
+_STREAMS = tuple(
+    (module, name)
+    for module in ("cuda", "accelerator")
+    for name in ("Stream", "Event", "ExternalStream", "stream", "current_stream", "set_stream",
+                 "default_stream", "StreamContext")
+)  # fmt: skip
+
+
+_ASKS = "is_current_stream_capturing"
+
+
+class _Nothing:
+    """Stands for a stream or an event: every method does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: _Nothing()
+
+    def __enter__(self) -> _Nothing:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        return None
+
+    def __bool__(self) -> bool:
+        return True  # query(): the work is done
+
+
+def ignored() -> contextlib.AbstractContextManager[None]:
+    """Let the calls of this thread do nothing, for the length of a ``with``."""
+    return _replaced(lambda call: None, lambda call: _Nothing())
+
+
+@contextlib.contextmanager
+def refused(refusals: Refusals) -> Iterator[None]:
+    """Refuse the calls of this thread, for the length of a ``with``."""
+
+    def wait(call: str) -> None:
+        refusals.refuse(
+            f"{call}() at {{where}} waits for the device within a capture",
+            "a capture records work and does not run it, so there is nothing to wait for; CUDA "
+            "refuses this with 'operation not permitted when stream is capturing'",
+            "wait before the capture, or after the replay",
+        )
+
+    def stream(call: str) -> None:
+        refusals.refuse(
+            f"{call} at {{where}} cannot be captured: the software graph has no streams and events",
+            "it records the operators on CPU tensors in the order of the calls; what forks and "
+            "joins streams needs a GPU. (A CUDA graph takes streams that are joined, and refuses "
+            "synchronize() and query() of streams and events)",
+            "test this function with the backend 'cuda', or leave streams to the caller of it",
+            check="capture-failed",
+        )
+
+    with _replaced(wait, stream), UndoStack() as undo:
+        undo.set(torch.cuda, _ASKS, lambda: True)
+        yield
+
+
+@contextlib.contextmanager
+def _replaced(wait: Callable[[str], Any], stream: Callable[[str], Any]) -> Iterator[None]:
+    owner = threading.get_ident()
+    with UndoStack() as undo:
+        for names, instead in ((_WAITS, wait), (_STREAMS, stream)):
+            for module, name in names:
+                where = getattr(torch, module, None)
+                if hasattr(where, name):
+                    call = f"torch.{module}.{name}"
+                    new = _in_thread(owner, getattr(where, name), functools.partial(instead, call))
+                    undo.set(where, name, new)
+        yield
+
+
+def _in_thread(owner: int, original: Any, instead: Callable[[], Any]) -> Any:
+    """What calls ``instead`` in one thread; a class stays one that ``isinstance`` takes."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return instead() if threading.get_ident() == owner else original(*args, **kwargs)
+
+    if not isinstance(original, type):
+        return functools.wraps(original)(call)
+
+    class Meta(type):
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            return call(*args, **kwargs)
+
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, original)
+
+    return Meta(original.__name__, (), {})

@@ -1,0 +1,239 @@
+"""What fails: which touch fails which test, which collection, or the session.
+
+The hooks are a plugin of their own, so that a session without the check does not pay for them. The
+rules stand in ``findings.py``; the last section is written by ``report/terminal.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from pytest_cudafork.check.findings import Finding, find, reported_ids
+from pytest_cudafork.check.session import CudaForkSession
+from pytest_cudafork.errors import CudaForkError, CudaTouchError
+from pytest_cudafork.observe.base.ledger import LedgerReader, Record
+from pytest_cudafork.observe.observer import Observer
+from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.markers import marks_of
+from pytest_cudafork.settings.options import Level
+
+SECTION = "CUDA and fork"
+_MOST_OTHERS = 8
+
+
+class Check:
+    """Looks into the ledger after every phase and turns what is new there into verdicts."""
+
+    def __init__(self, session: CudaForkSession, observer: Observer) -> None:
+        self._level = session.settings.level
+        self._isolated = session.isolated
+        self._joined = session.joined
+        self._observer = observer
+        self._reader: LedgerReader = observer.ledger.reader()
+        self._records: list[Record] = []
+        self._tests: frozenset[str] = frozenset()
+        self._set_phase("start")
+
+    # -- collection ------------------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Fail the collection of a module that touches CUDA, at level ``touch``."""
+        former = environment.value(environment.PHASE)
+        self._set_phase(f"collect {collector.nodeid or 'the suite'}")
+        try:
+            report = yield
+        finally:
+            self._set_phase(former)
+        found = self._new_findings()
+        if found:
+            story = self._tell(found)
+            if report.outcome == "failed":
+                report.sections.append((SECTION, story))
+            else:
+                report.outcome = "failed"
+                report.longrepr = story
+        return report
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """From here on, touches belong to tests."""
+        self._tests = frozenset(item.nodeid for item in session.items)
+        self._set_phase("")
+
+    @staticmethod
+    def _set_phase(phase: str) -> None:
+        environment.put(environment.PHASE, phase)
+
+    # -- tests -----------------------------------------------------------------------------------
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Let the test fork if its marker says so; report a fork around the test that may not be.
+
+        A plugin that forks around every test (pytest-forked) does so outside any phase, where an
+        exception would end the session.
+        """
+        reason = marks_of(item).fork_ok
+        if reason is not None:
+            environment.put(environment.FORK_OK, reason)
+        try:
+            return (yield)
+        except CudaForkError as error:
+            report = pytest.TestReport(
+                item.nodeid,
+                item.location,
+                # As pytest does: the values need not survive the way from a worker of xdist.
+                dict.fromkeys(item.keywords, 1),
+                "failed",
+                str(error),
+                "setup",
+            )
+            item.ihook.pytest_runtest_logreport(report=report)
+            item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+            return True
+        finally:
+            if reason is not None:
+                environment.take(environment.FORK_OK)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Check after the set-up."""
+        __tracebackhide__ = True
+        try:
+            yield
+        except BaseException as error:
+            self._after_failure(item, "setup", error)
+            raise
+        self._after(item)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Check after the test body."""
+        __tracebackhide__ = True
+        try:
+            yield
+        except BaseException as error:
+            self._after_failure(item, "call", error)
+            raise
+        self._after(item)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Check after the teardown."""
+        __tracebackhide__ = True
+        try:
+            yield
+        except BaseException as error:
+            self._after_failure(item, "teardown", error)
+            raise
+        self._after(item)
+
+    def _after(self, item: pytest.Item) -> None:
+        """Fail a phase that has passed for the errors it made.
+
+        Raises:
+            PoisonedTouchError: a child that was forked while CUDA was initialized touched it.
+            CudaForkError: a fork was refused in a process below this one.
+            CudaTouchError: level ``touch`` allows no touch here.
+
+        """
+        # Not hidden: it is never shown, and pytest remarks on a traceback that is all hidden.
+        if self._reader.behind():
+            found = self._findings_of(item)
+            if found:
+                raise self._error(found)
+
+    def _after_failure(self, item: pytest.Item, when: str, error: BaseException) -> None:
+        """Add the errors to a phase that has failed by itself; a skip they turn into a failure."""
+        found = self._findings_of(item)
+        if found and isinstance(error, pytest.skip.Exception | pytest.xfail.Exception):
+            raise self._error(found) from error
+        if found:
+            item.add_report_section(when, SECTION, self._tell(found))
+
+    def _findings_of(self, item: pytest.Item) -> list[Finding]:
+        """The new errors that belong to this test; those of other tests wait for the end.
+
+        A test that is none of ours ran in a session that this test has started.
+        """
+        found = self._new_findings()
+        return [f for f in found if f.nodeid == item.nodeid or f.nodeid not in self._tests]
+
+    def _error(self, findings: list[Finding]) -> BaseException:
+        return told_error(_worst(findings).error, self._tell(findings))
+
+    # -- what both use ---------------------------------------------------------------------------
+
+    def _new_findings(self) -> list[Finding]:
+        new = self._reader.new()
+        self._records.extend(new)
+        own = [record for record in new if record.get("owner") == self._observer.owner]
+        return find(own, self._level, isolated=self._isolated)
+
+    def _tell(self, findings: list[Finding]) -> str:
+        """Tell the worst and count the rest; from here on they are reported."""
+        from pytest_cudafork.observe.story.stories import History
+
+        self._observer.note_reported([found.id for found in findings])
+        history = History(self._records)
+        story = _worst(findings).story(history, simulated=self._observer.simulated)
+        others = _other_places(findings)
+        if others:
+            shown = [f"    {place}" for place in others[:_MOST_OTHERS]]
+            left = len(others) - len(shown)
+            shown += (
+                [f"    ... and {left} more (--cuda-fork-ledger=FILE keeps all)"] if left else []
+            )
+            story += "\n\n" + "\n".join(["also:", *shown])
+        return story
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail the session for errors that no test could be failed for."""
+        self._reader.close()
+        if self._joined:
+            return
+        good = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        if good and self.unreported(self._observer.records()):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def unreported(self, records: list[Record]) -> list[Finding]:
+        """The errors, of all processes of the session, that have failed no test or collection."""
+        reported = reported_ids(records)
+        found = find(records, self._level)
+        if self._level is Level.TOUCH:
+            # A touch in a test of an isolated process is none, and only that process knows.
+            found = [f for f in found if f.error is not CudaTouchError or not f.nodeid]
+        return [f for f in found if f.id not in reported]
+
+
+def _other_places(findings: list[Finding]) -> list[str]:
+    """One line for each place besides that of the worst finding, in order."""
+    first = _worst(findings)
+    places = dict.fromkeys(found.place for found in findings)
+    places.pop(first.place)
+    return list(places)
+
+
+def told_error(kind: type[RuntimeError], story: str) -> BaseException:
+    """Make an error that pytest shows by its message alone.
+
+    The message is the whole story, and the stack is that of our own hooks. pytest leaves the stack
+    out for ``pytest.fail(pytrace=False)``, so the error is of that class too.
+    """
+    both = type(kind.__name__, (kind, pytest.fail.Exception), {"__module__": kind.__module__})
+    error: BaseException = both(story)
+    error.msg, error.pytrace = story, False  # type: ignore[attr-defined]
+    return error
+
+
+def _worst(findings: list[Finding]) -> Finding:
+    """What to tell first: a child that fails outweighs a touch that may yet do no harm."""
+    return next((f for f in findings if f.error is not CudaTouchError), findings[0])

@@ -1,0 +1,67 @@
+"""What a process that has imported a module reports to the audit, and its form on the wire."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from pytest_cudafork.imports.values.records import RunningThread
+
+
+class ImportResult(NamedTuple):
+    """What is known of an import when it is over.
+
+    Attributes:
+        kind: "imported", "failed" or "exited".
+        error: The exception's class name, or "".
+        reason: The exception in one line, or "".
+        traceback: Its traceback, cut at the front.
+        seconds: How long the import took.
+        loaded: The modules that it added to ``sys.modules``.
+        state: What the driver says of this process, and ``why`` it cannot say more.
+        threads: How many threads Python has; those of libraries know how to be forked.
+        changed: Whether the interpreter itself is not as it was.
+        running: The threads that the import has left running, as fields of a ``RunningThread``.
+        waited: How many seconds these were waited for.
+
+    """
+
+    kind: str
+    error: str
+    reason: str
+    traceback: str
+    seconds: float
+    loaded: list[str]
+    state: str
+    why: str
+    threads: int
+    changed: bool
+    running: list[Any]
+    waited: float
+
+    @property
+    def left_running(self) -> tuple[RunningThread, ...]:
+        """The threads that it has left running."""
+        return tuple(RunningThread(*each) for each in self.running)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the process can serve as a template for others."""
+        is_clean = self.kind == "imported" and self.state == "clean"
+        return is_clean and self.threads == 1 and not self.changed
+
+
+def encode(result: ImportResult) -> bytes:
+    """Return it as one line of JSON."""
+    return _dumps(result._asdict()).encode("ascii")
+
+
+_dumps = json.dumps  # before a module replaces it
+
+
+def decode(data: bytes) -> ImportResult | None:
+    """Read what ``encode`` made; None if it is nothing of the kind."""
+    try:
+        return ImportResult(**json.loads(data))
+    except (ValueError, TypeError):
+        return None

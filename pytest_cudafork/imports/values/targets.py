@@ -1,0 +1,52 @@
+"""What an audit imports: the modules that were found, and the targets they become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True)
+class FoundModule:
+    """One module that can be asked for by name.
+
+    Attributes:
+        name: Its full name.
+        path: Its file; "" for a namespace package, and for what is built into the interpreter.
+        is_package: Whether it can have modules below it.
+        is_extension: Whether it is compiled.
+
+    """
+
+    name: str
+    path: str
+    is_package: bool = False
+    is_extension: bool = False
+
+
+class Target(NamedTuple):
+    """One import to audit; ``without`` is the hidden library, or ""."""
+
+    package: str
+    module: str
+    without: str = ""
+
+    @property
+    def nodeid(self) -> str:
+        """The name under which it is selected and reported."""
+        hidden = f"[without {self.without}]" if self.without else ""
+        return f"{self.package}::{self.module}{hidden}"
+
+
+def targets_of(
+    found: Mapping[str, Sequence[FoundModule]], without: Iterable[str] = ()
+) -> list[Target]:
+    """Return all imports of an audit: each package as it is, then with each library hidden."""
+    hidden = ("", *without)
+    return [
+        Target(package, module.name, library)
+        for package, modules in found.items()
+        for library in hidden
+        for module in modules
+    ]

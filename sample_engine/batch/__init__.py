@@ -1,0 +1,1 @@
+"""Values and buffers of a step: requests, batches, the tensors that the model reads."""

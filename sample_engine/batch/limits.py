@@ -1,0 +1,104 @@
+"""What one step and one request may take at most, and in words why a request is refused.
+
+What is running and which blocks are free makes no difference here: the scheduler sees to that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from sample_engine.batch.request import Request
+
+__all__ = ["SchedulerLimits"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SchedulerLimits:
+    """The limits that a scheduler keeps. All are known once the model is loaded."""
+
+    num_blocks: int  # the null block included
+    block_size: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    eos_token_id: int | None = None
+    # A speculator keeps keys and values for so many tokens beyond those that a step computes ...
+    lookahead: int = 0
+    # ... and for a token they depend on the next one, too.
+    sees_next_token: bool = False
+
+    def most_tokens(self, request: Request) -> int:
+        """Tokens of prompt and output at which a request ends."""
+        wished = len(request.prompt_token_ids) + request.params.max_tokens
+        return min(wished, self.max_model_len)
+
+    def most_drafts(self, request: Request) -> int:
+        """How many drafts of a request the next step can verify, all of them together.
+
+        It depends on nothing but the request: what else runs must not change which drafts are
+        verified, or seeds would not give the same text. The token after the last draft comes
+        without: with it no limit may be passed.
+        """
+        most = min(
+            self.most_tokens(request) - request.num_tokens - 1,
+            self._cache_tokens - request.num_tokens,
+            self.max_num_batched_tokens - 1,
+        )
+        return max(0, most)
+
+    def tokens_with_lookahead(self, request: Request, num_tokens: int) -> int:
+        """Tokens that a request needs blocks for when a step computes it up to ``num_tokens``."""
+        last = min(self.most_tokens(request) - 1, self._cache_tokens)
+        return max(num_tokens, min(num_tokens + self.lookahead, last))
+
+    def fits_cache(self, num_tokens: int) -> bool:
+        """Whether the whole cache holds so many tokens."""
+        return num_tokens <= self._cache_tokens
+
+    def may_be_cut(self, num_tokens: int) -> bool:
+        """Whether so many tokens that are to be computed may be spread over several steps.
+
+        Without chunked prefill only if it cannot be helped: a request that was preempted may have
+        become longer than a step.
+        """
+        return self.enable_chunked_prefill or num_tokens > self.max_num_batched_tokens
+
+    def why_never(self, request: Request) -> str | None:
+        """Why a new request could never run, in words; None: it can."""
+        who = f"Request {request.request_id!r}"
+        length = request.num_prompt_tokens
+        if not length:
+            return f"{who} has an empty prompt: at least one token is needed to go on from."
+        if length >= self.max_model_len:
+            return (
+                f"{who} has a prompt of {length} tokens, but with max_model_len="
+                f"{self.max_model_len} at most {self.max_model_len - 1} leave room for an answer: "
+                "shorten the prompt."
+            )
+        if not self.fits_cache(length):
+            return f"{who} has a prompt of {length} tokens. {self._cache_words()}"
+        if length > self.max_num_batched_tokens and not self.enable_chunked_prefill:
+            return (
+                f"{who} has a prompt of {length} tokens, more than max_num_batched_tokens="
+                f"{self.max_num_batched_tokens}: raise it, or set enable_chunked_prefill=True."
+            )
+        return None
+
+    def why_no_further(self, request: Request) -> str:
+        """What is said of a request that has outgrown the whole cache."""
+        return (
+            f"Request {request.request_id!r} has grown to {request.num_tokens} tokens. "
+            f"{self._cache_words()}"
+        )
+
+    @property
+    def _cache_tokens(self) -> int:
+        return (self.num_blocks - 1) * self.block_size
+
+    def _cache_words(self) -> str:
+        return (
+            f"The whole KV cache holds {self._cache_tokens} ({self.num_blocks - 1} blocks of "
+            f"{self.block_size}): raise num_blocks or gpu_memory_utilization, or ask for less."
+        )

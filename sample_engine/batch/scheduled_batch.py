@@ -1,0 +1,56 @@
+"""What passes between scheduler, model runner and scheduler again in one step. Values only.
+
+One step is: ``Scheduler.schedule() -> ScheduledBatch``, ``ModelRunner.run(batch) ->
+StepResult``, ``Scheduler.postprocess(batch, result) -> what is new for each request``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from sample_engine.batch.request import Request
+
+__all__ = ["ScheduledBatch", "ScheduledRequest", "StepResult"]
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduledRequest:
+    """The part of a request that is computed in this step: tokens ``start`` to ``start + count``.
+
+    The last ``num_drafts`` of them are drafts to be verified. A request whose part ends before its
+    last known token is in the middle of its prompt: nothing is sampled for it.
+    """
+
+    request: Request
+    start: int
+    count: int
+    num_drafts: int = 0
+
+    @property
+    def samples(self) -> bool:
+        """Whether the step reaches the request's last known token, so that a new one is sampled."""
+        return self.start + self.count == self.request.num_tokens + self.num_drafts
+
+
+@dataclasses.dataclass(frozen=True)
+class ScheduledBatch:
+    """One step's work, in the order in which its tokens are packed."""
+
+    requests: tuple[ScheduledRequest, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the step."""
+        return sum(part.count for part in self.requests)
+
+
+@dataclasses.dataclass(frozen=True)
+class StepResult:
+    """What the model said, for each request of the batch in its order.
+
+    ``sampled``: the tokens that are certain now: none in the middle of a prompt, one plainly, up to
+    ``num_drafts + 1`` with drafts. ``drafts``: guesses for the next step; empty without speculator.
+    """
+
+    sampled: tuple[tuple[int, ...], ...]
+    drafts: tuple[tuple[int, ...], ...]

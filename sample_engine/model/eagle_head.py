@@ -1,0 +1,116 @@
+"""The draft head in EAGLE-3's manner: one layer that guesses what the model will say next.
+
+As for the model, what mixes tokens is behind ``attend``; the passes over a paged cache are in
+``speculate.eagle``.
+
+How it is used. After the model has seen tokens ``0..i`` and the next token ``i + 1`` is known, the
+head gets at position ``i`` the model's features of token ``i``, fused, and the embedding of token
+``i + 1``; its logits are a guess of token ``i + 2``. For a further guess it gets at position
+``i + 1`` its own last hidden state and the embedding of the token that it guessed, and so on. Its
+keys and values are its own; those of guesses are overwritten, once the model's features of these
+positions are there.
+
+Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time
+Test", 2025.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from sample_engine.model.config import LlamaConfig
+from sample_engine.model.llama import Attend, Attention, Linear, RMSNorm, SwiGLU, rope_angles
+
+__all__ = ["EagleConfig", "EagleHead"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EagleConfig:
+    """The shape of a draft head: that of its one layer, and whose features it gets."""
+
+    layer: LlamaConfig
+    aux_layers: tuple[int, ...]
+
+    @classmethod
+    def for_target(cls, target: LlamaConfig, intermediate_size: int | None = None) -> EagleConfig:
+        """Return the usual head of a model: features of an early, a middle and the last layer."""
+        last = target.num_hidden_layers - 1
+        layer = dataclasses.replace(
+            target,
+            num_hidden_layers=1,
+            intermediate_size=intermediate_size or target.intermediate_size,
+            tie_word_embeddings=False,
+        )
+        return cls(layer=layer, aux_layers=(min(1, last), (last + 1) // 2, last))
+
+    @classmethod
+    def from_json(cls, text: str) -> EagleConfig:
+        """Return the configuration that :meth:`to_json` wrote."""
+        values = json.loads(text)
+        return cls(
+            layer=LlamaConfig(**values["layer"]),
+            aux_layers=tuple(int(index) for index in values["aux_layers"]),
+        )
+
+    def to_json(self) -> str:
+        """Return the configuration as text, for the metadata of a weights file."""
+        return json.dumps(dataclasses.asdict(self))
+
+
+class EagleHead(nn.Module):  # type: ignore[misc]  # torch is not followed
+    """A draft head. The model's embedding is used, not stored again; the output layer is its own.
+
+    Shapes: ``T`` tokens, packed; ``C`` hidden size of the model and of the head.
+    """
+
+    def __init__(self, config: EagleConfig) -> None:
+        super().__init__()
+        self.config = config
+        layer = config.layer
+        size, eps = layer.hidden_size, layer.rms_norm_eps
+        self.aux_norms = nn.ModuleList(RMSNorm(size, eps) for _ in config.aux_layers)
+        self.fuse_proj = Linear(len(config.aux_layers) * size, size)
+        self.embed_norm = RMSNorm(size, eps)
+        self.hidden_norm = RMSNorm(size, eps)
+        self.self_attn = Attention(layer, in_size=2 * size)
+        self.post_attention_layernorm = RMSNorm(size, eps)
+        self.mlp = SwiGLU(size, layer.intermediate_size)
+        self.norm = RMSNorm(size, eps)
+        self.lm_head = Linear(size, layer.vocab_size)
+
+    def fuse(
+        self,
+        aux: Sequence[Tensor],  # of each of aux_layers: [T, C]
+    ) -> Tensor:
+        """Return the model's features of several layers as one: ``[T, C]``."""
+        normed = [norm(feature) for norm, feature in zip(self.aux_norms, aux, strict=True)]
+        return cast(Tensor, self.fuse_proj(torch.cat(normed, dim=-1)))
+
+    def forward(
+        self,
+        embeddings: Tensor,  # [T, C], the model's embeddings of the next tokens
+        hidden: Tensor,  # [T, C], fused features, or this head's own last hidden state
+        positions: Tensor,  # [T] int64, of the features
+        attend: Attend,
+    ) -> Tensor:
+        """Return the head's hidden states ``[T, C]``: for its logits, and for its next step."""
+        layer = self.config.layer
+        cos, sin = rope_angles(positions, layer.head_dim, layer.rope_theta)
+        x = torch.cat((self.embed_norm(embeddings), self.hidden_norm(hidden)), dim=-1)
+        mixed = self.self_attn(x, cos, sin, partial(attend, 0))
+        x, normed = self.post_attention_layernorm.of_sum(hidden, mixed)
+        return cast(Tensor, self.mlp(normed, x))
+
+    def compute_logits(
+        self,
+        hidden: Tensor,  # [N, C], as forward returns it
+    ) -> Tensor:
+        """Return the logits ``[N, vocabulary]`` of the guesses, in float32."""
+        return cast(Tensor, self.lm_head(self.norm(hidden)).float())

@@ -1,0 +1,1 @@
+"""Drafts by a head that reads the hidden states of the model, in the manner of EAGLE-3."""

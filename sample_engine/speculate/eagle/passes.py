@@ -1,0 +1,159 @@
+"""The two kinds of pass of the draft head, apart and with static shapes: each can be captured.
+
+*Prefill*: the head over all tokens of the model's step, for the first draft and to keep keys and
+values of what is certain. *Decode*: one token of each request, for each further draft. Both are
+device work on their arguments, on weights and on the head's cache alone. What surrounds them
+(metadata, which token is drafted) is in ``speculator``.
+
+Shapes::
+
+    R', T'  requests and tokens of a step, with padding
+    C, V    hidden size, vocabulary
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from sample_engine.attention.interface import PAD_SLOT_ID, AttentionBackend, LayerCache
+from sample_engine.model.eagle_head import EagleHead
+
+__all__ = ["DecodeBuffers", "EaglePasses", "advance"]
+
+
+@dataclasses.dataclass(frozen=True)
+class DecodeBuffers:
+    """What a decode pass reads and writes, at addresses that never change; :meth:`cut` to a size.
+
+    ``positions`` are those of the features that the head gets, not of the token with them, which is
+    the next one.
+    """
+
+    token_ids: torch.Tensor  # [R'] int64, the last drafts
+    hidden: torch.Tensor  # [R', C], the head's last hidden states; a pass replaces them
+    logits: torch.Tensor  # [R', V] float32, written
+    positions: torch.Tensor  # [R'] int64
+    seq_lens: torch.Tensor  # [R'] int32; 0 where nobody is
+    slot_mapping: torch.Tensor  # [R'] int64
+    query_start_loc: torch.Tensor  # [R' + 1] int32
+
+    @classmethod
+    def make(
+        cls,
+        max_num_seqs: int,
+        hidden_size: int,
+        vocab_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> DecodeBuffers:
+        """Buffers for the largest batch."""
+        size = max_num_seqs
+
+        def numbers(kind: torch.dtype, length: int = size) -> torch.Tensor:
+            return torch.zeros(length, dtype=kind, device=device)
+
+        return cls(
+            token_ids=numbers(torch.int64),
+            hidden=torch.zeros((size, hidden_size), dtype=dtype, device=device),
+            logits=torch.zeros((size, vocab_size), device=device),
+            positions=numbers(torch.int64),
+            seq_lens=numbers(torch.int32),
+            slot_mapping=numbers(torch.int64),
+            query_start_loc=numbers(torch.int32, size + 1),
+        )
+
+    def cut(self, num_reqs: int) -> DecodeBuffers:
+        """Views of the first requests."""
+        return DecodeBuffers(
+            **{
+                field.name: getattr(self, field.name)[: num_reqs + (field.name[0] == "q")]
+                for field in dataclasses.fields(self)
+            }
+        )
+
+
+def advance(
+    buffers: DecodeBuffers,
+    block_table: torch.Tensor,  # [R', max_blocks] int32
+    block_size: int,
+    max_model_len: int,
+) -> None:
+    """Go one position further, in place: device work, the same for each decode pass.
+
+    A token without a block of its own, or beyond the longest text, is kept nowhere: its draft is
+    never used.
+    """
+    buffers.positions.add_(1).clamp_(max=max_model_len - 1)
+    there = buffers.seq_lens > 0
+    buffers.seq_lens.copy_(torch.where(there, buffers.positions + 1, 0))
+    index = torch.div(buffers.positions, block_size, rounding_mode="floor").unsqueeze(-1)
+    block = block_table.gather(1, index).squeeze(-1)
+    slots = block * block_size + buffers.positions % block_size
+    buffers.slot_mapping.copy_(torch.where((block > 0) & there, slots, PAD_SLOT_ID))
+
+
+class EaglePasses:
+    """The head, the model's embedding and the head's cache."""
+
+    def __init__(self, head: EagleHead, embed: nn.Embedding, backend: AttentionBackend) -> None:
+        self.head = head
+        self._embed = embed
+        self._backend = backend
+        self.cache: LayerCache | None = None  # set before the first pass
+
+    def prefill(
+        self,
+        next_ids: torch.Tensor,  # [T'] int64, the token after each
+        positions: torch.Tensor,  # [T'] int64
+        aux: Sequence[torch.Tensor],  # [T', C] each, the model's features
+        slot_mapping: torch.Tensor,  # [T'] int64
+        last_tokens: torch.Tensor,  # [R'] int64, of the T'
+        attn_metadata: Any,
+        buffers: DecodeBuffers,  # of R': hidden, logits and positions are written
+    ) -> None:
+        """Run over all tokens of a step; leave what the last one of each request comes to."""
+        fused = self.head.fuse(aux)
+        hidden = self._run(next_ids, fused, positions, slot_mapping, attn_metadata)[last_tokens]
+        buffers.hidden.copy_(hidden)
+        buffers.logits.copy_(self.head.compute_logits(hidden))
+        buffers.positions.copy_(positions[last_tokens])
+
+    def decode(self, buffers: DecodeBuffers, attn_metadata: Any) -> None:
+        """Run over one token of each request; ``hidden`` and ``logits`` are written."""
+        hidden = self._run(
+            buffers.token_ids,
+            buffers.hidden,
+            buffers.positions,
+            buffers.slot_mapping,
+            attn_metadata,
+        )
+        buffers.hidden.copy_(hidden)
+        buffers.logits.copy_(self.head.compute_logits(hidden))
+
+    def _run(
+        self,
+        token_ids: torch.Tensor,  # [T] int64
+        hidden: torch.Tensor,  # [T, C]
+        positions: torch.Tensor,  # [T] int64
+        slot_mapping: torch.Tensor,  # [T] int64
+        attn_metadata: Any,
+    ) -> torch.Tensor:  # [T, C]
+        cache = self.cache
+        assert cache is not None, "the head has no cache yet"
+
+        def attend(
+            _: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+        ) -> torch.Tensor:
+            self._backend.write_kv(key, value, cache, slot_mapping)
+            # Rows of nobody's tokens stay as they are: in a graph's memory that may be anything.
+            out = torch.zeros_like(query)
+            self._backend.forward(query, cache, attn_metadata, out)
+            return out
+
+        result: torch.Tensor = self.head(self._embed(token_ids), hidden, positions, attend)
+        return result

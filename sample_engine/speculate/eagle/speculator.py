@@ -1,0 +1,218 @@
+"""Drafts by a head that reads the model's hidden states, in EAGLE-3's manner.
+
+Here is how the head is driven; its passes are in ``passes``, their graphs in ``cudagraph``, its
+layer in ``model.eagle_head``. Which drafts count is decided elsewhere (``speculate.rejection``).
+
+After a step the text has ``n`` tokens, the last of which was just chosen. The head sees at position
+``i`` the model's features of token ``i`` and the embedding of token ``i + 1``, so:
+
+- *Prefill* runs over the tokens of the step, each with the one after it: for the last token of a
+  chunk that is the prompt's next one, for the last accepted draft the token just chosen. Position
+  ``n - 2`` gives the first draft. Tokens behind it were drafts that turned out wrong: what the head
+  computes for them is overwritten in the next step, as the model's own keys and values are.
+- *Decode* goes on from there, on the head's own hidden states, at ``n - 1`` to ``n + k - 3``. These
+  positions are overwritten by the next prefill, too, when the model's features are there. Blocks
+  for them are in the scheduler's ``lookahead``.
+
+What the head keeps of a token depends on the token after it. So a block of a common prefix may be
+shared only by texts that have the token after the block in common (``sees_next_token``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from sample_engine.attention.interface import AttentionSpec, CommonAttentionMetadata
+from sample_engine.attention.registry import choose
+from sample_engine.batch.drafts import Drafts
+from sample_engine.errors import ConfigError
+from sample_engine.graphs.descriptor import BatchExecutionDescriptor
+from sample_engine.graphs.model_graphs import ModelGraphs
+from sample_engine.graphs.state import AttentionStatePair
+from sample_engine.kv_cache.memory import allocate_caches, bytes_per_block
+from sample_engine.model.eagle_head import EagleHead
+from sample_engine.model.llama import Llama
+from sample_engine.model.loading import load_eagle_head
+from sample_engine.sampling import SamplingTensors, noise_keys, probabilities, sample
+from sample_engine.speculate.eagle.cudagraph import DraftHeadGraphs
+from sample_engine.speculate.eagle.passes import DecodeBuffers, EaglePasses, advance
+from sample_engine.speculate.interface import Speculator, SpeculatorState
+from sample_engine.speculate.registry import SpeculatorParts
+
+__all__ = ["EagleSpeculator", "make"]
+
+
+class EagleSpeculator(Speculator):
+    """The draft head of a model, with a KV cache of its own that shares the block tables."""
+
+    name = "eagle"
+    sees_next_token = True
+    draws = True
+
+    def __init__(
+        self,
+        num_speculative_tokens: int,
+        head: EagleHead,
+        model: Llama,
+        spec: AttentionSpec,
+        backend_name: str,
+        max_num_seqs: int,
+        max_model_len: int,
+    ) -> None:
+        super().__init__(num_speculative_tokens)
+        self.aux_layers = head.config.aux_layers
+        self.lookahead = num_speculative_tokens - 1
+        self.spec = spec
+        self.bytes_per_block = bytes_per_block(spec, 1)
+        self.max_model_len = max_model_len
+        self.backend = choose(backend_name, spec)
+        if num_speculative_tokens > 1 and self.backend.needs_host_lengths:
+            raise ConfigError(
+                f"speculative_config: the backend {self.backend.description!r} needs to know "
+                "lengths on the CPU, which are not known there while 'eagle' drafts: take another "
+                "attention_backend, install triton, or set num_speculative_tokens=1."
+            )
+        self.passes = EaglePasses(head, model.embed_tokens, self.backend)
+        layer = head.config.layer
+        self.buffers = DecodeBuffers.make(
+            max_num_seqs, layer.hidden_size, layer.vocab_size, spec.dtype, spec.device
+        )
+        self.graphs: DraftHeadGraphs | None = None  # see capture_graphs
+        self._numbers_cpu = torch.arange(max_num_seqs + 1, dtype=torch.int32)
+        self._numbers = self._numbers_cpu.to(spec.device)
+
+    def capture_graphs(
+        self,
+        model: ModelGraphs,
+        attn_states: Mapping[BatchExecutionDescriptor, AttentionStatePair],
+    ) -> None:
+        """Capture prefill and decode passes."""
+        graphs = DraftHeadGraphs(self, model)
+        graphs.capture(self, model, attn_states)
+        self.graphs = graphs
+
+    def allocate_cache(self, num_blocks: int) -> None:
+        """Make the head's cache."""
+        self.passes.cache = None
+        (self.passes.cache,) = allocate_caches(self.spec, 1, num_blocks)
+
+    def propose(self, state: SpeculatorState) -> Drafts | None:
+        """Prefill, and k - 1 decode passes if anything was sampled."""
+        buffers = self.buffers.cut(state.rows.shape[0])
+        self.prefill(state, buffers)
+        if not state.samples:
+            return None
+        token_ids, probs = [], []
+        for step in range(self.num_speculative_tokens):
+            if step:
+                self.decode(state.common, buffers)
+            drafts, distribution = _drawn(buffers.logits, state, step)
+            buffers.token_ids.copy_(drafts)
+            token_ids.append(drafts)
+            probs.append(distribution)
+        drawn = [each for each in probs if each is not None]
+        return Drafts(
+            torch.stack(token_ids, dim=1), probs=torch.stack(drawn, dim=1) if drawn else None
+        )
+
+    def prefill(self, state: SpeculatorState, buffers: DecodeBuffers) -> None:
+        """Prepare and run the prefill pass."""
+        common = state.common
+        next_ids = state.texts[state.token_rows, state.positions + 1]
+        wrong = state.num_drafts - (state.num_sampled - 1).clamp(min=0)
+        last_tokens = (common.query_start_loc[1:] - 1 - wrong).clamp(min=0)
+        if self.graphs is None or not self.graphs.run_prefill(state.desc, next_ids, last_tokens):
+            self.passes.prefill(
+                next_ids,
+                state.positions,
+                state.aux,
+                common.slot_mapping,
+                last_tokens,
+                self.backend.build(common),
+                buffers,
+            )
+        self._start_decode(buffers, common)
+
+    def decode(self, common: CommonAttentionMetadata, buffers: DecodeBuffers) -> None:
+        """Go one position further and run a decode pass."""
+        if self.graphs is None or not self.graphs.run_decode(buffers.token_ids.shape[0]):
+            advance(buffers, common.block_table, self.spec.block_size, self.max_model_len)
+            self.passes.decode(buffers, self.decode_metadata(buffers, common))
+
+    def _start_decode(self, buffers: DecodeBuffers, common: CommonAttentionMetadata) -> None:
+        """Fill in who takes part in the decode passes."""
+        padded = buffers.token_ids.shape[0]
+        numbers = self._numbers[: padded + 1]
+        torch.clamp(numbers, max=common.num_reqs, out=buffers.query_start_loc)
+        buffers.seq_lens.copy_(numbers[:-1] < common.num_reqs)
+
+    def decode_metadata(self, buffers: DecodeBuffers, common: CommonAttentionMetadata) -> Any:
+        """The backend's metadata of the next decode pass; the lengths are the device's business."""
+        padded = buffers.token_ids.shape[0]
+        longest = min(common.max_seq_len + self.num_speculative_tokens, self.max_model_len)
+        return self.backend.build(
+            dataclasses.replace(
+                common,
+                query_start_loc=buffers.query_start_loc,
+                seq_lens=buffers.seq_lens,
+                slot_mapping=buffers.slot_mapping,
+                query_start_loc_cpu=self._numbers_cpu[: padded + 1].clamp(max=common.num_reqs),
+                seq_lens_cpu=(common.seq_lens_cpu + self.num_speculative_tokens).clamp(max=longest),
+                num_tokens=common.num_reqs,
+                max_query_len=1,
+                max_seq_len=longest,
+            )
+        )
+
+
+def _drawn(
+    logits: torch.Tensor,  # [R', V] float32
+    state: SpeculatorState,
+    step: int,
+) -> tuple[torch.Tensor, torch.Tensor | None]:  # [R'] int64; [R', V] float32
+    """The drafts of a pass, and what they were drawn from unless all requests are greedy.
+
+    They are drawn with the noise that the model's own choice at this position would be drawn with.
+    """
+    if state.sampling is None:
+        return logits.argmax(dim=-1), None
+    how = SamplingTensors(
+        temperature=state.sampling.temperature,
+        top_k=state.sampling.top_k,
+        top_p=state.sampling.top_p,
+        keys=noise_keys(state.sampling.seed_keys, state.lengths + step),
+        filtered=state.sampling.filtered,
+    )
+    return sample(logits, how), probabilities(logits, how)
+
+
+def make(parts: SpeculatorParts) -> EagleSpeculator:
+    """The speculator of a configuration, with the head that comes with the model."""
+    config = parts.config
+    head = load_eagle_head(
+        config.model,
+        load_format=config.load_format,
+        device=parts.device,
+        dtype=parts.spec.dtype,
+        seed=config.seed,
+    )
+    layer = head.config.layer
+    spec = dataclasses.replace(
+        parts.spec,
+        num_heads=layer.num_attention_heads,
+        num_kv_heads=layer.num_key_value_heads,
+        head_dim=layer.head_dim,
+    )
+    return EagleSpeculator(
+        parts.speculative.num_speculative_tokens,
+        head,
+        parts.model,
+        spec,
+        config.attention_backend,
+        config.max_num_seqs,
+        parts.max_model_len,
+    )

@@ -1,0 +1,1 @@
+"""Tests of attention backends and their registry."""

@@ -1,0 +1,121 @@
+"""Text of tokens: whole characters, and an end before the first stop string."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sample_engine.batch.outputs import CoreOutput
+from sample_engine.batch.request import FinishReason
+from sample_engine.frontend.detokenizer import RequestText, StopText
+from sample_engine.tokenizers.byte_tokenizer import ByteTokenizer
+
+TOKENIZER = ByteTokenizer()
+LENGTH, STOP = FinishReason.LENGTH, FinishReason.STOP
+# Few letters, so that stop strings occur, overlap and begin without ending.
+LETTERS = st.text(alphabet="abé\n", max_size=30)
+STOPS = st.lists(st.text(alphabet="abé\n", min_size=1, max_size=4), max_size=3)
+
+
+def parts_of(tokens: list[int], cuts: list[int]) -> list[tuple[int, ...]]:
+    """The tokens in pieces, as a core may bring them."""
+    edges = sorted({min(cut, len(tokens)) for cut in cuts} | {0, len(tokens)})
+    pieces = [tuple(tokens[a:b]) for a, b in itertools.pairwise(edges)]
+    return pieces or [()]
+
+
+def request(stop: list[str]) -> RequestText:
+    """A request without tokens yet."""
+    return RequestText("0", "prompt", 6, TOKENIZER.incremental_decoder(), stop)
+
+
+def first_stop(tokens: list[int], stop: list[str]) -> tuple[str, int] | None:
+    """The plain rule: text and number of tokens up to the first token with which a stop occurs."""
+    for count in range(1, len(tokens) + 1):
+        decoder = TOKENIZER.incremental_decoder()
+        text = decoder.decode(tokens[:count])
+        found = [text.index(one) for one in stop if one in text]
+        if found:
+            return text[: min(found)], count
+    return None
+
+
+@given(LETTERS, STOPS, st.lists(st.integers(0, 60), max_size=10))
+@example("aab", ["ab"], [1, 2])
+@example("a\n\nb", ["\n\n"], [2])
+@example("aba", ["bb", "a"], [])
+def test_text_ends_before_the_first_stop_string_however_tokens_come(
+    text: str, stop: list[str], cuts: list[int]
+) -> None:
+    tokens = TOKENIZER.encode(text)
+    one = request(stop)
+    chunks = []
+    pieces = parts_of(tokens, cuts)
+    for number, piece in enumerate(pieces):
+        last = LENGTH if number == len(pieces) - 1 else None
+        chunks.append(one.chunk(*one.add(CoreOutput("0", piece, last))))
+        if one.finished:
+            break
+    expected = first_stop(tokens, stop)
+    whole = one.whole()
+    if expected is None:
+        assert (whole.text, whole.token_ids) == (text, tuple(tokens))
+        assert whole.finish_reason is LENGTH
+    else:
+        assert (whole.text, len(whole.token_ids)) == expected
+        assert whole.finish_reason is STOP
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+    assert sum((chunk.token_ids for chunk in chunks), ()) == whole.token_ids
+    assert [chunk.finished for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+
+
+@given(LETTERS, STOPS, st.integers(0, 60))
+def test_a_stream_never_shows_what_it_has_to_take_back(text: str, stop: list[str], n: int) -> None:
+    stream = StopText(stop)
+    shown = stream.feed(text[:n])
+    if stream.stopped:
+        return
+    for one in stop:
+        # Whatever comes next, what was shown lies before any stop string.
+        for rest in (one, *(one[k:] for k in range(1, len(one)))):
+            at = (text[:n] + rest).find(one)
+            assert at < 0 or at >= len(shown)
+
+
+@given(st.binary(max_size=40), st.lists(st.integers(0, 40), max_size=6))
+def test_without_stop_strings_any_bytes_come_out_as_the_tokenizer_decodes_them(
+    data: bytes, cuts: list[int]
+) -> None:
+    one = request([])
+    pieces = parts_of(list(data), cuts)
+    for number, piece in enumerate(pieces):
+        one.add(CoreOutput("0", piece, LENGTH if number == len(pieces) - 1 else None))
+    assert one.whole().text == TOKENIZER.decode(list(data))
+
+
+def test_a_stream_never_shows_half_a_character() -> None:
+    one = request([])
+    tokens = TOKENIZER.encode("é€😀")
+    shown = [one.add(CoreOutput("0", (token,)))[0] for token in tokens]
+    assert shown == ["", "é", "", "", "€", "", "", "", "😀"]
+
+
+def test_text_is_held_back_only_while_it_may_become_a_stop_string() -> None:
+    one = request(["\n\n", "end"])
+    shown = [one.add(CoreOutput("0", tuple(b)))[0] for b in (b"a\n", b"b e", b"nx", b"\n")]
+    assert shown == ["a", "\nb ", "enx", ""]
+    assert one.add(CoreOutput("0", (), LENGTH)) == ("\n", ())
+    assert one.whole().finish_reason is LENGTH
+
+
+def test_what_the_core_says_of_a_request_is_in_its_output() -> None:
+    one = request([])
+    one.add(CoreOutput("0", (65,), None, 16, 1))
+    whole = one.whole()
+    assert (whole.num_prompt_tokens, whole.num_cached_tokens, whole.num_preemptions) == (6, 16, 1)
+    assert not whole.finished
+    one.add(CoreOutput("0", (), FinishReason.ERROR, 16, 1, "the cache is full"))
+    assert one.whole().error == "the cache is full"
+    assert one.whole().text == "A"

@@ -1,0 +1,1 @@
+"""Tests of the bookkeeping of the KV cache."""

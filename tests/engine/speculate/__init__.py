@@ -1,0 +1,1 @@
+"""Tests of speculators and of the verification of drafts."""

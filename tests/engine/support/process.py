@@ -1,0 +1,250 @@
+"""Cores without a model for tests of processes, and what is looked at around them.
+
+A core repeats its prompt for ever, so that every answer is known. It is made by a :class:`Script`,
+which every start method can carry to the core's process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from sample_engine.batch.outputs import CoreOutput
+from sample_engine.batch.request import FinishReason, SamplingParams
+from sample_engine.config import EngineConfig, WorkerMethod
+from sample_engine.errors import ConfigError, PromptError
+from sample_engine.process.client import CoreClient, ProcessClient
+from sample_engine.process.start_method import StartDecision
+
+PROJECT = Path(__file__).resolve().parents[3]
+METHODS = [WorkerMethod.FORK, WorkerMethod.SPAWN, WorkerMethod.FORKSERVER]
+EACH_METHOD = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.value)
+MOST_PROMPT = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """What a core does. ``at_start`` and ``at_step`` are names of ``EVENTS``."""
+
+    at_start: str = ""
+    at_step: str = ""
+    step_number: int = 3
+    step_seconds: float = 0.0
+    tokens_per_step: int = 1
+
+    def __call__(self, config: EngineConfig) -> ScriptedCore:
+        """Make the core."""
+        if self.at_start:
+            EVENTS[self.at_start]()
+        return ScriptedCore(self)
+
+
+class ScriptedCore:
+    """A core that repeats prompts."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self._requests: dict[str, tuple[Sequence[int], SamplingParams, int]] = {}
+        self._steps = 0
+        self.aborted: list[str] = []
+        self.was_shut_down = False
+
+    def add_request(
+        self, request_id: str, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> None:
+        """Take a request, unless it is empty or too long."""
+        if not prompt_token_ids:
+            raise PromptError(f"Request {request_id!r} has an empty prompt.")
+        if len(prompt_token_ids) > MOST_PROMPT:
+            raise PromptError(f"Request {request_id!r} has a prompt that is too long.")
+        self._requests[request_id] = (list(prompt_token_ids), params, 0)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Forget requests."""
+        for request_id in request_ids:
+            self.aborted.append(request_id)
+            self._requests.pop(request_id, None)
+
+    def step(self) -> list[CoreOutput]:
+        """Say some more tokens of each request."""
+        self._steps += 1
+        if self._script.at_step and self._steps == self._script.step_number:
+            EVENTS[self._script.at_step]()
+        time.sleep(self._script.step_seconds)
+        return [self._advance(request_id) for request_id in list(self._requests)]
+
+    def _advance(self, request_id: str) -> CoreOutput:
+        prompt, params, done = self._requests[request_id]
+        count = min(self._script.tokens_per_step, params.max_tokens - done)
+        tokens = tuple(prompt[at % len(prompt)] for at in range(done, done + count))
+        self._requests[request_id] = (prompt, params, done + count)
+        if done + count < params.max_tokens:
+            return CoreOutput(request_id, tokens)
+        del self._requests[request_id]
+        return CoreOutput(request_id, tokens, FinishReason.LENGTH)
+
+    def has_unfinished(self) -> bool:
+        """Whether there is a request."""
+        return bool(self._requests)
+
+    def metrics(self) -> dict[str, Any]:
+        """What it counted."""
+        return {"steps": self._steps, "aborted": self.aborted, "by_position": {0: 1, 1: 2}}
+
+    def info(self) -> dict[str, Any]:
+        """What it is."""
+        return {"model": "scripted", "threads": threading.active_count()}
+
+    def shutdown(self) -> None:
+        """Note that it was asked to."""
+        self.was_shut_down = True
+
+
+def _config_error() -> NoReturn:
+    raise ConfigError("num_blocks=1 must be a whole number of at least 2.")
+
+
+def _error() -> NoReturn:
+    raise ZeroDivisionError("nothing is left to divide by")
+
+
+def _exit() -> NoReturn:
+    sys.stderr.write("the cache file is corrupt\n")
+    os._exit(3)
+
+
+def _kill() -> None:
+    sys.stderr.write("now it comes\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _crash() -> None:
+    ctypes.string_at(0)
+
+
+def _sleep() -> None:
+    time.sleep(600)
+
+
+def _write_garbage() -> None:
+    """Write a frame that is none to every socket of this process: one is the pipe."""
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        try:
+            if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                os.write(fd, b"\x00\x00\x00\x05hello")
+        except OSError:
+            pass  # the descriptor of the listing itself, or one that is not connected
+
+
+def _leave_child_with_pipe() -> None:
+    """Fork a child that keeps every descriptor open for a while, and die."""
+    if os.fork() == 0:
+        time.sleep(8)
+        os._exit(0)
+    _kill()
+
+
+EVENTS: dict[str, Callable[[], None]] = {
+    "config error": _config_error,
+    "error": _error,
+    "exit": _exit,
+    "kill": _kill,
+    "crash": _crash,
+    "sleep": _sleep,
+    "garbage": _write_garbage,
+    "kill beside a child": _leave_child_with_pipe,
+}
+
+
+def start(
+    method: WorkerMethod, script: Script | None = None, start_seconds: float = 60.0
+) -> ProcessClient:
+    """Start a process with a scripted core."""
+    decision = StartDecision(method, ("a test asks for it",), method)
+    return ProcessClient(EngineConfig(), script or Script(), decision, start_seconds)
+
+
+def collect(
+    client: CoreClient, count: int = 1, seconds: float = 30.0
+) -> dict[str, list[CoreOutput]]:
+    """Take outputs until so many requests have finished."""
+    found: dict[str, list[CoreOutput]] = {}
+    finished = 0
+    deadline = time.monotonic() + seconds
+    while finished < count:
+        assert time.monotonic() < deadline, f"{finished} of {count} requests finished: {found}"
+        for output in client.get_outputs(1.0):
+            found.setdefault(output.request_id, []).append(output)
+            finished += output.finish_reason is not None
+    return found
+
+
+def take_for_ever(client: CoreClient, found: list[CoreOutput] | None = None) -> NoReturn:
+    """Take outputs, into ``found`` if it is given, until an error ends it."""
+    while True:
+        outputs = client.get_outputs(None)
+        if found is not None:
+            found += outputs
+
+
+def tokens_of(outputs: list[CoreOutput]) -> list[int]:
+    """All tokens of a request."""
+    return [token for output in outputs for token in output.new_token_ids]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and not only waits to be reaped."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until_gone(pid: int, seconds: float) -> None:
+    """Wait for the end of a process; fails the test if it does not come."""
+    deadline = time.monotonic() + seconds
+    while is_running(pid):
+        assert time.monotonic() < deadline, f"process {pid} still runs after {seconds} s"
+        time.sleep(0.02)
+
+
+def children() -> set[int]:
+    """Processes below this one, but for the two that multiprocessing keeps until the end."""
+    found = set()
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+            with open(f"/proc/{name}/cmdline", "rb") as file:
+                command = file.read()
+        except OSError:
+            continue
+        own = b"multiprocessing.resource_tracker" in command or (
+            b"multiprocessing.forkserver" in command and parent == os.getpid()
+        )
+        if parent == os.getpid() and not own:
+            found.add(int(name))
+    return found
+
+
+def descriptors() -> dict[int, str]:
+    """The open descriptors of this process and what they are."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue  # the descriptor of the listing itself
+    return found

@@ -1,0 +1,1 @@
+"""Tests of whole engines: tokens come out the same, whatever is switched on."""

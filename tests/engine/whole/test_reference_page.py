@@ -1,0 +1,135 @@
+"""The reference of the engine agrees with its code, and its public names are pinned."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+import sample_engine
+from sample_engine import errors
+from sample_engine.__main__ import _parser
+from sample_engine.batch.outputs import RequestOutput
+from sample_engine.batch.request import FinishReason, SamplingParams
+from sample_engine.config import EngineConfig, WorkerMethod
+from sample_engine.llm import LLM
+from tests.engine.support.process import Script
+
+PROJECT = Path(__file__).resolve().parents[3]
+PAGE = (PROJECT / "docs" / "reference" / "sample_engine.md").read_text(encoding="utf-8")
+
+PUBLIC = {
+    "LLM",
+    "BackendUnavailableError",
+    "CUDAGraphMode",
+    "ConfigError",
+    "EngineConfig",
+    "EngineDeadError",
+    "EngineError",
+    "FinishReason",
+    "MessageError",
+    "PromptError",
+    "RemoteError",
+    "RequestOutput",
+    "SamplingParams",
+    "WeightsError",
+    "WorkerMethod",
+}
+
+
+def rows(title: str) -> dict[str, str]:
+    """The first table below a heading: first cell, without its marks, to second."""
+    section = PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    table = re.search(r"(?:^\|.*\n)+", section, re.M)
+    assert table is not None, title
+    cells = [line.strip("|\n ").split(" | ") for line in table[0].splitlines()[2:]]
+    return {row[0].strip("`"): row[1].strip("`") for row in cells}
+
+
+def defaults(kind: type) -> dict[str, str]:
+    """Fields and defaults of a configuration, as the reference writes them."""
+    found = {}
+    for field in dataclasses.fields(kind):
+        default = field.default
+        text = str(default.value) if isinstance(default, WorkerMethod) else default
+        text = getattr(text, "value", text)
+        found[field.name] = f'"{text}"' if isinstance(text, str) else repr(text)
+    return found
+
+
+def test_the_public_names_are_pinned_and_can_be_had() -> None:
+    assert set(sample_engine.__all__) == PUBLIC
+    for name in PUBLIC:
+        assert getattr(sample_engine, name).__name__ == name
+    assert set(dir(sample_engine)) >= PUBLIC
+    assert not hasattr(sample_engine, "no_such_name")
+
+
+def test_the_example_of_the_reference_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scripted = functools.partial(LLM, core_factory=Script(), worker_method="inproc")
+    monkeypatch.setattr(sample_engine, "LLM", scripted, raising=False)
+    (example,) = re.findall(r"```\n(from sample_engine import .*?)```", PAGE, re.S)
+    exec(compile(example, "reference", "exec"), {})
+    assert capsys.readouterr().out.startswith("def quick_sort(def quick_sort(")
+
+
+def test_the_reference_has_each_setting_with_its_default_and_no_other() -> None:
+    assert rows("Settings") == defaults(EngineConfig)
+
+
+def test_the_reference_has_each_sampling_parameter_with_its_default_and_no_other() -> None:
+    assert rows("`SamplingParams`") == defaults(SamplingParams)
+
+
+def test_the_reference_has_each_field_of_an_output_and_no_other() -> None:
+    fields = {field.name for field in dataclasses.fields(RequestOutput)}
+    assert set(rows("`RequestOutput`")) == fields | {"finished"}
+    for reason in FinishReason:
+        assert f"`{reason.name}`" in PAGE
+
+
+def test_the_reference_has_each_method_and_no_other() -> None:
+    public = {name for name in vars(sample_engine.LLM) if not name.startswith("_")}
+    assert {row.partition("(")[0] for row in rows("`LLM`")} == public
+
+
+def test_the_reference_has_each_start_method_and_no_other() -> None:
+    assert list(rows("Start methods")) == [method.value for method in WorkerMethod]
+
+
+def test_the_reference_has_each_error_and_no_other() -> None:
+    assert set(rows("Errors")) == {*errors.__all__, "MessageError"}
+
+
+def test_the_reference_has_each_option_and_no_other() -> None:
+    options = {
+        flag
+        for action in _parser()._actions
+        for flag in action.option_strings
+        if flag.startswith("--") and flag != "--help"
+    }
+    assert set(rows("Command line")) == options
+
+
+def test_the_reference_has_each_variable_that_the_engine_reads_and_no_other() -> None:
+    constants = (
+        node.value
+        for path in (PROJECT / "sample_engine").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    read = {text for text in constants if re.fullmatch(r"SAMPLE_ENGINE_[A-Z_]+", text)}
+    assert set(rows("Environment")) == read | {"CUDA_VISIBLE_DEVICES"}
+
+
+@pytest.mark.parametrize("name", sorted(errors.__all__))
+def test_errors_travel_by_their_public_name(name: str) -> None:
+    kind = getattr(errors, name)
+    assert kind.__module__ == "sample_engine"
+    assert getattr(sample_engine, name) is kind

@@ -1,0 +1,176 @@
+"""The processes behind calls in a child: nothing is left, nothing else is hit."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_cudafork.call.run import new_server, run_in_child
+from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
+from pytest_cudafork.fixtures import RunInChild
+from pytest_cudafork.process import launch
+from tests.support.helpers import run_python
+from tests.support.isolation import is_gone
+
+
+def test_a_late_answer_of_the_fork_server_answers_no_other_request(tmp_path: Path) -> None:
+    told = run_python(
+        """
+import os, signal
+from pytest_cudafork.call.run import new_server, run_in_child
+
+server = new_server()
+
+def run():
+    return run_in_child("forkserver", int, timeout=20, server=server)
+
+def alarm(*args):
+    os.kill(server.pid, signal.SIGCONT)
+    raise TimeoutError("alarm")
+
+run()
+signal.signal(signal.SIGALRM, alarm)
+os.kill(server.pid, signal.SIGSTOP)
+signal.setitimer(signal.ITIMER_REAL, 0.3)
+try:
+    run()
+except TimeoutError:
+    print("interrupted", run(), run())
+server.close()
+""",
+        tmp_path,
+    )
+    assert told == "interrupted 0 0\n"
+
+
+@pytest.fixture(params=["run_forked", "run_spawned", "run_forkserver"])
+def run(request: pytest.FixtureRequest) -> RunInChild:
+    runner: RunInChild = request.getfixturevalue(request.param)
+    return runner
+
+
+def test_nothing_is_left_behind(
+    run: RunInChild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def state() -> tuple[set[str], list[Path]]:
+        gc.collect()
+        return set(os.listdir("/proc/self/fd")), list(tmp_path.iterdir())
+
+    run(int)  # starts the fork server
+    before = state()
+    for _ in range(3):
+        run(int)
+    with pytest.raises(ChildCrashed):
+        run(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(ChildTimeout):
+        run(lambda: time.sleep(50), timeout=1)
+    assert state() == (before[0], [])
+    assert [pid for pid in _children() if _state(pid) == "Z"] == []
+
+
+def _children() -> list[str]:
+    """Return the process ids of the children of this process."""
+    tasks = Path("/proc/self/task").iterdir()
+    return [pid for task in tasks for pid in (task / "children").read_text().split()]
+
+
+def _state(pid: str) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_grandchild_that_escapes_from_the_function_says_nothing(run: RunInChild) -> None:
+    def forks_and_raises() -> str:
+        if os.fork() == 0:
+            raise RuntimeError("this must not be taken for the child's own outcome")
+        os.wait()
+        return "mine"
+
+    assert run(forks_and_raises) == "mine"
+
+
+def test_the_garbage_of_a_stray_descriptor_is_told_as_such(run: RunInChild) -> None:
+    def writes_everywhere() -> None:
+        for name in os.listdir("/proc/self/fd"):
+            if os.path.exists(f"/proc/self/fd/{name}") and "socket" in os.readlink(
+                f"/proc/self/fd/{name}"
+            ):
+                os.write(int(name), b"this is no message at all")
+
+    with pytest.raises(ChildError, match="no message"):
+        run(writes_everywhere)
+
+
+def test_the_fork_server_starts_again_after_its_death() -> None:
+    server = new_server()
+    try:
+        run_in_child("forkserver", int, timeout=30, server=server)
+        first = server.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        assert run_in_child("forkserver", int, ("7",), timeout=30, server=server) == 7
+        assert server.pid not in (None, first)
+    finally:
+        server.close()
+    assert server.pid is None
+
+
+def test_the_fork_server_and_its_children_die_with_their_parent(tmp_path: Path) -> None:
+    script = """
+import os, signal, sys, threading, time
+from pytest_cudafork.call.run import new_server, run_in_child
+server = new_server()
+run_in_child("forkserver", int, timeout=30, server=server)
+def told(event, pid):
+    print(server.pid, pid, flush=True)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
+run_in_child("forkserver", time.sleep, (60,), timeout=60, server=server, observer=told)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 2
+    assert all(is_gone(pid) for pid in pids)
+
+
+def test_a_keyboard_interrupt_here_ends_the_child() -> None:
+    pids = []
+
+    def told(event: str, pid: int) -> None:
+        pids.append(pid)
+        if event == "started":
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    with pytest.raises(KeyboardInterrupt):
+        run_in_child("fork", time.sleep, (60,), timeout=60, observer=told)
+    assert len(set(pids)) == 1
+    assert is_gone(pids[0])
+
+
+def test_a_kernel_without_pidfds_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "pidfd", lambda pid: -1)
+    assert run_in_child("fork", int, ("3",), timeout=30) == 3
+    with pytest.raises(ChildTimeout):
+        run_in_child("fork", time.sleep, (60,), timeout=0.5)
+
+
+@pytest.mark.parametrize(
+    ("method", "timeout", "words"),
+    [("thread", 1.0, "'thread' is no start method"), ("fork", 0.0, "above 0 seconds")],
+)
+def test_wrong_arguments_are_named(method: str, timeout: float, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        run_in_child(method, int, timeout=timeout)

@@ -1,0 +1,123 @@
+"""A child that does not start, cannot find its test, or is ended: every test is reported."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.isolation import METHODS, isolate_all
+
+
+def test_a_child_that_never_starts_is_an_error_with_how_it_ended(
+    pytester: pytest.Pytester,
+) -> None:
+    isolate_all(pytester, "spawn", "\nimport os\nos.sched_getaffinity = lambda pid: {0}\n")
+    pytester.makepyfile(
+        """
+        import sys
+        def test_inproc(): sys.executable = "/bin/false"
+        def test_isolated(): pass
+        def test_also_inproc(): sys.executable = "/no/such/file"
+        def test_isolated_too(): pass
+        def test_last_inproc(): pass
+        """
+    )
+    result = pytester.runpytest_subprocess("-rA")
+    result.assert_outcomes(passed=3, errors=2)
+    result.stdout.fnmatch_lines_random(["Child*: *exited with status 1*", "*/no/such/file*"])
+
+
+def test_a_test_that_the_child_cannot_find_says_what_it_found(pytester: pytest.Pytester) -> None:
+    isolate_all(pytester, "spawn")
+    pytester.makepyfile(
+        test_x="""
+        import os, pytest
+        @pytest.mark.parametrize("pid", [os.getpid()])
+        def test_x(pid): pass
+        """,
+        test_y="""
+        import sys
+        if "pytest_cudafork.isolate.child.pytest_session" in sys.modules:
+            raise RuntimeError("not twice")
+        def test_y(): pass
+        """,
+    )
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(
+        ["*did not find it. It found 1 tests: test_x.py::test_x*", "*RuntimeError: not twice*"]
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_grandchild_that_escapes_from_the_test_reports_nothing(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    isolate_all(pytester, method)
+    pytester.makepyfile(
+        """
+        import os
+        def test_forks():
+            if os.fork() == 0:
+                raise RuntimeError("the test must not be reported twice")
+            os.wait()
+        def test_last(): pass
+        """
+    )
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(passed=2)
+    assert "twice" not in result.stdout.str() + result.stderr.str()
+
+
+def test_threads_and_strict_warnings_do_not_break_a_fork(pytester: pytest.Pytester) -> None:
+    isolate_all(
+        pytester,
+        "fork",
+        "\nimport threading, time\n"
+        "threading.Thread(target=time.sleep, args=(5,), daemon=True).start()\n",
+    )
+    pytester.makepyfile("def test_x(run_forked): assert run_forked(int, '4') == 4")
+    pytester.runpytest_subprocess("-W", "error").assert_outcomes(passed=1)
+
+
+def test_a_refused_fork_is_an_error_with_its_reason(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import pytest
+        from pytest_cudafork.isolate import policy
+        from pytest_cudafork.isolate.session import run_test
+        from pytest_cudafork.isolate.session.children import children_of
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtest_protocol(item, nextitem):
+            method = policy.Method("fork", None, "it is poisoned")
+            return run_test.isolate(item, nextitem, method, children_of(item.config))
+        """
+    )
+    pytester.makepyfile("def test_x(): pass")
+    result = pytester.runpytest_subprocess("-rA")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["ChildError: it is poisoned"])
+
+
+def test_a_time_limit_of_another_plugin_fails_the_test_and_not_the_session(
+    pytester: pytest.Pytester,
+) -> None:
+    isolate_all(
+        pytester,
+        "spawn",
+        """
+import os, signal
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    if not item.config.pluginmanager.hasplugin("cudafork-only-one"):
+        signal.signal(signal.SIGALRM, lambda *rest: pytest.fail("Timeout >2.0s"))
+        signal.setitimer(signal.ITIMER_REAL, 2)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+""",
+    )
+    pytester.makepyfile("import time\ndef test_x(): time.sleep(60)\ndef test_y(): pass")
+    result = pytester.runpytest_subprocess("-rA")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*killed, because of: Timeout >2.0s*"])

@@ -1,0 +1,157 @@
+"""Isolated tests within their session: options, stops, workers, directories."""
+
+from __future__ import annotations
+
+import os
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from tests.support.helpers import (
+    assert_no_crash,
+    run_session,
+)
+from tests.support.isolation import METHODS, isolate_all
+
+
+def test_isolation_works_without_pytests_debugging_plugin(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pytest
+
+        @pytest.mark.cuda_isolated(method="fork")
+        def test_isolated():
+            pass
+        """)
+    result = run_session(pytester, "-p", "no:debugging")
+    assert_no_crash(result)
+    result.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_options_that_stop_select_and_write_work(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    isolate_all(pytester, method)
+    pytester.makepyfile(
+        """
+        def test_a(record_property): record_property("speed", 3)
+        def test_b(): print("why"); assert 0
+        def test_c(): pass
+        """
+    )
+    result = pytester.runpytest_subprocess("-x", "--junitxml=out.xml", "-o", "junit_logging=all")
+    result.assert_outcomes(passed=1, failed=1)
+    cases = list(ElementTree.parse(pytester.path / "out.xml").iter("testcase"))
+    assert [case.get("name") for case in cases] == ["test_a", "test_b"]
+    assert [(p.get("name"), p.get("value")) for p in cases[0].iter("property")] == [("speed", "3")]
+    assert cases[1].find("failure") is not None
+    pytester.runpytest_subprocess("--lf").assert_outcomes(failed=1)
+    pytester.runpytest_subprocess("--maxfail=2", "-k", "test_a or test_c").assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_works_in_the_workers_of_xdist(pytester: pytest.Pytester, method: str) -> None:
+    pytest.importorskip("xdist")
+    isolate_all(pytester, method)
+    pytester.makepyfile(
+        """
+        import os, pytest
+        @pytest.mark.parametrize("i", range(4))
+        def test_ok(i, worker_id): assert worker_id.startswith("gw")
+        def test_dies(): print("last words"); os.kill(os.getpid(), 9)
+        """
+    )
+    result = pytester.runpytest_subprocess("-n", "2", "-rA")
+    result.assert_outcomes(passed=4, failed=1)
+    result.stdout.fnmatch_lines_random(["ChildCrashed: SIGKILL in call*", "last words"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_warnings_that_are_errors_fail_the_test(pytester: pytest.Pytester, method: str) -> None:
+    isolate_all(pytester, method)
+    pytester.makepyfile(
+        """
+        import warnings, pytest
+        def test_warns(): warnings.warn("no")
+        @pytest.mark.filterwarnings("ignore:no")
+        def test_ignored(): warnings.warn("no")
+        """
+    )
+    result = pytester.runpytest_subprocess("-W", "error")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*UserWarning: no*"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("statement", "words", "status"),
+    [
+        ("pytest.exit('enough', returncode=7)", "*Exit: enough*", 7),
+        ("raise KeyboardInterrupt", "*KeyboardInterrupt*", 2),
+        ("request.session.shouldstop = 'stop now'", "*stop now*", 2),
+    ],
+)
+def test_a_test_that_stops_the_session_stops_it(
+    pytester: pytest.Pytester, method: str, statement: str, words: str, status: int
+) -> None:
+    isolate_all(pytester, method)
+    pytester.makepyfile(
+        f"""
+        import pytest
+        @pytest.fixture
+        def tidy():
+            yield
+            open("tidy", "w").close()
+        def test_stops(request, tidy): {statement}
+        def test_never(): open("ran", "w").close()
+        """
+    )
+    result = pytester.runpytest_subprocess()
+    result.stdout.fnmatch_lines([words])
+    assert result.ret == status
+    assert not (pytester.path / "ran").exists()
+    assert (pytester.path / "tidy").exists()
+
+
+def test_a_test_outside_the_root_directory_is_found(pytester: pytest.Pytester) -> None:
+    isolate_all(pytester, "spawn")
+    root = pytester.mkdir("root")
+    inside = pytester.mkdir("elsewhere").joinpath("test_x.py")
+    inside.write_text("class TestX:\n    def test_y(self): assert 0, 'found'\n")
+    result = pytester.runpytest_subprocess(f"--rootdir={root}", "-c", os.devnull, "elsewhere")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*AssertionError: found"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_child_reads_the_same_ini_file_and_options(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    pytester.makeini("[pytest]\naddopts = -p no:doctest --own=7\nmarkers = odd\n")
+    isolate_all(
+        pytester,
+        method,
+        "\ndef pytest_addoption(parser): parser.addoption('--own', type=int)\n",
+    )
+    pytester.makepyfile(
+        """
+        def test_x(pytestconfig):
+            assert pytestconfig.getoption("own") == 7
+            assert not pytestconfig.pluginmanager.hasplugin("doctest")
+            assert pytestconfig.getini("markers")[0] == "odd"
+            assert str(pytestconfig.rootpath) == ROOT
+        """.replace("ROOT", repr(str(pytester.path)))
+    )
+    pytester.runpytest_subprocess("-v", "--strict-markers").assert_outcomes(passed=1)
+
+
+def test_a_script_that_runs_pytest_does_not_run_twice(pytester: pytest.Pytester) -> None:
+    isolate_all(pytester, "spawn")
+    pytester.makepyfile(test_x="def test_x(run_spawned): assert run_spawned(int, '3') == 3")
+    script = pytester.makepyfile(
+        script="print('started'); import pytest; raise SystemExit(pytest.main(['-q', 'test_x.py']))"
+    )
+    result = pytester.runpython(script)
+    assert result.ret == 0
+    assert len(re.findall("started", result.stdout.str())) == 1

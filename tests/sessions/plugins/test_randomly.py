@@ -1,0 +1,36 @@
+"""Isolated tests with pytest-randomly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.isolation import METHODS
+from tests.support.isolation_plugins import FORKS, same
+
+RANDOM = """
+    import random
+    import pytest
+
+    @pytest.mark.parametrize("i", range(5))
+    def test_random(i, record_property):
+        record_property("random", random.random())
+
+    class TestClass:
+        def test_a(self, record_property):
+            record_property("random", random.randrange(10**9))
+        def test_b(self):
+            assert random.random() > 2
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_order_and_seeds_of_randomly_are_the_same(tmp_path: Path, method: str) -> None:
+    same(tmp_path, method, ["randomly"], {"test_it.py": RANDOM}, "--randomly-seed=7")
+
+
+@pytest.mark.parametrize("method", FORKS)
+def test_the_last_seed_of_randomly_is_kept(tmp_path: Path, method: str) -> None:
+    runs = ("--randomly-seed=7", "--randomly-seed=last --lf")
+    same(tmp_path, method, ["randomly"], {"test_it.py": RANDOM}, *runs)

@@ -1,1 +1,0 @@
-"""A compiler with several backends."""

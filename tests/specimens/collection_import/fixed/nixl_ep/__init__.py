@@ -1,1 +1,0 @@
-"""The communication library: here it is installed."""

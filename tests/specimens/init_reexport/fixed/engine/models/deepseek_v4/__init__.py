@@ -1,1 +1,0 @@
-"""DeepSeek V4: its quantization config is read for every model, its kernels are not."""

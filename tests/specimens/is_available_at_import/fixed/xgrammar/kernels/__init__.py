@@ -1,1 +1,0 @@
-"""One kernel per device."""

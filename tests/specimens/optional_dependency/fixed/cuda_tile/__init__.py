@@ -1,1 +1,0 @@
-"""The optional package: here it is installed."""

@@ -1,0 +1,84 @@
+"""Names of coverage.py, on a measurement of their own that never begins to trace this process."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.compat import coverage_internals
+from tests.unit.compat import require
+
+coverage: Any = pytest.importorskip("coverage")
+
+TRACED = """
+import json, sys, coverage
+from pytest_cudafork.compat import coverage_internals
+
+class Basket:
+    def __init__(self):
+        self.files = []
+    def add_lines(self, lines):
+        self.files += lines
+    def add_arcs(self, arcs):
+        self.files += arcs
+    def set_context(self, context):
+        pass
+    def add_file_tracers(self, tracers):
+        pass
+    def touch_files(self, *args, **kwargs):
+        pass
+
+measurement = coverage.Coverage(data_file=None, config_file=False, source_pkgs=["wave", "sndhdr2"])
+coverage_internals.silence(measurement)
+measurement.start()
+basket = Basket()
+before = coverage_internals.redirect_collector(measurement, basket)
+import wave
+coverage_internals.flush(measurement)
+unmatched = list(coverage_internals.packages_never_imported(measurement))
+print(json.dumps([[name.rpartition("/")[2] for name in basket.files], unmatched,
+                  type(before).__name__]))
+"""
+
+
+def test_coverage_still_has_the_names(tmp_path: Path) -> None:
+    measurement = coverage.Coverage(data_file=None, config_file=False)
+    for name in coverage_internals.WARNINGS:
+        require("coverage", measurement, name, "measuring in children")
+    for name in (coverage_internals.COLLECTOR, coverage_internals.INSIDE):
+        require("coverage", measurement, name, "measuring in children")
+    data = coverage.CoverageData(no_disk=True)
+    require("coverage", data, coverage_internals.CONTEXT, "contexts of what children measured")
+
+
+def test_a_running_measurement_collects_elsewhere(pytester: pytest.Pytester) -> None:
+    import json
+
+    done = pytester.run(sys.executable, "-c", TRACED)
+    assert done.ret == 0
+    files, unmatched, before = json.loads(done.outlines[-1])
+    assert files == ["wave.py"]
+    assert unmatched == ["sndhdr2"]
+    assert before == "CoverageData"
+
+
+def test_warnings_are_switched_off_and_on() -> None:
+    measurement = coverage.Coverage(data_file=None, config_file=False)
+    assert coverage_internals.warn_of_no_data(measurement, True) is True
+    coverage_internals.silence(measurement)
+    assert coverage_internals.warn_of_no_data(measurement, True) is False
+    assert coverage_internals.warn_of_no_data(measurement, False) is True
+
+
+def test_the_context_is_the_one_that_was_set() -> None:
+    data = coverage.CoverageData(no_disk=True)
+    assert coverage_internals.current_context(data) is None
+    data.set_context("a test")
+    assert coverage_internals.current_context(data) == "a test"
+
+
+def test_a_measurement_without_sources_has_no_list_of_them() -> None:
+    assert coverage_internals.packages_never_imported(object()) == []

@@ -1,0 +1,100 @@
+"""Names of pytest-rerunfailures: how it decides, and where it counts."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.compat import rerunfailures
+from tests.unit.compat import require
+
+plugin: Any = pytest.importorskip("pytest_rerunfailures")
+
+SESSION = ("-p", "pytest_rerunfailures")
+
+
+def item_of(pytester: pytest.Pytester, *args: str) -> pytest.Item:
+    """Return a test of a session with the plugin and these options."""
+    path = pytester.makepyfile("def test_it(): pass")
+    config = pytester.parseconfigure(*SESSION, *args, str(path))
+    session = pytest.Session.from_config(config)
+    config.hook.pytest_sessionstart(session=session)
+    (item,) = session.perform_collect()
+    return item
+
+
+def test_pytest_rerunfailures_still_has_the_names() -> None:
+    for name in ("get_reruns_count", "get_reruns_delay", "StatusDB", "ClientStatusDB"):
+        require("pytest-rerunfailures", plugin, name, "tests whose process died")
+
+
+def test_names_of_newer_releases_are_there() -> None:
+    if not hasattr(plugin, "get_reruns_delay_backoff_factor"):
+        pytest.skip("a release that has none of them yet")
+    for name in ("_is_rerun_path_excluded", "_remove_failed_subtest_reports_from_stats"):
+        require("pytest-rerunfailures", plugin, name, "tests whose process died")
+
+
+def test_a_session_counts_its_reruns(pytester: pytest.Pytester) -> None:
+    item = item_of(pytester, "--reruns=2", "--reruns-delay=3")
+    require("pytest-rerunfailures", item.config, "failures_db", "counting reruns")
+    assert rerunfailures.is_loaded()
+    assert rerunfailures.is_active(item.config)
+    assert rerunfailures.most_reruns(item) == 2
+    assert rerunfailures.delay_before(item, 2) == 3.0
+    assert not rerunfailures.is_excluded(item)
+    assert rerunfailures.may_rerun_once_more(item.config)
+
+
+def test_a_limit_of_the_session_holds(pytester: pytest.Pytester) -> None:
+    item = item_of(pytester, "--reruns=5")
+    counts = item.config.failures_db  # type: ignore[attr-defined]
+    if not hasattr(counts, "try_increment_suite_reruns"):
+        pytest.skip("a release without --max-suite-reruns")
+    item.config.option.max_suite_reruns = 1
+    assert rerunfailures.may_rerun_once_more(item.config)
+    assert not rerunfailures.may_rerun_once_more(item.config)
+
+
+def test_counts_go_on_in_a_child(pytester: pytest.Pytester) -> None:
+    item = item_of(pytester, "--reruns=5")
+    counts = item.config.failures_db  # type: ignore[attr-defined]
+    before = rerunfailures.reruns_of_session(item.config)
+    rerunfailures.count_rerun_of_session(item.config)
+    if hasattr(counts, "get_suite_reruns"):
+        assert rerunfailures.reruns_of_session(item.config) == before + 1
+        require("pytest-rerunfailures", counts, "_suite_rerun_count", "counting reruns")
+    rerunfailures.continue_counts(item.config, 3, 7)
+    assert counts.get_test_failures(item.nodeid) == 3
+    if hasattr(counts, "get_suite_reruns"):
+        assert rerunfailures.reruns_of_session(item.config) == 7
+
+
+def test_processes_that_share_a_count_do_not_count_twice() -> None:
+    shared = SimpleNamespace(sock=object(), get_suite_reruns=lambda: 4)
+    config: Any = SimpleNamespace(failures_db=shared)
+    assert rerunfailures.reruns_of_session(config) == 0
+    rerunfailures.count_rerun_of_session(config)  # nothing is asked of it
+
+
+def test_a_session_without_counts_goes_on_as_it_is() -> None:
+    config: Any = SimpleNamespace()
+    rerunfailures.continue_counts(config, 3, 7)
+    assert not hasattr(config, "failures_db")
+
+
+def test_failed_subtests_are_forgotten_by_the_plugins_own_function(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[tuple[object, ...]] = []
+    name = "_remove_failed_subtest_reports_from_stats"
+    monkeypatch.setattr(plugin, name, lambda *args: told.append(args), raising=False)
+    item: Any = SimpleNamespace(config="c", session="s", nodeid="n")
+    rerunfailures.forget_failed_subtests(item)
+    assert told == [("c", "s", "n")]
+
+
+def test_a_session_without_it_is_not_its(pytester: pytest.Pytester) -> None:
+    assert not rerunfailures.is_active(pytester.parseconfig("-p", "no:rerunfailures"))

@@ -1,0 +1,160 @@
+"""Names of the standard library, and what is done with them."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.metadata
+import importlib.util
+import multiprocessing.process
+import multiprocessing.resource_tracker
+import multiprocessing.util
+import os
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.compat import standard_library
+from tests.unit.compat import require
+
+NAMES: list[tuple[Any, str, str]] = [
+    (atexit, "_clear", "the start of a forked child"),
+    (atexit, "_run_exitfuncs", "the end of a child"),
+    (multiprocessing.process, "_children", "the start of a forked child"),
+    (multiprocessing.util, "_finalizer_registry", "the start of a forked child"),
+    (multiprocessing.util, "_exit_function", "the start of a forked child"),
+    (multiprocessing.resource_tracker, "_resource_tracker._fd", "the end of a child"),
+    (multiprocessing.resource_tracker, "_resource_tracker._pid", "the end of a child"),
+    (subprocess, "_args_from_interpreter_flags", "processes with this one's options"),
+    (sys.modules["_frozen_importlib"], "_find_spec", "the audit's --without"),
+    (importlib.util, "_find_spec", "the audit's --without"),
+    (sys.modules["_frozen_importlib"], "_lock_unlock_module", "hooks on modules of other threads"),
+    (importlib.metadata.Distribution, "_discover_resolvers", "the audit's --without"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "needed_for"), NAMES, ids=lambda value: str(value)[:60])
+def test_python_still_has_the_name(owner: Any, name: str, needed_for: str) -> None:
+    require("Python", owner, name, needed_for)
+
+
+def in_a_fork(job: Callable[[], bool]) -> bool:
+    """Whether a job comes out true in a child, which ends without this process's own work."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = 0 if job() else 1
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_exit_functions_are_called_and_forgotten() -> None:
+    def job() -> bool:
+        told: list[str] = []
+        atexit.register(told.append, "the parent's")
+        standard_library.clear_exit_functions()
+        atexit.register(told.append, "the child's")
+        standard_library.run_exit_functions()
+        standard_library.run_exit_functions()
+        return told == ["the child's"]
+
+    assert in_a_fork(job)
+
+
+def test_a_child_does_not_take_over_children_and_finalizers() -> None:
+    def job() -> bool:
+        multiprocessing.process._children.add(object())  # type: ignore[attr-defined]
+        multiprocessing.util.Finalize(None, print, exitpriority=1)
+        standard_library.clear_exit_functions()
+        standard_library.forget_multiprocessing_children()
+        registered: int = atexit._ncallbacks()
+        return (
+            not multiprocessing.active_children()
+            and not multiprocessing.util._finalizer_registry  # type: ignore[attr-defined]
+            and registered == 1
+        )
+
+    assert in_a_fork(job)
+
+
+def test_multiprocessing_that_was_not_imported_has_nothing_to_forget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "multiprocessing.process")
+    monkeypatch.delitem(sys.modules, "multiprocessing.util")
+    standard_library.forget_multiprocessing_children()
+    assert "multiprocessing.util" not in sys.modules
+
+
+def test_a_resource_tracker_is_known_once_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tracker:
+        _fd: int | None = None
+        _pid: int | None = None
+
+    tracker = Tracker()
+    monkeypatch.setattr(multiprocessing.resource_tracker, "_resource_tracker", tracker)
+    assert standard_library.resource_tracker() is None
+    tracker._fd, tracker._pid = 7, 4711
+    assert standard_library.resource_tracker() == (7, 4711)
+    monkeypatch.delitem(sys.modules, "multiprocessing.resource_tracker")
+    assert standard_library.resource_tracker() is None
+
+
+def test_the_flags_of_this_interpreter_start_one_like_it() -> None:
+    code = "import sys; print(sys.flags.optimize, sys.flags.dont_write_bytecode)"
+    command = [sys.executable, *standard_library.interpreter_flags(), "-c", code]
+    told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    assert told.split() == [str(sys.flags.optimize), str(int(sys.flags.dont_write_bytecode))]
+
+
+def test_find_spec_is_what_the_import_statement_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    visible = standard_library.find_spec_function()
+    assert visible is not None
+
+    def find_spec(name: str, *args: Any) -> Any:
+        return None if name == "wave" else visible(name, *args)
+
+    monkeypatch.delitem(sys.modules, "wave", raising=False)
+    monkeypatch.setattr(standard_library.import_bootstrap(), standard_library.FIND_SPEC, find_spec)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("wave")
+
+
+def test_resolvers_find_the_distributions() -> None:
+    context = importlib.metadata.DistributionFinder.Context(name="pytest")
+    resolvers = list(standard_library.distribution_resolvers(importlib.metadata)())
+    assert any(list(resolver(context)) for resolver in resolvers)
+
+
+def test_an_import_of_another_thread_is_waited_for(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cudafork_slow.py").write_text("import gate\ngate.entered.set()\ngate.go.wait(9)\n")
+    gate: Any = types.ModuleType("gate")
+    gate.entered, gate.go = threading.Event(), threading.Event()
+    monkeypatch.setitem(sys.modules, "gate", gate)
+    monkeypatch.syspath_prepend(tmp_path)
+    importing = threading.Thread(target=importlib.import_module, args=["cudafork_slow"])
+    importing.start()
+    assert gate.entered.wait(9)
+    waiting = threading.Thread(target=standard_library.wait_for_import, args=["cudafork_slow"])
+    waiting.start()
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    gate.go.set()
+    waiting.join(9)
+    importing.join(9)
+    assert not waiting.is_alive()
+    monkeypatch.delitem(sys.modules, "cudafork_slow")
+
+
+def test_another_interpreter_waits_for_no_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standard_library, "import_bootstrap", lambda: None)
+    standard_library.wait_for_import("os")
+    assert standard_library.find_spec_function() is None

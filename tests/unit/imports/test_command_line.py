@@ -1,0 +1,191 @@
+"""The import audit without a test suite: ``python -m pytest_cudafork imports PKG``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_cudafork.imports.command_line import main
+from pytest_cudafork.imports.values.records import from_plain, to_plain
+from pytest_cudafork.settings.import_options import IMPORT_OPTIONS
+from tests.support.imports import (
+    SHOP,
+    SHOP_VERDICTS,
+    TOUCH,
+    command_line,
+    write_package,
+)
+
+PHANTOM = ("--device", "phantom:sm_90")
+
+
+@pytest.fixture
+def shop(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(pytester.path))
+    return write_package(pytester.path, "shop", SHOP)
+
+
+@pytest.mark.parametrize(
+    ("args", "status"),
+    [
+        (["shop.clean"], 0),
+        (["shop.flash"], 1),
+        (["shop.hook"], 1),
+        (["shop.broken"], 0),
+        (["shop.broken", "--strict"], 1),
+        (["shop.clean,shop.models.small", "--jobs=1", "--memory=4G"], 0),
+        (["shop", "--exclude=shop.[bfhl]*,shop.models.big"], 0),
+        (["odd"], 2),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_the_exit_status_tells(
+    shop: Path, args: list[str], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_package(shop.parent, "odd", {"__init__": "import signal; signal.getitimer = None"})
+    assert main([*args, *PHANTOM, "--no-confirm"]) == status
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert out.splitlines()[-1].startswith(args[0].rpartition(",")[2])
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([], "the following arguments are required: PKG"),
+        (["shopp"], "There is no module 'shopp'"),
+        (["shop", "--nope"], "unrecognized arguments: --nope"),
+        (["shop", "--update"], "--update: there is no file to write: name it with --baseline=FILE"),
+        (["shop", "--baseline=nope.toml"], "nope.toml: there is no such baseline. Create it with"),
+        (["shop.flush"], "(SHOP) has no module 'flush'. Did you mean 'shop.flash'?"),
+        (["shop.models.nope"], "The package 'shop.models' (SHOP/models) has no module 'nope'.\n"),
+        (["shop", "--timeout=soon"], "'soon' is not a number of seconds above 0"),
+        (["shop", "--graph=no/where/g.html"], "the graph cannot be written: there is no folder"),
+        (["shop", "--without=json"], "json cannot be hidden"),
+        (["shop", "--device=gpu"], "gpu"),
+        ([","], "no package is named"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_arguments_end_with_2(
+    shop: Path, args: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(args)
+    out, err = capsys.readouterr()
+    assert ended.value.code == 2
+    assert words.replace("SHOP", str(shop)) in err
+    assert "--cuda-fork" not in err, "an option of pytest's, which is called otherwise here"
+    assert "Traceback" not in err
+    assert out == ""
+
+
+def test_all_that_it_prints_and_writes(pytester: pytest.Pytester, shop: Path) -> None:
+    result = command_line(pytester, "shop", "-v", "--json", "records.json", "--graph", "g.html")
+    assert result.ret == 1
+    assert result.stderr.str() == ""
+    lines = result.stdout.str().splitlines()
+    for line in (
+        "shop.flash: the import initializes CUDA",
+        "shop/flash.py:2 (class body): 3 modules",
+        "  make `shop/layers.py:1` (shop.layers imports shop.flash) lazy: frees 2 of 3",
+        "crashed: shop.hook: the process exited with status 7 during the import",
+        "records: records.json",
+        f"graph: {shop.parent}/g.html",
+    ):
+        assert line in lines, lines
+    assert "\x1b" not in result.stdout.str()
+    assert (shop.parent / "g.html").stat().st_size > 10_000
+    data = json.loads((shop.parent / "records.json").read_text())
+    assert {each["module"]: each["verdict"] for each in data} == SHOP_VERDICTS
+    (flash,) = [each for each in data if each["module"] == "shop.flash"]
+    assert (flash["where"], flash["scope"]) == (f"{shop}/flash.py:2", "class body")
+    assert (flash["confirmed"], flash["artifact"]) == (True, "")
+    for each in data:
+        artifact = each.pop("artifact")
+        assert artifact == ""
+        assert to_plain(from_plain(each)) == each
+
+
+def test_a_baseline_from_the_shell(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["shop", "--exclude=shop.hook", "--baseline=known.toml", "--no-confirm", *PHANTOM]
+    assert main([*args, "--update"]) == 0
+    text = (shop.parent / "known.toml").read_text()
+    assert '"shop.models.big" = "shop/flash.py:2"' in text
+    assert "--update to those of `python -m pytest_cudafork imports`" in text
+    assert main(args) == 0
+    (shop / "clean.py").write_text(TOUCH)
+    (shop / "late.py").write_text("")
+    assert main(args) == 1
+    out = capsys.readouterr().out
+    assert "remove from known.toml: shop.late, it is clean or gone" in out
+    assert main(["shop.clean", *PHANTOM, "--json=no/where/r.json", "--no-confirm"]) == 2
+    assert "the records cannot be written: " in capsys.readouterr().out
+
+
+def test_the_program_has_a_usage(pytester: pytest.Pytester) -> None:
+    run = [sys.executable, "-m", "pytest_cudafork"]
+    for args, status in (([], 2), (["--help"], 0), (["import", "x"], 2)):
+        result = pytester.run(*run, *args)
+        assert result.ret == status
+        text = result.stdout.str() + result.stderr.str()
+        assert text.startswith("usage: python -m pytest_cudafork imports PKG")
+    result = pytester.run(*run, "imports", "--help")
+    assert result.ret == 0
+    for option in IMPORT_OPTIONS[1:]:
+        assert option.name.replace("cuda_fork_imports_", "--") in result.stdout.str()
+    words = " ".join(result.stdout.str().split())
+    assert "--cuda-fork" not in words
+    assert "(one that cannot be imported counts with --strict only" in words
+
+
+def test_what_touches_and_then_ends_its_process_counts_as_touching(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_package(
+        shop.parent, "abrupt", {"__init__": "", "ends": f"{TOUCH}\nimport os; os._exit(0)"}
+    )
+    args = ["abrupt", "--baseline=known.toml", *PHANTOM]
+    assert main([*args[:1], *PHANTOM]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "abrupt/ends.py:1 (module body): 1 module"
+    assert lines[2] == (
+        "initializes CUDA, then crashes: abrupt.ends: the process exited with status 0 during the "
+        "import"
+    )
+    assert lines[-1] == "abrupt: 2 modules: 1 clean, 1 initialize CUDA, then crash"
+    assert main([*args, "--update", "-v"]) == 0
+    assert '"abrupt.ends" = "abrupt/ends.py:1"' in (shop.parent / "known.toml").read_text()
+    assert main(args) == 0
+    capsys.readouterr()
+    assert main(["abrupt", "-v", *PHANTOM]) == 1
+    told = capsys.readouterr().out
+    assert "abrupt.ends: the import initializes CUDA, then crashes: the process exited" in told
+    assert "import os; os._exit(0)" not in told
+    assert TOUCH in told
+
+
+def test_verbose_names_what_the_summary_leaves_out(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_package(shop.parent, "bad", {"__init__": ""})
+    write_package(shop.parent, "bad", {f"m{n}": f"raise ValueError({n})" for n in range(8)})
+    main(["bad", "--no-confirm", *PHANTOM])
+    assert "... and 3 modules for 3 more reasons (-v names them)" in capsys.readouterr().out
+    main(["bad", "--no-confirm", "-v", *PHANTOM])
+    lines = capsys.readouterr().out.splitlines()
+    for number in range(8):
+        assert f"not importable: bad.m{number}: ValueError: {number}" in lines
+
+
+def test_text_that_the_terminal_cannot_show(pytester: pytest.Pytester) -> None:
+    write_package(pytester.path, "words", {"__init__": "raise ValueError('\\u6f22 \\udcff')"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONIOENCODING", "ascii")
+        result = command_line(pytester, "words", "--strict", "-v", "--no-confirm")
+    assert result.ret == 1
+    assert result.stderr.str() == ""
+    result.stdout.fnmatch_lines([r"not importable: words: ValueError: [?] \udcff"])

@@ -1,0 +1,48 @@
+"""What a process that has imported a module reports, and its form on the wire."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_cudafork.imports.values.import_result import ImportResult, decode, encode
+from pytest_cudafork.imports.values.records import RunningThread
+
+CLEAN = ImportResult(
+    kind="imported",
+    error="",
+    reason="",
+    traceback="",
+    seconds=0.25,
+    loaded=["pkg", "pkg.\u6f22"],
+    state="clean",
+    why="",
+    threads=1,
+    changed=False,
+    running=[],
+    waited=0.0,
+)
+
+
+def test_it_reads_as_it_was_written() -> None:
+    assert decode(encode(CLEAN)) == CLEAN
+    running = CLEAN._replace(running=[RunningThread("server", "a.py:3", True)], threads=2)
+    read = decode(encode(running))
+    assert read is not None
+    assert read.left_running == (RunningThread("server", "a.py:3", True),)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"{}", b"[1]", b"null", b'{"kind": "imported"}'])
+def test_anything_else_is_no_result(data: bytes) -> None:
+    assert decode(data) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"kind": "failed"}, {"state": "initialized"}, {"threads": 2}, {"changed": True}],
+    ids=str,
+)
+def test_a_process_may_become_a_template_only_if_nothing_happened_to_it(
+    change: dict[str, object],
+) -> None:
+    assert CLEAN.is_clean
+    assert not CLEAN._replace(**change).is_clean  # type: ignore[arg-type]

@@ -1,0 +1,135 @@
+"""The import of one module: what is reported when it succeeds, fails, exits or does harm."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pytest_cudafork.imports.values.import_result import ImportResult
+from pytest_cudafork.imports.values.settings import AuditSettings
+from pytest_cudafork.imports.worker.importer import Importer
+from pytest_cudafork.imports.worker.interpreter_state import InterpreterState
+from pytest_cudafork.imports.worker.threads import WaitBudget
+from pytest_cudafork.observe.driver.probe import Verdict
+from pytest_cudafork.observe.observer import Observer
+
+NUMBERS = itertools.count()
+
+
+class Shelf:
+    """A folder of modules; each is imported under a name that no other test has."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.verdict = Verdict.CLEAN
+
+    def state(self) -> SimpleNamespace:
+        """Answer as an observer does."""
+        return SimpleNamespace(verdict=self.verdict, why="")
+
+    def write(self, text: str) -> str:
+        name = f"cudafork_shelf_{next(NUMBERS)}"
+        (self.folder / f"{name}.py").write_text(text)
+        return name
+
+    def run(self, text: str, *, last: bool = False) -> ImportResult:
+        budget = WaitBudget(AuditSettings(timeout=2.0))
+        importer = Importer(cast("Observer", self), None, budget)
+        return importer.run(self.write(text), last=last)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    # the interpreter that is put right here is that of the test run, with its tracer and timers
+    monkeypatch.setattr(InterpreterState, "restore", lambda self: None)
+    monkeypatch.setattr("pytest_cudafork.process.child.flush_streams", lambda: None)
+    return Shelf(tmp_path)
+
+
+def test_an_import_that_succeeds(shelf: Shelf) -> None:
+    result = shelf.run("VALUE = 1")
+    assert (result.kind, result.error, result.reason, result.traceback) == ("imported", "", "", "")
+    assert (result.state, result.changed, result.waited) == ("clean", False, 0.0)
+    assert [name for name in result.loaded if name.startswith("cudafork_shelf")] == result.loaded
+    assert len(result.loaded) == 1
+    assert 0 <= result.seconds < 5
+
+
+def test_what_the_driver_says_is_reported(shelf: Shelf) -> None:
+    shelf.verdict = Verdict.INITIALIZED
+    assert shelf.run("").state == "initialized"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "error", "reason"),
+    [
+        ("raise ValueError('no  such\\nbackend')", "failed", "ValueError", "no such backend"),
+        ("raise ValueError", "failed", "ValueError", "ValueError"),
+        ("import no_such_library", "failed", "ModuleNotFoundError", "No module named"),
+        ("raise SystemExit(3)", "exited", "SystemExit", "it calls sys.exit(3)"),
+        ("raise KeyboardInterrupt", "failed", "KeyboardInterrupt", "KeyboardInterrupt"),
+        ("raise ValueError('a' * 999)", "failed", "ValueError", "aaa..."),
+        ("raise ValueError('\\x1b[31m \\udcff')", "failed", "ValueError", r"\x1b[31m \udcff"),
+        (
+            "class Bad(Exception):\n    def __str__(self): raise TypeError\nraise Bad",
+            "failed",
+            "Bad",
+            "(its text raises TypeError)",
+        ),
+    ],
+)
+def test_an_import_that_fails_says_why_in_one_line(
+    shelf: Shelf, text: str, kind: str, error: str, reason: str
+) -> None:
+    result = shelf.run(text)
+    assert (result.kind, result.error) == (kind, error)
+    assert reason in result.reason
+    assert "\n" not in result.reason
+    assert len(result.reason) < 320
+    assert error in result.traceback or "traceback raises" in result.traceback
+
+
+def test_threads_that_run_on_are_waited_for_and_named(shelf: Shelf) -> None:
+    text = "import threading, time\nthreading.Thread(target=time.sleep, args=(0.2,)).start()"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("threading.Thread.start", threading.Thread.start)  # is replaced meanwhile
+        result = shelf.run(text, last=True)
+    assert result.waited > 0
+    assert result.running == []
+    running = shelf.run(text)
+    assert [each.where for each in running.left_running] == [""], "nobody watches who starts it"
+    assert running.waited == 0.0
+    assert running.threads > result.threads
+
+
+def test_a_module_that_breaks_what_the_audit_needs_is_not_observable(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Any) -> bool:
+        raise TypeError
+
+    monkeypatch.setattr(InterpreterState, "has_changed", broken)
+    result = shelf.run("")
+    assert result.state == "not observable"
+    assert result.why.endswith("has broken the interpreter: TypeError")
+    assert not result.is_clean
+
+
+def test_a_descendant_that_runs_on_ends_here(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    importer = Importer(cast("Observer", shelf))
+    importer._own_pid = lambda: -1
+
+    def leave(status: int) -> None:
+        raise SystemExit(f"left with {status}")
+
+    importer._leave = cast("Any", leave)
+    with pytest.raises(SystemExit, match="left with 0"):
+        importer.run(shelf.write("forked = True"))
+    assert [name for name in sys.modules if name.startswith("cudafork_shelf")]

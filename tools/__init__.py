@@ -1,0 +1,1 @@
+"""Scripts around the project: training of the tiny model, builds, checks."""
