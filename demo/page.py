@@ -1,7 +1,4 @@
-"""Owns what the demo prints: plain text of at most 100 columns, in color on a terminal only.
-
-It does not know what is expected of a session.
-"""
+"""What the demo prints: plain text of at most 100 columns, in color on a terminal only."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Owns the choice of how to capture: the software graph, or real ones where there is a GPU.
+"""The choice of how to capture: the software graph, or real graphs where there is a GPU.
 
-It does not know how either captures. It initializes nothing and does not import torch by itself.
+Nothing is initialized for it, and torch is imported only where it has to be asked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns which graph backend a test runs with: its marker, the option, and what there is.
-
-It does not know how a graph is captured, nor what is checked.
-"""
+"""Which graph backend a test runs with: the marker, the option, and what there is."""
 
 from __future__ import annotations
 

@@ -87,19 +87,6 @@ MEMORY = Option(
     "Memory that the import of one module may use, as in 4G (default: no limit).",
 )
 
-IMPORT_OPTIONS = (
-    PACKAGES,
-    EXCLUDE,
-    STRICT,
-    BASELINE,
-    UPDATE,
-    WITHOUT,
-    GRAPH,
-    TIMEOUT,
-    JOBS,
-    MEMORY,
-)
-
 
 def read_imports(config: pytest.Config, namespace: Any) -> ImportSettings:
     """Merge all sources; the arguments are those of ``options.read_settings``.
@@ -249,3 +236,6 @@ PARSERS: Table = {
     "jobs": (JOBS, parse_jobs),
     "memory": (MEMORY, parse_size),
 }
+"""Every option with the reader of its value, by the field of ``ImportSettings`` that holds it."""
+
+IMPORT_OPTIONS = tuple(option for option, _ in PARSERS.values())

@@ -14,7 +14,7 @@ from pytest_cudafork.settings.options import OPTIONS, Level
 from tests.repo.sources import DOCS, PROJECT
 
 REFERENCE = DOCS / "reference"
-PAGES = sorted([PROJECT / "README.md", *DOCS.rglob("*.md")])
+PAGES = sorted([PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *DOCS.rglob("*.md")])
 FIXTURES = set(pytest_cudafork.plugin.__all__)
 
 
