@@ -168,7 +168,8 @@ def test_an_isolated_test_works_for_its_parent(
     watch: Any = inherit(monkeypatch, tmp_path, "4711")
     made = begin(config, options(check="fork"))
     assert made.joined
-    assert made.watch is watch
+    joined_to: Any = made.watch
+    assert joined_to is watch
     assert watch.observer.owner == str(os.getpid())
     config.end()
     watch.end()
