@@ -1,7 +1,7 @@
-"""Owns a stand-in for the GPU side of a capture: a driver, a graph and a stream without a device.
+"""A stand-in for the GPU side of a capture: a driver, a graph and a stream without a device.
 
 It keeps torch's accounts (is a pool in use, is a stream captured) so that a test sees what is left
-behind. It does not know what any test looks for.
+behind.
 """
 
 from __future__ import annotations
