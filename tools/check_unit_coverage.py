@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -118,7 +119,10 @@ class _Child:
         self.began = time.monotonic()
         folder.mkdir()
         sys.stdout.flush()
-        self.pid = os.fork()
+        with warnings.catch_warnings():
+            # Python 3.12 and later warn of threads; none of those here hold a lock that tests need.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.pid = os.fork()
         if self.pid == 0:
             _run_and_leave(module, own_test_file(module), folder)
 
