@@ -1,7 +1,4 @@
-"""Owns which graph backend a test runs with: its marker, the option, and what there is.
-
-It does not know how a graph is captured, nor what is checked.
-"""
+"""Which graph backend a test runs with: the marker, the option, and what there is."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_cudafork.check.session import SESSION, has_real_driver
+from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.settings.devices import has_real_driver
 from pytest_cudafork.settings.markers import MarkerError, read_marks
 
 if TYPE_CHECKING:

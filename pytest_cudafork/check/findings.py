@@ -1,7 +1,4 @@
-"""Owns the rules: which records of the ledger are errors at which level, and whose.
-
-It does not know when they are looked at, nor how they are reported.
-"""
+"""The rules: which records of the ledger are errors at which level, and in which test."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Owns the hooks that give a test its GPUs and take them back.
+"""The hooks that give a test its GPUs and take them back.
 
-It does not know how a test is isolated: its process finds what to see in ``CHILD_ENV``. With
-``--pdb``, or where isolation is off, the test runs in this process and its environment is changed
-for the length of the test.
+The process of an isolated test finds what to see in ``CHILD_ENV``. With ``--pdb``, or where
+isolation is off, the test runs in this process, whose environment is changed as long as it runs.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ import pytest
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.gpus.lending import Lender, Shortage, names
 from pytest_cudafork.isolate.session.child_env import CHILD_ENV
+from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import marks_of
 
 if TYPE_CHECKING:
     from pytest_cudafork.gpus.lending import Lease
-    from pytest_cudafork.settings.environment import EnvironmentChanges
     from pytest_cudafork.settings.gpu_requests import GpuChoice
 
 
@@ -47,7 +46,7 @@ class GpuLeases:
         self._lease: Lease | None = None
         self._kept_for: pytest.Item | None = None
         """The next test that runs in the same child, and so with the same GPUs."""
-        self._here: EnvironmentChanges | None = None
+        self._here: contextlib.ExitStack | None = None
         """The changes to this process, while a test runs in it with its GPUs."""
         self._marks: list[Any] = []
 
@@ -70,8 +69,8 @@ class GpuLeases:
             finally:
                 if REFUSAL in item.stash:
                     del item.stash[REFUSAL]
-        environment = item.stash.setdefault(CHILD_ENV, {})
-        environment.update(lease.environment)
+        variables = item.stash.setdefault(CHILD_ENV, {})
+        variables.update(lease.environment)
         try:
             result = yield
             if self._here is None and _is_group_mate(item, nextitem):
@@ -81,7 +80,7 @@ class GpuLeases:
             return result
         finally:
             for name in lease.environment:
-                environment.pop(name, None)
+                variables.pop(name, None)
             if self._kept_for is None:
                 self._give_back()
 
@@ -101,9 +100,8 @@ class GpuLeases:
         if not marks_of(item).gpus:
             return
         if self._isolated:
-            from pytest_cudafork.gpus.locks import FOLDER_ENV
-
-            self._mark_this_process(os.path.basename(os.environ.get(FOLDER_ENV, "")))
+            locks = environment.value(environment.GPU_LOCKS)
+            self._mark_this_process(os.path.basename(locks))
         elif self._lease is not None:
             if self._off:
                 self._mark_this_process(self._lease.mark)
@@ -134,8 +132,6 @@ class GpuLeases:
 
     def _show_here(self, item: pytest.Item, lease: Lease) -> None:
         """Let this process see the leased GPUs and no other until the test is over."""
-        from pytest_cudafork.settings.environment import EnvironmentChanges
-
         if self._here is not None:  # run again by another plugin
             return
         seen = self._lender.seen_here()
@@ -147,9 +143,9 @@ class GpuLeases:
                 "--cuda-fork-isolate=none), or alone.",
                 pytrace=False,
             )
-        self._here = EnvironmentChanges()
+        self._here = contextlib.ExitStack()
         for name, value in lease.environment.items():
-            self._here.set(name, value)
+            environment.set_variable(self._here, name, value)
 
     def _mark_this_process(self, mark: str) -> None:
         """Let what this process leaves behind be known as the test's."""
@@ -178,7 +174,7 @@ class GpuLeases:
             return
         lease, self._lease = self._lease, None
         if self._here is not None:
-            self._here.undo()
+            self._here.close()
             self._here = None
         lease.end()
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import pytest_cudafork.plugin
+from pytest_cudafork.settings.devices import DeviceKind
 from pytest_cudafork.settings.markers import MARKERS
-from pytest_cudafork.settings.options import OPTIONS, DeviceKind, Level
+from pytest_cudafork.settings.options import OPTIONS, Level
 from tests.repo.sources import DOCS, PROJECT
 
 REFERENCE = DOCS / "reference"

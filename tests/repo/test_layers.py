@@ -13,15 +13,16 @@ from tests.repo.sources import PACKAGE, PROJECT, Import, Module, folder_of, impo
 CHILD_SIDE = ("child", "worker")
 PYTEST_SIDE = ("session", "audit", "report")
 
-# The one folder whose modules may need torch at their top, as they exist for torch alone; they are
-# imported when a test captures a graph. And what the plugin imports of it before that.
-WITH_TORCH = "capture"
+# The one folder whose modules may need torch at their top, as they exist for torch alone, and the
+# private names they use; they are imported when a test captures a graph. And what the plugin
+# imports of them before that.
+WITH_TORCH = ("capture", "compat.torch_graphs")
 WITHOUT_TORCH = ("capture.interface.backend", "capture.choose", "capture.marker")
 HEAVY = ("torch", "numpy", "triton", "cupy", "numba", "jax", "pynvml", "cuda")
 
 # Where a process that pytest knows nothing of begins: in programs that a watched session starts,
 # in the import of a module, in a function that was sent to a child.
-ENTRY_POINTS = ("check.inherited_watch", "call.in_child", "process.child")
+ENTRY_POINTS = ("check.watch", "call.in_child", "process.child")
 
 ALL = [module for module in modules() if module.short]
 BY_NAME = {module.name: module for module in modules()}
@@ -82,7 +83,7 @@ def reached_from(roots: list[Module]) -> list[Module]:
 
 @pytest.mark.parametrize("module", ALL, ids=lambda m: m.short)
 def test_nothing_heavy_is_imported_at_the_top(module: Module) -> None:
-    with_torch = below(module.short, (WITH_TORCH,)) and module.short not in WITHOUT_TORCH
+    with_torch = below(module.short, WITH_TORCH) and module.short not in WITHOUT_TORCH
     allowed = ("torch",) if with_torch else ()
     wrong = [
         f"{found.target} in line {found.line}"
@@ -97,11 +98,11 @@ def test_nothing_heavy_is_imported_at_the_top(module: Module) -> None:
 
 def test_what_imports_torch_is_imported_late() -> None:
     for module in ALL:
-        if below(module.short, (WITH_TORCH,)) and module.short not in WITHOUT_TORCH:
+        if below(module.short, WITH_TORCH) and module.short not in WITHOUT_TORCH:
             continue
         for found in own_imports(module):
             target = BY_NAME[found.target]
-            if found.late or not below(target.short, (WITH_TORCH,)) or is_package(target):
+            if found.late or not below(target.short, WITH_TORCH) or is_package(target):
                 continue
             assert target.short in WITHOUT_TORCH, f"{module.short} imports {target.short}"
 

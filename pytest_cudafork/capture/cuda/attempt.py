@@ -1,7 +1,4 @@
-"""Owns one capture from its begin to its end, and putting everything back where it failed.
-
-It does not know what a reader is told, nor what is done with the graph.
-"""
+"""One capture of a CUDA graph from its begin to its end, and back to the start where it failed."""
 
 from __future__ import annotations
 
@@ -36,6 +33,7 @@ from pytest_cudafork.capture.cuda.progress import Progress
 from pytest_cudafork.capture.cuda.steps import StepRecorder, triton_launches
 from pytest_cudafork.capture.cuda.syncs import Syncs
 from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding, Recording
+from pytest_cudafork.compat.torch_graphs import leave_pool
 
 
 @dataclasses.dataclass
@@ -148,7 +146,7 @@ class Attempt:
             self._cuda.begin(self._handle)
             if self._end(graph) is not None:
                 device = torch.cuda.current_device()
-                torch._C._cuda_endAllocateToPool(device, self._pool)
+                leave_pool(device, self._pool)
         except (DriverError, RuntimeError):
             pass  # the context is lost, or torch had put everything back already
         if self._cuda.status(self._handle) is not CaptureStatus.NONE:

@@ -1,7 +1,6 @@
-"""Owns real CUDA graphs: recording a warm-up, capturing, replaying, and cleaning up after failures.
+"""The backend of real CUDA graphs: records warm-ups, captures, replays, cleans up after failures.
 
-A capture runs on a side stream into a memory pool, as ``torch.cuda.graph`` does it. It does not
-know what is checked.
+A capture runs on a side stream into a memory pool, as ``torch.cuda.graph`` does it.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from pytest_cudafork.capture.interface.backend import (
     ReplayFailedError,
 )
 from pytest_cudafork.capture.interface.lines import line_at_work
+from pytest_cudafork.compat.torch_graphs import is_in_bad_fork, visible_gpus
 from pytest_cudafork.observe.driver.probe import LIBCUDA, Driver, ask_driver
 
 _ERROR_MODES = ("global", "thread_local", "relaxed")
@@ -121,7 +121,7 @@ class CudaBackend(GraphBackend):
         """Why there can be no CUDA graph in this process; asks without initializing anything."""
         if torch.version.cuda is None:
             return f"torch {torch.__version__} is built without CUDA"
-        if torch.cuda._is_in_bad_fork() or ask_driver().driver is Driver.POISONED:
+        if is_in_bad_fork() or ask_driver().driver is Driver.POISONED:
             return "this process was forked from one in which CUDA was initialized"
         try:
             library = ctypes.CDLL(LIBCUDA)
@@ -137,8 +137,7 @@ class CudaBackend(GraphBackend):
             return f"{error}: it needs CUDA 12.0 or later"
         if torch.cuda.is_initialized():
             return None
-        count = getattr(torch.cuda, "_device_count_nvml", lambda: -1)()
-        return "no GPU is visible to this process" if count == 0 else None
+        return "no GPU is visible to this process" if visible_gpus() == 0 else None
 
     @property
     def device(self) -> str:

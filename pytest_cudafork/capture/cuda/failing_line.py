@@ -1,9 +1,9 @@
-"""Owns the line of user code at which a capture fails, and what a reader is told about it.
+"""Finds the line of user code at which a capture failed, and words the failure.
 
 CUDA often says only later that a capture has failed: "operation failed due to a previous error
 during capture". Three things tell the line, in this order: the operator after which the captured
 stream was found broken; the traceback of a call that was refused there and then; a second run,
-traced line by line, that asks the driver after each line. It knows no graph.
+traced line by line, that asks the driver after each line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns the few functions of the CUDA driver that torch does not offer: captures and graphs.
+"""The few functions of the CUDA driver that torch does not offer: captures and graphs.
 
 They are plain C functions whose signatures do not change, so ctypes does, with any CUDA 12 or 13
-and nothing to install. It knows neither torch nor what the answers are used for.
+and nothing to install.
 """
 
 from __future__ import annotations

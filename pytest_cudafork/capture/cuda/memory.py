@@ -1,7 +1,6 @@
-"""Owns the memory that recorded work uses: whose it is, and whether it is still there.
+"""The memory that recorded work uses: whose it is, and whether it is still there.
 
-It sees storages through the operators that use them, and asks torch's allocator whose an address
-is. It does not know how the work was recorded.
+Storages are seen through the operators that use them; whose an address is, torch's allocator says.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding, MemoryUse
+from pytest_cudafork.compat.torch_graphs import identity_of, is_freed_by_torch, storage_behind
 
 _GENERAL_POOL = (0, 0)
 
@@ -70,7 +70,7 @@ class Storages:
         if tensor.layout is not torch.strided:
             return
         storage = tensor.untyped_storage()
-        key = storage._cdata
+        key = identity_of(storage)
         tracked = self._tracked.get(key)
         if tracked is None:
             pointer = storage.data_ptr()
@@ -98,8 +98,7 @@ def _freed_with_its_storage(storage: torch.UntypedStorage) -> bool:
     """Whether torch's allocator owns the memory, and not cupy, another process or a mapping."""
     if storage.device.type != "cuda":
         return False
-    ask = getattr(torch._C, "_has_Standard_Deleter", None)
-    return bool(ask(storage._cdata)) if ask is not None else True
+    return is_freed_by_torch(storage)
 
 
 class AllocatorMap:
@@ -218,7 +217,7 @@ def needed_from_outside(
 def _what_happened(tracked: Tracked) -> str:
     if tracked.weak.expired():
         return "has been freed since"
-    storage = torch.UntypedStorage._new_with_weak_ptr(tracked.weak.cdata)
+    storage = storage_behind(tracked.weak)
     if storage is None:
         return "has been freed since"
     now = storage.data_ptr()

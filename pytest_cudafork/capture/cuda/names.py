@@ -1,9 +1,9 @@
-"""Owns kernel names: the same short name for a kernel wherever its name was read. Pure.
+"""Kernel names: the same short name for a kernel wherever its name was read.
 
 A graph gives the name that the compiler wrote (``_ZN2at6native...``), the profiler a demangled one
 with result and parameters. The short name is the demangled one without result, parameters and
 namespaces; template arguments stay, since they tell an addition from a multiplication. A kernel
-written in C or by Triton has its name already. It does not know what the names are used for.
+written in C or by Triton has its name already.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns what a captured graph holds: its nodes in order, named as the user would search for them.
-
-It reads the graph and knows neither who captured it nor what the nodes are compared with.
-"""
+"""What a captured graph holds: its nodes in order, named as the user would search for them."""
 
 from __future__ import annotations
 

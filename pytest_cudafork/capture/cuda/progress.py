@@ -1,7 +1,4 @@
-"""Owns the state of a capture after each step: how far the graph has grown, and where it broke.
-
-It does not know why a step broke it, nor what a reader is told.
-"""
+"""How far a graph has grown at each step of a capture, and the step at which it broke."""
 
 from __future__ import annotations
 

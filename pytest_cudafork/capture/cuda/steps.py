@@ -15,12 +15,12 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cudafork.capture.cuda.memory import Storages
 from pytest_cudafork.capture.interface.lines import is_foreign, line_in_thread, line_of
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.traits import traits_of
+from pytest_cudafork.compat.torch_graphs import TorchDispatchMode
 from pytest_cudafork.observe.base.undo import UndoStack
 
 # Where Triton and Inductor time candidates.

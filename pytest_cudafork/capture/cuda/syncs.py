@@ -1,6 +1,6 @@
-"""Owns the host syncs of a capture that do not break it, as torch's own debug mode tells them.
+"""The host syncs that do not break a capture, as torch's own debug mode tells them.
 
-It does not know of the syncs that do break it: those fail at their line.
+Those that do break it fail at their line.
 """
 
 from __future__ import annotations

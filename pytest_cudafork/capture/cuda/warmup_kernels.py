@@ -1,8 +1,7 @@
-"""Owns the kernels of an eager run, as torch's profiler (CUPTI) tells them.
+"""The kernels of an eager run, as torch's profiler (CUPTI) tells them.
 
 The run happens once and as it would have happened: warm-up code often does something else the
-second time. Names are made comparable with a graph's by :mod:`names`. It does not know what they
-are compared with.
+second time. Names are made comparable with a graph's by :mod:`names`.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import torch
 from pytest_cudafork.capture.cuda.names import short_name
 from pytest_cudafork.capture.cuda.steps import Step, StepHook
 from pytest_cudafork.capture.interface.backend import GraphNode
+from pytest_cudafork.compat.torch_graphs import profiler_mark
 
 _TAG = "cudafork step "
 _RUNTIME = re.compile(r"cu(?:da)?[A-Z]")
@@ -55,7 +55,7 @@ class Tagger(StepHook):
     def before(self, index: int, step: Step) -> None:
         """Open the step's mark."""
         # The fast one passes no dispatcher, so the watch does not see it.
-        mark = torch._C._profiler._RecordFunctionFast(f"{_TAG}{index}")
+        mark = profiler_mark(f"{_TAG}{index}")
         mark.__enter__()
         self._open.append(mark)
 

@@ -1,8 +1,7 @@
-"""Owns which line of a stack is the user's: the innermost outside torch, the plugin and their like.
+"""Finds the user's line in a stack: the innermost outside torch, the plugin and their like.
 
-It does not know why a line is asked for. It is asked once for each recorded operation, so what it
-learns about a file is kept. Places are ``file:line`` with the file as Python knows it; ``shown``
-makes them short.
+It is asked once for each recorded operation, so what it learns about a file is kept. Places are
+``file:line`` with the file as Python knows it; ``shown`` makes them short.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from pytest_cudafork.capture.operators.rules import (
     Rule,
     always,
 )
+from pytest_cudafork.compat.torch_graphs import has_python_kernel, is_composite, schema_of
 
 __all__ = ["Traits", "Written", "rule_of", "traits_of"]
 
@@ -53,13 +54,11 @@ class Traits:
 
 _OF_TORCH = ("aten::", "prims::")
 _DEPENDS_ON_VALUES = ("dynamic_output_shape", "data_dependent_output")  # tags
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_KERNEL_KEYS = ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 
 
 def traits_of(op: Any) -> Traits:
     """Read the schema of an ``OpOverload``, and its row in the table."""
-    schema = op._schema
+    schema = schema_of(op)
     full = schema.name
     name = full.split("::", 1)[1]
     aten = full.startswith(_OF_TORCH)
@@ -88,8 +87,8 @@ def traits_of(op: Any) -> Traits:
         waits=rule.waits,
         has_device="device" in names,
         has_generator="generator" in names,
-        in_python=not aten and _in_python(full, schema.overload_name),
-        composite=op.has_kernel_for_dispatch_key(_COMPOSITE),
+        in_python=not aten and has_python_kernel(full, schema.overload_name),
+        composite=is_composite(op),
     )
 
 
@@ -99,7 +98,7 @@ def rule_of(name: str) -> Rule:
 
 
 def _kind(op: Any, name: str, rule: Rule, writes: bool) -> Kind:
-    schema = op._schema
+    schema = schema_of(op)
     aten = schema.name.startswith(_OF_TORCH)
     if schema.name.startswith("profiler::"):
         return Kind.VIEW
@@ -142,10 +141,3 @@ def _source(result: Any, schema: Any, written: tuple[Written, ...]) -> int | Non
         if info is not None and info.before_set & result.alias_info.before_set:
             return index
     return None
-
-
-def _in_python(full: str, overload: str) -> bool:
-    known = getattr(torch.library, "_impls", ())
-    namespace, name = full.split("::", 1)
-    spelled = f"{name}.{overload}" if overload else name
-    return any(f"{namespace}/{spelled}/{key}" in known for key in _KERNEL_KEYS)

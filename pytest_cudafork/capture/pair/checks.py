@@ -19,7 +19,7 @@ from pytest_cudafork.capture.pair import (
     wrong_contents,
 )
 from pytest_cudafork.capture.pair.evidence import Evidence
-from pytest_cudafork.capture.replay.cleanup import restoring
+from pytest_cudafork.capture.state.tensors import restored
 
 __all__ = ["CHECKS", "PairCheck", "run_checks"]
 
@@ -70,9 +70,11 @@ def run_checks(pair: Evidence) -> None:
     passes = pair.passes
     if passes.graph is None:
         return
-    with restoring(passes.persistent(passes.captured), pair.log):
+    inputs = passes.persistent(passes.captured)
+    with restored(inputs, lambda: bool(pair.log.findings)) as pair.first_inputs:
         for check in CHECKS:
             if check.needs_graph:
+                pair.first_inputs.restore()  # whatever the check before has left in them
                 _run(check, pair)
         for check in CHECKS:
             if check.conclude is not None:

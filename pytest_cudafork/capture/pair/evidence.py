@@ -54,6 +54,8 @@ class Suspects:
 class Evidence:
     """The two passes of a pair and what the checks have seen of them so far."""
 
+    first_inputs: Saved  # the persistent inputs as they were after the capture, if there is a graph
+
     def __init__(self, passes: Passes, log: CheckLog, arguments: Arguments) -> None:
         self.passes, self.log, self.arguments = passes, log, arguments
         self.suspects = Suspects()

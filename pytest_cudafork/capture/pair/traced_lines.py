@@ -15,6 +15,7 @@ import torch
 from pytest_cudafork.capture.interface.lines import is_foreign, place
 from pytest_cudafork.capture.state.snapshot import MISSING, Change, How, Snapshot
 from pytest_cudafork.capture.state.state_tree import Kind
+from pytest_cudafork.compat.torch_graphs import version_of
 
 
 class Slot(NamedTuple):
@@ -92,7 +93,7 @@ class _Tracer:
 def _mark(slot: Slot) -> tuple[int, int]:
     value = slot.get()
     if isinstance(value, torch.Tensor) and not value.is_inference():
-        return id(value), value._version
+        return id(value), version_of(value)
     if isinstance(value, dict | list | set):
         return id(value), len(value)
     return id(value), 0

@@ -16,7 +16,7 @@ from pytest_cudafork.capture.state.aliasing import Allowed, shared_objects
 from pytest_cudafork.capture.state.compare import describe, number, short
 from pytest_cudafork.capture.state.snapshot import Entry, Snapshot, same, words_of
 from pytest_cudafork.capture.state.state_tree import Kind
-from pytest_cudafork.capture.state.tensors import Saved, has_memory, storage_of
+from pytest_cudafork.capture.state.tensors import has_memory, storage_of
 
 _WHY = (
     "the graph is captured with the contents of another batch: sizes and indexes that were right "
@@ -42,6 +42,7 @@ class _Contents:
 
     def __init__(self, pair: Evidence) -> None:
         self._passes, self._log = pair.passes, pair.log
+        self._first_inputs = pair.first_inputs
         self._other_descs = pair.arguments.other_descs
         tensors = self._passes.persistent(self._passes.captured).values()
         self._inputs = {storage_of(tensor) for tensor in tensors}
@@ -51,13 +52,9 @@ class _Contents:
         self._against_descriptor()
         if self._passes.complaint:
             self._wrong(self._passes.name, self._passes.complaint)
-        kept = Saved(self._passes.persistent(self._passes.captured))
-        try:
-            self._overwritten()
-            kept.restore()
-            self._against_fresh()
-        finally:
-            kept.restore()
+        self._overwritten()
+        self._first_inputs.restore()
+        self._against_fresh()
 
     def _against_descriptor(self) -> None:
         """Compare whole numbers of the state with those of the same name of the descriptor."""

@@ -1,7 +1,4 @@
-"""Owns ``assert_replay_equals_eager``: whether a replay computes what eager code computes.
-
-It does not know how a graph is captured, nor how a difference is worded.
-"""
+"""``assert_replay_equals_eager``: whether a replay computes what eager code computes."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from pytest_cudafork.capture.interface.backend import (
     GraphBackend,
     GraphNode,
 )
-from pytest_cudafork.capture.replay.cleanup import release, released_on_failure, restoring
+from pytest_cudafork.capture.replay.cleanup import release, released_on_failure
 from pytest_cudafork.capture.replay.function_subject import FunctionSubject
 from pytest_cudafork.capture.replay.rounds import Rounds
 from pytest_cudafork.capture.replay.stimulus import (
@@ -32,6 +29,7 @@ from pytest_cudafork.capture.replay.stimulus import (
 )
 from pytest_cudafork.capture.state.compare import Tolerance, short
 from pytest_cudafork.capture.state.reach import check_devices
+from pytest_cudafork.capture.state.tensors import restored
 from pytest_cudafork.capture.state.written import nothing_compared
 from pytest_cudafork.capture.story.findings import CheckLog, failure_text
 from pytest_cudafork.errors import GraphUsageError, ReplayDiffersError
@@ -105,7 +103,7 @@ def assert_replay_equals_eager(
         subject = FunctionSubject(fn, inputs, eager, replay, log)
         check_devices(subject.inputs(), chosen.device, "the static inputs")
         pool = chosen.new_pool() if pool is None and interleave else pool
-        stack.enter_context(restoring(subject.inputs(), log))
+        stack.enter_context(restored(subject.inputs(), lambda: bool(log.findings)))
         with released_on_failure(subject):
             ready = replay is not None or subject.capture(chosen, pool)
             rounds = _compare(subject, chosen, log, options, pool, stack) if ready else None

@@ -1,7 +1,4 @@
-"""Owns one attempt to capture: whatever goes wrong becomes a finding that names the user's line.
-
-It does not know what is captured, nor how.
-"""
+"""One attempt to capture: what goes wrong becomes a finding that names the user's line."""
 
 from __future__ import annotations
 

@@ -1,22 +1,15 @@
-"""Owns the cleaning up after a comparison, and what is kept quiet as comparing brings it about.
-
-It does not know what is compared.
-"""
+"""Lets go of graphs after a comparison, and keeps quiet what comparing brings about."""
 
 from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Protocol
 
-import torch
-
 from pytest_cudafork.capture.interface.backend import Capture
-from pytest_cudafork.capture.state.tensors import Saved
-from pytest_cudafork.capture.story.findings import CheckLog
 
-__all__ = ["on_another_stream", "release", "released_on_failure", "restoring"]
+__all__ = ["on_another_stream", "release", "released_on_failure"]
 
 _OTHER_STREAM = "The AccumulateGrad node's stream does not match"
 
@@ -30,17 +23,6 @@ def on_another_stream() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_OTHER_STREAM)
         yield
-
-
-@contextlib.contextmanager
-def restoring(inputs: Mapping[str, torch.Tensor], log: CheckLog) -> Iterator[None]:
-    """Give static inputs their first contents in the end; a lost device is a finding already."""
-    saved = Saved(inputs)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(*([RuntimeError] if log.findings else [])):
-            saved.restore()
 
 
 class _HasGraph(Protocol):

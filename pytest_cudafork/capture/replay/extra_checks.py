@@ -1,7 +1,4 @@
-"""Owns two checks beside the rounds: random numbers advance, and unfilled memory is not read.
-
-It does not know how a difference from eager code is told.
-"""
+"""Two checks beside the rounds: random numbers advance, and unfilled memory is not read."""
 
 from __future__ import annotations
 

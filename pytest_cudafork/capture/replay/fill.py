@@ -1,7 +1,4 @@
-"""Owns memory that is handed out uninitialized: it gets known contents, so that reads of it show.
-
-It does not know who reads it.
-"""
+"""Gives memory that is handed out uninitialized known contents, so that reads of it show."""
 
 from __future__ import annotations
 
@@ -10,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cudafork.capture.interface.lines import line_at_work
 from pytest_cudafork.capture.software.past_operators import not_compiled
 from pytest_cudafork.capture.state.tensors import alias, has_memory
+from pytest_cudafork.compat.torch_graphs import OpOverload, TorchDispatchMode, schema_of
 
 
 class Filled(Protocol):
@@ -41,9 +38,9 @@ class _Fill(TorchDispatchMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        if not isinstance(func, torch._ops.OpOverload):
+        if not isinstance(func, OpOverload):
             return made  # what torch.cond and its kind allocate is not seen
-        name = func._schema.name.partition("::")[2]
+        name = schema_of(func).name.partition("::")[2]
         leaves_it = name.startswith(("empty", "new_empty")) and isinstance(made, torch.Tensor)
         if leaves_it and has_memory(made) and made.numel() and made.element_size() > 1:
             alias(made).fill_(self._value)

@@ -15,9 +15,8 @@ from pytest_cudafork.capture.replay.cleanup import on_another_stream
 from pytest_cudafork.capture.replay.missing import inputs_read_by, missing_nodes
 from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus
 from pytest_cudafork.capture.replay.subject import Subject
-from pytest_cudafork.capture.state.host_values import host_values, what_changed
+from pytest_cudafork.capture.state.host_values import carried_values, what_changed
 from pytest_cudafork.capture.state.reach import Reachable, moved, reachable, storages
-from pytest_cudafork.capture.state.state_tree import closure_of
 from pytest_cudafork.capture.state.tensors import Saved, tensors_in
 from pytest_cudafork.capture.state.written import has_tensors, refuse_lazy, written_by
 from pytest_cudafork.capture.story.findings import CheckLog
@@ -132,7 +131,7 @@ class FunctionSubject(Subject):
         return found._replace(tensors={**beside, **found.tensors})
 
     def _host(self) -> dict[str, Any]:
-        return host_values({"inputs": self._inputs, **closure_of(self._fn)})
+        return carried_values({"inputs": self._inputs}, self._fn)
 
     def clues(self) -> str:
         """Compare what the function carries with what it carried at capture."""

@@ -1,7 +1,4 @@
-"""Owns the comparison of the work of two recordings: what one lacks, and what that work read.
-
-It does not know whether work that is missing is wrong.
-"""
+"""Compares the work of two recordings: what one lacks, and what that work read."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from pytest_cudafork.capture.replay.capture_graph import capture_graph
 from pytest_cudafork.capture.replay.factory import Factory, Pass
 from pytest_cudafork.capture.state.aliasing import Allowed
 from pytest_cudafork.capture.state.compare import short
-from pytest_cudafork.capture.state.host_values import host_values, what_changed
+from pytest_cudafork.capture.state.host_values import carried_values, what_changed
 from pytest_cudafork.capture.state.reach import check_devices, storages
 from pytest_cudafork.capture.state.rollback import Held, as_before
 from pytest_cudafork.capture.state.snapshot import Change, How, Snapshot, changes
@@ -140,10 +140,13 @@ class Passes:
             )
         self.at_capture = self.snapshot(self.captured)
         self._ask(desc)
-        self.host_at_capture = self._host(self.captured)
+        roots = self._roots(self.captured)
+        self.host_at_capture = carried_values(roots, self.captured.forward, "forward_fn.")
         self.graph = self._capture(desc)
         self.after_capture = self.snapshot(self.captured)
         self._check_arguments()
+        if self.graph is not None:
+            self.returns_tensors = has_tensors(self.graph.recording.result)
         return self.graph is not None
 
     def _capture(self, desc: Any) -> Capture | None:
@@ -155,7 +158,6 @@ class Passes:
         if graph is not None:
             self.graph = graph  # so that it is released if the result is refused
             refuse_lazy(graph.recording.result, "forward_fn")
-            self.returns_tensors = has_tensors(graph.recording.result)
         return graph
 
     def _step(self) -> Any:
@@ -166,14 +168,13 @@ class Passes:
                 self.refresh(made.state)
             return made.run(self.mode, self.factory.desc)
 
-    def _host(self, one: Pass) -> dict[str, Any]:
-        """Return the plain values of a state and of what its forward carries."""
-        carried = {f"forward_fn.{name}": at for name, at in closure_of(one.forward).items()}
-        return host_values({**({self.name: one.state} if one.own_state else {}), **carried})
-
     def changed_values(self, one: Pass) -> str:
         """Say which plain values are others in this pass than they were at the capture."""
-        return what_changed(self.host_at_capture, self._host(one))
+        now = carried_values(self._roots(one), one.forward, "forward_fn.")
+        return what_changed(self.host_at_capture, now)
+
+    def _roots(self, one: Pass) -> dict[str, Any]:
+        return {self.name: one.state} if one.own_state else {}
 
     def _ask(self, desc: Any) -> None:
         if self._belongs is None:

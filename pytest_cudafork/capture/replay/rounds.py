@@ -1,7 +1,4 @@
-"""Owns the rounds of a comparison: change, eager, poison, replay, compare; and what they show.
-
-It does not know where the graph came from, nor what eager code is.
-"""
+"""The rounds of a comparison: change the inputs, run eager code, poison, replay, compare."""
 
 from __future__ import annotations
 
@@ -26,6 +23,7 @@ from pytest_cudafork.capture.state.compare import (
 from pytest_cudafork.capture.state.tensors import Saved, alias, copies, storage_of
 from pytest_cudafork.capture.story.findings import CheckLog
 from pytest_cudafork.capture.story.hints import Symptoms, explain
+from pytest_cudafork.compat.torch_graphs import version_of
 from pytest_cudafork.errors import CudaForkWarning
 
 
@@ -99,7 +97,7 @@ class Rounds:
     def _versions(self) -> dict[str, int]:
         """Return how often each reachable tensor was changed."""
         found = self._subject.reachable().items()
-        return {path: -1 if one.is_inference() else one._version for path, one in found}
+        return {path: -1 if one.is_inference() else version_of(one) for path, one in found}
 
     def _warn_if_equal(
         self, stimulus: Stimulus, expected: dict[str, Any], effects: dict[str, Any]

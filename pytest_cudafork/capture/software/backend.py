@@ -22,7 +22,7 @@ from pytest_cudafork.capture.interface.backend import (
     ReplayFailedError,
 )
 from pytest_cudafork.capture.operators.refusals import Refusals
-from pytest_cudafork.capture.operators.shapes import Shapes
+from pytest_cudafork.capture.operators.shapes import Shapes, Specs
 from pytest_cudafork.capture.operators.traits import Traits
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.differences import DIFFERENCES, explaining_gpu_code
@@ -30,6 +30,7 @@ from pytest_cudafork.capture.software.mode import EagerMode, Recorder
 from pytest_cudafork.capture.software.pool import Pool
 from pytest_cudafork.capture.software.session import capturing, noting
 from pytest_cudafork.capture.software.tape import Tape
+from pytest_cudafork.compat.torch_graphs import without_torch_function
 
 __all__ = ["SoftwareBackend", "SoftwareCapture"]
 
@@ -55,7 +56,7 @@ class SoftwareCapture(Capture):
                     todo="capture it anew",
                 )
             )
-        with torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.inference_mode(False), torch.no_grad(), without_torch_function():
             self._tape.replay(self.recording.nodes or ())
 
     def reset(self) -> None:
@@ -78,7 +79,7 @@ class SoftwareBackend(GraphBackend):
     def __init__(self, host_scalars: Iterable[Tensor] = ()) -> None:
         self._host_scalars = tuple(host_scalars)
         self._traits: dict[Any, Traits] = {}
-        self._shapes = Shapes()
+        self._shapes: dict[Any, Specs] = {}
 
     def why_not(self) -> str | None:
         """It can be used wherever torch can."""
@@ -108,7 +109,7 @@ class SoftwareBackend(GraphBackend):
         pool = Pool() if pool is None else pool
         refusals = Refusals()
         recorder = Recorder(pool)
-        mode = CaptureMode(recorder, self._traits, self._shapes, pool, refusals)
+        mode = CaptureMode(recorder, self._traits, Shapes(self._shapes), pool, refusals)
         for each in self._host_scalars:
             mode.note_host(each)
         try:

@@ -34,6 +34,7 @@ from pytest_cudafork.capture.software.mode import (
 from pytest_cudafork.capture.software.past_operators import Assignments
 from pytest_cudafork.capture.software.pool import Pool, poison
 from pytest_cudafork.capture.software.tape import Place, Tape, Wrapped, step_of
+from pytest_cudafork.compat.torch_graphs import identity_of
 
 __all__ = ["CaptureMode"]
 
@@ -287,7 +288,9 @@ class CaptureMode(RecordingMode):
 
     def _check_generator(self, traits: Traits, kwargs: dict[str, Any]) -> None:
         generator = kwargs.get("generator")
-        if generator is not None and generator._cdata != torch.default_generator._cdata:
+        if generator is not None and (
+            identity_of(generator) != identity_of(torch.default_generator)
+        ):
             self._refusals.refuse(
                 f"{traits.name} at {{where}} draws from a generator of its own",
                 "a CUDA graph knows the default generator only; another one has to be registered "

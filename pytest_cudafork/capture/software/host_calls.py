@@ -28,6 +28,7 @@ from pytest_cudafork.capture.operators.refusals import (
     runs_in,
 )
 from pytest_cudafork.capture.software.memory import Memories, text_of
+from pytest_cudafork.compat.torch_graphs import OPTIMIZER_CHECKS
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["HostCalls"]
@@ -43,8 +44,6 @@ _READS = {
 _HIGHER_ORDER = "torch._higher_order_ops"
 _BRINGS = ("from_numpy", "frombuffer")
 _SEEDS = ("manual_seed", "seed", "set_rng_state")
-# The name differs from release to release; 2.9 and later have both.
-_OPTIMIZER_CHECKS = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
 _CPU = re.compile(r"""["']cpu\b""")
 
 
@@ -74,7 +73,7 @@ class HostCalls:
             for module in (torch, torch.random):
                 for name in _SEEDS:
                     undo.set(module, name, self._seeding(module, name))
-            for name in _OPTIMIZER_CHECKS:
+            for name in OPTIMIZER_CHECKS:
                 if hasattr(Optimizer, name):
                     undo.set(Optimizer, name, self._optimizer_check())
             yield

@@ -18,12 +18,12 @@ from pytest_cudafork.capture.operators.refusals import Refusals
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.mode import EagerMode, Recorder, RecordingMode
 from pytest_cudafork.capture.software.tape import resolve
+from pytest_cudafork.compat.triton_internals import TUNE, autotuner
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["captured", "noted"]
 
 _INTERPRETER = "triton.runtime.interpreter"
-_TUNER = "triton.runtime.autotuner"
 
 Launch = Callable[..., None]  # what the interpreter does for one launch
 
@@ -133,11 +133,11 @@ def _paused(mode: RecordingMode) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _tuning_refused(refusals: Refusals, owner: int) -> Iterator[None]:
-    tuner = getattr(sys.modules.get(_TUNER), "Autotuner", None)
+    tuner = autotuner()
     if tuner is None:
         yield
         return
-    original = tuner._bench
+    original = getattr(tuner, TUNE)
 
     def bench(self: Any, *args: Any, **kwargs: Any) -> Any:
         if threading.get_ident() != owner:
@@ -150,7 +150,7 @@ def _tuning_refused(refusals: Refusals, owner: int) -> Iterator[None]:
         )
 
     with UndoStack() as undo:
-        undo.set(tuner, "_bench", bench)
+        undo.set(tuner, TUNE, bench)
         yield
 
 

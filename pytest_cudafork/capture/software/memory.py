@@ -1,7 +1,6 @@
-"""Owns which storages recorded work uses: what is its own, what is not, who reads and writes.
+"""Which storages recorded work uses: what is its own, what is not, who reads and writes.
 
-Memory from outside is known by its address and held weakly, as a graph holds a raw pointer. It does
-not know operators.
+Memory from outside is known by its address and held weakly, as a graph holds a raw pointer.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_cudafork.capture.interface.backend import MemoryUse
 from pytest_cudafork.capture.software.pool import Block, Pool
+from pytest_cudafork.compat.torch_graphs import identity_of, storage_behind
 
 __all__ = ["Memories", "Memory", "text_of"]
 
@@ -54,7 +54,7 @@ class Memory:
             return self.block.storage
         if self.keep is not None:
             return self.keep
-        return torch.UntypedStorage._new_with_weak_ptr(self.weak.cdata)
+        return storage_behind(self.weak)
 
 
 class Memories:
@@ -67,9 +67,9 @@ class Memories:
     def of(self, tensor: Tensor) -> Memory:
         """The memory of a tensor; what is met for the first time comes from outside."""
         storage = tensor.untyped_storage()
-        found = self._known.get(storage._cdata)
+        found = self._known.get(identity_of(storage))
         if found is None:
-            found = self._known[storage._cdata] = Memory(storage, tensor, owned=False)
+            found = self._known[identity_of(storage)] = Memory(storage, tensor, owned=False)
             if self._pool is not None:
                 found.block = self._pool.block_at(found.pointer)
         return found
@@ -78,12 +78,12 @@ class Memories:
         """The memory of a tensor, if it has one and was met before."""
         if tensor.layout != torch.strided:
             return None
-        return self._known.get(tensor.untyped_storage()._cdata)
+        return self._known.get(identity_of(tensor.untyped_storage()))
 
     def own(self, tensor: Tensor, block: Block | None = None) -> Memory:
         """Note memory that was allocated within the recorded work."""
         storage = tensor.untyped_storage()
-        made = self._known[storage._cdata] = Memory(storage, tensor, owned=True)
+        made = self._known[identity_of(storage)] = Memory(storage, tensor, owned=True)
         made.block = block
         return made
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding, GraphNode
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
@@ -20,14 +19,19 @@ from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.traits import Traits, Written, traits_of
 from pytest_cudafork.capture.software.memory import Memories, Memory
 from pytest_cudafork.capture.software.pool import Pool
+from pytest_cudafork.compat.torch_graphs import (
+    CPU_KEYS,
+    MODE_CHECK,
+    OpOverload,
+    TorchDispatchMode,
+    below_autograd,
+    python_kernel,
+)
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["EagerMode", "Recorder", "RecordingMode", "argument", "note_uses", "tensors_in"]
 
 _PLAIN = (Tensor, torch.nn.Parameter)
-_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
-_CHECK = "_get_current_dispatch_mode"
-_DENSE = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
 class Recorder:
@@ -124,7 +128,7 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not fo
             return op(*args, **kwargs)
         if types and any(each not in _PLAIN for each in types):
             return NotImplemented  # a tensor subclass says first what it is made of
-        if not isinstance(op, torch._ops.OpOverload):
+        if not isinstance(op, OpOverload):
             return self.higher_order(op, args, kwargs)
         traits = self.traits(op)
         if traits.in_python:
@@ -140,22 +144,21 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not fo
 
         That is what a capture of a CUDA graph does: the Python code runs now and never again.
         """
-        with torch._C._AutoDispatchBelowAutograd(), self:
-            return op.redispatch(_CPU, *args, **kwargs)
+        with below_autograd(), self:
+            return op.redispatch(CPU_KEYS, *args, **kwargs)
 
     def higher_order(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Handle ``torch.cond`` and its kind: their Python code runs, its operators are recorded.
 
         So does eager code on a GPU; a branch chosen by a value waits for the value.
         """
-        kernels: dict[Any, Any] = getattr(op, "py_kernels", {})
-        kernel = kernels.get(_DENSE) or kernels.get(torch._C.DispatchKey.CPU)
+        kernel = python_kernel(op)
         if kernel is None:
             return self.opaque(op, args, kwargs)
         module = sys.modules.get(kernel.__module__)
         with UndoStack() as undo:
-            if hasattr(module, _CHECK):  # some kernels insist on that no mode is active
-                undo.set(module, _CHECK, lambda: None)
+            if hasattr(module, MODE_CHECK):  # some kernels insist on that no mode is active
+                undo.set(module, MODE_CHECK, lambda: None)
             with self:
                 return kernel(*args, **kwargs)
 

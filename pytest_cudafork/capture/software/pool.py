@@ -1,8 +1,7 @@
-"""Owns the memory of captures: blocks that are lent to tensors, come back and are lent again.
+"""The memory of captures: blocks that are lent to tensors, come back and are lent again.
 
 It works as the private pool of CUDA graphs: a block whose last tensor is gone is lent to whatever
-asks next, in this capture or a later one on the same pool, although graphs go on using it. It does
-not know what is computed.
+asks next, in this capture or a later one on the same pool, although graphs go on using it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns running a function in threads that exist already, at their next Python call or return.
+"""Runs a function in threads that exist already, at their next Python call or return.
 
 It uses the profile hook of the interpreter: from Python 3.12 on there is a call for all threads,
-before that the C function behind it. It does not know what for.
+before that the C function behind it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from pytest_cudafork.compat.thread_internals import (
+    profile_all_threads,
+    profile_setter,
+    profiler_of_new_threads,
+)
 
 __all__ = ["in_other_threads"]
 
@@ -26,11 +32,11 @@ def in_other_threads(hook: Hook) -> Iterator[bool]:
 
     Gives whether it is done: not where there is no other thread, or a profiler is at work.
     """
-    profiled = sys.getprofile() is not None or _threads_hook() is not None
+    profiled = sys.getprofile() is not None or profiler_of_new_threads() is not None
     if profiled or len(sys._current_frames()) < 2:
         yield False
         return
-    for_all: Any = getattr(sys, "_setprofileallthreads", None)
+    for_all = profile_all_threads()
     if for_all is None:
         with _by_c_function(hook) as done:
             yield done
@@ -50,14 +56,9 @@ def in_other_threads(hook: Hook) -> Iterator[bool]:
         for_all(None)
 
 
-def _threads_hook() -> Any:
-    return getattr(threading, "_profile_hook", None)
-
-
 @contextlib.contextmanager
 def _by_c_function(hook: Hook) -> Iterator[bool]:
-    api = ctypes.pythonapi
-    if not hasattr(api, "_PyEval_SetProfile"):
+    if profile_setter() is None:
         yield False
         return
     kind = ctypes.PYFUNCTYPE(
@@ -90,7 +91,7 @@ def _set_in_others(callback: Any) -> None:
     ):
         function = getattr(api, name)
         function.restype, function.argtypes = result, arguments
-    setter = api._PyEval_SetProfile
+    setter = profile_setter()
     setter.restype = ctypes.c_int
     setter.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
     mine = api.PyThreadState_Get()

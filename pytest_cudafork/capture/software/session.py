@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -17,6 +16,7 @@ from pytest_cudafork.capture.software.host_calls import HostCalls
 from pytest_cudafork.capture.software.mode import EagerMode
 from pytest_cudafork.capture.software.past_operators import by_operators, not_compiled
 from pytest_cudafork.capture.software.threads import OtherThreads
+from pytest_cudafork.compat.torch_graphs import active_modes
 
 __all__ = ["capturing", "noting"]
 
@@ -70,8 +70,7 @@ def _no_collections() -> Iterator[None]:
 
 
 def _refuse_a_second() -> None:
-    stack: Any = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
-    if any(isinstance(mode, CaptureMode) for mode in stack) or OtherThreads.busy():
+    if any(isinstance(mode, CaptureMode) for mode in active_modes()) or OtherThreads.busy():
         raise CaptureFailedError(
             CaptureFinding(
                 "capture-failed",

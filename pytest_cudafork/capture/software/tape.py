@@ -18,6 +18,7 @@ from pytest_cudafork.capture.interface.backend import CaptureFinding, GraphNode,
 from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.software.memory import Memory
 from pytest_cudafork.capture.software.pool import poison
+from pytest_cudafork.compat.torch_graphs import conjugated, negated
 
 __all__ = ["Place", "Tape", "UnlikeCaptureError", "Wrapped", "resolve", "step_of"]
 
@@ -54,9 +55,9 @@ class Place:
         made = torch.empty(0, dtype=self.dtype, device="cpu")
         made.set_(storage, self.offset, self.shape, self.stride)
         if self.negated[0]:
-            made = torch._conj(made)
+            made = conjugated(made)
         if self.negated[1]:
-            made = torch._neg_view(made)
+            made = negated(made)
         self.tensor = made
 
 

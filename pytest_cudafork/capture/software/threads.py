@@ -7,17 +7,12 @@ next Python call (see ``profiling``).
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import thread as executors
 from typing import Any
-
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
@@ -25,6 +20,15 @@ from pytest_cudafork.capture.operators.refusals import Refusals
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.traits import traits_of
 from pytest_cudafork.capture.software.profiling import in_other_threads
+from pytest_cudafork.compat.thread_internals import BOOTSTRAP, START, TASK
+from pytest_cudafork.compat.torch_graphs import (
+    OpOverload,
+    TorchDispatchMode,
+    count_modes,
+    mode_at,
+    pop_mode,
+    push_mode,
+)
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["OtherThreads"]
@@ -72,20 +76,19 @@ class OtherThreads:
     @staticmethod
     def busy() -> bool:
         """Whether a capture is under way in this process."""
-        return hasattr(threading.Thread._bootstrap_inner, "watches")  # type: ignore[attr-defined]
+        return hasattr(getattr(*BOOTSTRAP), "watches")
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """For the length of a ``with``; there is one capture at a time in a process."""
-        with in_other_threads(self._event), UndoStack() as undo:
-            undo.add(self._end)
-            undo.set(threading.Thread, "_bootstrap_inner", self._young_threads())
-            undo.set(_thread, "start_new_thread", self._raw_threads())
-            undo.set(executors._WorkItem, "run", self._tasks())
+        with in_other_threads(self._event), contextlib.closing(self), UndoStack() as undo:
+            undo.set(*BOOTSTRAP, self._young_threads())
+            undo.set(*START, self._raw_threads())
+            undo.set(*TASK, self._tasks())
             yield
 
-    def _end(self) -> None:
-        """From here on the mode does nothing; threads that run take it off at their next call."""
+    def close(self) -> None:
+        """Let the mode do nothing from here on; threads that run take it off at their next call."""
         self._mode.report = None
         for _ in range(50):
             if not self._pushed_in & sys._current_frames().keys():
@@ -102,13 +105,13 @@ class OtherThreads:
         wanted = self._mode.report is not None and not waits
         if wanted == pushed:
             return
-        modes = torch._C._len_torch_dispatch_stack()
+        modes = count_modes()
         if wanted and modes == 0:
-            torch._C._push_on_torch_dispatch_stack(self._mode)
+            push_mode(self._mode)
             here.pushed = True
             self._pushed_in.add(threading.get_ident())
-        elif pushed and modes == 1 and torch._C._get_dispatch_stack_at(0) is self._mode:
-            torch._C._pop_torch_dispatch_stack(None)
+        elif pushed and modes == 1 and mode_at(0) is self._mode:
+            pop_mode()
             here.pushed = False
             self._pushed_in.discard(threading.get_ident())
 
@@ -122,7 +125,7 @@ class OtherThreads:
             self._here.reporting = False
 
     def _report(self, op: Any) -> None:
-        if isinstance(op, torch._ops.OpOverload):
+        if isinstance(op, OpOverload):
             traits = traits_of(op)
             if traits.kind is Kind.VIEW:
                 return
@@ -149,12 +152,12 @@ class OtherThreads:
         if self._mode.report is None or getattr(self._here, "pushed", False):
             yield
             return
-        torch._C._push_on_torch_dispatch_stack(self._mode)
+        push_mode(self._mode)
         self._here.pushed = self._here.held = True
         try:
             yield
         finally:
-            torch._C._pop_torch_dispatch_stack(None)
+            pop_mode()
             self._here.pushed = self._here.held = False
 
     @contextlib.contextmanager
@@ -168,7 +171,7 @@ class OtherThreads:
             self._young.discard(ident)
 
     def _young_threads(self) -> Any:
-        original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+        original = getattr(*BOOTSTRAP)
 
         def bootstrap(thread: threading.Thread) -> None:
             with self._in_young():
@@ -178,7 +181,7 @@ class OtherThreads:
         return bootstrap
 
     def _raw_threads(self) -> Any:
-        original = _thread.start_new_thread
+        original: Callable[..., int] = getattr(*START)
 
         def start(function: Any, args: Any, kwargs: Any = None) -> int:
             def run(*args: Any, **kwargs: Any) -> None:
@@ -190,7 +193,7 @@ class OtherThreads:
         return start
 
     def _tasks(self) -> Any:
-        original: Any = executors._WorkItem.run
+        original: Any = getattr(*TASK)
 
         def run(item: Any, *args: Any) -> None:
             if threading.get_ident() == self._owner:

@@ -1,7 +1,4 @@
-"""Owns what two states have in common: the same mutable objects, the same memory.
-
-It does not know what the states are for.
-"""
+"""What two states have in common: the same mutable objects, the same memory."""
 
 from __future__ import annotations
 

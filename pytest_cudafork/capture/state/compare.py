@@ -1,7 +1,4 @@
-"""Owns the comparison of what eager code computed with what a replay left, and its words.
-
-It does not know how either came about.
-"""
+"""Compares what eager code computed with what a replay left, and words the difference."""
 
 from __future__ import annotations
 

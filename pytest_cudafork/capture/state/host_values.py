@@ -1,6 +1,6 @@
-"""Owns the numbers and texts of Python that code carries, and which of them have changed.
+"""The numbers and texts of Python that code carries, and which of them have changed.
 
-It does not know which of them a graph has frozen: those that changed are the suspects.
+A graph may have frozen any of them: those that changed are the suspects.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pytest_cudafork.capture.state.compare import short
 from pytest_cudafork.capture.state.state_tree import (
     Kind,
     TooManyObjectsError,
+    closure_of,
     is_array,
     is_plain,
     walk,
@@ -40,6 +41,11 @@ def host_values(roots: Mapping[str, Any]) -> dict[str, Any]:
                 if plain and len(value) <= _MOST_ITEMS:
                     found[node.path] = list(value)
     return found
+
+
+def carried_values(roots: Mapping[str, Any], fn: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the plain values below these and below what a callable carries, by path."""
+    return host_values({**roots, **{f"{prefix}{name}": at for name, at in closure_of(fn).items()}})
 
 
 def what_changed(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -1,7 +1,4 @@
-"""Owns putting the Python objects of a state back to an earlier moment: all of them, or none.
-
-It does not know which objects belong to a state, nor what a tensor holds.
-"""
+"""Puts the Python objects of a state back to an earlier moment: all of them, or none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Owns what a state holds at one moment, by path, and how two moments differ.
-
-It does not know which difference is wrong.
-"""
+"""What a state holds at one moment, by path, and how two moments differ."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ import torch
 from pytest_cudafork.capture.state.compare import Tolerance, difference, short
 from pytest_cudafork.capture.state.state_tree import Kind, Node, is_array, is_plain, walk
 from pytest_cudafork.capture.state.tensors import place_of
+from pytest_cudafork.compat.torch_graphs import version_of
 
 _MOST_BYTES = 256 << 20
 _MOST_OF_ONE = 64 << 20
@@ -89,7 +87,7 @@ class Snapshot:
         if place is None:
             return Entry(node, None)
         size = tensor.numel() * tensor.element_size()
-        version = None if tensor.is_inference() else tensor._version
+        version = None if tensor.is_inference() else version_of(tensor)
         if size > _MOST_OF_ONE or self._bytes + size > _MOST_BYTES:
             self.left_out.append(node.path)
             return Entry(node, None, place.storage, version)

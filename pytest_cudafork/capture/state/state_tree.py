@@ -1,7 +1,4 @@
-"""Owns the walk over the objects below a state: each once, with the path a reader would write.
-
-It does not know what a state is for, nor what is wrong with one.
-"""
+"""Walks the objects below a state: each once, with the path a reader would write."""
 
 from __future__ import annotations
 

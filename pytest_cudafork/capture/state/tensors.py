@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -137,6 +138,22 @@ class Saved:
                 if now.numel() == contents.numel() and not torch.equal(now, contents):
                     found.append(path)
         return found
+
+
+@contextlib.contextmanager
+def restored(
+    tensors: Mapping[str, torch.Tensor], device_may_be_lost: Callable[[], bool]
+) -> Iterator[Saved]:
+    """Give tensors their first contents back at the end of a ``with``, and before when asked.
+
+    Errors of that are ignored where the device may be lost, which is told as a finding already.
+    """
+    saved = Saved(tensors)
+    try:
+        yield saved
+    finally:
+        with contextlib.suppress(*([RuntimeError] if device_may_be_lost() else [])):
+            saved.restore()
 
 
 def copies(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -1,7 +1,4 @@
-"""Owns the memory that code writes beside what it returns: what to compare where it returns none.
-
-It does not know how the code was recorded, nor what the memory is for.
-"""
+"""The memory that code writes beside what it returns: what to compare where it returns none."""
 
 from __future__ import annotations
 

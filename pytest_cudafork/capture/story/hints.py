@@ -1,6 +1,6 @@
-"""Owns the reading of a difference: which class of bug it looks like, and what to do then. Pure.
+"""Which class of bug a difference looks like, and what to do then.
 
-It does not know how the values came about. A hint is a guess and says so.
+A hint is a guess and says so.
 """
 
 from __future__ import annotations

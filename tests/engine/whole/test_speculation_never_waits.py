@@ -17,10 +17,8 @@ from tests.engine.support.engine import (
     GREEDY,
     PROMPTS,
     SAMPLED,
-    add_head,
     generate,
     make_core,
-    model_folder,
 )
 from tests.engine.support.speculation import EAGLE, NGRAM
 from tests.engine.support.waiting import set_sync_mode
@@ -28,11 +26,6 @@ from tests.engine.support.waiting import set_sync_mode
 WAITS = {"_local_scalar_dense", "equal", "is_nonzero", "masked_select", "nonzero", "_unique2"}
 BOTH = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 RULES = pytest.mark.parametrize("rule", ["probabilistic", "strict"])
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return add_head(model_folder(tmp_path_factory.mktemp("model")))
 
 
 class NoWaiting(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed here

@@ -11,7 +11,7 @@ import pytest
 
 import pytest_cudafork
 from pytest_cudafork import ImportRecord, ImportVerdict, audit
-from pytest_cudafork.check.session import has_real_driver
+from pytest_cudafork.settings.devices import has_real_driver
 from pytest_cudafork.settings.import_options import check
 from pytest_cudafork.settings.import_settings import ImportSettings
 from tests.support.helpers import needs_torch

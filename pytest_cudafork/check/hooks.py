@@ -1,22 +1,21 @@
-"""Owns the verdicts of a checked session: which touch fails which test, collection or session.
+"""What fails: which touch fails which test, which collection, or the session.
 
-It does not know how touches are seen, nor what the summary looks like. Registered as a plugin of
-its own, so that a session without the check does not pay for it.
+The hooks are a plugin of their own, so that a session without the check does not pay for them. The
+rules stand in ``findings.py``; the last section is written by ``report/terminal.py``.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator
 
 import pytest
 
 from pytest_cudafork.check.findings import Finding, find, reported_ids
-from pytest_cudafork.check.guard import FORK_OK_ENV
 from pytest_cudafork.check.session import CudaForkSession
 from pytest_cudafork.errors import CudaForkError, CudaTouchError
-from pytest_cudafork.observe.base.ledger import PHASE_ENV, LedgerReader, Record
+from pytest_cudafork.observe.base.ledger import LedgerReader, Record
 from pytest_cudafork.observe.observer import Observer
+from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import marks_of
 from pytest_cudafork.settings.options import Level
 
@@ -44,7 +43,7 @@ class Check:
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
         """Fail the collection of a module that touches CUDA, at level ``touch``."""
-        former = os.environ.get(PHASE_ENV, "")
+        former = environment.value(environment.PHASE)
         self._set_phase(f"collect {collector.nodeid or 'the suite'}")
         try:
             report = yield
@@ -68,7 +67,7 @@ class Check:
 
     @staticmethod
     def _set_phase(phase: str) -> None:
-        os.environ[PHASE_ENV] = phase
+        environment.put(environment.PHASE, phase)
 
     # -- tests -----------------------------------------------------------------------------------
 
@@ -81,7 +80,7 @@ class Check:
         """
         reason = marks_of(item).fork_ok
         if reason is not None:
-            os.environ[FORK_OK_ENV] = reason
+            environment.put(environment.FORK_OK, reason)
         try:
             return (yield)
         except CudaForkError as error:
@@ -99,7 +98,7 @@ class Check:
             return True
         finally:
             if reason is not None:
-                os.environ.pop(FORK_OK_ENV, None)
+                environment.take(environment.FORK_OK)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:

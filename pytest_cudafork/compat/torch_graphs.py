@@ -1,0 +1,164 @@
+"""What checks of graphs use of torch that has no public name.
+
+Like the modules of ``capture``, which alone import it, it is imported when a test captures a graph,
+as it imports torch. Names that some releases lack are asked for where they are used; what is done
+without them is said there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["OpOverload", "TorchDispatchMode"]
+
+# -- operators: torch's dispatcher calls a mode with an OpOverload, which bears its schema ---------
+
+schema_of: Any = attrgetter("_schema")
+"""``schema_of(op)``: the ``torch.FunctionSchema`` of an ``OpOverload``."""
+
+CPU_KEYS: Any = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+"""For ``OpOverload.redispatch``: the kernel of an operator for the CPU."""
+
+_KERNEL_KEYS = ("CPU", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+
+
+def is_composite(op: Any) -> bool:
+    """Whether an operator is made of others (a kernel for ``CompositeImplicitAutograd``)."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return bool(op.has_kernel_for_dispatch_key(key))
+
+
+def has_python_kernel(name: str, overload: str) -> bool:
+    """Whether an operator (``namespace::name``) has a kernel for the CPU that is Python code.
+
+    ``torch.library._impls`` lists those that were registered from Python.
+    """
+    known = getattr(torch.library, "_impls", ())
+    namespace, name = name.split("::", 1)
+    spelled = f"{name}.{overload}" if overload else name
+    return any(f"{namespace}/{spelled}/{key}" in known for key in _KERNEL_KEYS)
+
+
+def python_kernel(op: Any) -> Any:
+    """Return the Python code of a higher-order operator for plain tensors; None: it has none."""
+    kernels: dict[Any, Any] = getattr(op, "py_kernels", {})
+    dense = kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
+    return dense or kernels.get(torch._C.DispatchKey.CPU)
+
+
+MODE_CHECK = "_get_current_dispatch_mode"
+"""Modules of some higher-order operators ask by this name whether a mode is active, and insist
+that none is."""
+
+
+def below_autograd() -> contextlib.AbstractContextManager[object]:
+    """Return a context in which operators are called past autograd."""
+    found: contextlib.AbstractContextManager[object] = torch._C._AutoDispatchBelowAutograd()
+    return found
+
+
+def without_torch_function() -> contextlib.AbstractContextManager[object]:
+    """Return a context in which ``__torch_function__`` of subclasses is not called."""
+    found: contextlib.AbstractContextManager[object] = torch._C.DisableTorchFunction()
+    return found
+
+
+# -- dispatch modes: those of other threads are pushed and popped without a ``with`` ---------------
+
+
+def active_modes() -> Iterable[Any]:
+    """Return the modes that are active in this thread, outermost first."""
+    stack: Iterable[Any] = torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+    return stack
+
+
+def count_modes() -> int:
+    """Return how many modes are active in this thread."""
+    return int(torch._C._len_torch_dispatch_stack())
+
+
+def push_mode(mode: Any) -> None:
+    """Make a mode the innermost one of this thread, without the flags of ``__enter__``."""
+    torch._C._push_on_torch_dispatch_stack(mode)
+
+
+def pop_mode() -> None:
+    """Take the innermost mode of this thread off."""
+    torch._C._pop_torch_dispatch_stack(None)
+
+
+def mode_at(index: int) -> Any:
+    """Return an active mode of this thread; 0 is the outermost."""
+    return torch._C._get_dispatch_stack_at(index)
+
+
+# -- tensors and their memory ----------------------------------------------------------------------
+
+identity_of: Any = attrgetter("_cdata")
+"""``identity_of(x)``: the address of the object of C++ behind a storage or a generator."""
+
+version_of: Any = attrgetter("_version")
+"""``version_of(tensor)``: how often it was changed in place; not of tensors of inference mode."""
+
+
+def storage_behind(weak: Any) -> Any:
+    """Return the storage that a ``StorageWeakRef`` refers to; None: it is gone."""
+    return torch.UntypedStorage._new_with_weak_ptr(weak.cdata)
+
+
+def is_freed_by_torch(storage: torch.UntypedStorage) -> bool:
+    """Whether torch's allocator owns the memory of a storage; taken for granted if torch is mute.
+
+    ``torch._C._has_Standard_Deleter`` tells it from memory of cupy, other processes or mappings.
+    """
+    ask = getattr(torch._C, "_has_Standard_Deleter", None)
+    return bool(ask(identity_of(storage))) if ask is not None else True
+
+
+def conjugated(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view of a tensor with the conjugate bit set."""
+    return torch._conj(tensor)
+
+
+def negated(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view of a tensor with the negative bit set."""
+    return torch._neg_view(tensor)
+
+
+# -- optimizers ------------------------------------------------------------------------------------
+
+OPTIMIZER_CHECKS = (
+    "_accelerator_graph_capture_health_check",
+    "_cuda_graph_capture_health_check",
+)
+"""Methods by which an optimizer refuses to be captured; 2.9 and later have both, earlier one."""
+
+# -- CUDA ------------------------------------------------------------------------------------------
+
+
+def is_in_bad_fork() -> bool:
+    """Whether this process was forked after torch had initialized CUDA."""
+    return bool(torch.cuda._is_in_bad_fork())
+
+
+def visible_gpus() -> int:
+    """Return how many GPUs NVML shows, without initializing CUDA; -1: not known."""
+    return int(getattr(torch.cuda, "_device_count_nvml", lambda: -1)())
+
+
+def leave_pool(device: int, pool: Any) -> None:
+    """Let the allocator of a device allocate in no graph's pool any more."""
+    torch._C._cuda_endAllocateToPool(device, pool)
+
+
+def profiler_mark(name: str) -> contextlib.AbstractContextManager[object]:
+    """Return a mark for torch's profiler that does not pass the dispatcher, so no mode sees it."""
+    mark: contextlib.AbstractContextManager[object] = torch._C._profiler._RecordFunctionFast(name)
+    return mark

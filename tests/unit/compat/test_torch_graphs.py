@@ -1,0 +1,196 @@
+"""Names of torch that checks of graphs use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.compat import require
+
+torch: Any = pytest.importorskip("torch")
+
+from pytest_cudafork.compat import torch_graphs  # noqa: E402
+
+USED = {
+    "_ops.OpOverload": "telling operators from higher-order operators",
+    "utils._python_dispatch.TorchDispatchMode": "seeing operators",
+    "utils._python_dispatch._get_current_dispatch_mode_stack": "refusing a capture in a capture",
+    "_C.DispatchKeySet": "running the Python kernel of a custom operator",
+    "_C.DispatchKey.CPU": "running the Python kernel of a custom operator",
+    "_C.DispatchKey.CompositeExplicitAutograd": "running torch.cond and its kind",
+    "_C.DispatchKey.CompositeImplicitAutograd": "taking operators apart that are made of others",
+    "_C._AutoDispatchBelowAutograd": "running the Python kernel of a custom operator",
+    "_C.DisableTorchFunction": "replays that no subclass of tensors sees",
+    "_C._len_torch_dispatch_stack": "seeing operators of other threads",
+    "_C._push_on_torch_dispatch_stack": "seeing operators of other threads",
+    "_C._pop_torch_dispatch_stack": "seeing operators of other threads",
+    "_C._get_dispatch_stack_at": "seeing operators of other threads",
+    "_C._profiler._RecordFunctionFast": "the lines of a warm-up's kernels",
+    "_conj": "replays on conjugated tensors",
+    "_neg_view": "replays on negated tensors",
+    "library._impls": "telling custom operators that are Python code",
+    "UntypedStorage._new_with_weak_ptr": "noticing memory that is freed",
+    "multiprocessing.reductions.StorageWeakRef": "noticing memory that is freed",
+    "cuda._is_in_bad_fork": "saying why there can be no CUDA graph",
+    "cuda._device_count_nvml": "saying why there can be no CUDA graph",
+}
+OF_CUDA_BUILDS = {
+    "_C._has_Standard_Deleter": "telling memory of torch from that of others",
+    "_C._cuda_endAllocateToPool": "putting the allocator back where a capture failed",
+}
+OF_MODES = ("_should_skip_dynamo", "is_infra_mode", "ignore_compile_internals")
+
+
+@pytest.mark.parametrize("name", USED)
+def test_torch_still_has_the_name(name: str) -> None:
+    require("torch", torch, name, USED[name])
+
+
+@pytest.mark.parametrize("name", OF_CUDA_BUILDS)
+@pytest.mark.skipif(torch.version.cuda is None, reason="torch is built without CUDA")
+def test_torch_built_with_cuda_still_has_the_name(name: str) -> None:
+    require("torch", torch, name, OF_CUDA_BUILDS[name])
+
+
+@pytest.mark.parametrize("name", OF_MODES)
+def test_torch_still_asks_a_mode(name: str) -> None:
+    needed_for = "modes that do not make torch import its compiler"
+    require("torch", torch_graphs.TorchDispatchMode, name, needed_for)
+
+
+def test_a_mode_still_may_handle_higher_order_operators() -> None:
+    mode = torch_graphs.TorchDispatchMode
+    require("torch", mode, "supports_higher_order_operators", "seeing into torch.cond")
+
+
+def test_an_optimizer_still_refuses_a_capture() -> None:
+    names = [name for name in torch_graphs.OPTIMIZER_CHECKS if hasattr(torch.optim.Optimizer, name)]
+    assert names, (
+        f"torch {torch.__version__} has none of {torch_graphs.OPTIMIZER_CHECKS} in its optimizers: "
+        "the software graph has to refuse capturable=False in another place"
+    )
+
+
+def test_some_kernels_still_ask_whether_a_mode_is_active() -> None:
+    import importlib
+
+    modules = [importlib.import_module(f"torch._higher_order_ops.{name}") for name in ("scan",)]
+    assert any(hasattr(module, torch_graphs.MODE_CHECK) for module in modules), (
+        f"torch {torch.__version__} no longer asks by {torch_graphs.MODE_CHECK!r}: the software "
+        "graph has to let higher-order operators run in another way"
+    )
+
+
+def test_an_operator_and_its_schema() -> None:
+    op = torch.ops.aten.add.Tensor
+    assert isinstance(op, torch_graphs.OpOverload)
+    assert torch_graphs.schema_of(op).name == "aten::add"
+    assert torch_graphs.is_composite(torch.ops.aten.linear.default)
+    assert not torch_graphs.is_composite(op)
+    direct = op.redispatch(torch_graphs.CPU_KEYS, torch.ones(1), torch.ones(1))
+    assert direct.item() == 2
+
+
+def test_a_kernel_that_is_python_code() -> None:
+    with torch.library._scoped_library("cudafork_compat", "DEF") as library:
+        library.define("one(Tensor x) -> Tensor")
+        library.define("other(Tensor x) -> Tensor")
+        library.impl("one", lambda x: x + 1, "CPU")
+        assert torch_graphs.has_python_kernel("cudafork_compat::one", "")
+        assert not torch_graphs.has_python_kernel("cudafork_compat::one", "overload")
+        assert not torch_graphs.has_python_kernel("cudafork_compat::other", "")
+
+
+def test_the_python_code_of_a_higher_order_operator() -> None:
+    assert callable(torch_graphs.python_kernel(torch.ops.higher_order.cond))
+    assert torch_graphs.python_kernel(object()) is None
+
+
+class Seen(torch_graphs.TorchDispatchMode):  # type: ignore[misc]
+    """Notes the operators that it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops: list[Any] = []
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.ops.append(op)
+        return op(*args, **(kwargs or {}))
+
+
+def test_a_mode_is_pushed_and_popped() -> None:
+    mode = Seen()
+    x = torch.ones(1)
+    assert (torch_graphs.count_modes(), list(torch_graphs.active_modes())) == (0, [])
+    torch_graphs.push_mode(mode)
+    try:
+        x + x
+        assert torch_graphs.count_modes() == 1
+        assert torch_graphs.mode_at(0) is mode
+        assert list(torch_graphs.active_modes()) == [mode]
+    finally:
+        torch_graphs.pop_mode()
+    x + x
+    assert mode.ops == [torch.ops.aten.add.Tensor]
+
+
+def test_a_mark_of_the_profiler_passes_no_mode() -> None:
+    with Seen() as mode, torch_graphs.profiler_mark("a mark"):
+        pass
+    assert mode.ops == []
+
+
+def test_autograd_and_subclasses_are_passed_by() -> None:
+    x = torch.ones(1, requires_grad=True)
+    with torch_graphs.below_autograd():
+        assert not torch.ops.aten.mul.Tensor(x, x).requires_grad
+    with torch_graphs.without_torch_function():
+        assert type(torch.nn.Parameter(x) * 1) is torch.Tensor
+
+
+def test_a_storage_is_known_by_its_identity_and_found_while_it_lives() -> None:
+    x = torch.ones(4)
+    storage = x.untyped_storage()
+    assert torch_graphs.identity_of(storage) == torch_graphs.identity_of(x[1:].untyped_storage())
+    weak = torch.multiprocessing.reductions.StorageWeakRef(storage)
+    assert torch_graphs.storage_behind(weak).data_ptr() == x.data_ptr()
+    del x, storage
+    assert torch_graphs.storage_behind(weak) is None
+
+
+def test_changes_in_place_are_counted() -> None:
+    x = torch.ones(1)
+    before = torch_graphs.version_of(x)
+    x.add_(1)
+    assert torch_graphs.version_of(x) > before
+
+
+def test_views_with_their_bits() -> None:
+    x = torch.ones(1, dtype=torch.complex64)
+    assert torch_graphs.conjugated(x).is_conj()
+    assert torch_graphs.negated(x).is_neg()
+
+
+def test_memory_counts_as_torchs_where_torch_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._C, "_has_Standard_Deleter", lambda _: False, raising=False)
+    assert not torch_graphs.is_freed_by_torch(torch.ones(1).untyped_storage())
+    monkeypatch.delattr(torch._C, "_has_Standard_Deleter")
+    assert torch_graphs.is_freed_by_torch(torch.ones(1).untyped_storage())
+
+
+def test_what_torch_says_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not torch_graphs.is_in_bad_fork()
+    monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda: 3)
+    assert torch_graphs.visible_gpus() == 3
+    monkeypatch.delattr(torch.cuda, "_device_count_nvml")
+    assert torch_graphs.visible_gpus() == -1
+
+
+def test_the_allocator_leaves_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[Any] = []
+    monkeypatch.setattr(
+        torch._C, "_cuda_endAllocateToPool", lambda *args: left.append(args), raising=False
+    )
+    torch_graphs.leave_pool(0, (0, 1))
+    assert left == [(0, (0, 1))]
