@@ -34,7 +34,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))
 
 from tests.repo.sources import PACKAGE, Module  # noqa: E402  (found by the line above)
-from tests.repo.unit_files import exceptions, own_test_file, tested_modules  # noqa: E402
+from tests.repo.unit_files import exceptions, modules_to_test, own_test_file  # noqa: E402
 
 LEAST_PERCENT = 80
 TIME_LIMIT = 180
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("parts", nargs="*", help="folders or modules of the package, as a/b")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="files at a time")
     chosen = parser.parse_args(arguments)
-    modules = [module for module in tested_modules() if _is_in(module, chosen.parts)]
+    modules = [module for module in modules_to_test() if _is_in(module, chosen.parts)]
     for name in IMPORTED_BEFORE:
         if importlib.util.find_spec(name):
             importlib.import_module(name)
