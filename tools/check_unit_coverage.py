@@ -144,6 +144,9 @@ class _Child:
             lines = (self.folder / "output").read_text(errors="replace").splitlines()
             trouble = f"ended with {self.status} after {seconds} s: {' '.join(lines[-1:])}"
             return Measured(_name(self.module), 0, 0, "", seconds, trouble)
+        lines = (self.folder / "output").read_text(errors="replace").splitlines()
+        failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+        found["trouble"] = "; ".join([found["trouble"], *failed]).strip("; ")
         return Measured(_name(self.module), seconds=seconds, **found)
 
 
