@@ -14,7 +14,7 @@ from pytest_cudafork.isolate import live_text
 from pytest_cudafork.isolate.child import plugins
 from pytest_cudafork.isolate.coverage_data import Basket, begin, current, settings
 from pytest_cudafork.isolate.report_data import Shown
-from pytest_cudafork.process import wire
+from pytest_cudafork.process.protocol import frames
 
 CONTEXTS = st.sampled_from(["", "test_a|run", "snö"])
 NAMES = st.sampled_from(["/a.py", "/b c.py", "/ö.py"])
@@ -35,7 +35,7 @@ def test_what_a_basket_gives_fills_another_across_processes(steps: list[Any]) ->
     assert first.take() is None
     if data is not None:
         second.set_context("before")
-        second.add(wire.loads(wire.dumps(data)))
+        second.add(frames.loads(frames.dumps(data)))
         assert second.set_context(None) == "before"
     assert (second.lines, second.arcs) == expected
 

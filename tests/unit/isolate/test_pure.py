@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_cudafork.isolate.policy import IsolationConfig, Method, ProcessState, choose
-from pytest_cudafork.process import exit_status, wire
+from pytest_cudafork.process import exit_status
+from pytest_cudafork.process.protocol import frames
 from pytest_cudafork.settings.markers import Marks
 
 CLEAN = ProcessState()
@@ -81,9 +82,9 @@ def test_messages_arrive_whatever_the_stream_is_cut_into(
     bodies: list[dict[str, Any]], size: int
 ) -> None:
     messages = [{**body, "kind": "report"} for body in bodies]
-    stream = b"".join(wire.encode(message) for message in messages)
-    decoder = wire.Decoder()
-    arrived: list[wire.Message] = []
+    stream = b"".join(frames.encode(message) for message in messages)
+    decoder = frames.Decoder()
+    arrived: list[frames.Plain] = []
     for start in range(0, len(stream), size):
         arrived += decoder.feed(stream[start : start + size])
     assert arrived == messages
@@ -92,22 +93,22 @@ def test_messages_arrive_whatever_the_stream_is_cut_into(
 
 @given(st.binary(min_size=12))
 def test_garbage_is_refused_or_waits_for_more_but_is_never_a_message(junk: bytes) -> None:
-    decoder = wire.Decoder()
+    decoder = frames.Decoder()
     messages = []
-    with contextlib.suppress(wire.WireError):
+    with contextlib.suppress(frames.FrameError):
         messages += list(decoder.feed(junk))
     assert messages == []
 
 
 def test_a_function_is_no_plain_data() -> None:
     with pytest.raises(TypeError, match="builtin_function"):
-        wire.encode({"kind": "report", "data": print})
+        frames.encode({"kind": "report", "data": print})
 
 
 def test_the_messages_before_garbage_arrive() -> None:
-    stream = wire.Decoder().feed(wire.encode({"kind": "done"}) + b"no frame at all")
+    stream = frames.Decoder().feed(frames.encode({"kind": "done"}) + b"no frame at all")
     assert next(stream) == {"kind": "done"}
-    with pytest.raises(wire.WireError, match="no frame at all"):
+    with pytest.raises(frames.FrameError, match="no frame at all"):
         next(stream)
 
 
@@ -119,10 +120,10 @@ class Unprintable:
 
 
 def test_plain_keeps_plain_data_and_turns_the_rest_into_text() -> None:
-    assert wire.plain({"a": [1, (2.5, None)], "b": b"x"}) == {"a": [1, (2.5, None)], "b": b"x"}
-    assert wire.plain([signal.SIGINT]) == [str(signal.SIGINT)]
-    assert math.isnan(wire.plain(math.nan))
-    assert wire.plain(Unprintable()) == "<unprintable Unprintable object: RuntimeError>"
+    assert frames.plain({"a": [1, (2.5, None)], "b": b"x"}) == {"a": [1, (2.5, None)], "b": b"x"}
+    assert frames.plain([signal.SIGINT]) == [str(signal.SIGINT)]
+    assert math.isnan(frames.plain(math.nan))
+    assert frames.plain(Unprintable()) == "<unprintable Unprintable object: RuntimeError>"
 
 
 def test_unmarked_tests_stay_in_the_process() -> None:
