@@ -1,8 +1,8 @@
-"""Owns the build of the native libraries; everything else about the package is in pyproject.toml.
+"""Builds the native libraries; everything else about the package is in pyproject.toml.
 
-It does not know what the libraries do. They contain no Python API, so one build serves every Python
-version (the wheel's tag is `py3-none-<platform>`). Without a compiler the package still builds: it
-is then a pure Python wheel that sees less, and says so.
+They contain no Python API, so one build serves every Python version (the wheel's tag is
+`py3-none-<platform>`). Without a compiler the package still builds: it is then a pure Python wheel
+that sees less, and says so.
 """
 
 # Without types-setuptools the base classes below are Any; both ways are to pass.

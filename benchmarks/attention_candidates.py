@@ -1,7 +1,6 @@
-"""Owns which configurations of the attention kernels a sweep tries, and how it calls them.
+"""Which configurations of the attention kernels a sweep tries, and how it calls them.
 
-It times nothing. A sweep has two rounds: the first tries what differs most, the second varies the
-best of the first.
+A sweep has two rounds: the first tries what differs most, the second varies the best of the first.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the data of the attention benchmarks, the right answers, and how a kernel is timed.
+"""The data of the attention benchmarks, the right answers, and how a kernel is timed.
 
-It does not know which kernels are compared. All of it needs a GPU, but for the shapes.
+All of it needs a GPU, but for the shapes.
 """
 
 from __future__ import annotations

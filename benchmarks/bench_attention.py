@@ -1,4 +1,4 @@
-"""Owns the speed of our attention kernels beside that of others and of the memory, in one run.
+"""Measures our attention kernels beside those of others and the memory's speed, in one run.
 
 Each result is checked against float32 before its time counts. A library that is not installed is
 left out and named. How the engine's kernels are built, ``sample_engine.attention.tuning`` says;

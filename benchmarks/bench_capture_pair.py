@@ -1,7 +1,7 @@
-"""Owns what ``capture_pair`` costs on a GPU, beside a plain warm-up and capture of the same code.
+"""Measures ``capture_pair`` on a GPU, beside a plain warm-up and capture of the same code.
 
-It does not know what is checked. Without a GPU it measures the software graph instead, beside two
-eager runs, since nothing else captures there.
+Without a GPU it measures the software graph instead, beside two eager runs, since nothing else
+captures there.
 """
 
 from __future__ import annotations

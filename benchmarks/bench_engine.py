@@ -1,6 +1,6 @@
-"""Owns what a decode step costs through the whole engine: front end, core, model, sampling.
+"""Measures a decode step through the whole engine: front end, core, model, sampling.
 
-It knows the engine by its public face alone. The time of a step is the slope between a short and a
+The engine is used by its public names alone. The time of a step is the slope between a short and a
 long generation, so that the prompt's pass cancels out. The bandwidth limit of a step is the time in
 which the device can read what a step has to read, all weights and the cache of the texts, at the
 speed at which it copies; the copy is measured in the same run.

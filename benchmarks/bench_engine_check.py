@@ -1,4 +1,4 @@
-"""Owns what ``capture_pair`` costs on a real engine: one decode step of the sample engine's model.
+"""Measures ``capture_pair`` on a real engine: one decode step of the sample engine's model.
 
 It checks the graph of two requests, with lengths that vary, on the software graph or on CUDA. The
 first check of a process is told apart: it imports what later ones find.

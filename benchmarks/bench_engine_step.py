@@ -1,8 +1,8 @@
-"""Owns what an engine step costs on the CPU, beside the model: schedule, prepare, update.
+"""Measures an engine step on the CPU, beside the model: schedule, prepare, update.
 
-It runs no model and does not know what a forward pass costs. While Python does this, the GPU waits:
-at batch 1 the three together should stay well under the time of a forward pass. With a GPU the
-inputs are copied to it, as they are in the engine; otherwise they stay where they are.
+No model is run. While Python does this, the GPU waits: at batch 1 the three together should stay
+well under the time of a forward pass. With a GPU the inputs are copied to it, as they are in the
+engine; otherwise they stay where they are.
 """
 
 from __future__ import annotations

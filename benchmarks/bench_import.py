@@ -1,8 +1,8 @@
-"""Owns the price of installing the plugin: the time that importing it adds to `import pytest`.
+"""Measures the time that importing the plugin adds to `import pytest`.
 
-It does not know what a session costs. pytest-xdist's plugin is the peer, measured in the same run.
-Each figure comes from a fresh interpreter, which measures its second import alone; the plugins take
-turns, so that what else the machine does hits them alike.
+pytest-xdist's plugin is the peer, measured in the same run. Each figure comes from a fresh
+interpreter, which measures its second import alone; the plugins take turns, so that what else the
+machine does hits them alike.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Owns the price of the import audit: a whole package against a fresh interpreter for each module.
+"""Measures the import audit: a whole package against a fresh interpreter for each module.
 
     python benchmarks/bench_imports.py                    500 modules of torch
     python benchmarks/bench_imports.py --package vllm --modules 0 --save
 
 The fresh interpreters import one module each, with nothing watched: one after the other, as a loop
 in a shell would, and as many at a time as the audit has jobs. Their time is extrapolated from a
-sample. It does not judge verdicts: it counts them.
+sample. Verdicts are counted, not judged.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Owns the price of isolation: our methods against pytest-forked, spawn and ``pytest NODEID``.
+"""Measures isolation: our methods against pytest-forked, spawn and ``pytest NODEID``.
 
-It does not know where the time goes. All peers run the same test files, torch imported, in sessions
-that take turns. Needs pytest-forked and a pytest that it works with; ``make bench-isolation`` makes
-an environment that has both. The parts ``heap``, ``spawn``, ``hidden``, ``many`` and ``cuda`` do
-without.
+All peers run the same test files, torch imported, in sessions that take turns. Needs pytest-forked
+and a pytest that it works with; ``make bench-isolation`` makes an environment that has both. The
+parts ``heap``, ``spawn``, ``hidden``, ``many`` and ``cuda`` do without.
 """
 
 from __future__ import annotations

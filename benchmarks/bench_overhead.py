@@ -1,9 +1,9 @@
-"""Owns the price of the check: a session of trivial tests with it, without it, without the plugin.
+"""Measures the check: a session of trivial tests with it, without it, without the plugin.
 
-It does not know where the time goes. Whole sessions are measured, start and end included, in CPU
-seconds (user and system): on a shared machine the wall clock mostly measures the neighbors. The
-kinds take turns. The ratio compares the smallest values: the work is the same in every round, and
-what a neighbor adds is never negative. The medians stand beside them.
+Whole sessions are measured, start and end included, in CPU seconds (user and system): on a shared
+machine the wall clock mostly measures the neighbors. The kinds take turns. The ratio compares the
+smallest values: the work is the same in every round, and what a neighbor adds is never negative.
+The medians stand beside them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Owns the price of the software graph: capture and replay of many operators, beside eager code.
+"""Measures the software graph: capture and replay of many operators, beside eager code.
 
-It does not know what a check does with a graph. CPU seconds of this process are measured; the kinds
-take turns, and the ratio compares the smallest values: what a neighbor adds is never negative.
+CPU seconds of this process are measured; the kinds take turns, and the ratio compares the smallest
+values: what a neighbor adds is never negative.
 """
 
 from __future__ import annotations

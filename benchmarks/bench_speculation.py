@@ -1,4 +1,4 @@
-"""Owns what speculation brings: tokens per verification step, and speed next to none.
+"""Measures what speculation brings: tokens per verification step, and speed beside none.
 
 Tokens per step are a property of model and head, and the same on every device but for rounding;
 speed is one of the machine. The prompts are held-out code of this Python's own library, and the

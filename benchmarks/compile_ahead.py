@@ -1,6 +1,6 @@
-"""Owns how kernels are compiled for a Hopper GPU without touching one, in processes of their own.
+"""Compiles kernels for a Hopper GPU without touching one, in processes of their own.
 
-What is compiled lies in Triton's cache afterwards. It knows no kernel.
+What is compiled lies in Triton's cache afterwards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns the comparisons of the isolation benchmark: which sessions take turns, and their ratios.
-
-It does not know how a session is run or what counts as good enough.
-"""
+"""The comparisons of the isolation benchmark: which sessions take turns, and their ratios."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Owns the test projects that the isolation benchmark runs, written into a folder.
+"""The test projects that the isolation benchmark runs, written into a folder.
 
-It does not know who runs them. All peers run the same files. A conftest notes, in the pytest
-process alone, when each test was over and what the process held then. Children and servers import
-the same conftest and note nothing: the process that counts is named by an environment variable.
+All peers run the same files. A conftest notes, in the pytest process alone, when each test was over
+and what the process held then. Children and servers import the same conftest and note nothing: the
+process that counts is named by an environment variable.
 """
 
 from __future__ import annotations

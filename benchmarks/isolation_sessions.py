@@ -1,8 +1,7 @@
-"""Owns running one pytest session of the isolation benchmark and what it took.
+"""Runs one pytest session of the isolation benchmark, and measures what it took.
 
-It does not know what is compared with what. The cost of a test is the time between the ends of two
-tests that follow each other in one session, so the start of the session and of its servers is in
-the wall time alone.
+The cost of a test is the time between the ends of two tests that follow each other in one session,
+so the start of the session and of its servers is in the wall time alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns what the isolation benchmark has to reach and how a measured figure is judged.
-
-Pure: it does not know how anything is measured.
-"""
+"""What the isolation benchmark has to reach, and how a measured figure is judged."""
 
 from __future__ import annotations
 

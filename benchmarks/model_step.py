@@ -1,7 +1,6 @@
-"""Owns a whole decode step of a Llama-3-8B with random weights, captured as one CUDA graph.
+"""A whole decode step of a Llama-3-8B with random weights, captured as one CUDA graph.
 
-It does not know which configurations are compared: whoever measures says how linear layers are
-built and whether kernels overlap.
+Whoever measures says how linear layers are built and whether kernels overlap.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns how a benchmark's outcome is shown and kept: a table, a last line of JSON, a results file.
-
-It does not know what was measured.
-"""
+"""Shows and keeps a benchmark's outcome: a table, a last line of JSON, a results file."""
 
 from __future__ import annotations
 

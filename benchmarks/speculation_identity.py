@@ -1,4 +1,4 @@
-"""Owns the count of greedy texts that speculation changes: it must be none.
+"""Counts the greedy texts that speculation changes: there must be none.
 
 Texts are drawn at random (code that was held out, repeated pieces, noise), and so are the settings:
 speculator, drafts, block size, batch, chunks, a cache so small that requests are preempted. It is

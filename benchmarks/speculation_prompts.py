@@ -1,7 +1,7 @@
-"""Owns which texts speculation is measured on, and how an engine is run on them.
+"""Which texts speculation is measured on, and how an engine is run on them.
 
 The prompts are pieces of the library files of the Python that runs this which the shipped model was
-not trained on (``training.corpus`` says which). It does not know what is measured.
+not trained on (``training.corpus`` says which).
 """
 
 from __future__ import annotations

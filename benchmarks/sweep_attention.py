@@ -1,10 +1,10 @@
-"""Owns the search for fast configurations of the attention kernels, in a given time.
+"""Searches for fast configurations of the attention kernels, in a given time.
 
-It writes no table of the engine: what it finds is to be put into ``sample_engine/attention/
-tuning.py`` by hand. Kernels are first compiled on all cores, without the GPU, into Triton's cache;
-then a process of its own tries them part by part, checking each result. A configuration that does
-not compile, does not fit or is wrong is passed over; one that breaks or hangs the process costs
-its part alone.
+It writes no table of the engine: what it finds is to be put into
+``sample_engine/attention/tuning.py`` by hand. Kernels are first compiled on all cores, without the
+GPU, into Triton's cache; then a process of its own tries them part by part, checking each result. A
+configuration that does not compile, does not fit or is wrong is passed over; one that breaks or
+hangs the process costs its part alone.
 
     PYTHONPATH=. python benchmarks/sweep_attention.py [--seconds 150] [--parts decode16,paged16]
 """

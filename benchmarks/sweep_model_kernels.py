@@ -1,8 +1,8 @@
-"""Owns the search for fast configurations of the model's kernels; times the step they make.
+"""Searches for fast configurations of the model's kernels; times the step they make.
 
-It writes no table of the engine: the lines it prints are to be put into ``sample_engine/model/
-kernels/tuning.py`` by hand. Kernels are compiled on all cores first, without the GPU. Each linear
-layer runs over many copies of its weight, more than the L2 cache holds.
+It writes no table of the engine: the lines it prints are to be put into
+``sample_engine/model/kernels/tuning.py`` by hand. Kernels are compiled on all cores first, without
+the GPU. Each linear layer runs over many copies of its weight, more than the L2 cache holds.
 
     PYTHONPATH=. python benchmarks/sweep_model_kernels.py [--seconds 60] [--ahead 0,2048]
 """

@@ -1,7 +1,4 @@
-"""Owns the judgment: what a session showed against what it should show, and the counts of all.
-
-It does not know how either came about, nor how it is printed.
-"""
+"""Judges what a session showed by what it should show, and counts the outcomes."""
 
 from __future__ import annotations
 

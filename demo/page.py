@@ -1,7 +1,4 @@
-"""Owns what the demo prints: plain text of at most 100 columns, in color on a terminal only.
-
-It does not know what is expected of a session.
-"""
+"""What the demo prints: plain text of at most 100 columns, in color on a terminal only."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from _pytest._io import TerminalWriter  # pytest's own: knows NO_COLOR, FORCE_CO
 from demo.cases import NEWCOMER, Section
 from demo.outcome import Result, other_release, summary, verdict_of
 from demo.session import Place, version_of
-from pytest_cudafork.check.session import has_real_driver
+from pytest_cudafork.settings.devices import has_real_driver
 
 WIDTH = 100
 _NAME = 42

@@ -1,6 +1,4 @@
-"""Owns the demo's order of events: run the sessions, two at a time, and print them as they end.
-
-It does not know what is shown, how a session is run, nor what its outcome should be.
+"""Runs the demo: its sessions, two at a time, each printed when it ends.
 
     python demo/run.py
 

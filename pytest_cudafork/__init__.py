@@ -1,9 +1,29 @@
 """pytest-cudafork: find the line that initializes CUDA before a fork.
 
-Owns the public names. Nothing heavy is imported before a name is used.
+Words, as they are used all over the package:
 
-In a process that a watched session starts, the package is imported before pytest, which then warns
-that it cannot rewrite the asserts of its plugins. There are none: PYTEST_DONT_REWRITE.
+* **touch**: a call that initializes the CUDA driver, or tries to. Its **culprit** is the line to
+  change: the innermost one that runs at import, or else outside torch and the CUDA libraries.
+* **initialized**: said of a process that touched. **Poisoned**: said of one that was forked from an
+  initialized or poisoned one; CUDA cannot be used there any more.
+* **witness**: what sees a touch when it happens. One is in the driver: the **injection** in a real
+  one, or the **phantom** driver, which stands in where there is none. One is in torch's Python API.
+* **face**: what the phantom shows, *absent* (no device) or *present* (``sm_90x2``: two GPUs).
+* **ledger**: the one file to which all processes of a session write what they saw.
+* **watch**: witnesses, ledger and fork guard together, over a process and all that it starts. The
+  **guard** refuses a fork before it happens. A **finding** is a record that is an error.
+* **isolated**: said of a test with a process of its own. **Methods** are ``fork`` (of the pytest
+  process), ``forkserver`` (of the **fork server**, a clean process that has imported the tests) and
+  ``spawn`` (a fresh interpreter). A **spare** is such an interpreter, started ahead.
+* **audit**: every module of a package is imported in a process of its own, to see which ones touch.
+* **lease**: the GPUs that a test has to itself from its set-up to its teardown.
+* **pair**: the warm-up and the capture of one forward pass, whose two states are compared.
+* **graph backend**: a way to capture, real CUDA graphs or the **software graph**, which records
+  torch's operators on the CPU.
+
+Nothing heavy is imported before a name is used. In a process that a watched session starts, the
+package is imported before pytest, which then warns that it cannot rewrite the asserts of its
+plugins. There are none: PYTEST_DONT_REWRITE.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns the command line without a test suite: ``python -m pytest_cudafork imports PKG``.
-
-It does not know how a module is imported, nor what the summary says.
-"""
+"""The command line without a test suite: ``python -m pytest_cudafork imports PKG``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Owns the fixtures, thin: each hands over to the part that does the work.
-
-It does not know how children are run, nor how CUDA is seen.
-"""
+"""The fixtures, each a few lines that hand over to the part that does the work."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Owns the pytest hooks, each a few lines that hand over to the part that knows.
-
-It decides nothing itself.
-"""
+"""The pytest hooks, each a few lines that hand over to the part that does the work."""
 
 from __future__ import annotations
 
@@ -70,11 +67,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(IsolationHooks(config, isolate), "cudafork-isolation")
     _register_gpus(config)
     _choose_graphs(config)
-    if state.watch is not None:
-        from pytest_cudafork.check.verdicts import Check
+    _register_check(config, state)
 
-        check = Check(state, state.watch.observer)
-        config.pluginmanager.register(check, "cudafork-check")
+
+def _register_check(config: pytest.Config, state: session.CudaForkSession) -> None:
+    """Register what looks for errors, if the check is on."""
+    if state.watch is None:
+        return
+    from pytest_cudafork.check.hooks import CheckHooks
+
+    check = CheckHooks(state, state.watch.observer)
+    config.pluginmanager.register(check, "cudafork-check")
 
 
 def _register_gpus(config: pytest.Config) -> None:
@@ -115,7 +118,7 @@ def pytest_report_collectionfinish(
     """Say how graphs are captured, if a test does."""
     if not any("graph_backend" in getattr(item, "fixturenames", ()) for item in items):
         return None
-    from pytest_cudafork.report.graphs import graph_line
+    from pytest_cudafork.report.header import graph_line
 
     return [graph_line(config.stash[SESSION].settings, items)]
 

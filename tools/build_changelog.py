@@ -1,7 +1,4 @@
-"""Owns the changelog: it joins the fragments in changelog.d into a section of CHANGELOG.md.
-
-It does not know what a release is, beyond its number and the day's sentences.
-"""
+"""Joins the fragments in changelog.d into a section of CHANGELOG.md."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Owns the check that this machine can build the project; runs before anything is installed.
+"""Checks that this machine can build the project, before anything is installed.
 
-It does not know what is built. A Python that is too old can run this file as well, so it keeps
-to syntax that Python 2 reads, too.
+A Python that is too old can run this file as well, so it keeps to syntax that Python 2 reads, too.
 """
 
 # ruff: noqa: UP031

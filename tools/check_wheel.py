@@ -1,7 +1,7 @@
-"""Owns the check of what users install: sdist, the wheel made from it, and a session that uses it.
+"""Checks what users install: sdist, the wheel made from it, and a session that uses it.
 
-It does not know what the plugin does beyond two sessions: one that has to pass and one in which a
-fork has to be refused, with the line that is to blame.
+Two sessions are run with the wheel: one that has to pass, and one in which a fork has to be
+refused, with the line that is to blame.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Owns the list of the driver's entry points: reads NVIDIA's headers, writes `entry_points.inc`.
+"""Writes the list of the driver's entry points, `entry_points.inc`, from NVIDIA's headers.
 
-It does not know what any entry point does; `phantom_driver.c` does. Run it when a new CUDA toolkit
-adds names, and look at the difference:
+What an entry point does is in `phantom_driver.c`. Run this when a new CUDA toolkit adds names, and
+look at the difference:
 
     python tools/generate_entry_points.py /usr/local/cuda/include .../triton/backends/nvidia/include
 
-Each argument is a directory with `cuda.h` and `cudaTypedefs.h`; what is written is their union.
-The headers are read through the C preprocessor and not by eye, because a name such as `cuInit_v2`
-that looks plausible and does not exist makes real programs take a wrong path.
+Each argument is a directory with `cuda.h` and `cudaTypedefs.h`; what is written is their union. The
+headers are read through the C preprocessor and not by eye, because a name such as `cuInit_v2` that
+looks plausible and does not exist makes real programs take a wrong path.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Owns the run of pytest-forked's own tests against this plugin's ``--forked``.
+"""Runs pytest-forked's own tests against this plugin's ``--forked``.
 
-It does not know what the tests look for. They are downloaded, not kept here; in them only the two
-names are changed by which pytest-forked calls itself. The table has one row a test, those that
-pytest-forked expects to fail included, and one column for each pytest.
+The tests are downloaded, not kept here; in them only the two names are changed by which
+pytest-forked calls itself. The table has one row a test, those that pytest-forked expects to fail
+included, and one column for each pytest.
 
     python tools/run_forked_suite.py                          in this environment
     python tools/run_forked_suite.py --pytest 9.1.1 9.2.0     each in an environment of its own

@@ -1,8 +1,8 @@
-"""Owns the start of the watch in Python processes that a watched session starts by exec.
+"""Begins the watch in Python processes that a watched session starts by exec.
 
 This file is found through ``PYTHONPATH``, which the session sets for its children; it steps out of
-the way of the ``sitecustomize`` that the process would otherwise have had. It knows nothing of the
-session beyond what the environment says.
+the way of the ``sitecustomize`` that the process would otherwise have had. All it knows of the
+session is what the environment says.
 """
 
 import os
@@ -29,7 +29,7 @@ def _watch() -> None:
         return
     sys.path.append(root)  # the process may run in an environment of its own
     try:
-        from pytest_cudafork.check.inherited_watch import begin_inherited
+        from pytest_cudafork.check.watch import begin_inherited
     except Exception:  # not only ImportError: the code may be too new for that Python
         return  # another Python, in which the plugin cannot run
     finally:

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import os
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 
 from pytest_cudafork.capture.interface.backend import GraphBackend
 from pytest_cudafork.errors import GraphUsageError
+from pytest_cudafork.settings.devices import REAL_DRIVER_SIGNS, has_real_driver
 
 NAMES = ("software", "cuda")
 AUTO = "auto"
 CHOICES = (AUTO, *NAMES)
 """What ``--cuda-fork-graphs`` and ``backend=`` take."""
-
-_DRIVER_SIGNS = ("/dev/nvidiactl", "/proc/driver/nvidia/version", "/dev/dxg", "/dev/nvhost-ctrl")
 
 _PREFERRED: ContextVar[str] = ContextVar("cudafork_graph_backend", default=AUTO)
 _CAPTURING: ContextVar[str] = ContextVar("cudafork_graph_capturing", default="")
@@ -61,8 +59,8 @@ def why_no_gpu() -> str | None:
     """Why there can be no real graphs, asked of the file system only; None: there may be."""
     if importlib.util.find_spec("torch") is None:
         return "torch is not installed"
-    if not any(os.path.exists(path) for path in _DRIVER_SIGNS):
-        return f"no GPU: {_DRIVER_SIGNS[0]} is not there"
+    if not has_real_driver():
+        return f"no GPU: {REAL_DRIVER_SIGNS[0]} is not there"
     return None
 
 

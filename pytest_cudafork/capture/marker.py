@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_cudafork.check.session import SESSION, has_real_driver
+from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.settings.devices import has_real_driver
 from pytest_cudafork.settings.markers import MarkerError, read_marks
 
 if TYPE_CHECKING:

@@ -1,6 +1,4 @@
-"""Owns the fork guard: it refuses a fork while CUDA is initialized, before the fork happens.
-
-It does not know how CUDA is seen, nor how tests report a refusal.
+"""The fork guard: it refuses a fork while CUDA is initialized, before the fork happens.
 
 It stands in for ``os.fork`` and ``os.forkpty``, in ``os`` and in every module that has imported
 them, under whatever name. That covers ``multiprocessing`` with fork, ``pty`` and ``DataLoader``
@@ -27,9 +25,7 @@ from pytest_cudafork.observe.base.ledger import Record
 from pytest_cudafork.observe.base.stacks import stack_of
 from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.observe.driver.probe import CudaState, Verdict
-
-FORK_OK_ENV = "_CUDAFORK_FORK_OK"
-"""Reason of the ``cuda_fork_ok`` marker in force; inherited by children."""
+from pytest_cudafork.settings import environment
 
 DEFAULT_ALLOW = ("torch.utils.data",)
 """Modules whose forks are watched and not refused, also while CUDA is initialized."""
@@ -38,7 +34,7 @@ _APIS = ("fork", "forkpty")
 _NAMESPACE: Any = vars(ModuleType)["__dict__"]
 
 
-class ForkVerdict(enum.Enum):
+class ForkDecision(enum.Enum):
     """What became of a fork that was about to happen while CUDA was not clean."""
 
     GUARDED = "guarded"  # refused
@@ -119,7 +115,7 @@ def _before_fork(api: str, frame: FrameType | None, rules: Rules) -> None:
         return
     verdict, rule = rules.decide(state, frame)
     observer.note_fork(api=api, verdict=verdict.value, rule=rule, state=state, frame=frame)
-    if verdict is ForkVerdict.GUARDED:
+    if verdict is ForkDecision.GUARDED:
         raise CudaForkError(_story(observer, api, state, frame))
 
 
@@ -130,19 +126,19 @@ class Rules(NamedTuple):
     refuse: bool
     allow: tuple[str, ...] = DEFAULT_ALLOW
 
-    def decide(self, state: CudaState, frame: FrameType | None) -> tuple[ForkVerdict, str]:
+    def decide(self, state: CudaState, frame: FrameType | None) -> tuple[ForkDecision, str]:
         """Decide about a fork in a process that is not clean; the text is the rule that applied."""
         if state.verdict is Verdict.NOT_OBSERVABLE:
-            return ForkVerdict.UNKNOWN, state.why
+            return ForkDecision.UNKNOWN, state.why
         if not self.refuse:
-            return ForkVerdict.WATCHED, "level poison"
-        reason = os.environ.get(FORK_OK_ENV)
-        if reason is not None:
-            return ForkVerdict.ALLOWED, f"marker cuda_fork_ok: {reason}"
+            return ForkDecision.WATCHED, "level poison"
+        if environment.is_set(environment.FORK_OK):
+            reason = environment.value(environment.FORK_OK)
+            return ForkDecision.ALLOWED, f"marker cuda_fork_ok: {reason}"
         module = allowed_module(frame, self.allow)
         if module:
-            return ForkVerdict.ALLOWED, f"code of {module} may fork"
-        return ForkVerdict.GUARDED, ""
+            return ForkDecision.ALLOWED, f"code of {module} may fork"
+        return ForkDecision.GUARDED, ""
 
 
 def _story(observer: Watched, api: str, state: CudaState, frame: FrameType | None) -> str:

@@ -1,7 +1,4 @@
-"""Owns the fixture ``phantom_cuda``: GPUs that are not there, for the length of one test.
-
-It does not know how the phantom answers.
-"""
+"""The fixture ``phantom_cuda``: GPUs that are not there, for the length of one test."""
 
 from __future__ import annotations
 
@@ -13,9 +10,10 @@ import pytest
 
 from pytest_cudafork.check.watch import Watch
 from pytest_cudafork.observe.driver.native_libs import NativeUnavailable, NativeWitness
-from pytest_cudafork.observe.driver.phantom import PhantomError, parse_face
+from pytest_cudafork.observe.driver.phantom import PhantomError
 from pytest_cudafork.observe.driver.phantom import install as install_phantom
 from pytest_cudafork.observe.observer import WatchSettings
+from pytest_cudafork.settings.devices import ABSENT, parse_face
 
 if TYPE_CHECKING:
     from pytest_cudafork.check.session import CudaForkSession
@@ -41,7 +39,7 @@ class PhantomCuda:
         """
         parse_face(face)
         self.hide()
-        probe = install_phantom("absent")  # to read and later restore its state
+        probe = install_phantom(ABSENT)  # to read and later restore its state
         self._native, self._state = probe.native, probe.native.state()
         probe.undo()
         probe.native.reset()

@@ -1,10 +1,8 @@
-"""Owns what a pytest session holds for the plugin: its settings, its watch, its ledger.
-
-It does not know what is an error, nor how anything is shown.
-"""
+"""What a pytest session holds for the plugin: its settings, its watch, its ledger."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sys
@@ -13,20 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cudafork.settings.options import Device, DeviceKind, Settings, read_settings
+from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.devices import (
+    ABSENT,
+    REAL_DRIVER_SIGNS,
+    Device,
+    DeviceKind,
+    has_real_driver,
+)
+from pytest_cudafork.settings.options import Settings, read_settings
 
 if TYPE_CHECKING:
     from pytest_cudafork.check.watch import Watch
-
-ISOLATED_ENV = "_CUDAFORK_ISOLATED"
-"""Set by the parent in a process that was made to run one isolated test."""
-
-_REAL_DRIVER_SIGNS = (
-    "/dev/nvidiactl",
-    "/proc/driver/nvidia/version",
-    "/dev/dxg",  # WSL
-    "/dev/nvhost-ctrl",  # Jetson
-)
 
 
 @dataclass
@@ -58,7 +54,7 @@ def begin(config: pytest.Config, namespace: Any) -> CudaForkSession:
     if SESSION in config.stash:
         return config.stash[SESSION]
     settings = read_settings(config, namespace)
-    isolated = os.environ.pop(ISOLATED_ENV, "") == "1"
+    isolated = environment.take(environment.ISOLATED) == "1"
     session = CudaForkSession(settings, isolated=isolated)
     config.stash[SESSION] = session
     if not settings.active:
@@ -73,7 +69,7 @@ def begin(config: pytest.Config, namespace: Any) -> CudaForkSession:
 
 
 def _begin_watch(config: pytest.Config, session: CudaForkSession) -> None:
-    from pytest_cudafork.check.inherited_watch import inherited_watch
+    from pytest_cudafork.check.watch import inherited_watch
 
     inherited = inherited_watch()
     owner = str(os.getpid())
@@ -86,12 +82,10 @@ def _begin_watch(config: pytest.Config, session: CudaForkSession) -> None:
 
 def _works_for_parent(isolated: bool) -> bool:
     """Whether this pytest process is a part of the session whose watch it inherited."""
-    from pytest_cudafork.observe.base.ledger import OWNER_ENV
-
     if isolated:
         return True
     # A session that a test starts is none, though it may be a child of a worker or of the session.
-    return _is_xdist_worker() and os.environ.get(OWNER_ENV) == str(os.getppid())
+    return _is_xdist_worker() and environment.value(environment.OWNER) == str(os.getppid())
 
 
 def _is_xdist_worker() -> bool:
@@ -109,17 +103,15 @@ def _is_xdist_worker() -> bool:
 
 def _begin_own_watch(config: pytest.Config, session: CudaForkSession, owner: str) -> None:
     from pytest_cudafork.check.watch import Watch
-    from pytest_cudafork.observe.base.ledger import PHASE_ENV, TEST_ENV
     from pytest_cudafork.observe.observer import WatchSettings
     from pytest_cudafork.observe.witnesses import WitnessError
-    from pytest_cudafork.settings.environment import EnvironmentChanges
 
     settings = session.settings
     # A session that a test of another session starts is not yet in any test of its own.
-    environment = EnvironmentChanges()
-    environment.unset(TEST_ENV)
-    environment.set(PHASE_ENV, "start")
-    config.add_cleanup(environment.undo)
+    undo = contextlib.ExitStack()
+    environment.unset_variable(undo, environment.TEST)
+    environment.set_variable(undo, environment.PHASE, "start")
+    config.add_cleanup(undo.close)
     watch = Watch(
         WatchSettings(
             device=resolve_device(settings.device),
@@ -148,13 +140,13 @@ def _make_ledger(config: pytest.Config, settings: Settings) -> str:
     import shutil
     import tempfile
 
-    from pytest_cudafork.observe.base.ledger import PATH_ENV, Ledger
+    from pytest_cudafork.observe.base.ledger import Ledger
 
     path = settings.ledger
     try:
         # A session that a test starts may inherit the name of the file in which the session of
         # that test is writing; emptying that would lose what it has seen.
-        if not path or _same_file(path, os.environ.get(PATH_ENV, "")):
+        if not path or _same_file(path, environment.value(environment.LEDGER)):
             folder = tempfile.mkdtemp(prefix="pytest-cudafork-")
             config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
             path = os.path.join(folder, "ledger.jsonl")
@@ -186,7 +178,7 @@ def resolve_device(device: Device) -> str:
     if device.kind is DeviceKind.REAL and not has_real_driver():
         raise pytest.UsageError(
             "--cuda-fork-device=real: this machine has no NVIDIA driver (none of "
-            f"{', '.join(_REAL_DRIVER_SIGNS)} exists); use auto or phantom"
+            f"{', '.join(REAL_DRIVER_SIGNS)} exists); use auto or phantom"
         )
     if device.kind is DeviceKind.NONE:
         return "none"
@@ -194,9 +186,4 @@ def resolve_device(device: Device) -> str:
         return device.face
     if device.kind is DeviceKind.REAL or has_real_driver():
         return "real"
-    return "absent"
-
-
-def has_real_driver() -> bool:
-    """Whether the kernel side of an NVIDIA driver is here; asks only the file system."""
-    return any(os.path.exists(path) for path in _REAL_DRIVER_SIGNS)
+    return ABSENT

@@ -1,7 +1,4 @@
-"""Owns the answer to "is CUDA initialized here?" for tests and for users outside pytest.
-
-It does not know who initialized it.
-"""
+"""Is CUDA initialized here? The answer for tests, and for users outside pytest."""
 
 from __future__ import annotations
 

@@ -1,21 +1,21 @@
-"""Owns the beginning and end of a watch: observer and guard together, in one process.
+"""A watch over one process, from its beginning to its end: observer and guard together.
 
-It does not know why a process is watched: the plugin begins a watch for its session, and a Python
-process that the session starts by exec inherits it.
+The plugin begins a watch for its session. Every Python process that the session starts by exec
+inherits it, by way of ``_startup/sitecustomize.py``, before any of the user's code runs; nothing
+here needs pytest.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
-from collections.abc import Callable
+import sys
 
 from pytest_cudafork.check.guard import DEFAULT_ALLOW, Rules
 from pytest_cudafork.check.guard import install as install_guard
-from pytest_cudafork.observe.observer import WATCH_ENV, Observer, WatchSettings
-from pytest_cudafork.settings.environment import EnvironmentChanges
-
-ROOT_ENV = "_CUDAFORK_ROOT"
-"""Folder of the package, for processes that run in an environment of their own."""
+from pytest_cudafork.observe.observer import Observer, WatchSettings
+from pytest_cudafork.settings import environment
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _REFUSING_LEVELS = frozenset({"fork", "touch"})
@@ -29,8 +29,7 @@ class Watch:
 
     def __init__(self, settings: WatchSettings, owner: str) -> None:
         self.observer = Observer(settings, owner)
-        self._undo_guard: Callable[[], None] | None = None
-        self._environment = EnvironmentChanges()
+        self._undo = contextlib.ExitStack()
 
     def begin(self) -> None:
         """Begin to watch.
@@ -59,23 +58,21 @@ class Watch:
 
     def _start(self) -> None:
         settings = self.observer.settings
+        self._undo.callback(self.observer.stop)
         self.observer.start()
         # Python processes that are started by exec find _startup/sitecustomize.py on their path.
-        self._environment.set(ROOT_ENV, os.path.dirname(_PACKAGE))
-        self._environment.prepend_path("PYTHONPATH", os.path.join(_PACKAGE, "_startup"))
+        environment.set_variable(self._undo, environment.ROOT, os.path.dirname(_PACKAGE))
+        startup = os.path.join(_PACKAGE, "_startup")
+        environment.prepend_path(self._undo, environment.PYTHON_PATH, startup)
         rules = Rules(
             observer=self.observer,
             refuse=settings.level in _REFUSING_LEVELS,
             allow=(*DEFAULT_ALLOW, *settings.allow),
         )
-        self._undo_guard = install_guard(rules)
+        self._undo.callback(install_guard(rules).close)
 
     def _rest(self) -> None:
-        if self._undo_guard is not None:
-            self._undo_guard()
-            self._undo_guard = None
-        self._environment.undo()
-        self.observer.stop()
+        self._undo.close()
 
 
 # The witnesses, the guard and the at-fork record are facts of the process, so the watches over a
@@ -85,10 +82,31 @@ _nested: list[Watch] = []
 
 def inherited_settings() -> WatchSettings | None:
     """Return the settings of the session that started this process, if it watches its children."""
-    text = os.environ.get(WATCH_ENV)
+    text = environment.value(environment.WATCH)
     if not text:
         return None
     try:
         return WatchSettings.from_text(text)
     except ValueError:
         return None  # not ours to complain about: the variable was set by something else
+
+
+@functools.cache
+def inherited_watch() -> Watch | None:
+    """Return the watch this process inherited; None when it inherited none."""
+    settings = inherited_settings()
+    return Watch(settings, environment.value(environment.OWNER)) if settings is not None else None
+
+
+def begin_inherited() -> None:
+    """Begin the inherited watch; a failure is told on stderr and the process goes on unwatched."""
+    try:
+        watch = inherited_watch()
+        if watch is None:
+            return
+        watch.begin()
+        watch.observer.note_process()
+    except Exception as error:
+        # The process may have been started without a stderr, or with a broken one.
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            sys.stderr.write(f"pytest-cudafork: process {os.getpid()} is not watched: {error}\n")

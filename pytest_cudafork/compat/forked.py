@@ -1,6 +1,6 @@
-"""Owns which tests run in the place of pytest-forked, and its words for how one of them crashed.
+"""Tests that run in the place of pytest-forked: which, and its words for how one crashed.
 
-Used in every process of the session. It does not know who decided that, nor how a test is run.
+Used in every process of the session; ``isolate/session/forked_option.py`` decides.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Owns the list of GPUs that a session's tests may use.
+"""The GPUs that a session's tests may use; which of them are free, the locks tell.
 
-It does not know which of them are free. It asks NVML, never the CUDA runtime, so it initializes
-nothing in the pytest process.
+NVML is asked, never the CUDA runtime, so nothing is initialized in the pytest process.
 """
 
 from __future__ import annotations
@@ -10,10 +9,9 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.gpu_requests import AUTO, GpuChoice
 
-VISIBLE_ENV = "CUDA_VISIBLE_DEVICES"
-ORDER_ENV = "CUDA_DEVICE_ORDER"
 PCI_ORDER = "PCI_BUS_ID"
 _PROC = "/proc/driver/nvidia/gpus"
 
@@ -77,16 +75,18 @@ class Inventory(NamedTuple):
         if self.choice.text != AUTO:
             limits.append(f"--cuda-fork-gpus={self.choice.text}")
         if self.visible_text is not None:
-            limits.append(f"{VISIBLE_ENV}={self.visible_text}")
+            limits.append(f"{environment.VISIBLE_GPUS}={self.visible_text}")
         return f"{text} ({', '.join(limits)})"
 
 
 def take_inventory(
-    machine: Machine, choice: GpuChoice, environment: Mapping[str, str] | None = None
+    machine: Machine, choice: GpuChoice, variables: Mapping[str, str] | None = None
 ) -> Inventory:
     """Work out which of the machine's GPUs the session may use. Pure but for the environment."""
-    env = os.environ if environment is None else environment
-    text = env.get(VISIBLE_ENV)
+    if variables is not None:
+        text = variables.get(environment.VISIBLE_GPUS)
+    else:
+        text = environment.optional(environment.VISIBLE_GPUS)
     visible = machine.gpus if text is None else visible_gpus(text, machine.gpus)
     if choice.names:
         chosen = tuple(gpu for gpu in visible if any(_is_named(gpu, one) for one in choice.names))
@@ -120,8 +120,8 @@ def _is_named(gpu: Gpu, name: str) -> bool:
 
 def phantom_machine(face: str) -> Machine:
     """The GPUs of a phantom's face; they have the UUIDs that its driver and its NVML give."""
-    from pytest_cudafork.observe.driver.phantom import parse_face
     from pytest_cudafork.observe.torch.devices import properties_of, uuid_of
+    from pytest_cudafork.settings.devices import parse_face
 
     capability, devices = parse_face(face)
     if capability is None:

@@ -1,27 +1,26 @@
-"""Owns the hooks that give a test its GPUs and take them back.
+"""The hooks that give a test its GPUs and take them back.
 
-It does not know how a test is isolated: its process finds what to see in ``CHILD_ENV``. With
-``--pdb``, or where isolation is off, the test runs in this process and its environment is changed
-for the length of the test.
+The process of an isolated test finds what to see in ``CHILD_ENV``. With ``--pdb``, or where
+isolation is off, the test runs in this process, whose environment is changed as long as it runs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 import pytest
 
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.gpus.lending import Lender, Shortage, names
 from pytest_cudafork.isolate.session.child_env import CHILD_ENV
+from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import marks_of
 
 if TYPE_CHECKING:
     from pytest_cudafork.gpus.lending import Lease
-    from pytest_cudafork.settings.environment import EnvironmentChanges
     from pytest_cudafork.settings.gpu_requests import GpuChoice
 
 
@@ -47,7 +46,7 @@ class GpuLeases:
         self._lease: Lease | None = None
         self._kept_for: pytest.Item | None = None
         """The next test that runs in the same child, and so with the same GPUs."""
-        self._here: EnvironmentChanges | None = None
+        self._here: contextlib.ExitStack | None = None
         """The changes to this process, while a test runs in it with its GPUs."""
         self._marks: list[Any] = []
 
@@ -64,24 +63,34 @@ class GpuLeases:
         if (self._lease is None and not marks_of(item).gpus) or self._off:
             return (yield)
         lease = self._take_over(item) or self._take(item)
-        if lease is None:
-            try:
-                return (yield)
-            finally:
-                if REFUSAL in item.stash:
-                    del item.stash[REFUSAL]
-        environment = item.stash.setdefault(CHILD_ENV, {})
-        environment.update(lease.environment)
+        with self._refused(item) if lease is None else self._lent(item, nextitem, lease):
+            return (yield)
+
+    @contextlib.contextmanager
+    def _refused(self, item: pytest.Item) -> Iterator[None]:
+        """Run a test without GPUs; its set-up says why."""
         try:
-            result = yield
+            yield
+        finally:
+            if REFUSAL in item.stash:
+                del item.stash[REFUSAL]
+
+    @contextlib.contextmanager
+    def _lent(
+        self, item: pytest.Item, nextitem: pytest.Item | None, lease: Lease
+    ) -> Iterator[None]:
+        """Run a test with its GPUs, and end the lease unless the next one has them, too."""
+        variables = item.stash.setdefault(CHILD_ENV, {})
+        variables.update(lease.environment)
+        try:
+            yield
             if self._here is None and _is_group_mate(item, nextitem):
                 self._kept_for = nextitem
             elif not self._off:
                 self._look_back(item, lease)
-            return result
         finally:
             for name in lease.environment:
-                environment.pop(name, None)
+                variables.pop(name, None)
             if self._kept_for is None:
                 self._give_back()
 
@@ -93,17 +102,13 @@ class GpuLeases:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Skip or fail a test that gets no GPUs; else let the process that runs it see its own."""
-        refusal = item.stash.get(REFUSAL, None)
-        if refusal is not None:
-            if refusal.outcome == "skip":
-                raise pytest.skip.Exception(refusal.text, _use_item_location=True)
-            pytest.fail(f"{item.nodeid}: {refusal.text}", pytrace=False)
+        if REFUSAL in item.stash:
+            _refuse(item, item.stash[REFUSAL])
         if not marks_of(item).gpus:
             return
         if self._isolated:
-            from pytest_cudafork.gpus.locks import FOLDER_ENV
-
-            self._mark_this_process(os.path.basename(os.environ.get(FOLDER_ENV, "")))
+            locks = environment.value(environment.GPU_LOCKS)
+            self._mark_this_process(os.path.basename(locks))
         elif self._lease is not None:
             if self._off:
                 self._mark_this_process(self._lease.mark)
@@ -134,8 +139,6 @@ class GpuLeases:
 
     def _show_here(self, item: pytest.Item, lease: Lease) -> None:
         """Let this process see the leased GPUs and no other until the test is over."""
-        from pytest_cudafork.settings.environment import EnvironmentChanges
-
         if self._here is not None:  # run again by another plugin
             return
         seen = self._lender.seen_here()
@@ -147,9 +150,9 @@ class GpuLeases:
                 "--cuda-fork-isolate=none), or alone.",
                 pytrace=False,
             )
-        self._here = EnvironmentChanges()
+        self._here = contextlib.ExitStack()
         for name, value in lease.environment.items():
-            self._here.set(name, value)
+            environment.set_variable(self._here, name, value)
 
     def _mark_this_process(self, mark: str) -> None:
         """Let what this process leaves behind be known as the test's."""
@@ -178,7 +181,7 @@ class GpuLeases:
             return
         lease, self._lease = self._lease, None
         if self._here is not None:
-            self._here.undo()
+            self._here.close()
             self._here = None
         lease.end()
 
@@ -202,6 +205,13 @@ class RefusedTests:
         run_test_protocol(item, nextitem)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
+
+
+def _refuse(item: pytest.Item, refusal: Refusal) -> NoReturn:
+    """Skip or fail a test for want of GPUs."""
+    if refusal.outcome == "skip":
+        raise pytest.skip.Exception(refusal.text, _use_item_location=True)
+    pytest.fail(f"{item.nodeid}: {refusal.text}", pytrace=False)
 
 
 def _is_group_mate(item: pytest.Item, nextitem: pytest.Item | None) -> bool:

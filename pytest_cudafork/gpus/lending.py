@@ -1,14 +1,13 @@
-"""Owns the handing out of GPUs to tests: which there are, and the locks on them.
-
-It does not know what a test is, nor in which process it runs.
-"""
+"""Hands out GPUs to tests: which there are, which are free, and for how long one waits."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-from pytest_cudafork.check.session import SESSION, has_real_driver
+from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.devices import has_real_driver
 
 if TYPE_CHECKING:
     import pytest
@@ -31,16 +30,15 @@ class Lease:
     """
 
     def __init__(self, gpus: tuple[Gpu, ...], held: Held, folder: str, number: int) -> None:
-        from pytest_cudafork.gpus.inventory import ORDER_ENV, PCI_ORDER, VISIBLE_ENV
-        from pytest_cudafork.gpus.locks import FOLDER_ENV
+        from pytest_cudafork.gpus.inventory import PCI_ORDER
 
         self.gpus = gpus
         self.mark = f"cudafork-lease-{os.getpid()}-{number}-{os.urandom(4).hex()}"
         self._inner_locks = os.path.join(folder, self.mark)
         self.environment = {
-            VISIBLE_ENV: names(gpus),
-            ORDER_ENV: PCI_ORDER,
-            FOLDER_ENV: self._inner_locks,
+            environment.VISIBLE_GPUS: names(gpus),
+            environment.GPU_ORDER: PCI_ORDER,
+            environment.GPU_LOCKS: self._inner_locks,
         }
         self.before: Memory | None = None
         self._held = held

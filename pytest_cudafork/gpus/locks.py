@@ -1,7 +1,7 @@
-"""Owns the locks that keep a GPU to one test at a time, over all processes of a user on a host.
+"""The locks that keep a GPU to one test at a time, over all processes of a user on a host.
 
-It does not know what a GPU is: a thing with a name. A lock is a file locked by the kernel (the
-library filelock), so the locks of a process that dies are free at once.
+To a lock a GPU is a name. It is a file locked by the kernel (the library filelock), so the locks of
+a process that dies are free at once.
 
 Every GPU has ``SHARERS`` slots. A test that has it to itself holds them all, one that shares it
 holds one. All or nothing: who does not get everything at once gives everything back and waits with
@@ -21,11 +21,10 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_cudafork.settings import environment
+
 if TYPE_CHECKING:
     from filelock import BaseFileLock
-
-FOLDER_ENV = "_CUDAFORK_GPU_LOCKS"
-"""Where sessions that a test starts lock: among themselves, for the test holds its GPUs already."""
 
 SHARERS = 8
 """How many tests that allow sharing may have the same GPU at once."""
@@ -218,7 +217,8 @@ def user_folder() -> str:
     """Where the sessions of this user on this host lock, or those that one test has started."""
     import tempfile
 
-    given = os.environ.get(FOLDER_ENV)
+    # those lock among themselves: the test holds its GPUs already
+    given = environment.value(environment.GPU_LOCKS)
     return given or os.path.join(tempfile.gettempdir(), f"pytest-cudafork-gpus-{os.getuid()}")
 
 

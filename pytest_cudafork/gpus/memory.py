@@ -1,8 +1,8 @@
-"""Owns the device memory that a test leaves behind: who still holds it when the test has ended.
+"""The device memory that a test leaves behind: who still holds it when the test has ended.
 
-It does not know what a lease is. A process belongs to a test if it carries the test's mark: in the
-environment it was started with, or, where it was forked without exec, in its memory. Whoever else
-uses a GPU carries no mark and is never blamed.
+A process belongs to a test if it carries the test's mark: in the environment it was started with,
+or, where it was forked without exec, in its memory. Whoever else uses a GPU carries no mark and is
+never blamed.
 """
 
 from __future__ import annotations

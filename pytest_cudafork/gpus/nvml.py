@@ -1,7 +1,7 @@
-"""Owns the way to NVML, which tells of GPUs and their memory without initializing CUDA.
+"""NVML, which tells of GPUs and their memory without initializing CUDA.
 
-It does not know what is asked for what. Where ``nvidia-ml-py`` (the module ``pynvml``) is not
-installed, ``CtypesNvml`` stands in for the few functions that are used, by the same names.
+Where ``nvidia-ml-py`` (the module ``pynvml``) is not installed, ``CtypesNvml`` stands in for the
+few functions that are used, by the same names.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ def audit(
     """
     from pytest_cudafork.imports.audit import plan
     from pytest_cudafork.settings import import_options
+    from pytest_cudafork.settings.devices import parse_device
     from pytest_cudafork.settings.option import parse_modules
-    from pytest_cudafork.settings.options import parse_device
 
     _check_types(package, exclude=exclude, without=without)
     imports = ImportSettings(

@@ -25,8 +25,7 @@ from pytest_cudafork.imports.report.summary import Line, summary_lines, write_re
 from pytest_cudafork.imports.values import records
 from pytest_cudafork.imports.values.records import Outcome
 from pytest_cudafork.imports.values.targets import Target
-from pytest_cudafork.settings import import_options, option, options
-from pytest_cudafork.settings.import_options import IMPORT_OPTIONS
+from pytest_cudafork.settings import devices, environment, import_options, option
 from pytest_cudafork.settings.import_settings import ImportSettings
 
 CLEAN, TOUCHES, USAGE = 0, 1, 2
@@ -90,10 +89,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("packages", metavar="PKG", type=_typed(option.parse_modules), help="separated by commas")
-    for each in IMPORT_OPTIONS:
+    for each in import_options.IMPORT_OPTIONS:
         if each is not import_options.PACKAGES:
             _add(parser, each)
-    add("--device", metavar="DEVICE", type=_typed(options.parse_device), default=options.Device(),
+    add("--device", metavar="DEVICE", type=_typed(devices.parse_device), default=devices.Device(),
         help="auto (default), real, phantom, or phantom:sm_90x2")  # fmt: skip
     add("--no-confirm", action="store_true", help="Ask no fresh interpreter.")
     add("--json", metavar="FILE", default="", help="Write the records here.")
@@ -178,7 +177,7 @@ def _show(findings: Findings, written: Sequence[Line], *, full: bool) -> None:
 
 
 def _print(*lines: Line) -> None:
-    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    coloured = sys.stdout.isatty() and not environment.value(environment.NO_COLOR)
     for line in lines:
         colour = _COLOURS.get(line.tone, "") if coloured else ""
         text = f"{colour}{line.text}\x1b[0m" if colour else line.text

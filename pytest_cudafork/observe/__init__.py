@@ -1,4 +1,4 @@
 """Seeing CUDA: the driver's own word, the witnesses, the ledger and the touch record.
 
-Knows nothing of pytest: everything here also runs in processes that only inherited the watch.
+Nothing here needs pytest: all of it also runs in processes that only inherited the watch.
 """

@@ -1,11 +1,12 @@
-"""Owns the watch over one process: witnesses, ledger and at-fork record put together.
+"""The watch over one process: its witnesses, its part of the ledger, and what its forks inherit.
 
-It does not know what is an error, nor anything of pytest: it also runs in the processes that a
-session starts.
+It runs in the pytest process and in every Python process that a session starts, so nothing here
+needs pytest. What of it all is an error, ``check/`` decides.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -13,16 +14,14 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_cudafork.observe.base.ledger import OWNER_ENV, PATH_ENV, Ledger, Record
+from pytest_cudafork.observe.base.ledger import Ledger, Record
 from pytest_cudafork.observe.base.stacks import StackItem, stack_of
 from pytest_cudafork.observe.driver.lineage import process_lineage
 from pytest_cudafork.observe.driver.probe import CudaState, Driver, ask_driver, ask_torch, judge
-from pytest_cudafork.settings.environment import EnvironmentChanges
+from pytest_cudafork.settings import environment
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.witnesses import Witnesses
-
-WATCH_ENV = "_CUDAFORK_WATCH"
 
 
 class WatchSettings(NamedTuple):
@@ -52,7 +51,7 @@ class WatchSettings(NamedTuple):
         try:
             return cls(data["ledger"], data["device"], data["level"], tuple(data["allow"]))
         except (KeyError, TypeError) as error:
-            raise ValueError(f"{WATCH_ENV} holds {text!r}: {error!r}") from None
+            raise ValueError(f"{environment.WATCH} holds {text!r}: {error!r}") from None
 
 
 class Observer:
@@ -73,7 +72,7 @@ class Observer:
         self.faults: list[str] = []
         """Why something that was seen in this process is not in the ledger, in words."""
         self._counted_before = 0
-        self._undo: list[Callable[[], None]] = []
+        self._undo = contextlib.ExitStack()
 
     def start(self) -> None:
         """Install the witnesses and hand the watch on to child processes.
@@ -84,35 +83,32 @@ class Observer:
         """
         from pytest_cudafork.observe.witnesses import install
 
-        environment = EnvironmentChanges()
-        environment.set(PATH_ENV, self.settings.ledger)
-        environment.set(OWNER_ENV, self.owner)
-        environment.set(WATCH_ENV, self.settings.to_text())
-        self._undo.append(environment.undo)
+        environment.set_variable(self._undo, environment.LEDGER, self.settings.ledger)
+        environment.set_variable(self._undo, environment.OWNER, self.owner)
+        environment.set_variable(self._undo, environment.WATCH, self.settings.to_text())
         self._follow_forks()
         self.witnesses = install(self.settings.device, self.record_touch, self.is_poisoned)
-        self._undo.append(self.witnesses.undo)
+        self._undo.callback(self.witnesses.undo)
         native = self.witnesses.native
         if native is not None:
             self._counted_before = native.touch_count()
             native.remember(self.settings.ledger, self.owner)
-            self._undo.append(lambda: native.remember("", ""))
+            self._undo.callback(native.remember, "", "")
 
     def work_for(self, owner: str) -> Callable[[], None]:
         """Write for this pytest process from now on; the callable that is returned undoes it."""
         self.owner = owner
         if self.witnesses is not None and self.witnesses.native is not None:
             self.witnesses.native.remember(self.settings.ledger, owner)
-        environment = EnvironmentChanges()
-        environment.set(OWNER_ENV, owner)
-        return environment.undo
+        undo = contextlib.ExitStack()
+        environment.set_variable(undo, environment.OWNER, owner)
+        return undo.close
 
     def stop(self) -> None:
         """Take everything back that can be taken back."""
         if self._torch_touched():
             self._touched_before.add(os.getpid())
-        while self._undo:
-            self._undo.pop()()
+        self._undo.close()
         self.witnesses = None
 
     def _follow_forks(self) -> None:
@@ -123,7 +119,7 @@ class Observer:
 
         self.lineage.unclean = lambda: not self.state().safe_to_fork
         self.lineage.on_poisoned_child = self._note_child
-        self._undo.append(restore)
+        self._undo.callback(restore)
 
     def state(self) -> CudaState:
         """CUDA in this process, now."""

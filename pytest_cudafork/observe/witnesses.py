@@ -1,12 +1,17 @@
-"""Owns the choice of witnesses for a device, and what they cannot see together.
+"""The witnesses of CUDA for a device: which are put in force, and what they cannot see together.
 
-It does not know how a witness works, nor who reads what it writes.
+Whether CUDA is initialized is asked of the driver; at which line that happened only a witness can
+tell, who is called when it happens. One lies in or below the driver (``DRIVER_WITNESSES``: real or
+phantom), one in torch's Python API, for what reaches no driver.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from pytest_cudafork.settings import devices
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.driver.native_libs import NativeWitness
@@ -15,6 +20,71 @@ if TYPE_CHECKING:
 
 class WitnessError(RuntimeError):
     """The device that was asked for is not to be had here; Recoverable by asking for another."""
+
+
+class Installed(Protocol):
+    """A witness in or below a driver, in force; ``reason`` says why where it is not."""
+
+    @property
+    def native(self) -> NativeWitness | None:
+        """The library that watches, or None where it is left alone."""
+
+    @property
+    def reason(self) -> str:
+        """Why there is none, in words."""
+
+    def undo(self) -> None:
+        """Take it away."""
+
+
+class DriverWitness(NamedTuple):
+    """A kind of witness in or below a driver.
+
+    Attributes:
+        name: What the header of a session calls it.
+        serves: Whether it is the one for a device ("real", or a face of the phantom).
+        install: Puts it in force for a device; raises ``native_libs.WitnessUnavailable``.
+        unseen: What only torch's calls tell without it.
+        is_needed: Whether a session on such a device cannot go on without it.
+
+    """
+
+    name: str
+    serves: Callable[[str], bool]
+    install: Callable[[str], Installed]
+    unseen: str
+    is_needed: Callable[[str], bool]
+
+
+def _injection(device: str) -> Installed:
+    from pytest_cudafork.observe.driver import injection
+
+    return injection.install()
+
+
+def _phantom(device: str) -> Installed:
+    from pytest_cudafork.observe.driver import phantom
+
+    return phantom.install(device)
+
+
+DRIVER_WITNESSES = (
+    DriverWitness(
+        "injection",
+        serves=lambda device: device == "real",
+        install=_injection,
+        unseen="the line of a touch",
+        is_needed=lambda device: False,
+    ),
+    DriverWitness(
+        "phantom driver",
+        serves=lambda device: device not in ("real", "none"),
+        install=_phantom,
+        unseen="touches",
+        is_needed=lambda device: device != devices.ABSENT,  # without it no GPU is shown
+    ),
+)
+"""The first that serves a device is its witness. Each has a module in ``observe/driver``."""
 
 
 class Witnesses:
@@ -33,7 +103,14 @@ class Witnesses:
         self.torch: TorchWitness | None = None
         self.simulated = False
         """Whether torch's own word counts: with a real driver, initialized is what that says."""
-        self._undo: list[Callable[[], object]] = [] if undo is None else [undo]
+        self._undo = contextlib.ExitStack()
+        if undo is not None:
+            self._undo.callback(undo)
+
+    def add_torch(self, torch: TorchWitness, *, simulated: bool) -> None:
+        """Put the witness in torch's Python API in force beside the others."""
+        self._undo.callback(torch.install())
+        self.torch, self.simulated = torch, simulated
 
     def torch_touched(self) -> bool:
         """Whether torch was asked something for which a CUDA build would have initialized."""
@@ -41,8 +118,7 @@ class Witnesses:
 
     def undo(self) -> None:
         """Take all witnesses away."""
-        while self._undo:
-            self._undo.pop()()
+        self._undo.close()
 
 
 def install(device: str, record: Record, poisoned: Callable[[], bool]) -> Witnesses:
@@ -56,41 +132,25 @@ def install(device: str, record: Record, poisoned: Callable[[], bool]) -> Witnes
         return Witnesses(
             "none", ("no witness is installed; only the driver's and torch's own word is heard",)
         )
-    witnesses = _real() if device == "real" else _phantom(device)
+    witness = next(one for one in DRIVER_WITNESSES if one.serves(device))
+    witnesses = _in_the_driver(witness, device)
     from pytest_cudafork.observe.torch.api import TorchWitness
 
     torch = TorchWitness(device, record, witnesses.native, poisoned)
-    witnesses._undo.append(torch.install())
-    witnesses.torch = torch
-    witnesses.simulated = device != "real"
+    witnesses.add_torch(torch, simulated=device != "real")
     return witnesses
 
 
-def _real() -> Witnesses:
-    from pytest_cudafork.observe.driver import injection, native_libs
-
-    if not native_libs.available():
-        return Witnesses("torch API", (_no_native("the line of a touch"),))
-    witness = injection.install()
-    if witness.native is None:
-        limit = f"the line of a touch by anything but torch: {witness.reason}"
-        return Witnesses("torch API", (limit,), undo=witness.undo)
-    return Witnesses("injection + torch API", native=witness.native, undo=witness.undo)
-
-
-def _phantom(face: str) -> Witnesses:
-    from pytest_cudafork.observe.driver import native_libs, phantom
+def _in_the_driver(witness: DriverWitness, device: str) -> Witnesses:
+    from pytest_cudafork.observe.driver.native_libs import WitnessUnavailable
 
     try:
-        witness = phantom.install(face)
-    except (native_libs.NativeUnavailable, phantom.PhantomError) as error:
-        if face != phantom.ABSENT:
-            raise WitnessError(f"phantom:{face}: {error}") from None
-        return Witnesses("torch API", (f"touches by anything but torch: {error}",))
-    return Witnesses("phantom driver + torch API", native=witness.native, undo=witness.undo)
-
-
-def _no_native(what: str) -> str:
-    from pytest_cudafork.observe.driver import native_libs
-
-    return f"{what} by anything but torch: {native_libs.why_not()}"
+        installed = witness.install(device)
+    except WitnessUnavailable as error:
+        if witness.is_needed(device):
+            raise WitnessError(f"phantom:{device}: {error}") from None
+        return Witnesses("torch API", (f"{witness.unseen} by anything but torch: {error}",))
+    if installed.native is None:
+        limit = f"{witness.unseen} by anything but torch: {installed.reason}"
+        return Witnesses("torch API", (limit,), undo=installed.undo)
+    return Witnesses(f"{witness.name} + torch API", native=installed.native, undo=installed.undo)

@@ -19,12 +19,6 @@ from typing import Any, NoReturn, Protocol
 from pytest_cudafork.compat import standard_library
 from pytest_cudafork.process import leftovers, wire
 
-ISOLATED_ENV = "_CUDAFORK_ISOLATED"
-"""Set to "1" for the session of a child: the plugin reads it there, and isolates nothing again.
-
-A forked child needs no sign: it runs its test and is never asked how.
-"""
-
 EXIT_LOST = 70
 """Exit status of a child that could not deliver what it had to say."""
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 
+from pytest_cudafork.settings import environment
+
 
 def usable() -> int:
     """Return how many cores this process may use, next to its likes under pytest-xdist."""
     try:
-        workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        workers = int(environment.value(environment.XDIST_WORKERS, "1"))
     except ValueError:  # somebody else's variable
         workers = 1
     return max(1, len(os.sched_getaffinity(0)) // max(1, workers))

@@ -1,4 +1,1 @@
-"""What the user reads: header, terminal section, stories of touches and forks.
-
-Knows nothing of how the facts were gathered.
-"""
+"""What the user reads: the lines before the first test, and the terminal's last section."""

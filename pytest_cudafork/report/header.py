@@ -1,12 +1,14 @@
-"""Owns the line that says, before the first test, what is checked and with which eyes.
-
-It does not know what will be seen.
-"""
+"""The lines before the first test: what is checked and with which eyes, how graphs are captured."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import pytest
+
+from pytest_cudafork.settings.devices import DRIVER_VERSION_FILE
 from pytest_cudafork.settings.options import Settings
 
 if TYPE_CHECKING:
@@ -60,8 +62,42 @@ def _torch_version() -> str:
 
 def _driver_version() -> str:
     try:
-        with open("/proc/driver/nvidia/version", encoding="utf-8", errors="replace") as file:
+        with open(DRIVER_VERSION_FILE, encoding="utf-8", errors="replace") as file:
             words = file.readline().split()
     except OSError:
         return "none"
     return next((word for word in words if word[:1].isdigit() and "." in word), "unknown")
+
+
+def graph_line(settings: Settings, items: Iterable[pytest.Item]) -> str:
+    """Return which backends run, and why not the others."""
+    from pytest_cudafork.capture.choose import AUTO, why_no_gpu, why_not
+
+    asked = settings.graphs or AUTO
+    # The backend knows best, but asking it imports torch, which not every session needs.
+    reason = why_not("cuda") if "torch" in sys.modules else why_no_gpu()
+    usual = asked if asked != AUTO else ("cuda" if reason is None else "software")
+    wanted = {_marked(item) or usual for item in items if _captures(item)}
+    runs, skipped = [], []
+    for name in ("software", "cuda"):
+        if name not in wanted:
+            continue
+        if asked not in (AUTO, name):
+            skipped.append(f"{name} skipped (--cuda-fork-graphs={asked})")
+        elif name == "cuda" and reason is not None:
+            skipped.append(f"cuda skipped ({reason})")
+        else:
+            runs.append(name)
+    words = ", ".join(runs) or "none"
+    if runs == ["software"] and not skipped and asked == AUTO and reason is not None:
+        words += f" ({reason})"
+    return "; ".join([f"graphs: {words}", *skipped])
+
+
+def _captures(item: pytest.Item) -> bool:
+    return "graph_backend" in getattr(item, "fixturenames", ())
+
+
+def _marked(item: pytest.Item) -> str | None:
+    call = getattr(item, "callspec", None)
+    return call.params.get("graph_backend") if call is not None else None

@@ -1,41 +1,126 @@
-"""Owns changes to the environment that can be taken back.
+"""Environment variables: every one that the plugin reads or sets, and the functions to do so.
 
-It does not know what the variables mean.
+The session tells its children what they have to know by variables of its own (``INTERNAL``); they
+are read when they are needed and may change in any release. Variables of others are read
+(``READ``), or set for a while and restored (``CHANGED``). Those of the options, as
+``PYTEST_CUDA_FORK_CHECK``, follow from the table in ``options.py``.
+
+The whole environment of a process is handed to its children by ``process/``, unread.
+``_startup/sitecustomize.py`` and the libraries in C read theirs by themselves, under these names.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 
+# What a session tells its children.
+LEDGER = "_CUDAFORK_LEDGER"
+OWNER = "_CUDAFORK_OWNER"
+PHASE = "_CUDAFORK_PHASE"
+WATCH = "_CUDAFORK_WATCH"
+ROOT = "_CUDAFORK_ROOT"
+FORK_OK = "_CUDAFORK_FORK_OK"
+ISOLATED = "_CUDAFORK_ISOLATED"
+FACE = "_CUDAFORK_FACE"
+GPU_LOCKS = "_CUDAFORK_GPU_LOCKS"
 
-class EnvironmentChanges:
-    """Changes to ``os.environ``, undone last first by ``undo``."""
+# What is set for a while.
+PYTHON_PATH = "PYTHONPATH"
+INJECTION = "CUDA_INJECTION64_PATH"
+LIBRARY_PATH = "LD_LIBRARY_PATH"
+TRITON_DRIVER = "TRITON_LIBCUDA_PATH"
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+GPU_ORDER = "CUDA_DEVICE_ORDER"
 
-    def __init__(self) -> None:
-        self._former: list[tuple[str, str | None]] = []
+# What is read alone.
+TEST = "PYTEST_CURRENT_TEST"
+XDIST_WORKERS = "PYTEST_XDIST_WORKER_COUNT"
+NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
+NO_COLOR = "NO_COLOR"
 
-    def set(self, name: str, value: str) -> None:
-        """Set a variable."""
-        self._former.append((name, os.environ.get(name)))
-        os.environ[name] = value
+PREFIX = "_CUDAFORK_"
+"""What the names of all internal variables begin with."""
 
-    def prepend_path(self, name: str, folder: str) -> None:
-        """Put a folder first in a list of folders, unless it is there already."""
-        former = os.environ.get(name)
-        folders = former.split(os.pathsep) if former else []
-        if folder not in folders:
-            self.set(name, os.pathsep.join([folder, *folders]))
+INTERNAL = {
+    LEDGER: "the file that every process of the session records into; without it nothing is",
+    OWNER: "pid of the pytest process for which a process works",
+    PHASE: 'what the session does besides tests: "start", "collect test_it.py"; empty in a test',
+    WATCH: "the settings of the watch, which a Python process started by exec takes over",
+    ROOT: "the folder that holds the package, for processes of another environment",
+    FORK_OK: "the reason of the marker cuda_fork_ok, while its test runs",
+    ISOLATED: '"1" for a process made to run one isolated test; it isolates nothing again',
+    FACE: "the GPUs that the phantom driver shows",
+    GPU_LOCKS: "the folder of the locks of GPUs, for sessions that a test with GPUs starts",
+}
+"""What each internal variable is for."""
 
-    def unset(self, name: str) -> None:
-        """Remove a variable, if it is set."""
-        if name in os.environ:
-            self._former.append((name, os.environ.pop(name)))
+CHANGED = {
+    PYTHON_PATH: "Python processes started by exec find the package's sitecustomize",
+    INJECTION: "a real driver loads the witness",
+    LIBRARY_PATH: "child processes find the phantom driver",
+    TRITON_DRIVER: "Triton finds the phantom driver",
+    VISIBLE_GPUS: "the GPUs of a test marked gpus(n)",
+    GPU_ORDER: "what the numbers of GPUs mean",
+}
+"""Why each of these is set for a while; the user's own value comes back."""
 
-    def undo(self) -> None:
-        """Restore every variable that was changed."""
-        while self._former:
-            name, value = self._former.pop()
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+READ = {
+    TEST: "the test to which a record belongs, set by pytest",
+    XDIST_WORKERS: "how many workers of pytest-xdist share the cores",
+    NVML_CHECK: "whether torch.cuda.is_available asks NVML, and so initializes nothing",
+    NO_COLOR: "whether the audit's command line writes in color",
+}
+"""What each of these is read for."""
+
+
+def value(name: str, default: str = "") -> str:
+    """Return a variable as it is now."""
+    return os.environ.get(name, default)
+
+
+def optional(name: str) -> str | None:
+    """Return a variable as it is now; None if it is not set, which may differ from empty."""
+    return os.environ.get(name)
+
+
+def is_set(name: str) -> bool:
+    """Whether a variable is there, be it empty."""
+    return name in os.environ
+
+
+def take(name: str) -> str:
+    """Return a variable and remove it, so that no child inherits it; "" if it is not set."""
+    return os.environ.pop(name, "")
+
+
+def put(name: str, text: str) -> None:
+    """Set a variable for good."""
+    os.environ[name] = text
+
+
+def set_variable(undo: contextlib.ExitStack, name: str, text: str) -> None:
+    """Set a variable until ``undo`` is closed."""
+    undo.callback(_restore, name, os.environ.get(name))
+    os.environ[name] = text
+
+
+def unset_variable(undo: contextlib.ExitStack, name: str) -> None:
+    """Remove a variable, if it is set, until ``undo`` is closed."""
+    if name in os.environ:
+        undo.callback(_restore, name, os.environ.pop(name))
+
+
+def prepend_path(undo: contextlib.ExitStack, name: str, folder: str) -> None:
+    """Put a folder first in a list of folders, unless it is there, until ``undo`` is closed."""
+    former = os.environ.get(name)
+    folders = former.split(os.pathsep) if former else []
+    if folder not in folders:
+        set_variable(undo, name, os.pathsep.join([folder, *folders]))
+
+
+def _restore(name: str, former: str | None) -> None:
+    if former is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = former

@@ -1,7 +1,4 @@
-"""Owns the words for GPUs: the value of ``--cuda-fork-gpus`` and the arguments of the marker. Pure.
-
-It does not know which GPUs there are.
-"""
+"""The words for GPUs: the value of ``--cuda-fork-gpus`` and the arguments of the marker."""
 
 from __future__ import annotations
 

@@ -10,13 +10,12 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from pytest_cudafork.settings.import_settings import ImportSettings
-from pytest_cudafork.settings.option import Option, parse_file, parse_modules, read_option
+from pytest_cudafork.settings.option import Option, Table, parse_file, parse_modules, read_table
 
 YES = ("yes", "true", "on", "1")
 NO = ("no", "false", "off", "0")
@@ -88,19 +87,6 @@ MEMORY = Option(
     "Memory that the import of one module may use, as in 4G (default: no limit).",
 )
 
-IMPORT_OPTIONS = (
-    PACKAGES,
-    EXCLUDE,
-    STRICT,
-    BASELINE,
-    UPDATE,
-    WITHOUT,
-    GRAPH,
-    TIMEOUT,
-    JOBS,
-    MEMORY,
-)
-
 
 def read_imports(config: pytest.Config, namespace: Any) -> ImportSettings:
     """Merge all sources; the arguments are those of ``options.read_settings``.
@@ -110,11 +96,7 @@ def read_imports(config: pytest.Config, namespace: Any) -> ImportSettings:
             and none is named.
 
     """
-    values = {
-        name: read_option(config, namespace, option, parse)
-        for name, (option, parse) in PARSERS.items()
-    }
-    settings = ImportSettings(**{key: value for key, value in values.items() if value is not None})
+    settings = ImportSettings(**read_table(config, namespace, PARSERS))
     try:
         check(settings)
     except ValueError as error:
@@ -242,7 +224,7 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
-PARSERS: dict[str, tuple[Option, Callable[[str], object]]] = {
+PARSERS: Table = {
     "packages": (PACKAGES, parse_modules),
     "exclude": (EXCLUDE, parse_patterns),
     "strict": (STRICT, parse_flag),
@@ -254,3 +236,6 @@ PARSERS: dict[str, tuple[Option, Callable[[str], object]]] = {
     "jobs": (JOBS, parse_jobs),
     "memory": (MEMORY, parse_size),
 }
+"""Every option with the reader of its value, by the field of ``ImportSettings`` that holds it."""
+
+IMPORT_OPTIONS = tuple(option for option, _ in PARSERS.values())

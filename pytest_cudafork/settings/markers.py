@@ -1,7 +1,4 @@
-"""Owns the markers: the table, its ``--markers`` text, and the reading of their arguments.
-
-It does not know what a marker brings about.
-"""
+"""The markers: the table, its ``--markers`` text, and the reading of their arguments."""
 
 from __future__ import annotations
 

@@ -1,20 +1,30 @@
-"""Owns what an option is: its three spellings, and which of its sources counts.
+"""What an option is: its three names, and which of its sources counts.
 
-It does not know which options there are. Precedence: command line > environment variable > ini file
-> default.
+Precedence: command line > environment variable > ini file > default.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pytest
 
+from pytest_cudafork.settings import environment
+
 
 class Option(NamedTuple):
-    """One setting and its sources; ``lines`` marks an ini list."""
+    """One setting and its sources.
+
+    Attributes:
+        name: The ini option; the other two names follow from it.
+        metavar: What stands for the value in the help.
+        help: The help.
+        flag_value: The value of the bare flag; None: a value is required.
+        lines: Whether the ini file may give one value a line.
+
+    """
 
     name: str
     metavar: str
@@ -31,6 +41,24 @@ class Option(NamedTuple):
     def env(self) -> str:
         """The environment variable."""
         return "PYTEST_" + self.name.upper()
+
+
+Table = Mapping[str, tuple[Option, Callable[[str], Any]]]
+"""Options by the name of the field that holds the value, each with what reads its text."""
+
+
+def read_table(config: pytest.Config, namespace: Any, table: Table) -> dict[str, Any]:
+    """Return the values of all options that have one, by field; as ``read_option`` reads them.
+
+    Raises:
+        pytest.UsageError: a value is not one of those allowed; the message names its source.
+
+    """
+    values = {
+        field: read_option(config, namespace, option, parse)
+        for field, (option, parse) in table.items()
+    }
+    return {field: value for field, value in values.items() if value is not None}
 
 
 def read_option(
@@ -51,7 +79,7 @@ def read_option(
     ini = config.getini(option.name)
     sources = (
         (option.flag, getattr(namespace, option.name, None)),
-        (option.env, os.environ.get(option.env)),
+        (option.env, environment.optional(option.env)),
         (f"ini option {option.name}", ",".join(ini) if isinstance(ini, list) else ini),
     )
     for source, text in sources:

@@ -1,7 +1,7 @@
-"""Owns the plugin's options: the table, their precedence, and the frozen settings they become.
+"""The plugin's options: the table, and the frozen settings that they become.
 
-It does not know what the settings are used for. Precedence: command line > environment variable >
-ini file > default.
+An option is a row in ``PARSERS``: its names and help, and what reads its text. Those of the import
+audit stand in ``import_options.py``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from pytest_cudafork.settings.devices import Device, parse_device
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, read_imports
 from pytest_cudafork.settings.import_settings import ImportSettings
-from pytest_cudafork.settings.option import Option, parse_file, parse_modules, read_option
+from pytest_cudafork.settings.option import Option, Table, parse_file, parse_modules, read_table
 
 if TYPE_CHECKING:
     from pytest_cudafork.settings.gpu_requests import GpuChoice
@@ -26,22 +27,6 @@ class Level(enum.Enum):
     POISON = "poison"
     FORK = "fork"
     TOUCH = "touch"
-
-
-class DeviceKind(enum.Enum):
-    """Which driver the session sees."""
-
-    AUTO = "auto"
-    REAL = "real"
-    PHANTOM = "phantom"
-    NONE = "none"
-
-
-class Device(NamedTuple):
-    """The value of ``--cuda-fork-device``; ``face`` is "absent" or, for instance, "sm_90x2"."""
-
-    kind: DeviceKind = DeviceKind.AUTO
-    face: str = "absent"
 
 
 GRAPHS = ("auto", "software", "cuda")
@@ -72,59 +57,57 @@ class Settings(NamedTuple):
         return self.level is not Level.OFF
 
 
-_OWN_OPTIONS = (
-    Option(
-        "cuda_fork_check",
-        "LEVEL",
-        "Fail on CUDA use that breaks forks. LEVEL: poison (a child forked from an initialized "
-        "process touches CUDA), fork (also: forking at all while CUDA is initialized; the flag "
-        "alone), touch (also: any touch in the pytest process), off.",
-        flag_value="fork",
-    ),
-    Option(
-        "cuda_fork_device",
-        "DEVICE",
-        "The driver to see: auto (default: real where there is one, else phantom), real, phantom "
-        "(records, answers 'no device'), phantom:sm_90 or phantom:sm_90x2 (answers as if GPUs were "
-        "there), none.",
-    ),
-    Option(
-        "cuda_fork_allow",
-        "MODULE",
-        "Modules whose forks are watched but never refused, beside torch.utils.data; separated by "
-        "commas, in the ini file one a line.",
-        lines=True,
-    ),
-    Option(
-        "cuda_fork_ledger",
-        "FILE",
-        "Keep the record of all touches and forks here, one JSON object a line "
-        "(default: a temporary file).",
-    ),
-    Option(
-        "cuda_fork_isolate",
-        "METHOD",
-        "Run every test in a process of its own. METHOD: fork (of the pytest process), forkserver "
-        "(of a clean process that has imported the tests), spawn (a fresh interpreter), auto (the "
-        "cheapest that is safe for the test), none (isolate nothing, whatever the markers say). A "
-        "marker on a test beats fork, forkserver, spawn and auto.",
-    ),
-    Option(
-        "cuda_fork_gpus",
-        "GPUS",
-        "The GPUs that tests marked gpus(n) may use: auto (default: all), a number of them as in "
-        "2, or a list of numbers or UUIDs as in 0,2 ('2,' is GPU 2 alone). CUDA_VISIBLE_DEVICES "
-        "limits them further.",
-    ),
-    Option(
-        "cuda_fork_graphs",
-        "BACKEND",
-        "How tests capture graphs: auto (default: real ones where there is a GPU, else software), "
-        "software, cuda. Tests marked graph_capture(backends=...) run on each backend that they "
-        "name and that this allows.",
-    ),
+CHECK = Option(
+    "cuda_fork_check",
+    "LEVEL",
+    "Fail on CUDA use that breaks forks. LEVEL: poison (a child forked from an initialized "
+    "process touches CUDA), fork (also: forking at all while CUDA is initialized; the flag "
+    "alone), touch (also: any touch in the pytest process), off.",
+    flag_value="fork",
 )
-OPTIONS = (*_OWN_OPTIONS, *IMPORT_OPTIONS)
+DEVICE = Option(
+    "cuda_fork_device",
+    "DEVICE",
+    "The driver to see: auto (default: real where there is one, else phantom), real, phantom "
+    "(records, answers 'no device'), phantom:sm_90 or phantom:sm_90x2 (answers as if GPUs were "
+    "there), none.",
+)
+ALLOW = Option(
+    "cuda_fork_allow",
+    "MODULE",
+    "Modules whose forks are watched but never refused, beside torch.utils.data; separated by "
+    "commas, in the ini file one a line.",
+    lines=True,
+)
+LEDGER = Option(
+    "cuda_fork_ledger",
+    "FILE",
+    "Keep the record of all touches and forks here, one JSON object a line "
+    "(default: a temporary file).",
+)
+ISOLATION = Option(
+    "cuda_fork_isolate",
+    "METHOD",
+    "Run every test in a process of its own. METHOD: fork (of the pytest process), forkserver "
+    "(of a clean process that has imported the tests), spawn (a fresh interpreter), auto (the "
+    "cheapest that is safe for the test), none (isolate nothing, whatever the markers say). A "
+    "marker on a test beats fork, forkserver, spawn and auto.",
+)
+GPUS = Option(
+    "cuda_fork_gpus",
+    "GPUS",
+    "The GPUs that tests marked gpus(n) may use: auto (default: all), a number of them as in "
+    "2, or a list of numbers or UUIDs as in 0,2 ('2,' is GPU 2 alone). CUDA_VISIBLE_DEVICES "
+    "limits them further.",
+)
+GRAPH_BACKEND = Option(
+    "cuda_fork_graphs",
+    "BACKEND",
+    "How tests capture graphs: auto (default: real ones where there is a GPU, else software), "
+    "software, cuda. Tests marked graph_capture(backends=...) run on each backend that they "
+    "name and that this allows.",
+)
+OPTIONS = (CHECK, DEVICE, ALLOW, LEDGER, ISOLATION, GPUS, GRAPH_BACKEND, *IMPORT_OPTIONS)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -176,22 +159,8 @@ def read_settings(config: pytest.Config, namespace: Any) -> Settings:
         pytest.UsageError: a value is not one of those allowed; the message names its source.
 
     """
-    level = read_option(config, namespace, OPTIONS[0], parse_level)
-    device = read_option(config, namespace, OPTIONS[1], parse_device)
-    allow = read_option(config, namespace, OPTIONS[2], parse_modules)
-    ledger = read_option(config, namespace, OPTIONS[3], parse_file)
-    isolate = read_option(config, namespace, OPTIONS[4], parse_isolate)
-    gpus = read_option(config, namespace, OPTIONS[5], parse_gpus)
-    return Settings(
-        level=level or Level.OFF,
-        device=device or Device(),
-        allow=allow or (),
-        ledger=ledger or "",
-        isolate=isolate,
-        gpus=gpus,
-        graphs=read_option(config, namespace, OPTIONS[6], parse_graphs),
-        imports=read_imports(config, namespace),
-    )
+    values = read_table(config, namespace, PARSERS)
+    return Settings(**values, imports=read_imports(config, namespace))
 
 
 def parse_level(text: str) -> Level:
@@ -204,32 +173,9 @@ def parse_level(text: str) -> Level:
     try:
         return Level(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not a level: use {_values(Level)}") from None
-
-
-def parse_device(text: str) -> Device:
-    """Read a device, for instance ``phantom:sm_90x2``.
-
-    Raises:
-        ValueError: the kind or the face is not one that exists.
-
-    """
-    kind_text, colon, face = text.partition(":")
-    try:
-        kind = DeviceKind(kind_text)
-    except ValueError:
         raise ValueError(
-            f"{text!r} is not a device: use {_values(DeviceKind)}, or phantom:sm_90 or "
-            "phantom:sm_90x2"
+            f"{text!r} is not a level: use {', '.join(level.value for level in Level)}"
         ) from None
-    if not colon:
-        return Device(kind)
-    if kind is not DeviceKind.PHANTOM:
-        raise ValueError(f"{text!r}: only the phantom takes a GPU, as in phantom:sm_90")
-    from pytest_cudafork.observe.driver.phantom import parse_face
-
-    parse_face(face)
-    return Device(kind, face)
 
 
 def parse_isolate(text: str) -> str:
@@ -268,5 +214,13 @@ def parse_gpus(text: str) -> GpuChoice:
     return gpu_requests.parse_gpus(text)
 
 
-def _values(values: type[enum.Enum]) -> str:
-    return ", ".join(str(value.value) for value in values)
+PARSERS: Table = {
+    "level": (CHECK, parse_level),
+    "device": (DEVICE, parse_device),
+    "allow": (ALLOW, parse_modules),
+    "ledger": (LEDGER, parse_file),
+    "isolate": (ISOLATION, parse_isolate),
+    "gpus": (GPUS, parse_gpus),
+    "graphs": (GRAPH_BACKEND, parse_graphs),
+}
+"""The options by the field of ``Settings`` that holds their value."""

@@ -81,6 +81,14 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small random model with a draft head: the same for all tests, which only read it."""
+    from tests.engine.support.engine import add_head, model_folder
+
+    return add_head(model_folder(tmp_path_factory.mktemp("model")))
+
+
 @pytest.fixture
 def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton's interpreter, for the kernels and for the backend that asks for it."""

@@ -15,15 +15,9 @@ from tests.engine.support.engine import (
     SAMPLED,
     generate,
     make_core,
-    model_folder,
     plain_tokens,
     run,
 )
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return model_folder(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

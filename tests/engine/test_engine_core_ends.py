@@ -27,11 +27,6 @@ from tests.engine.support.engine import (
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return model_folder(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
 def expected(folder: str) -> dict[str, list[int]]:
     """What the prompts of these tests are continued with, by a plain loop."""
     names = ("own-4", "own-8", "own-15", "own-33")

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 import pytest_cudafork.plugin
+from pytest_cudafork.settings.devices import DeviceKind
 from pytest_cudafork.settings.markers import MARKERS
-from pytest_cudafork.settings.options import OPTIONS, DeviceKind, Level
+from pytest_cudafork.settings.options import OPTIONS, Level
 from tests.repo.sources import DOCS, PROJECT
 
 REFERENCE = DOCS / "reference"
-PAGES = sorted([PROJECT / "README.md", *DOCS.rglob("*.md")])
+PAGES = sorted([PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *DOCS.rglob("*.md")])
 FIXTURES = set(pytest_cudafork.plugin.__all__)
 
 

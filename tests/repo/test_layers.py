@@ -22,7 +22,7 @@ HEAVY = ("torch", "numpy", "triton", "cupy", "numba", "jax", "pynvml", "cuda")
 
 # Where a process that pytest knows nothing of begins: in programs that a watched session starts,
 # in the import of a module, in a function that was sent to a child.
-ENTRY_POINTS = ("check.inherited_watch", "call.in_child", "process.child")
+ENTRY_POINTS = ("check.watch", "call.in_child", "process.child")
 
 ALL = [module for module in modules() if module.short]
 BY_NAME = {module.name: module for module in modules()}

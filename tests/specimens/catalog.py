@@ -1,7 +1,4 @@
-"""Owns the list of specimens.
-
-It does not know how they are run: ``tests/specimens/test_specimens.py`` does.
-"""
+"""The list of specimens; ``tests/specimens/test_specimens.py`` runs them."""
 
 from __future__ import annotations
 

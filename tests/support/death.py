@@ -1,7 +1,4 @@
-"""Owns what the tests of dying and hanging children share: notes of processes, a watch for leaks.
-
-It does not know how a test dies.
-"""
+"""What tests of dying and hanging children share: notes of processes, a watch for leaks."""
 
 from __future__ import annotations
 

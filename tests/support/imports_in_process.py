@@ -10,8 +10,9 @@ import pytest
 
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.imports.plugin import ImportAudit
+from pytest_cudafork.settings.devices import Device, DeviceKind
 from pytest_cudafork.settings.import_settings import ImportSettings
-from pytest_cudafork.settings.options import Device, DeviceKind, Settings
+from pytest_cudafork.settings.options import Settings
 from tests.support.imports import write_package
 
 TINY = {

@@ -1,6 +1,6 @@
-"""Owns how sessions with other plugins are run in one process and isolated, and compared.
+"""Runs sessions with other plugins in one process and isolated, and compares them.
 
-Each plugin is loaded in the inner sessions alone, by name. It does not know what they test.
+Each plugin is loaded in the inner sessions alone, by name.
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from pytest_cudafork.check.session import has_real_driver, resolve_device
+from pytest_cudafork.check.session import resolve_device
 from pytest_cudafork.imports.audit.discover import UnknownPackage, find_modules
 from pytest_cudafork.imports.values.settings import DEFAULT_FACE, AuditSettings
 from pytest_cudafork.imports.values.targets import FoundModule
 from pytest_cudafork.process import cores
+from pytest_cudafork.settings.devices import Device, DeviceKind, has_real_driver
 from pytest_cudafork.settings.import_settings import ImportSettings
-from pytest_cudafork.settings.options import Device, DeviceKind
 
 
 def find_all(packages: Sequence[str], exclude: Sequence[str]) -> dict[str, list[FoundModule]]:

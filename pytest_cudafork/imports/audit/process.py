@@ -30,6 +30,7 @@ from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.process import exit_status, hang_stacks, launch, leftovers
 from pytest_cudafork.process.shared_mailbox import Slate, slate_file
 from pytest_cudafork.process.wire import new_cookie
+from pytest_cudafork.settings import environment
 
 _READ_BYTES = 1 << 20
 _BEGIN_SECONDS = 60.0
@@ -227,7 +228,7 @@ def _passed(since: float) -> float:
 
 def unwatched(environ: Mapping[str, str]) -> dict[str, str]:
     """Return an environment without what a watched session hands on: the audit has its own."""
-    env = {key: value for key, value in environ.items() if not key.startswith("_CUDAFORK_")}
+    env = {key: value for key, value in environ.items() if not key.startswith(environment.PREFIX)}
     for name in _PATHS:
         folders = env.get(name, "").split(os.pathsep)
         kept = [folder for folder in folders if not folder.startswith(_OWN_FOLDER)]

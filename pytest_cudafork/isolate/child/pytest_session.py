@@ -18,6 +18,7 @@ from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.isolate import coverage_data, crash_output, live_text
 from pytest_cudafork.isolate.child import cov_plugin, items, pytest_config, rehearsal
 from pytest_cudafork.process import child
+from pytest_cudafork.settings import environment
 
 _REHEARSALS = 1
 """Enough to copy the pages that a test writes to; a second one costs more than it saves."""
@@ -146,7 +147,7 @@ def run_pytest(request: dict[str, Any], plugin: Callable[[int], WorkSession]) ->
         pytest.UsageError: Something of what is to be collected does not exist here.
 
     """
-    os.environ[child.ISOLATED_ENV] = "1"
+    environment.put(environment.ISOLATED, "1")
     cwd = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
     os.chdir(request["invocation_dir"])
     config = pytest_config.make_config(request)

@@ -19,7 +19,7 @@ from pytest_cudafork.compat import pytest_internals
 
 _NAME = "cudafork_rehearsal"
 _TAKE_PART = ("_pytest", "pytest_cudafork")
-_STAY_AWAY = ("pytest_cudafork.check.verdicts", "_pytest.terminal")
+_STAY_AWAY = ("pytest_cudafork.check.hooks", "_pytest.terminal")
 """Modules whose plugins would tell of the test: in the ledger, on the terminal."""
 
 

@@ -13,8 +13,9 @@ import pytest
 from pytest_cudafork.isolate.session.child_env import CHILD_ENV
 from pytest_cudafork.isolate.session.request import session_request, target_of
 from pytest_cudafork.process import cores, launch, supervision
+from pytest_cudafork.settings import environment
 
-_VOLATILE = ("PYTEST_CURRENT_TEST", "_CUDAFORK_PHASE", "_CUDAFORK_FORK_OK")
+_VOLATILE = (environment.TEST, environment.PHASE, environment.FORK_OK)
 """Variables that differ from test to test and that no import looks at."""
 
 

@@ -1,7 +1,4 @@
-"""Owns running a callback right after a named module has been executed.
-
-It does not know what the callback does, and it never imports the module itself.
-"""
+"""Runs a callback right after a named module has been executed, and never imports it itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Owns putting a hook into a function of another package, and taking it out again, unnoticed.
-
-It does not know what the hooks are for, nor anything of torch.
-"""
+"""Puts a hook into a function of another package, and takes it out again, unnoticed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Owns the session's ledger: one append-only file that every process of the session writes.
-
-It does not know what the records mean.
+"""The session's ledger: one append-only file that every process of the session writes.
 
 A record is one JSON object, preceded by a newline and written by a single ``write`` to a descriptor
 opened with ``O_APPEND``. Linux serializes such writes, so the order of the file is the order of the
@@ -15,10 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-PATH_ENV = "_CUDAFORK_LEDGER"
-OWNER_ENV = "_CUDAFORK_OWNER"
-PHASE_ENV = "_CUDAFORK_PHASE"
-TEST_ENV = "PYTEST_CURRENT_TEST"
+from pytest_cudafork.settings import environment
 
 Record = dict[str, Any]
 
@@ -55,9 +50,9 @@ class Ledger:
             "t": now,
             "pid": pid,
             "tid": threading.get_native_id(),
-            "owner": os.environ.get(OWNER_ENV, ""),
-            "test": os.environ.get(TEST_ENV, ""),
-            "phase": os.environ.get(PHASE_ENV, ""),
+            "owner": environment.value(environment.OWNER),
+            "test": environment.value(environment.TEST),
+            "phase": environment.value(environment.PHASE),
             **fields,
         }
         line = b"\n" + json.dumps(record).encode("ascii")

@@ -1,7 +1,4 @@
-"""Owns the taking of Python stacks in the form the ledger holds.
-
-It does not know what a stack is taken for.
-"""
+"""Python stacks in the form that the ledger holds."""
 
 from __future__ import annotations
 

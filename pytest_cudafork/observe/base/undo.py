@@ -1,23 +1,26 @@
-"""Owns the way back from changes to other packages' modules and classes.
+"""The way back from changes to other packages' modules and classes, last change first.
 
-It does not know what is changed, nor why.
+The same stack holds changes to the environment (``settings/environment.py``) and whatever else is
+to be undone: it is the standard library's, with a method for attributes.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 
-class UndoStack:
-    """What to call to get back to how things were, last change first."""
+class UndoStack(contextlib.ExitStack):
+    """What to call to get back to how things were; in a ``with`` at the end of that.
 
-    def __init__(self) -> None:
-        self._undo: list[Callable[[], object]] = []
+    Every step is taken, also after one that raises; its error is raised at the end. Once undone,
+    the stack is empty and can be used again.
+    """
 
     def add(self, undo: Callable[[], object]) -> None:
         """Remember *undo*."""
-        self._undo.append(undo)
+        self.callback(undo)
 
     def set(self, owner: Any, name: str, value: object) -> None:
         """Set an attribute of a module or class, to be given back or deleted again."""
@@ -31,17 +34,8 @@ class UndoStack:
             elif name in vars(owner):
                 delattr(owner, name)
 
-        self._undo.append(restore)
-
-    def __enter__(self) -> UndoStack:
-        """Return itself: what is changed in a ``with`` is undone at its end."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Undo everything."""
-        self()
+        self.callback(restore)
 
     def __call__(self) -> None:
-        """Undo everything that is not undone yet; raises what the first failing step raises."""
-        while self._undo:
-            self._undo.pop()()
+        """Undo everything that is not undone yet."""
+        self.close()

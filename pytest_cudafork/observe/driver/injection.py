@@ -1,19 +1,17 @@
-"""Owns the witness on a real driver: our library, named to the driver by CUDA_INJECTION64_PATH.
+"""The witness on a real driver: our library, named to the driver by CUDA_INJECTION64_PATH.
 
-It does not know what is recorded. Whether the driver was initialized earlier is `driver.py`'s.
+The driver loads it in the first ``cuInit``; whether that came earlier, ``probe.py`` tells.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pytest_cudafork.observe.driver import native_libs
 from pytest_cudafork.observe.driver.native_libs import NativeWitness
-from pytest_cudafork.settings.environment import EnvironmentChanges
-
-INJECTION_ENV = "CUDA_INJECTION64_PATH"
+from pytest_cudafork.settings import environment
 
 
 @dataclass
@@ -22,12 +20,11 @@ class InjectionWitness:
 
     native: NativeWitness | None
     reason: str = ""
-    _undo: list[Callable[[], None]] = field(default_factory=list)
+    _undo: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def undo(self) -> None:
         """Take back the environment and the signal. The library itself stays mapped."""
-        while self._undo:
-            self._undo.pop()()
+        self._undo.close()
 
 
 def install() -> InjectionWitness:
@@ -41,11 +38,13 @@ def install() -> InjectionWitness:
 
     """
     native_libs.require()
-    ours, theirs = str(native_libs.INJECTION), os.environ.get(INJECTION_ENV)
+    ours, theirs = str(native_libs.INJECTION), environment.value(environment.INJECTION)
     if theirs and theirs != ours:
-        return InjectionWitness(None, f"{INJECTION_ENV} is already set to {theirs!r}; left alone")
-    environment = EnvironmentChanges()
-    environment.set(INJECTION_ENV, ours)
+        name = environment.INJECTION
+        return InjectionWitness(None, f"{name} is already set to {theirs!r}; left alone")
+    undo = contextlib.ExitStack()
+    environment.set_variable(undo, environment.INJECTION, ours)
     # Loaded and armed now: inside the driver's lock as little as possible is left to be done.
     native = NativeWitness(native_libs.load(native_libs.INJECTION, os.RTLD_LOCAL | os.RTLD_NOW))
-    return InjectionWitness(native, "", [environment.undo, native.arm()])
+    undo.callback(native.arm())
+    return InjectionWitness(native, "", undo)

@@ -1,6 +1,6 @@
-"""Owns this process's at-fork record: whether its parent was initialized, and which fork it was.
+"""Where this process comes from: whether it was forked from an initialized one, and by which fork.
 
-It does not know whether a fork is allowed.
+The record is kept by at-fork handlers, so it is true in every descendant made by ``os.fork``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the native libraries as files, and the typed way to talk to one that is loaded.
+"""The libraries in C as files, and the typed way to talk to one that is loaded.
 
-It does not know when which of them is to be loaded: `phantom.py` and `injection.py` do.
+``phantom.py`` and ``injection.py`` load one each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ _HOW_TO_BUILD = (
 )
 
 
-class NativeUnavailable(RuntimeError):
+class WitnessUnavailable(RuntimeError):
+    """A witness cannot be put in force in this process; the message says why."""
+
+
+class NativeUnavailable(WitnessUnavailable):
     """The native libraries are not to be had here.
 
     Recoverable: without them touches through torch are still seen, others are not observable.
@@ -139,7 +143,7 @@ class NativeWitness:
 
         """
         if self.library.cudafork_set_face(None if face is None else face.encode()) != 0:
-            from pytest_cudafork.observe.driver.phantom import parse_face
+            from pytest_cudafork.settings.devices import parse_face
 
             parse_face(face or "")
             raise ValueError(f"The phantom driver does not know the face {face!r}.")

@@ -1,77 +1,47 @@
-"""Owns the phantom driver in this process: loads it, and points child processes and Triton at it.
+"""The phantom driver in this process: loads it, and points child processes and Triton at it.
 
-It does not know what is recorded, nor how torch is made to see the phantom's devices.
+It stands in for ``libcuda.so.1`` where there is no driver. How torch is made to see its devices is
+in ``observe/torch``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pytest_cudafork.observe.driver import native_libs
 from pytest_cudafork.observe.driver.native_libs import NativeWitness
-from pytest_cudafork.settings.environment import EnvironmentChanges
+from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.devices import parse_face
 
 if TYPE_CHECKING:
     from ctypes import CDLL
 
-FACE_ENV = "_CUDAFORK_FACE"
-ABSENT = "absent"
-MOST_DEVICES = 16
-
-_FACE = r"sm_([1-9][0-9]{1,2})(?:x([1-9][0-9]?))?"
 _LIBCUDA = "libcuda.so.1"
 _LIBNVML = "libnvidia-ml.so.1"
 
 
-class PhantomError(RuntimeError):
+class PhantomError(native_libs.WitnessUnavailable):
     """The phantom driver cannot take the driver's place in this process.
 
     Unrecoverable for the process: a mapped library cannot be exchanged.
     """
 
 
-class Face(NamedTuple):
-    """What the phantom pretends: `capability` is None where there is no GPU (``absent``)."""
-
-    capability: tuple[int, int] | None
-    devices: int
-
-
-def parse_face(text: str) -> Face:
-    """Read a face: ``absent``, ``sm_90`` or, for two devices, ``sm_90x2``.
-
-    Raises:
-        ValueError: it is not a face; the text names the rule.
-
-    """
-    if text == ABSENT:
-        return Face(None, 0)
-    match = re.fullmatch(_FACE, text)
-    devices = int(match[2] or 1) if match else 0
-    if match is None or devices > MOST_DEVICES:
-        raise ValueError(
-            f"{text!r} is not a face of the phantom driver: it is 'absent', or 'sm_' with the "
-            f"compute capability's digits and, for more than one device, 'x' with their number "
-            f"from 1 to {MOST_DEVICES}. For instance 'sm_90' or 'sm_100x8'."
-        )
-    return Face(divmod(int(match[1]), 10), devices)
-
-
 class PhantomWitness:
     """The phantom driver, installed in this process."""
 
-    def __init__(self, face: str, native: NativeWitness, undo: list[Callable[[], None]]) -> None:
+    reason = ""  # it is never left alone
+
+    def __init__(self, face: str, native: NativeWitness, undo: contextlib.ExitStack) -> None:
         self.face = face
         self.native = native
         self._undo = undo
 
     def undo(self) -> None:
         """Take back the environment and the signal. The library itself stays mapped."""
-        while self._undo:
-            self._undo.pop()()
+        self._undo.close()
 
 
 def install(face: str) -> PhantomWitness:
@@ -89,17 +59,19 @@ def install(face: str) -> PhantomWitness:
     if present and native_libs.mapped(_LIBNVML) is None:
         native_libs.load(native_libs.PHANTOM_NVML, os.RTLD_GLOBAL | os.RTLD_NOW)
     native = NativeWitness(library)
-    environment = EnvironmentChanges()
-    environment.set(FACE_ENV, face)
+    undo = contextlib.ExitStack()
+    environment.set_variable(undo, environment.FACE, face)
+    folder = str(native_libs.PHANTOM_DRIVER.parent)
     if present:
-        environment.prepend_path("LD_LIBRARY_PATH", str(native_libs.PHANTOM_NVML.parent))
-    environment.prepend_path("LD_LIBRARY_PATH", str(native_libs.PHANTOM_DRIVER.parent))
+        nvml = str(native_libs.PHANTOM_NVML.parent)
+        environment.prepend_path(undo, environment.LIBRARY_PATH, nvml)
+    environment.prepend_path(undo, environment.LIBRARY_PATH, folder)
     # Triton looks for the file itself, and asks ldconfig before LD_LIBRARY_PATH.
-    environment.set("TRITON_LIBCUDA_PATH", str(native_libs.PHANTOM_DRIVER.parent))
+    environment.set_variable(undo, environment.TRITON_DRIVER, folder)
     native.set_face(face)  # not left to the environment, which a test may clear for a while
-    return PhantomWitness(
-        face, native, [environment.undo, lambda: native.set_face(None), native.arm()]
-    )
+    undo.callback(native.set_face, None)
+    undo.callback(native.arm())
+    return PhantomWitness(face, native, undo)
 
 
 def _driver() -> CDLL:

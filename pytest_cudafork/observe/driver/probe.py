@@ -1,6 +1,6 @@
-"""Owns the question "is CUDA initialized in this process?", answered by the driver itself.
+"""Is CUDA initialized in this process? The driver is asked, and torch beside it.
 
-It does not know who initialized it. It never initializes anything and never loads a library.
+Asking initializes nothing and loads no library. Who has initialized it is for the witnesses.
 """
 
 from __future__ import annotations

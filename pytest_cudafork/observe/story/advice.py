@@ -1,7 +1,4 @@
-"""Owns what to do about a touch: from the shape of the culprit line to sentences for its owner.
-
-It does not know how the sentences are laid out.
-"""
+"""What to do about a touch: from the shape of the culprit line to sentences for its owner."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Owns the reading of source files: what kind of code a line is.
-
-It does not know why anybody asks.
-"""
+"""What kind of code a line of a source file is: a class body, a default argument, an import."""
 
 from __future__ import annotations
 

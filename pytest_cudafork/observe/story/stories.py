@@ -1,7 +1,4 @@
-"""Owns the whole stories: of a fork that was refused, and of a child that was poisoned.
-
-It does not know who raises or prints them.
-"""
+"""Whole stories out of the ledger: of a fork that was refused, of a child that was poisoned."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Owns the touch record: who touched CUDA, at which line, reached through which imports.
-
-It does not know how a touch was seen, nor how it is shown.
-"""
+"""The touch record: who touched CUDA, at which line, reached through which imports."""
 
 from __future__ import annotations
 

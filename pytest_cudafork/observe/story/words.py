@@ -1,7 +1,4 @@
-"""Owns the words in which touches and forks are told.
-
-It does not know where the words are printed.
-"""
+"""The words in which touches and forks are told, laid out in lines."""
 
 from __future__ import annotations
 

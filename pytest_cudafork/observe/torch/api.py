@@ -1,6 +1,6 @@
-"""Owns the witness in torch's Python API: calls that initialize CUDA where no driver sees them.
+"""The witness in torch's Python API: calls that initialize CUDA where no driver sees them.
 
-It does not know where records go, nor how the present face answers; and it imports no torch.
+torch is never imported here; the hooks wait until somebody does.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_cudafork.observe.base.after_import import after_import
-from pytest_cudafork.observe.base.ledger import PHASE_ENV, TEST_ENV
 from pytest_cudafork.observe.base.stacks import StackItem
 from pytest_cudafork.observe.base.undo import UndoStack
+from pytest_cudafork.settings import environment
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.torch.rows import Row, Seen
 
-__all__ = ["NativeWitness", "Record", "TorchWitness"]
+__all__ = ["Record", "TorchWitness", "TouchCounter"]
 
 # What works on torch is imported when torch is: most sessions that are watched never import it.
 MODULES = (
@@ -39,8 +39,8 @@ class Record(Protocol):
         """Write the touch down."""
 
 
-class NativeWitness(Protocol):
-    """The part of a native library that counts the driver's initializations."""
+class TouchCounter(Protocol):
+    """The witness in or below the driver, as far as it counts the driver's initializations."""
 
     def touch_count(self) -> int:
         """Count the initializing calls seen in this process since its birth by fork or exec."""
@@ -59,7 +59,7 @@ class TorchWitness:
         self,
         face: str,
         record: Record,
-        native: NativeWitness | None = None,
+        native: TouchCounter | None = None,
         poisoned: Callable[[], bool] = lambda: False,
     ) -> None:
         self.face = face
@@ -126,7 +126,7 @@ class TorchWitness:
 
         stack = calling_stack(caller)
         # The same lines in another test are another finding (parameters, fixtures).
-        place = os.environ.get(TEST_ENV), os.environ.get(PHASE_ENV)
+        place = environment.value(environment.TEST), environment.value(environment.PHASE)
         key = hash((entry, place, *stack))
         self._count += 1
         if key in self._seen:

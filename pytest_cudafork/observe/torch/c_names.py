@@ -1,7 +1,7 @@
-"""Owns the table of names that a CUDA build has in ``torch._C``, and how a phantom answers each.
+"""The functions that a CUDA build has in ``torch._C``, and how the present face answers each.
 
-It does not know how the answers get into torch. The names are those that CUDA builds 2.8 and 2.11
-have and the CPU build 2.13 lacks, so that nothing in torch's Python stumbles over a missing one.
+The names are those that CUDA builds 2.8 and 2.11 have and the CPU build 2.13 lacks, so that nothing
+in torch's Python stumbles over a missing one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the properties of the GPUs that torch's present face shows.
+"""The properties of the GPUs that torch's present face shows.
 
-It does not know who asks; the numbers are those the phantom driver gives for the same face.
+The numbers are those that the phantom driver gives for the same face.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Owns the present face of torch: its Python API believes in GPUs, on any build and machine.
+"""The present face of torch: its Python API believes in GPUs, on any build and machine.
 
-It answers questions and does not compute; it does not know which code asks, nor who records.
+It answers questions and does not compute: what needs a GPU is refused.
 """
 
 from __future__ import annotations

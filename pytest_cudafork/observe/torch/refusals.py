@@ -1,7 +1,4 @@
-"""Owns what torch's present face refuses, and the stand-ins for the modules inside ``torch._C``.
-
-It does not know how they get into torch.
-"""
+"""What torch's present face refuses, and the stand-ins for the modules inside ``torch._C``."""
 
 from __future__ import annotations
 

@@ -1,12 +1,10 @@
-"""Owns the table of torch's functions that initialize CUDA, and when each of them does.
+"""The table of torch's functions that initialize CUDA, and when each of them does.
 
-It does not know how a function is hooked, nor where records go. Measured on an H200; the docstring
-of each predicate says what it decides.
+Measured on an H200; the docstring of each predicate says what it decides.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_cudafork.compat import torch_internals
 from pytest_cudafork.observe.base.hooking import Around
+from pytest_cudafork.settings import environment
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.torch.api import TorchWitness
@@ -75,7 +74,7 @@ class Seen:
 
 def nvml_answers() -> bool:
     """Whether torch was told to answer ``is_available`` from NVML, which initializes nothing."""
-    return os.getenv("PYTORCH_NVML_BASED_CUDA_CHECK") == "1"
+    return environment.value(environment.NVML_CHECK) == "1"
 
 
 def initialized() -> bool:
@@ -189,7 +188,7 @@ def nvml_or_none(
     the count of devices is 0 either way. MIG devices are counted by the driver there too.
     """
     count = proceed(*args, **kwargs)
-    if count < 0 and not os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-"):
+    if count < 0 and not environment.value(environment.VISIBLE_GPUS).startswith("MIG-"):
         return 0
     return count
 

@@ -1,8 +1,8 @@
-"""Owns streams and events of torch's present face on builds that have none.
+"""Streams and events of torch's present face, on builds that have none.
 
-It does not know who asks. A CPU build of torch derives ``torch.cuda.Stream`` and ``Event`` from
-dummy classes which refuse to be instantiated; these get a body that can be constructed and asked.
-Those of a CUDA build are made in C and ask the driver: other classes stand in for them.
+A CPU build of torch derives ``torch.cuda.Stream`` and ``Event`` from dummy classes which refuse to
+be instantiated; these get a body that can be constructed and asked. Those of a CUDA build are made
+in C and ask the driver: other classes stand in for them.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from sample_engine.graphs.model_graphs import ModelGraphs
 from sample_engine.graphs.piecewise import AttendInto
 from sample_engine.model_runner import ModelRunner
 from tests.engine.support.attention import Shape, batch_of, error, run
-from tests.engine.support.engine import MODEL_LEN, VOCAB, config_of, model_folder
+from tests.engine.support.engine import MODEL_LEN, VOCAB, config_of
 from tests.engine.support.graphs import SoftwareExecution, captured_state, poison
 
 FULL, PIECEWISE, NONE = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE, CUDAGraphMode.NONE
@@ -70,11 +70,6 @@ class Pass:
 class _Output:
     def __init__(self, hidden: torch.Tensor, aux: list[torch.Tensor]) -> None:
         self.hidden, self.aux = hidden, aux
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return model_folder(tmp_path_factory.mktemp("graphs") / "model")
 
 
 def runner_of(folder: str, backend: str) -> ModelRunner:

@@ -6,6 +6,7 @@ differs between batches, does not change a greedy token: :func:`plain_tokens` se
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -76,6 +77,7 @@ def add_head(folder: str) -> str:
     return folder
 
 
+@functools.cache
 def plain_model(folder: str) -> Llama:
     """The model of a folder, for the plain loop."""
     return load_model(folder, device="cpu", dtype=torch.float32)
@@ -144,6 +146,13 @@ def plain_tokens(
     folder: str, prompt: Sequence[int], count: int, params: SamplingParams | None = None
 ) -> list[int]:
     """What a prompt has to be continued with: a loop that computes everything anew each time."""
+    return list(_plain_tokens(folder, tuple(prompt), count, params))
+
+
+@functools.cache
+def _plain_tokens(
+    folder: str, prompt: tuple[int, ...], count: int, params: SamplingParams | None
+) -> tuple[int, ...]:
     model = plain_model(folder)
     text = list(prompt)
     for _ in range(count):
@@ -154,7 +163,7 @@ def plain_tokens(
             text.append(int(logits.argmax()))
         else:
             text.append(int(sample(logits, _how(params, len(text)))))
-    return text[len(prompt) :]
+    return tuple(text[len(prompt) :])
 
 
 def _how(params: SamplingParams, position: int) -> SamplingTensors:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 from typing import Any
@@ -18,7 +19,6 @@ from tests.engine.support.engine import (
     SAMPLED,
     config_of,
     generate,
-    model_folder,
     run,
 )
 from tests.engine.support.graphs import SoftwareExecution
@@ -28,16 +28,17 @@ BACKENDS = ("reference", "lazy_plan")
 MODES = ("FULL", "PIECEWISE", "FULL_AND_PIECEWISE")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return model_folder(tmp_path_factory.mktemp("graphs") / "model")
-
-
 def core_of(folder: str, mode: str, **settings: Any) -> EngineCore:
     wished = CUDAGraphMode(mode)
     execution = None if wished is CUDAGraphMode.NONE else SoftwareExecution()
     values = {"max_model_len": 64, "cudagraph_capture_sizes": SIZES, **settings}
     return EngineCore(config_of(folder, cudagraph_mode=wished, **values), execution)
+
+
+@functools.cache
+def without_graphs(folder: str, backend: str, params: SamplingParams) -> dict[str, list[int]]:
+    """What the prompts are continued with by a core that captures nothing."""
+    return generate(core_of(folder, "NONE", attention_backend=backend), PROMPTS, params)
 
 
 def replays(core: EngineCore, monkeypatch: pytest.MonkeyPatch) -> list[CUDAGraphMode]:
@@ -62,7 +63,7 @@ def replays(core: EngineCore, monkeypatch: pytest.MonkeyPatch) -> list[CUDAGraph
 def test_tokens_are_the_same_with_graphs_and_without(
     folder: str, backend: str, mode: str, params: SamplingParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = generate(core_of(folder, "NONE", attention_backend=backend), PROMPTS, params)
+    expected = without_graphs(folder, backend, params)
     core = core_of(folder, mode, attention_backend=backend)
     seen = replays(core, monkeypatch)
     assert generate(core, PROMPTS, params) == expected
@@ -86,7 +87,7 @@ def test_requests_that_end_one_after_the_other_shrink_the_batch(folder: str, bac
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_preempted_requests_go_on_the_same(folder: str, backend: str, mode: str) -> None:
-    expected = generate(core_of(folder, "NONE", attention_backend=backend), PROMPTS, GREEDY)
+    expected = without_graphs(folder, backend, GREEDY)
     core = core_of(folder, mode, attention_backend=backend, num_blocks=24)
     assert generate(core, PROMPTS, GREEDY) == expected
     assert core.metrics()["preemptions"] > 0
@@ -94,7 +95,7 @@ def test_preempted_requests_go_on_the_same(folder: str, backend: str, mode: str)
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_prefix_hits_and_chunks_go_on_the_same(folder: str, backend: str) -> None:
-    expected = generate(core_of(folder, "NONE", attention_backend=backend), PROMPTS, GREEDY)
+    expected = without_graphs(folder, backend, GREEDY)
     core = core_of(
         folder, "FULL_AND_PIECEWISE", attention_backend=backend, max_num_batched_tokens=9
     )

@@ -14,7 +14,6 @@ from tests.engine.support.engine import (
     GREEDY,
     PROMPTS,
     SAMPLED,
-    add_head,
     generate,
     make_core,
     model_folder,
@@ -28,11 +27,6 @@ BOTH = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "samp
 METHODS = pytest.mark.parametrize("speculative", [NGRAM, EAGLE], ids=["ngram", "eagle"])
 
 Expected = dict[SamplingParams, dict[str, list[int]]]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return add_head(model_folder(tmp_path_factory.mktemp("model")))
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,8 @@ from tests.engine.support.engine import (
     GREEDY,
     PROMPTS,
     SAMPLED,
-    add_head,
     generate,
     make_core,
-    model_folder,
 )
 from tests.engine.support.speculation import EAGLE, NGRAM
 from tests.engine.support.waiting import set_sync_mode
@@ -28,11 +26,6 @@ from tests.engine.support.waiting import set_sync_mode
 WAITS = {"_local_scalar_dense", "equal", "is_nonzero", "masked_select", "nonzero", "_unique2"}
 BOTH = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 RULES = pytest.mark.parametrize("rule", ["probabilistic", "strict"])
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return add_head(model_folder(tmp_path_factory.mktemp("model")))
 
 
 class NoWaiting(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed here
@@ -78,7 +71,7 @@ def test_verification_and_drafts_never_wait(
     speculative = {**EAGLE, "rejection_sample_method": rule}
     core = make_core(folder, speculative_config=speculative, attention_backend=backend)
     steps = []
-    finish, told = step.finish_step, step._told
+    finish, read_back = step.finish_step, step._read_back
 
     def watched(batch: ScheduledBatch, *rest: Any) -> StepResult:
         if any(part.start == 0 for part in batch.requests):
@@ -86,13 +79,13 @@ def test_verification_and_drafts_never_wait(
         with NoWaiting():
             return finish(batch, *rest)
 
-    def told_outside(*arguments: Any) -> StepResult:
+    def read_outside(*arguments: Any) -> StepResult:
         steps.append(1)
         with torch.utils._python_dispatch._disable_current_modes():
-            return told(*arguments)
+            return read_back(*arguments)
 
     monkeypatch.setattr("sample_engine.model_runner.finish_step", watched)
-    monkeypatch.setattr(step, "_told", told_outside)
+    monkeypatch.setattr(step, "_read_back", read_outside)
     generate(core, PROMPTS, params)
     assert len(steps) > 5
 
@@ -125,11 +118,11 @@ def test_a_step_waits_for_the_gpu_only_at_its_end(
     config = {**speculative, "rejection_sample_method": rule}
     core = gpu_core(folder, backend, config)
     generate(core, PROMPTS, params)  # kernels are compiled
-    told, run_step = step._told, core.runner.run
+    read_back, run_step = step._read_back, core.runner.run
 
-    def told_freely(*arguments: Any) -> StepResult:
+    def read_freely(*arguments: Any) -> StepResult:
         sync_mode("default")
-        return told(*arguments)
+        return read_back(*arguments)
 
     def guarded(batch: ScheduledBatch) -> StepResult:
         sync_mode("error")
@@ -138,7 +131,7 @@ def test_a_step_waits_for_the_gpu_only_at_its_end(
         finally:
             sync_mode("default")
 
-    monkeypatch.setattr(step, "_told", told_freely)
+    monkeypatch.setattr(step, "_read_back", read_freely)
     monkeypatch.setattr(core.runner, "run", guarded)
     generate(core, PROMPTS, params)
     core.shutdown()

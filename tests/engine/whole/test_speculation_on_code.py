@@ -18,7 +18,18 @@ from tests.engine.support.speculation import EAGLE, held_out_prompts, sampled, t
 from tools.training.unroll import guess
 
 GREEDY = SamplingParams(max_tokens=48, ignore_eos=True)
-PROMPTS = held_out_prompts(6, 96)
+
+
+@cache
+def prompts_of_code() -> dict[str, list[int]]:
+    """Six pieces of code that the model was not trained on."""
+    return held_out_prompts(6, 96)
+
+
+@cache
+def short() -> dict[str, list[int]]:
+    """Their beginnings."""
+    return {name: prompt[:24] for name, prompt in prompts_of_code().items()}
 
 
 def watched(core: EngineCore) -> list[tuple[ScheduledBatch, StepResult, list[int]]]:
@@ -39,7 +50,7 @@ def watched(core: EngineCore) -> list[tuple[ScheduledBatch, StepResult, list[int
 def test_drafts_are_those_of_the_head_over_the_whole_text_without_a_cache() -> None:
     core = tiny_core(EAGLE, max_num_batched_tokens=80)  # so that prompts are cut
     steps = watched(core)
-    prompts = dict(list(PROMPTS.items())[:3])
+    prompts = dict(list(prompts_of_code().items())[:3])
     tokens = generate(core, prompts, GREEDY)
     model = load_model("tiny", device="cpu", dtype=torch.float32)
     head = load_eagle_head("tiny", device="cpu", dtype=torch.float32)
@@ -68,7 +79,7 @@ def test_drafts_are_those_of_the_head_over_the_whole_text_without_a_cache() -> N
 @pytest.mark.parametrize(("drafts", "floor"), [(3, 3.2), (5, 4.2)])
 def test_several_tokens_come_of_a_step_on_code_that_was_held_out(drafts: int, floor: float) -> None:
     core = tiny_core({"method": "eagle", "num_speculative_tokens": drafts})
-    generate(core, PROMPTS, SamplingParams(max_tokens=96, ignore_eos=True))
+    generate(core, prompts_of_code(), SamplingParams(max_tokens=96, ignore_eos=True))
     metrics = core.metrics()
     assert metrics["tokens_per_step"] > floor
     rates = metrics["acceptance_per_position"]
@@ -78,19 +89,17 @@ def test_several_tokens_come_of_a_step_on_code_that_was_held_out(drafts: int, fl
 
 def test_several_tokens_come_of_a_step_when_sampling() -> None:
     core = tiny_core(EAGLE)
-    generate(core, PROMPTS, sampled(0, max_tokens=96, ignore_eos=True))
+    generate(core, prompts_of_code(), sampled(0, max_tokens=96, ignore_eos=True))
     assert core.metrics()["tokens_per_step"] > 2.3
 
 
 def test_ngrams_are_found_in_code_that_was_held_out() -> None:
     core = tiny_core({"method": "ngram", "num_speculative_tokens": 5})
-    generate(core, PROMPTS, SamplingParams(max_tokens=96, ignore_eos=True))
+    generate(core, prompts_of_code(), SamplingParams(max_tokens=96, ignore_eos=True))
     assert core.metrics()["tokens_per_step"] > 1.6
 
 
 # Seeds
-
-SHORT = {name: prompt[:24] for name, prompt in PROMPTS.items()}
 
 
 @cache
@@ -98,7 +107,7 @@ def alone(method: str) -> dict[str, list[int]]:
     """Each request by itself, sampled, with nothing in the cache."""
     return {
         name: generate(tiny_core(speculative(method)), {name: prompt}, sampled(number))[name]
-        for number, (name, prompt) in enumerate(SHORT.items())
+        for number, (name, prompt) in enumerate(short().items())
     }
 
 
@@ -112,7 +121,7 @@ def speculative(method: str) -> dict[str, Any]:
 
 
 def together(core: EngineCore) -> dict[str, list[int]]:
-    for number, (name, prompt) in enumerate(SHORT.items()):
+    for number, (name, prompt) in enumerate(short().items()):
         core.add_request(name, prompt, sampled(number))
     return run(core)[0]
 
@@ -146,8 +155,12 @@ def test_sampled_texts_of_the_strict_method_are_those_without_speculation() -> N
 @pytest.mark.parametrize("block_size", [4, 16])
 def test_a_seed_gives_the_same_text_after_a_hit_of_another_requests_prefix(block_size: int) -> None:
     """What the head keeps at the end of a common block comes of the token after it."""
-    common = PROMPTS["p0"][:64]
-    tails = {"a": PROMPTS["p1"][:9], "b": PROMPTS["p2"][:9], "c": PROMPTS["p2"][:5]}
+    common = prompts_of_code()["p0"][:64]
+    tails = {
+        "a": prompts_of_code()["p1"][:9],
+        "b": prompts_of_code()["p2"][:9],
+        "c": prompts_of_code()["p2"][:5],
+    }
     prompts = {name: common + tail for name, tail in tails.items()}
     fresh = {
         name: generate(tiny_core(EAGLE), {name: prompt}, sampled(3))[name]
@@ -168,7 +181,7 @@ def test_a_seed_gives_the_same_text_after_a_hit_of_another_requests_prefix(block
 
 def test_what_the_head_keeps_does_not_depend_on_where_it_comes_from() -> None:
     """Its keys of a prompt, computed in chunks and after a hit, are those of one step."""
-    prompt = PROMPTS["p3"]
+    prompt = prompts_of_code()["p3"]
     others = prompt[:32] + [(token + 1) % 256 for token in prompt[32:64]]
 
     def keys(core: EngineCore) -> torch.Tensor:

@@ -17,10 +17,8 @@ from tests.engine.support.engine import (
     GREEDY,
     PROMPTS,
     SAMPLED,
-    add_head,
     config_of,
     generate,
-    model_folder,
     plain_tokens,
     run,
 )
@@ -32,11 +30,6 @@ BACKENDS = ("reference", "lazy_plan")
 BOTH = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 METHODS = pytest.mark.parametrize("speculative", [NGRAM, EAGLE], ids=["ngram", "eagle"])
 EACH_BACKEND = pytest.mark.parametrize("backend", BACKENDS)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return add_head(model_folder(tmp_path_factory.mktemp("model")))
 
 
 def core_of(folder: str, mode: str, speculative: dict[str, Any], **settings: Any) -> EngineCore:

@@ -13,18 +13,13 @@ from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.graphs.execution import CapturedElsewhere
 from sample_engine.graphs.model_graphs import ModelGraphs
 from sample_engine.model_runner import ModelRunner
-from tests.engine.support.engine import config_of, model_folder
+from tests.engine.support.engine import config_of
 
 cudafork = pytest.importorskip("pytest_cudafork")
 pytest.importorskip("pytest_cudafork.capture.pair.capture_pair")
 
 LENGTHS = ([40, 3], [7, 61], [1, 2])
 BACKENDS = pytest.mark.graph_capture(backends=["software", "cuda"])
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return model_folder(tmp_path_factory.mktemp("model"))
 
 
 class _OneState:

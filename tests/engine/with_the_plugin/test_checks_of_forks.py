@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.helpers import run_session
+
 SEED = Path(__file__).parents[1] / "seed"
 PROJECT = SEED.parents[2]
 CHECK = ("--cuda-fork-check", "--cuda-fork-device=phantom:sm_90")
@@ -33,7 +35,7 @@ def test_the_engine_touches_nothing_and_forks_safely(session: pytest.Pytester) -
             assert cuda_state().safe_to_fork
         """
     )
-    result = session.runpytest_subprocess("--cuda-fork-check=touch", CHECK[1])
+    result = run_session(session, "--cuda-fork-check=touch", CHECK[1])
     result.assert_outcomes(passed=4)
 
 
@@ -48,7 +50,7 @@ def test_a_forked_core_after_a_class_body_probe_is_refused_with_its_line(
             generate("probing_backend", "fork")
         """
     )
-    result = session.runpytest_subprocess(*CHECK)
+    result = run_session(session, *CHECK)
     result.assert_outcomes(failed=1)
     line = _line_of("full_graphs", "probing_backend.py")
     result.stdout.re_match_lines(

@@ -8,14 +8,9 @@ import pytest
 
 from sample_engine.config import CUDAGraphMode
 from sample_engine.engine_core import EngineCore
-from tests.engine.support.engine import GREEDY, PROMPTS, add_head, config_of, generate, model_folder
+from tests.engine.support.engine import GREEDY, PROMPTS, config_of, generate
 from tests.engine.support.graphs import SoftwareExecution
 from tests.engine.support.speculation import EAGLE, NGRAM
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return add_head(model_folder(tmp_path_factory.mktemp("model")))
 
 
 @pytest.mark.parametrize("speculative", [None, NGRAM, EAGLE], ids=["none", "ngram", "eagle"])

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from pytest_cudafork.check.guard import ForkVerdict, Rules, Watched, allowed_module, install
+from pytest_cudafork.check.guard import ForkDecision, Rules, Watched, allowed_module, install
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.observe.driver.probe import CudaState, Driver, Verdict
 from tests.support.helpers import (
@@ -287,27 +287,27 @@ def rules(verdict: Verdict, *, refuse: bool = True, allow: tuple[str, ...] = ())
 @pytest.mark.parametrize(
     ("verdict", "refuse", "expected"),
     [
-        (Verdict.INITIALIZED, True, ForkVerdict.GUARDED),
-        (Verdict.POISONED, True, ForkVerdict.GUARDED),
-        (Verdict.INITIALIZED, False, ForkVerdict.WATCHED),
-        (Verdict.NOT_OBSERVABLE, True, ForkVerdict.UNKNOWN),
-        (Verdict.NOT_OBSERVABLE, False, ForkVerdict.UNKNOWN),
+        (Verdict.INITIALIZED, True, ForkDecision.GUARDED),
+        (Verdict.POISONED, True, ForkDecision.GUARDED),
+        (Verdict.INITIALIZED, False, ForkDecision.WATCHED),
+        (Verdict.NOT_OBSERVABLE, True, ForkDecision.UNKNOWN),
+        (Verdict.NOT_OBSERVABLE, False, ForkDecision.UNKNOWN),
     ],
 )
 def test_only_what_is_known_to_be_unclean_is_refused(
-    verdict: Verdict, refuse: bool, expected: ForkVerdict
+    verdict: Verdict, refuse: bool, expected: ForkDecision
 ) -> None:
     made = rules(verdict, refuse=refuse)
     decision, rule = made.decide(made.observer.state(), sys._getframe())
     assert decision is expected
-    assert bool(rule) == (expected is not ForkVerdict.GUARDED)
+    assert bool(rule) == (expected is not ForkDecision.GUARDED)
 
 
 def test_the_marker_in_force_allows_and_its_reason_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_CUDAFORK_FORK_OK", "why not")
     made = rules(Verdict.INITIALIZED)
     decision, rule = made.decide(made.observer.state(), sys._getframe())
-    assert decision is ForkVerdict.ALLOWED
+    assert decision is ForkDecision.ALLOWED
     assert "why not" in rule
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.observe.driver.phantom import MOST_DEVICES, Face, parse_face
+from pytest_cudafork.settings.devices import MOST_DEVICES, Face, parse_face
 from tests.support.native import ROOT, Scripts, compile_c, needs_libraries
 
 NATIVE = ROOT / "pytest_cudafork/observe/driver/native"

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from pytest_cudafork.report.terminal import Counts, summary_lines
 from tests.support.helpers import assert_no_crash, check, counts, line_of, module, run_session
 
 
@@ -169,34 +166,3 @@ def test_a_session_without_tests_keeps_its_exit_status(pytester: pytest.Pytester
     result = check(pytester, "touch")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert_no_crash(result)
-
-
-def _touch(test: str = "", phase: str = "", poisoned: bool = False) -> dict[str, Any]:
-    return {"k": "touch", "test": test, "phase": phase, "poisoned": poisoned}
-
-
-def test_counts_sort_touches_by_phase_and_forks_by_verdict() -> None:
-    records: list[dict[str, Any]] = [
-        _touch(phase="start"),
-        _touch(phase="collect a.py"),
-        _touch(phase="collect b.py"),
-        _touch(test="a.py::test_a (call)", phase=""),
-        _touch(test="a.py::test_a (call)", poisoned=True),
-        *({"k": "fork", "verdict": v} for v in ("guarded", "allowed", "watched", "unknown")),
-        {"k": "child"},
-    ]
-    found = Counts.of(records)
-    assert found == Counts(5, 1, 2, 2, guarded=1, allowed=2, poisoned=1)
-    assert "touches: 5 (1 at start-up, 2 at import or collection, 2 in tests)" in found.line()
-    assert Counts.of([]).line().startswith("touches: 0, forks guarded: 0,")
-
-
-def test_touches_in_tests_or_poisoned_ones_are_not_listed_again() -> None:
-    from pytest_cudafork.observe.story.stories import History
-
-    base = {"pid": 1, "entry": "cuInit", "stack": [[str(Path("x.py")), 1, "f", 1]]}
-    told = summary_lines(History([{**base, **_touch(test="a (call)")}]))
-    poisoned = summary_lines(History([{**base, **_touch(phase="start", poisoned=True)}]))
-    assert told == poisoned == []
-    listed = summary_lines(History([{**base, **_touch(phase="start")}] * 2))
-    assert listed[0] == "touched at import or collection (and 1 more times):"

@@ -1,7 +1,6 @@
-"""Owns the command that tries all graph specimens on one backend and keeps a record of it.
+"""Tries all graph specimens on one backend and keeps a record of it.
 
-It does not know what must be true of an outcome. From the root of the repository:
-``python -m tests.specimens.graphs [--cuda] [--save]``.
+From the root of the repository: ``python -m tests.specimens.graphs [--cuda] [--save]``.
 """
 
 from __future__ import annotations

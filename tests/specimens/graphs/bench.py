@@ -1,7 +1,4 @@
-"""Owns what a specimen's test is given: a device, random inputs, and the plugin's two checks.
-
-It does not know any specimen.
-"""
+"""What a specimen's test is given: a device, random inputs, and the plugin's two checks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Owns the list of graph specimens.
-
-It holds no code of theirs: each is the module of its name.
-"""
+"""The list of graph specimens; the code of each is the module of its name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Owns the list of graph bugs that specimens may stand for: public issues and pull requests.
+"""The graph bugs that specimens may stand for: public issues and pull requests.
 
-It knows which mechanism each was found to have when its thread was read, not which specimen is
-about it.
+Each is listed under the mechanism that it was found to have when its thread was read.
 """
 
 from __future__ import annotations

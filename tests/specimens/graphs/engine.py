@@ -1,6 +1,6 @@
-"""Owns what several specimens have in common of an engine: descriptors, paged attention, memory.
+"""What several specimens have in common of an engine: descriptors, paged attention, memory.
 
-It holds no bug.
+There is no bug in it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Owns how a form is tried, and what must be true of the outcome.
-
-It does not know which specimens there are.
-"""
+"""Tries a form of a graph specimen, and checks the outcome."""
 
 from __future__ import annotations
 

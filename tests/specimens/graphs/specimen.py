@@ -1,7 +1,4 @@
-"""Owns what a graph specimen is: its module, what must be said of its buggy form, and where.
-
-It does not know how a specimen is run, nor which there are.
-"""
+"""A graph specimen: its module, what must be said of its buggy form, and where."""
 
 from __future__ import annotations
 

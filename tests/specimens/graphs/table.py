@@ -1,7 +1,6 @@
-"""Owns the page of the documentation that lists the graph specimens.
+"""Writes docs/reference/graph-specimens.md: ``python -m tests.specimens.graphs.table``.
 
-It knows nothing that the catalog does not say, save the names of the correct programs.
-``python -m tests.specimens.graphs.table`` writes the page.
+All but the names of the correct programs comes from the catalog.
 """
 
 from __future__ import annotations

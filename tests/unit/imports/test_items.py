@@ -22,12 +22,12 @@ TARGETS = [
 ]
 
 
-@pytest.mark.parametrize("base", ["pkg", "./pkg", "sub/../pkg", "/work/pkg"])
+@pytest.mark.parametrize("base", ["pkg", "./pkg", "sub/../pkg", "/base/pkg"])
 def test_names_of_the_audits_tests_are_taken_out_of_the_arguments(base: str) -> None:
     config = SimpleNamespace(
-        rootpath=Path("/work"),
+        rootpath=Path("/base"),
         args=["tests", f"{base}::pkg.a", "tests/test_a.py::test_one", "pkg"],
-        invocation_params=SimpleNamespace(dir=Path("/work")),
+        invocation_params=SimpleNamespace(dir=Path("/base")),
     )
     assert take_names(cast("pytest.Config", config), ["pkg"]) == ["pkg::pkg.a"]
     assert config.args == ["tests", "tests/test_a.py::test_one", "pkg"]

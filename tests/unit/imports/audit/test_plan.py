@@ -9,8 +9,8 @@ import pytest
 from pytest_cudafork.imports.audit import plan
 from pytest_cudafork.imports.audit.discover import UnknownPackage
 from pytest_cudafork.process import cores
+from pytest_cudafork.settings.devices import Device, DeviceKind
 from pytest_cudafork.settings.import_settings import ImportSettings
-from pytest_cudafork.settings.options import Device, DeviceKind
 from tests.support.imports import SHOP, SHOP_VERDICTS, write_package
 
 

@@ -14,7 +14,8 @@ from pytest_cudafork.imports.audit.baseline import Baseline, Entry
 from pytest_cudafork.imports.audit.confirm import CheckedRecord
 from pytest_cudafork.imports.audit.discover import find_modules
 from pytest_cudafork.imports.report.findings import Findings
-from pytest_cudafork.imports.report.summary import summary_lines
+from pytest_cudafork.imports.report.summary import Line, summary_lines, write_results
+from pytest_cudafork.imports.values.records import RunningThread
 from pytest_cudafork.imports.values.targets import FoundModule
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.settings.import_settings import ImportSettings
@@ -194,3 +195,101 @@ def test_it_names_the_import_to_change(tmp_path: Path, monkeypatch: pytest.Monke
     assert lazy.is_dir()
     after = audit_here("engine", tmp_path, confirm=False).values()
     assert sum(each.verdict is V.TOUCHES for each in after) == 2
+
+
+def hidden(module: str, verdict: V, where: str = "", library: str = "lib") -> ImportRecord:
+    return record(module, verdict, where, library)
+
+
+def test_what_a_hidden_library_changes_is_told() -> None:
+    plain = [
+        record("pkg.a", V.TOUCHES, "a.py:3"),
+        record("pkg.b", V.CLEAN),
+        record("pkg.c", V.CLEAN),
+    ]
+    changed = [
+        hidden("pkg.a", V.CLEAN, library="json"),
+        hidden("pkg.b", V.NOT_IMPORTABLE, "ImportError: no", "json"),
+        hidden("pkg.c", V.TOUCHES, "c.py:9", "json"),
+    ]
+    lines = lines_of([*plain, *changed], ImportSettings(without=("json",)))
+    assert lines[2:7] == [
+        "without json: 1 module no longer touch CUDA (a.py:3): json makes the difference",
+        "only without json:",
+        "  c.py:9 (module body): 1 module",
+        "    change the line itself: no import that can be made lazy frees a module",
+        "without json: 1 module cannot be imported: pkg.b",
+    ]
+    assert lines[-1] == (
+        "pkg without json: 3 modules: 1 clean, 1 initialize CUDA, 1 not importable"
+    )
+
+
+def test_a_hidden_library_that_changes_nothing_or_is_not_there_is_told() -> None:
+    records = [record("pkg.a", V.CLEAN), hidden("pkg.a", V.CLEAN, library="json")]
+    assert "without json: the same verdicts" in lines_of(records, ImportSettings(without=("json",)))
+    lines = lines_of(records[:1], ImportSettings(without=("no_such_library",)))
+    assert lines[0] == (
+        "without no_such_library: it is not installed here, so to hide it changes nothing"
+    )
+
+
+def test_what_was_confirmed_is_counted() -> None:
+    running = (RunningThread("server", "/base/a.py:2", False),)
+    records = [
+        record("pkg.a", V.TOUCHES, "a.py:1"),
+        record("pkg.b", V.CLEAN),
+        dataclasses.replace(record("pkg.c", V.CLEAN), running=running),
+        record("pkg.d", V.CRASHED, "by SIGSEGV"),
+        record("pkg.e", V.TIMED_OUT, "too long"),
+        record("pkg.f", V.NOT_IMPORTABLE, "ImportError: no"),
+    ]
+    lines = lines_of([dataclasses.replace(each, confirmed=True) for each in records])
+    assert (
+        "confirmed in a fresh interpreter: 1 culprit line, 1 clean module, 1 module clean so far, "
+        "2 crashes and time limits, 1 failing import"
+    ) in lines
+    assert "clean so far: pkg.c: 1 thread still runs (server, started at a.py:2)" in lines
+
+
+@pytest.mark.parametrize(
+    ("line", "markup"),
+    [
+        (Line("x", "bad"), {"red": True, "bold": True}),
+        (Line("x", "good"), {"green": True}),
+        (Line("x"), {}),
+    ],
+)
+def test_a_line_has_the_looks_of_its_tone(line: Line, markup: dict[str, bool]) -> None:
+    assert line.markup == markup
+
+
+def written(folder: Path, settings: ImportSettings, *, complete: bool = True) -> list[Line]:
+    checked = (CheckedRecord(record("pkg.a", V.TOUCHES, "a.py:1")),)
+    found = {"pkg": [FoundModule("pkg.a", "/base/a.py")]}
+    findings = Findings(checked, found, settings, Baseline(), "/base", complete)
+    return write_results(findings)
+
+
+def test_the_baseline_and_the_picture_are_written(tmp_path: Path) -> None:
+    file, page, dot = (str(tmp_path / name) for name in ("known.toml", "g.html", "g.dot"))
+    assert written(tmp_path, ImportSettings(baseline=file, update=True)) == [
+        Line(f"baseline: {file} (1 entry)")
+    ]
+    assert '"pkg.a" = "a.py:1"' in Path(file).read_text()
+    assert written(tmp_path, ImportSettings(graph=page)) == [Line(f"graph: {page}")]
+    assert "<html" in Path(page).read_text()
+    assert written(tmp_path, ImportSettings(graph=dot)) == [Line(f"graph: {dot}")]
+    assert Path(dot).read_text().startswith("//")
+    assert written(tmp_path, ImportSettings()) == []
+
+
+def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
+    gone = ImportSettings(baseline=f"{tmp_path}/no/such.toml", update=True)
+    (line,) = written(tmp_path, gone)
+    assert line.tone == "bad"
+    assert "cannot be written" in line.text
+    (line,) = written(tmp_path, ImportSettings(graph=f"{tmp_path}/no/g.dot"))
+    assert line.text.startswith("the graph cannot be written: ")
+    (line,) = written(tmp_path, gone, complete=False)
+    assert line == Line("the baseline was not written: the audit did not come to its end", "bad")

@@ -1,0 +1,97 @@
+"""The driver that a session sees: the names users give it, and whether a real one is here.
+
+The names are the values of ``--cuda-fork-device``. A phantom's face says what GPUs it shows:
+``absent``, ``sm_90``, ``sm_90x2``.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+from typing import NamedTuple
+
+ABSENT = "absent"
+"""The face of a phantom that shows no GPU."""
+MOST_DEVICES = 16
+DRIVER_VERSION_FILE = "/proc/driver/nvidia/version"
+REAL_DRIVER_SIGNS = (
+    "/dev/nvidiactl",
+    DRIVER_VERSION_FILE,
+    "/dev/dxg",  # WSL
+    "/dev/nvhost-ctrl",  # Jetson
+)
+"""Files of the kernel side of an NVIDIA driver; one of them is there where a driver is."""
+
+_FACE = re.compile(r"sm_([1-9][0-9]{1,2})(?:x([1-9][0-9]?))?")
+
+
+class DeviceKind(enum.Enum):
+    """Which driver the session sees."""
+
+    AUTO = "auto"
+    REAL = "real"
+    PHANTOM = "phantom"
+    NONE = "none"
+
+
+class Device(NamedTuple):
+    """The value of ``--cuda-fork-device``; ``face`` is "absent" or, for instance, "sm_90x2"."""
+
+    kind: DeviceKind = DeviceKind.AUTO
+    face: str = ABSENT
+
+
+class Face(NamedTuple):
+    """What the phantom pretends: ``capability`` is None where there is no GPU (``absent``)."""
+
+    capability: tuple[int, int] | None
+    devices: int
+
+
+def has_real_driver() -> bool:
+    """Whether the kernel side of an NVIDIA driver is here; asks only the file system."""
+    return any(os.path.exists(path) for path in REAL_DRIVER_SIGNS)
+
+
+def parse_device(text: str) -> Device:
+    """Read a device, for instance ``phantom:sm_90x2``.
+
+    Raises:
+        ValueError: the kind or the face is not one that exists.
+
+    """
+    kind_text, colon, face = text.partition(":")
+    try:
+        kind = DeviceKind(kind_text)
+    except ValueError:
+        kinds = ", ".join(one.value for one in DeviceKind)
+        raise ValueError(
+            f"{text!r} is not a device: use {kinds}, or phantom:sm_90 or phantom:sm_90x2"
+        ) from None
+    if not colon:
+        return Device(kind)
+    if kind is not DeviceKind.PHANTOM:
+        raise ValueError(f"{text!r}: only the phantom takes a GPU, as in phantom:sm_90")
+    parse_face(face)
+    return Device(kind, face)
+
+
+def parse_face(text: str) -> Face:
+    """Read a face: ``absent``, ``sm_90`` or, for two devices, ``sm_90x2``.
+
+    Raises:
+        ValueError: it is not a face; the text names the rule.
+
+    """
+    if text == ABSENT:
+        return Face(None, 0)
+    match = _FACE.fullmatch(text)
+    devices = int(match[2] or 1) if match else 0
+    if match is None or devices > MOST_DEVICES:
+        raise ValueError(
+            f"{text!r} is not a face of the phantom driver: it is 'absent', or 'sm_' with the "
+            f"compute capability's digits and, for more than one device, 'x' with their number "
+            f"from 1 to {MOST_DEVICES}. For instance 'sm_90' or 'sm_100x8'."
+        )
+    return Face(divmod(int(match[1]), 10), devices)

@@ -1,0 +1,134 @@
+"""What the guard refuses, and where it stands in for ``os.fork``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.check.guard import ForkDecision, Rules, allowed_module, install
+from pytest_cudafork.errors import CudaForkError
+from pytest_cudafork.observe.driver.probe import CudaState, Driver, Verdict
+from pytest_cudafork.settings import environment
+
+
+class Observed:
+    """A process in this state, and the forks that were noted."""
+
+    simulated = True
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.answer = CudaState(verdict, Driver.UNKNOWN, None, None, "it was said")
+        self.forks: list[dict[str, Any]] = []
+
+    def state(self) -> CudaState:
+        """Return the state."""
+        return self.answer
+
+    def note_fork(self, **fork: Any) -> None:
+        """Note a fork."""
+        self.forks.append(fork)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return an empty ledger."""
+        return []
+
+
+def fork() -> int:
+    """Fork, and let the child end at once; return its status."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(7)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.fixture(autouse=True)
+def no_marker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No marker of this very test allows a fork."""
+    monkeypatch.delenv(environment.FORK_OK, raising=False)
+
+
+def test_a_clean_process_forks_and_nothing_is_noted() -> None:
+    observed = Observed(Verdict.CLEAN)
+    with install(Rules(observed, True)):
+        assert fork() == 7
+    assert not observed.forks
+
+
+def test_a_fork_is_refused_before_it_happens_and_told_in_full() -> None:
+    observed = Observed(Verdict.INITIALIZED)
+    with install(Rules(observed, True)), pytest.raises(CudaForkError) as raised:
+        fork()
+    assert "os.fork was called by" in str(raised.value)
+    assert "something that was not seen (it was said)" in str(raised.value)
+    (noted,) = observed.forks
+    assert (noted["api"], noted["verdict"]) == ("os.fork", "guarded")
+    assert noted["frame"].f_code.co_name == "fork"
+    assert fork() == 7
+
+
+@pytest.mark.parametrize(
+    ("verdict", "refuse", "decision", "rule"),
+    [
+        (Verdict.INITIALIZED, True, ForkDecision.GUARDED, ""),
+        (Verdict.POISONED, True, ForkDecision.GUARDED, ""),
+        (Verdict.INITIALIZED, False, ForkDecision.WATCHED, "level poison"),
+        (Verdict.NOT_OBSERVABLE, True, ForkDecision.UNKNOWN, "it was said"),
+    ],
+)
+def test_each_state_has_its_decision(
+    verdict: Verdict, refuse: bool, decision: ForkDecision, rule: str
+) -> None:
+    rules = Rules(Observed(verdict), refuse)
+    assert rules.decide(rules.observer.state(), sys._getframe()) == (decision, rule)
+
+
+def test_a_fork_that_is_only_watched_happens_and_is_noted() -> None:
+    observed = Observed(Verdict.INITIALIZED)
+    with install(Rules(observed, False)):
+        assert fork() == 7
+    assert observed.forks[0]["verdict"] == "watched"
+
+
+@pytest.mark.parametrize("reason", ["the child never touches CUDA", ""])
+def test_the_marker_in_force_allows_with_its_reason(
+    reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environment.FORK_OK, reason)
+    rules = Rules(Observed(Verdict.INITIALIZED), True)
+    decided = rules.decide(rules.observer.state(), None)
+    assert decided == (ForkDecision.ALLOWED, f"marker cuda_fork_ok: {reason}")
+
+
+def test_code_of_an_allowed_module_may_fork() -> None:
+    rules = Rules(Observed(Verdict.INITIALIZED), True, (__name__,))
+    decided = rules.decide(rules.observer.state(), sys._getframe())
+    assert decided == (ForkDecision.ALLOWED, f"code of {__name__} may fork")
+
+
+@pytest.mark.parametrize("name", ["data", "data.worker", None, 7])
+def test_a_prefix_allows_a_package_and_nothing_else(name: object) -> None:
+    frame: Any = SimpleNamespace(f_globals={"__name__": name}, f_back=None)
+    assert allowed_module(frame, ("data",)) == ("data" if str(name).startswith("data") else "")
+    assert allowed_module(frame, ("dat", "worker")) == ""
+    assert allowed_module(None, ("data",)) == ""
+
+
+def test_names_that_modules_have_taken_are_guarded_and_given_back() -> None:
+    taken = ModuleType("cudafork_taken")
+    vars(taken).update(make_process=os.fork, other=print)
+    sys.modules["cudafork_taken"] = taken
+    sys.modules["cudafork_odd"] = SimpleNamespace(fork=os.fork)  # type: ignore[assignment]
+    original = os.fork
+    try:
+        with install(Rules(Observed(Verdict.INITIALIZED), True)):
+            assert taken.make_process is os.fork is not original
+            with pytest.raises(CudaForkError):
+                taken.make_process()
+            vars(taken)["later"] = os.fork
+        assert taken.make_process is taken.later is os.fork is original
+    finally:
+        del sys.modules["cudafork_taken"], sys.modules["cudafork_odd"]

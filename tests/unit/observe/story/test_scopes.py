@@ -1,0 +1,131 @@
+"""What kind of code a line is, out of its source file."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from pytest_cudafork.observe.story.scopes import (
+    Scope,
+    Statement,
+    scope_of,
+    source_line,
+    statement_of,
+    tree_of,
+)
+
+SOURCE = """\
+import torch
+from engine import probe
+
+CONSTANT = probe()
+a = b = probe()
+a.b = probe()
+annotated: probe() = 1
+bare: probe()
+
+@probe()
+def decorated():
+    probe()
+
+def default(x=probe(), *, y=probe(), z=1):
+    return x
+
+async def later(x=probe()):
+    return x
+
+class Body:
+    line = probe()
+    def method(self):
+        return probe()
+
+@probe
+class Decorated:
+    pass
+
+if CONSTANT:
+    probe()
+"""
+
+EXPECTED = {
+    1: (Statement.IMPORT, "torch"),
+    2: (Statement.IMPORT, "engine"),
+    4: (Statement.ASSIGNMENT, "CONSTANT"),
+    5: (Statement.ASSIGNMENT, "a"),
+    6: (Statement.ASSIGNMENT, ""),
+    7: (Statement.ASSIGNMENT, "annotated"),
+    8: (Statement.ANNOTATION, "bare"),
+    10: (Statement.DECORATOR, "decorated"),
+    11: (Statement.DECORATOR, "decorated"),
+    12: (Statement.OTHER, ""),
+    14: (Statement.DEFAULT, "default"),
+    17: (Statement.DEFAULT, "later"),
+    21: (Statement.ASSIGNMENT, "line"),
+    25: (Statement.DECORATOR, "Decorated"),
+    30: (Statement.OTHER, ""),
+}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    """A file with the lines above."""
+    path = tmp_path / "source.py"
+    path.write_text(SOURCE)
+    return str(path)
+
+
+@pytest.mark.parametrize("lineno", EXPECTED)
+def test_a_statement_is_told_by_its_line(source: str, lineno: int) -> None:
+    assert statement_of(source, lineno) == EXPECTED[lineno]
+
+
+def test_an_annotation_with_a_value_is_an_assignment_on_the_value(tmp_path: Path) -> None:
+    path = tmp_path / "long.py"
+    path.write_text("name: int = (\n    probe()\n)\n")
+    assert statement_of(str(path), 2) == (Statement.ASSIGNMENT, "name")
+
+
+@pytest.mark.parametrize(
+    ("lineno", "name", "scope"),
+    [
+        (21, "Body", Scope.CLASS),
+        (23, "method", Scope.FUNCTION),
+        (12, "decorated", Scope.FUNCTION),
+        (4, "<module>", Scope.FUNCTION),
+    ],
+)
+def test_the_scope_of_a_code_object_is_found_by_name_and_line(
+    source: str, lineno: int, name: str, scope: Scope
+) -> None:
+    assert scope_of(source, lineno, name) is scope
+
+
+@pytest.mark.parametrize("text", ["", "\0", "not python ("])
+def test_what_cannot_be_read_is_a_statement_and_a_function(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "odd.py"
+    path.write_text(text)
+    assert statement_of(str(path), 1) == (Statement.OTHER, "")
+    assert scope_of(str(path), 1, "anything") is Scope.FUNCTION
+
+
+@pytest.mark.parametrize("name", ["/no/such/file.py", "<string>", "nul\0byte"])
+def test_a_file_that_is_none_has_no_tree_and_no_line(name: str) -> None:
+    assert tree_of(name) is None
+    assert source_line(name, 1) == ""
+
+
+def test_a_source_line_comes_without_indentation(source: str) -> None:
+    assert source_line(source, 23) == "return probe()"
+
+
+def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    import os
+
+    path = tmp_path / "changing.py"
+    path.write_text("import one\n")
+    assert statement_of(str(path), 1)[1] == "one"
+    path.write_text(textwrap.dedent("import another\n"))
+    os.utime(path, (1, 1))
+    assert statement_of(str(path), 1)[1] == "another"

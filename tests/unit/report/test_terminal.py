@@ -1,0 +1,138 @@
+"""The last section: its numbers, its stories, what it could not see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from pytest_cudafork.check.findings import Finding
+from pytest_cudafork.errors import CudaTouchError
+from pytest_cudafork.observe.story.stories import History
+from pytest_cudafork.report.terminal import Counts, summary_lines, write_summary
+from pytest_cudafork.settings.options import Settings
+
+
+def _touch(test: str = "", phase: str = "", poisoned: bool = False) -> dict[str, Any]:
+    return {"k": "touch", "test": test, "phase": phase, "poisoned": poisoned}
+
+
+def test_counts_sort_touches_by_phase_and_forks_by_verdict() -> None:
+    records: list[dict[str, Any]] = [
+        _touch(phase="start"),
+        _touch(phase="collect a.py"),
+        _touch(phase="collect b.py"),
+        _touch(test="a.py::test_a (call)", phase=""),
+        _touch(test="a.py::test_a (call)", poisoned=True),
+        *({"k": "fork", "verdict": v} for v in ("guarded", "allowed", "watched", "unknown")),
+        {"k": "child"},
+    ]
+    found = Counts.of(records)
+    assert found == Counts(5, 1, 2, 2, guarded=1, allowed=2, poisoned=1)
+    assert "touches: 5 (1 at start-up, 2 at import or collection, 2 in tests)" in found.line()
+    assert Counts.of([]).line().startswith("touches: 0, forks guarded: 0,")
+
+
+def test_touches_in_tests_or_poisoned_ones_are_not_listed_again() -> None:
+    base = {"pid": 1, "entry": "cuInit", "stack": [[str(Path("x.py")), 1, "f", 1]]}
+    told = summary_lines(History([{**base, **_touch(test="a (call)")}]))
+    poisoned = summary_lines(History([{**base, **_touch(phase="start", poisoned=True)}]))
+    assert told == poisoned == []
+    listed = summary_lines(History([{**base, **_touch(phase="start")}] * 2))
+    assert listed[0] == "touched at import or collection (and 1 more times):"
+
+
+class Terminal:
+    """Stands in for pytest's reporter: the lines, each with its colors."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, frozenset[str]]] = []
+
+    def section(self, title: str, **markup: bool) -> None:
+        """Note the title."""
+        self.write_line(f"== {title}", **markup)
+
+    def write_line(self, line: str, **markup: bool) -> None:
+        """Note a line and its colors."""
+        self.lines.append((line, frozenset(name for name, on in markup.items() if on)))
+
+    @property
+    def text(self) -> str:
+        """All lines."""
+        return "\n".join(line for line, _ in self.lines)
+
+
+def section(
+    records: list[dict[str, Any]],
+    *,
+    unreported: tuple[Finding, ...] = (),
+    unseen: tuple[str, ...] = (),
+    ledger: str = "",
+) -> Terminal:
+    """Write the section of a session with this ledger."""
+    terminal: Any = Terminal()
+    settings = SimpleNamespace(ledger="/tmp/ledger")
+    observer: Any = SimpleNamespace(
+        records=lambda: records,
+        witnesses=None,
+        early=False,
+        unrecorded=lambda records: unseen,
+        settings=settings,
+        simulated=False,
+    )
+    check: Any = SimpleNamespace(unreported=lambda records: list(unreported))
+    write_summary(terminal, Settings(ledger=ledger), observer, check)
+    made: Terminal = terminal
+    return made
+
+
+TOUCH: dict[str, Any] = {
+    "k": "touch", "id": "1-1", "t": 1, "pid": 1, "entry": "cuInit", "phase": "collect test_it.py",
+    "stack": [["/src/engine.py", 3, "probe", 3]],
+}  # fmt: skip
+
+
+def test_nothing_that_was_seen_is_green() -> None:
+    lines = section([]).lines
+    assert lines[0] == ("== CUDA and fork", frozenset({"green"}))
+    assert lines[1][0] == "no touch of CUDA was seen"
+    assert "green" in lines[-1][1]
+
+
+def test_what_could_not_be_seen_is_yellow_and_not_called_clean() -> None:
+    made = section([], unseen=("something",))
+    assert ("not observable: something", frozenset({"yellow"})) in made.lines
+    assert "no touch of CUDA was seen" not in made.text
+    assert "yellow" in made.lines[-1][1]
+
+
+def test_a_touch_at_collection_is_told_with_advice() -> None:
+    text = section([TOUCH]).text
+    assert "touched at import or collection:\n  /src/engine.py:3: in probe" in text
+    assert "what to do:" in text
+    assert "no touch" not in text
+
+
+def test_an_error_that_failed_no_test_is_told_in_red() -> None:
+    found = Finding({**TOUCH, "test": "test_it.py::test_a (call)"}, CudaTouchError)
+    made = section([TOUCH], unreported=(found,))
+    assert made.lines[0][1] == {"red", "bold"}
+    assert ("ERROR: test_it.py::test_a, too late to fail a test:", frozenset({"red"})) in made.lines
+    assert "red" in made.lines[-1][1]
+    outside = section([TOUCH], unreported=(Finding({**TOUCH, "phase": ""}, CudaTouchError),))
+    assert "ERROR: outside any test, too late" in outside.text
+
+
+def test_a_ledger_that_was_asked_for_is_named() -> None:
+    assert "ledger: /tmp/ledger" in section([], ledger="/tmp/ledger").text
+    assert "ledger:" not in section([], ledger="").text
+
+
+def test_more_than_ten_places_are_counted() -> None:
+    records = [
+        {**TOUCH, "id": str(n), "stack": [["/src/engine.py", n, "probe", 3]]} for n in range(1, 13)
+    ]
+    lines = summary_lines(History([*records, records[0]]))
+    assert lines[0] == "touched at import or collection (and 1 more times):"
+    assert lines[-1] == "... and at 2 more places"
+    assert sum(line.startswith("also at ") for line in lines) == 9

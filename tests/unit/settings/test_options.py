@@ -1,0 +1,199 @@
+"""The options: every source, their precedence, and the frozen settings they become."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_cudafork.imports.values.settings import AuditSettings
+from pytest_cudafork.settings.devices import Device, DeviceKind
+from pytest_cudafork.settings.gpu_requests import GpuChoice
+from pytest_cudafork.settings.import_settings import ImportSettings
+from pytest_cudafork.settings.options import (
+    OPTIONS,
+    Level,
+    Settings,
+    parse_level,
+    read_settings,
+    spell_out_flags,
+)
+
+LOW, MIDDLE, HIGH = 0, 1, 2
+
+
+# Three values of each option, and the settings that they become.
+VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
+    "cuda_fork_check": (
+        ("poison", {"level": Level.POISON}),
+        ("fork", {"level": Level.FORK}),
+        ("touch", {"level": Level.TOUCH}),
+    ),
+    "cuda_fork_device": (
+        ("none", {"device": Device(DeviceKind.NONE)}),
+        ("phantom", {"device": Device(DeviceKind.PHANTOM)}),
+        ("phantom:sm_90x2", {"device": Device(DeviceKind.PHANTOM, "sm_90x2")}),
+    ),
+    "cuda_fork_allow": (
+        ("low", {"allow": ("low",)}),
+        ("middle.sub", {"allow": ("middle.sub",)}),
+        ("high, higher", {"allow": ("high", "higher")}),
+    ),
+    "cuda_fork_isolate": (
+        ("spawn", {"isolate": "spawn"}),
+        ("none", {"isolate": "none"}),
+        ("auto", {"isolate": "auto"}),
+    ),
+    "cuda_fork_ledger": (
+        ("/x/low", {"ledger": "/x/low"}),
+        ("/x/middle", {"ledger": "/x/middle"}),
+        ("/x/high", {"ledger": "/x/high"}),
+    ),
+    "cuda_fork_gpus": (
+        ("auto", {"gpus": GpuChoice()}),
+        ("2", {"gpus": GpuChoice(most=2, text="2")}),
+        ("0,2", {"gpus": GpuChoice(names=("0", "2"), text="0,2")}),
+    ),
+    "cuda_fork_graphs": (
+        ("auto", {"graphs": "auto"}),
+        ("cuda", {"graphs": "cuda"}),
+        ("software", {"graphs": "software"}),
+    ),
+}
+
+
+# The same for the import audit, with the fields of its own settings.
+IMPORT_VALUES: dict[str, tuple[tuple[str, Any], ...]] = {
+    "packages": (("low", ("low",)), ("middle.sub", ("middle.sub",)), ("a, b", ("a", "b"))),
+    "exclude": (("low", ("low",)), ("*.test_*", ("*.test_*",)), ("a.b,c.*", ("a.b", "c.*"))),
+    "strict": (("yes", True), ("off", False), ("1", True)),
+    "baseline": (("/x/low", "/x/low"), ("/x/middle", "/x/middle"), ("/x/high", "/x/high")),
+    "without": (("low", ("low",)), ("a.b+c", ("a.b+c",)), ("d,e", ("d", "e"))),
+    "graph": (("/low.dot", "/low.dot"), ("/m.html", "/m.html"), ("/high.dot", "/high.dot")),
+    "timeout": (("1", 1.0), ("2.5", 2.5), ("300", 300.0)),
+    "jobs": (("1", 1), ("2", 2), ("auto", 0)),
+    "memory": (("4G", 4 << 30), ("512M", 512 << 20), ("1024", 1024)),
+}
+
+
+VALUES |= {
+    f"cuda_fork_imports{'' if name == 'packages' else f'_{name}'}": tuple(
+        (text, {"imports": ImportSettings(**{name: value})}) for text, value in values
+    )
+    for name, values in IMPORT_VALUES.items()
+}
+
+
+class Ini:
+    """An ini file, as far as options are read from it."""
+
+    def __init__(self, values: dict[str, str]) -> None:
+        self._values = values
+
+    def getini(self, name: str) -> str | list[str]:
+        text = self._values.get(name, "")
+        lines = next(option.lines for option in OPTIONS if option.name == name)
+        return text.split() if lines else text
+
+
+def settings_from(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    ini: dict[str, str] | None = None,
+    env: dict[str, str] | None = None,
+    cli: dict[str, str] | None = None,
+) -> Settings:
+    for option in OPTIONS:
+        monkeypatch.delenv(option.env, raising=False)
+    for name, value in (env or {}).items():
+        monkeypatch.setenv(f"PYTEST_{name.upper()}", value)
+    namespace = argparse.Namespace(**{option.name: None for option in OPTIONS})
+    vars(namespace).update(cli or {})
+    return read_settings(cast(pytest.Config, Ini(ini or {})), namespace)
+
+
+def test_the_table_of_values_covers_every_option() -> None:
+    # to update is to need a file, too
+    assert set(VALUES) | {"cuda_fork_imports_update"} == {option.name for option in OPTIONS}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_command_line_beats_environment_beats_ini_beats_default(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    low, middle, high = VALUES[name]
+
+    def read(count: int) -> Settings:
+        return settings_from(
+            monkeypatch,
+            ini={name: low[0]} if count > LOW else None,
+            env={name: middle[0]} if count > MIDDLE else None,
+            cli={name: high[0]} if count > HIGH else None,
+        )
+
+    assert [read(count) for count in range(4)] == [
+        Settings(),
+        Settings(**low[1]),
+        Settings(**middle[1]),
+        Settings(**high[1]),
+    ]
+
+
+def test_an_update_needs_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"cuda_fork_imports_update": "yes"}
+    with pytest.raises(pytest.UsageError, match="--cuda-fork-imports-baseline=FILE"):
+        settings_from(monkeypatch, cli=names)
+    read = settings_from(monkeypatch, cli=names, ini={"cuda_fork_imports_baseline": "/x/b.toml"})
+    assert read.imports == ImportSettings(baseline="/x/b.toml", update=True)
+
+
+def test_the_defaults_of_the_import_audit_are_those_of_its_processes() -> None:
+    for name in set(ImportSettings._fields) & set(AuditSettings._fields) - {"jobs", "without"}:
+        assert ImportSettings._field_defaults[name] == AuditSettings._field_defaults[name]
+
+
+def test_an_empty_environment_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = settings_from(
+        monkeypatch, ini={"cuda_fork_check": "poison"}, env={"cuda_fork_check": ""}
+    )
+    assert settings.level is Level.POISON
+
+
+def test_empty_on_the_command_line_takes_back_a_list_or_a_file_of_the_ini_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = {
+        "cuda_fork_allow": "a",
+        "cuda_fork_ledger": "/x/kept",
+        "cuda_fork_imports": "pkg",
+        "cuda_fork_imports_graph": "/x.dot",
+    }
+    settings = settings_from(monkeypatch, ini=names, cli=dict.fromkeys(names, ""))
+    assert settings == Settings()
+
+
+def test_a_bare_flag_is_spelled_out_and_the_path_after_it_left_alone() -> None:
+    args = ["-q", "--cuda-fork-check", "tests", "--cuda-fork-device", "none"]
+    assert spell_out_flags(args)
+    assert args == ["-q", "--cuda-fork-check=fork", "tests", "--cuda-fork-device", "none"]
+
+
+@pytest.mark.parametrize("args", [["-q", "tests"], ["--", "--cuda-fork-check"], []])
+def test_what_is_no_bare_flag_is_left_alone(args: list[str]) -> None:
+    before = list(args)
+    assert not spell_out_flags(args)
+    assert args == before
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_a_level_is_one_of_four_words_and_everything_else_is_a_value_error(text: str) -> None:
+    words = {level.value for level in Level}
+    if text in words:
+        assert parse_level(text).value == text
+    else:
+        with pytest.raises(ValueError, match="poison, fork, touch"):
+            parse_level(text)
