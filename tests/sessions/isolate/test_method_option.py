@@ -13,9 +13,9 @@ from pytest_cudafork.isolate.policy import (
     Method,
     ProcessState,
     choose,
-    instead_of_zygote,
+    instead_of_fork_server,
 )
-from pytest_cudafork.settings.markers import METHODS, Marks
+from pytest_cudafork.settings.markers import MARKER_METHODS, Marks
 from tests.support.isolation import METHODS as REAL_METHODS
 from tests.support.isolation import isolate_all
 
@@ -34,7 +34,7 @@ MARKS = st.builds(
     Marks,
     spawn_only=st.booleans(),
     isolated=st.booleans(),
-    method=st.sampled_from(METHODS),
+    method=st.sampled_from(MARKER_METHODS),
     timeout=st.none() | st.floats(0.1, 1e6),
     scope=st.sampled_from(["test", "module"]),
 )
@@ -42,7 +42,7 @@ MARKS = st.builds(
 
 CONFIGS = st.builds(
     IsolationConfig,
-    every_test=st.sampled_from([None, "none", *METHODS]),
+    every_test=st.sampled_from([None, "none", *MARKER_METHODS]),
     timeout=st.none() | st.just(600.0),
     debugger=st.booleans(),
     inside=st.booleans(),
@@ -76,7 +76,7 @@ def test_no_choice_is_unsafe(marks: Marks, config: IsolationConfig, state: Proce
         assert method.name == marks.method
     if method.why:
         assert method.name == "forkserver"
-    assert instead_of_zygote(method, "a reason") == Method(
+    assert instead_of_fork_server(method, "a reason") == Method(
         "spawn", method.timeout, method.refusal, method.scope, "not forkserver: a reason"
     )
 
@@ -170,7 +170,7 @@ def test_auto_forks_a_clean_process_and_uses_the_server_otherwise(
     pytester.makepyfile(
         test_plain="""
         import sys, threading, time
-        if "pytest_cudafork.isolate.child.zygote" not in sys.modules:
+        if "pytest_cudafork.isolate.child.server_session" not in sys.modules:
             threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
         def test_x(): pass
         """

@@ -1,0 +1,123 @@
+"""Operators of functions, and of others: what the dispatch modes make of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+flex = pytest.importorskip("torch.nn.attention.flex_attention")
+
+from torch.nn import functional as F  # noqa: E402
+
+from pytest_cudafork import assert_replay_equals_eager  # noqa: E402
+from pytest_cudafork.capture.interface.backend import CaptureFailedError  # noqa: E402
+from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
+from pytest_cudafork.errors import GraphCaptureError  # noqa: E402
+
+
+def _cond(x: Any, gate: Any) -> Any:
+    return torch.cond(gate, lambda x: x + 1, lambda x: x - 1, (x,))
+
+
+def test_cond_on_a_tensor_is_refused_with_its_line() -> None:
+    gate, x = torch.tensor(True), torch.ones(3)
+    with pytest.raises(GraphCaptureError) as failure:
+        assert_replay_equals_eager(lambda x: _cond(x, gate), [x], backend="software")
+    text = str(failure.value)
+    assert "[host-sync]" in text
+    assert Path(__file__).name in text
+    assert "dynamo" not in text
+
+
+def test_cond_is_recorded_eagerly_and_with_a_number_of_the_host() -> None:
+    x, backend = torch.ones(3), SoftwareBackend()
+    eager = backend.record(lambda: _cond(x, x.sum() > 9))
+    assert eager.result.tolist() == [0, 0, 0]
+    assert "aten::sub" in [node.name for node in eager.nodes or ()]
+    graph = backend.capture(lambda: _cond(x, torch.tensor(True)))
+    graph.replay()
+    assert graph.recording.result.tolist() == [2, 2, 2]
+
+
+def test_while_loop_is_refused() -> None:
+    loop = pytest.importorskip("torch._higher_order_ops").while_loop
+    x = torch.ones(3)
+    with pytest.raises(CaptureFailedError, match="reads a value on the host"):
+        SoftwareBackend().capture(lambda: loop(lambda x: x.sum() < 9, lambda x: (x + 1,), (x,)))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.filterwarnings("ignore")
+def test_flex_attention_is_recorded(compiled: bool) -> None:
+    q, scale = torch.randn(1, 2, 16, 8), torch.tensor(2.0)
+    attention = flex.flex_attention
+    if compiled:
+        attention = torch.compile(attention, backend="eager")
+
+    def fn(q: Any) -> Any:
+        return attention(q, q, q, score_mod=lambda score, b, h, i, j: score * scale + i - j)
+
+    report = assert_replay_equals_eager(
+        fn, [q], vary=[q.normal_, lambda: scale.fill_(3.0)], backend="software"
+    )
+    assert report.nodes
+    assert torch.allclose(fn(q), fn(q))  # the compiler is as it was
+
+
+def test_an_operator_of_functions_that_cannot_be_recorded_is_refused() -> None:
+    from torch._ops import HigherOrderOperator
+
+    class Odd(HigherOrderOperator):  # type: ignore[misc]  # torch is not followed
+        def __init__(self) -> None:
+            super().__init__("cudafork_odd")
+            self.fallthrough(torch._C.DispatchKey.AutogradCPU)
+
+        def __call__(self, *args: Any) -> Any:
+            return super().__call__(*args)
+
+    odd, x = Odd(), torch.ones(3)
+    try:
+        with pytest.raises(CaptureFailedError, match=r"cudafork_odd.*not supported") as failure:
+            SoftwareBackend().capture(lambda: odd(lambda x: x, x))
+    finally:
+        torch._ops._higher_order_ops.pop("cudafork_odd", None)
+    assert Path(__file__).name in failure.value.finding.where
+
+
+X = torch.randn(2, 4, 6, requires_grad=True)
+
+
+CELL = torch.nn.LSTMCell(6, 3, bias=False)
+
+
+PARTLY = {
+    "conv, some gradients": lambda: torch.autograd.grad(
+        F.conv1d(X, torch.ones(2, 4, 3, requires_grad=True), torch.zeros(2)).sum(), X
+    ),
+    "conv, input frozen": lambda: torch.autograd.grad(
+        F.conv1d(X.detach(), (w := torch.ones(2, 4, 3, requires_grad=True))).sum(), w
+    ),
+    "layer norm without weights": lambda: torch.autograd.grad(F.layer_norm(X, (6,)).sum(), X),
+    "group norm without weights": lambda: torch.autograd.grad(F.group_norm(X, 2).sum(), X),
+    "batch norm without statistics": lambda: torch.autograd.grad(
+        (F.batch_norm(X, None, None, training=True) * X).sum(), X
+    ),
+    "attention, values only": lambda: torch.autograd.grad(
+        F.scaled_dot_product_attention(X.detach(), X.detach(), X).sum(), X
+    ),
+    "lstm cell without bias": lambda: CELL(X[0]),
+    "bag": lambda: F.embedding_bag(torch.zeros(2, 2, dtype=torch.long), X[0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTLY)
+def test_operators_with_undefined_results_replay(name: str) -> None:
+    graph = SoftwareBackend().capture(PARTLY[name])
+    graph.replay()
+    expected = PARTLY[name]()
+    for got, want in zip(graph.recording.result, expected, strict=True):
+        assert torch.allclose(got, want, atol=1e-6)
