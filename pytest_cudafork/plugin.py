@@ -67,11 +67,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(IsolationHooks(config, isolate), "cudafork-isolation")
     _register_gpus(config)
     _choose_graphs(config)
-    if state.watch is not None:
-        from pytest_cudafork.check.hooks import Check
+    _register_check(config, state)
 
-        check = Check(state, state.watch.observer)
-        config.pluginmanager.register(check, "cudafork-check")
+
+def _register_check(config: pytest.Config, state: session.CudaForkSession) -> None:
+    """Register what looks for errors, if the check is on."""
+    if state.watch is None:
+        return
+    from pytest_cudafork.check.hooks import CheckHooks
+
+    check = CheckHooks(state, state.watch.observer)
+    config.pluginmanager.register(check, "cudafork-check")
 
 
 def _register_gpus(config: pytest.Config) -> None:

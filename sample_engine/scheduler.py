@@ -222,7 +222,7 @@ class Scheduler:
             drafts = result.drafts[index] if result.drafts else ()
             new = self._advance(part, sampled, drafts)
             if new:
-                outputs.append(_said(part.request, new))
+                outputs.append(_output_of(part.request, new))
         self.counters.sampling_steps += len(outputs) - num_refused
         self._drop_finished()
         return outputs
@@ -284,7 +284,7 @@ class Scheduler:
         """End a request that has outgrown the whole cache, with what it has."""
         request.error = self.limits.why_no_further(request)
         self._finish(request, FinishReason.ERROR)
-        self._refused.append(_said(request, ()))
+        self._refused.append(_output_of(request, ()))
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
         """End a request; the lists are cleared of it by the caller."""
@@ -333,7 +333,7 @@ def _part(request: Request, start: int, stop: int) -> ScheduledRequest:
     return ScheduledRequest(request, start, stop - start, drafts)
 
 
-def _said(request: Request, new: tuple[int, ...]) -> CoreOutput:
+def _output_of(request: Request, new: tuple[int, ...]) -> CoreOutput:
     return CoreOutput(
         request.request_id,
         new,

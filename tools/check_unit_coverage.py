@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))
 
 from tests.repo.sources import PACKAGE, Module  # noqa: E402  (found by the line above)
-from tests.repo.unit_files import exceptions, own_test_file, tested_modules  # noqa: E402
+from tests.repo.unit_files import exceptions, modules_to_test, own_test_file  # noqa: E402
 
 LEAST_PERCENT = 80
 TIME_LIMIT = 180
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("parts", nargs="*", help="folders or modules of the package, as a/b")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="files at a time")
     chosen = parser.parse_args(arguments)
-    modules = [module for module in tested_modules() if _is_in(module, chosen.parts)]
+    modules = [module for module in modules_to_test() if _is_in(module, chosen.parts)]
     for name in IMPORTED_BEFORE:
         if importlib.util.find_spec(name):
             importlib.import_module(name)
@@ -118,7 +119,10 @@ class _Child:
         self.began = time.monotonic()
         folder.mkdir()
         sys.stdout.flush()
-        self.pid = os.fork()
+        with warnings.catch_warnings():
+            # Python 3.12 and later warn of threads; none of those here hold a lock that tests need.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.pid = os.fork()
         if self.pid == 0:
             _run_and_leave(module, own_test_file(module), folder)
 
@@ -140,6 +144,9 @@ class _Child:
             lines = (self.folder / "output").read_text(errors="replace").splitlines()
             trouble = f"ended with {self.status} after {seconds} s: {' '.join(lines[-1:])}"
             return Measured(_name(self.module), 0, 0, "", seconds, trouble)
+        lines = (self.folder / "output").read_text(errors="replace").splitlines()
+        failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+        found["trouble"] = "; ".join([found["trouble"], *failed]).strip("; ")
         return Measured(_name(self.module), seconds=seconds, **found)
 
 

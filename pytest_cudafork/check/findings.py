@@ -1,9 +1,11 @@
-"""The rules: which records of the ledger are errors at which level, and in which test."""
+"""Findings: which records of the ledger are errors at which level, and how they are told."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
 
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 from pytest_cudafork.observe.base.ledger import Record
@@ -11,6 +13,11 @@ from pytest_cudafork.settings.options import Level
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.story.stories import History
+
+
+SECTION = "CUDA and fork"
+"""The title under which a failed test shows what it did besides its own failure."""
+_MOST_OTHERS = 8
 
 
 class Finding(NamedTuple):
@@ -91,3 +98,49 @@ def reported_ids(records: Iterable[Record]) -> set[str]:
         if record["k"] == "reported":
             ids.update(str(record_id) for record_id in record.get("ids", ()))
     return ids
+
+
+def worst(findings: list[Finding]) -> Finding:
+    """Return what to tell first: a child that fails outweighs a touch that may do no harm yet."""
+    return next((f for f in findings if f.error is not CudaTouchError), findings[0])
+
+
+def tell(findings: list[Finding], records: Iterable[Record], *, simulated: bool) -> str:
+    """Tell the worst finding in full and the places of the others.
+
+    Args:
+        findings: One at least.
+        records: The ledger so far.
+        simulated: Whether the driver is the phantom.
+
+    """
+    from pytest_cudafork.observe.story.stories import History
+
+    story = worst(findings).story(History(records), simulated=simulated)
+    others = _other_places(findings)
+    if not others:
+        return story
+    shown = [f"    {place}" for place in others[:_MOST_OTHERS]]
+    left = len(others) - len(shown)
+    if left:
+        shown.append(f"    ... and {left} more (--cuda-fork-ledger=FILE keeps all)")
+    return "\n".join([story, "", "also:", *shown])
+
+
+def _other_places(findings: list[Finding]) -> list[str]:
+    """One line for each place besides that of the worst finding, in order."""
+    places = dict.fromkeys(found.place for found in findings)
+    places.pop(worst(findings).place)
+    return list(places)
+
+
+def told_error(kind: type[RuntimeError], story: str) -> BaseException:
+    """Make an error that pytest shows by its message alone.
+
+    The message is the whole story, and the stack is that of our own hooks. pytest leaves the stack
+    out for ``pytest.fail(pytrace=False)``, so the error is of that class too.
+    """
+    both = type(kind.__name__, (kind, pytest.fail.Exception), {"__module__": kind.__module__})
+    error: BaseException = both(story)
+    error.msg, error.pytrace = story, False  # type: ignore[attr-defined]
+    return error

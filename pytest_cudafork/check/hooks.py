@@ -6,11 +6,20 @@ rules stand in ``findings.py``; the last section is written by ``report/terminal
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import contextlib
+from collections.abc import Generator, Iterator
 
 import pytest
 
-from pytest_cudafork.check.findings import Finding, find, reported_ids
+from pytest_cudafork.check.findings import (
+    SECTION,
+    Finding,
+    find,
+    reported_ids,
+    tell,
+    told_error,
+    worst,
+)
 from pytest_cudafork.check.session import CudaForkSession
 from pytest_cudafork.errors import CudaForkError, CudaTouchError
 from pytest_cudafork.observe.base.ledger import LedgerReader, Record
@@ -19,11 +28,8 @@ from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import marks_of
 from pytest_cudafork.settings.options import Level
 
-SECTION = "CUDA and fork"
-_MOST_OTHERS = 8
 
-
-class Check:
+class CheckHooks:
     """Looks into the ledger after every phase and turns what is new there into verdicts."""
 
     def __init__(self, session: CudaForkSession, observer: Observer) -> None:
@@ -49,15 +55,20 @@ class Check:
             report = yield
         finally:
             self._set_phase(former)
-        found = self._new_findings()
-        if found:
-            story = self._tell(found)
-            if report.outcome == "failed":
-                report.sections.append((SECTION, story))
-            else:
-                report.outcome = "failed"
-                report.longrepr = story
+        self._fail_collection(report)
         return report
+
+    def _fail_collection(self, report: pytest.CollectReport) -> None:
+        """Fail a collection for the errors it made; beside one of its own they are a section."""
+        found = self._new_findings()
+        if not found:
+            return
+        story = self._tell(found)
+        if report.outcome == "failed":
+            report.sections.append((SECTION, story))
+        else:
+            report.outcome = "failed"
+            report.longrepr = story
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -78,27 +89,12 @@ class Check:
         A plugin that forks around every test (pytest-forked) does so outside any phase, where an
         exception would end the session.
         """
-        reason = marks_of(item).fork_ok
-        if reason is not None:
-            environment.put(environment.FORK_OK, reason)
-        try:
-            return (yield)
-        except CudaForkError as error:
-            report = pytest.TestReport(
-                item.nodeid,
-                item.location,
-                # As pytest does: the values need not survive the way from a worker of xdist.
-                dict.fromkeys(item.keywords, 1),
-                "failed",
-                str(error),
-                "setup",
-            )
-            item.ihook.pytest_runtest_logreport(report=report)
-            item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-            return True
-        finally:
-            if reason is not None:
-                environment.take(environment.FORK_OK)
+        with _allowing_forks(marks_of(item).fork_ok):
+            try:
+                return (yield)
+            except CudaForkError as error:
+                _report_refused_fork(item, error)
+                return True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
@@ -165,7 +161,7 @@ class Check:
         return [f for f in found if f.nodeid == item.nodeid or f.nodeid not in self._tests]
 
     def _error(self, findings: list[Finding]) -> BaseException:
-        return told_error(_worst(findings).error, self._tell(findings))
+        return told_error(worst(findings).error, self._tell(findings))
 
     # -- what both use ---------------------------------------------------------------------------
 
@@ -176,21 +172,9 @@ class Check:
         return find(own, self._level, isolated=self._isolated)
 
     def _tell(self, findings: list[Finding]) -> str:
-        """Tell the worst and count the rest; from here on they are reported."""
-        from pytest_cudafork.observe.story.stories import History
-
+        """Tell the findings in one text; from here on they are reported."""
         self._observer.note_reported([found.id for found in findings])
-        history = History(self._records)
-        story = _worst(findings).story(history, simulated=self._observer.simulated)
-        others = _other_places(findings)
-        if others:
-            shown = [f"    {place}" for place in others[:_MOST_OTHERS]]
-            left = len(others) - len(shown)
-            shown += (
-                [f"    ... and {left} more (--cuda-fork-ledger=FILE keeps all)"] if left else []
-            )
-            story += "\n\n" + "\n".join(["also:", *shown])
-        return story
+        return tell(findings, self._records, simulated=self._observer.simulated)
 
     # -- the end ---------------------------------------------------------------------------------
 
@@ -214,26 +198,29 @@ class Check:
         return [f for f in found if f.id not in reported]
 
 
-def _other_places(findings: list[Finding]) -> list[str]:
-    """One line for each place besides that of the worst finding, in order."""
-    first = _worst(findings)
-    places = dict.fromkeys(found.place for found in findings)
-    places.pop(first.place)
-    return list(places)
+@contextlib.contextmanager
+def _allowing_forks(reason: str | None) -> Iterator[None]:
+    """Let this process and its children fork for a reason meanwhile; None: as the rules say."""
+    if reason is None:
+        yield
+        return
+    environment.put(environment.FORK_OK, reason)
+    try:
+        yield
+    finally:
+        environment.take(environment.FORK_OK)
 
 
-def told_error(kind: type[RuntimeError], story: str) -> BaseException:
-    """Make an error that pytest shows by its message alone.
-
-    The message is the whole story, and the stack is that of our own hooks. pytest leaves the stack
-    out for ``pytest.fail(pytrace=False)``, so the error is of that class too.
-    """
-    both = type(kind.__name__, (kind, pytest.fail.Exception), {"__module__": kind.__module__})
-    error: BaseException = both(story)
-    error.msg, error.pytrace = story, False  # type: ignore[attr-defined]
-    return error
-
-
-def _worst(findings: list[Finding]) -> Finding:
-    """What to tell first: a child that fails outweighs a touch that may yet do no harm."""
-    return next((f for f in findings if f.error is not CudaTouchError), findings[0])
+def _report_refused_fork(item: pytest.Item, error: CudaForkError) -> None:
+    """Report a fork around a test that was refused as a failed set-up of the test."""
+    report = pytest.TestReport(
+        item.nodeid,
+        item.location,
+        # As pytest does: the values need not survive the way from a worker of xdist.
+        dict.fromkeys(item.keywords, 1),
+        "failed",
+        str(error),
+        "setup",
+    )
+    item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 import pytest
 
@@ -63,21 +63,31 @@ class GpuLeases:
         if (self._lease is None and not marks_of(item).gpus) or self._off:
             return (yield)
         lease = self._take_over(item) or self._take(item)
-        if lease is None:
-            try:
-                return (yield)
-            finally:
-                if REFUSAL in item.stash:
-                    del item.stash[REFUSAL]
+        with self._refused(item) if lease is None else self._lent(item, nextitem, lease):
+            return (yield)
+
+    @contextlib.contextmanager
+    def _refused(self, item: pytest.Item) -> Iterator[None]:
+        """Run a test without GPUs; its set-up says why."""
+        try:
+            yield
+        finally:
+            if REFUSAL in item.stash:
+                del item.stash[REFUSAL]
+
+    @contextlib.contextmanager
+    def _lent(
+        self, item: pytest.Item, nextitem: pytest.Item | None, lease: Lease
+    ) -> Iterator[None]:
+        """Run a test with its GPUs, and end the lease unless the next one has them, too."""
         variables = item.stash.setdefault(CHILD_ENV, {})
         variables.update(lease.environment)
         try:
-            result = yield
+            yield
             if self._here is None and _is_group_mate(item, nextitem):
                 self._kept_for = nextitem
             elif not self._off:
                 self._look_back(item, lease)
-            return result
         finally:
             for name in lease.environment:
                 variables.pop(name, None)
@@ -92,11 +102,8 @@ class GpuLeases:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Skip or fail a test that gets no GPUs; else let the process that runs it see its own."""
-        refusal = item.stash.get(REFUSAL, None)
-        if refusal is not None:
-            if refusal.outcome == "skip":
-                raise pytest.skip.Exception(refusal.text, _use_item_location=True)
-            pytest.fail(f"{item.nodeid}: {refusal.text}", pytrace=False)
+        if REFUSAL in item.stash:
+            _refuse(item, item.stash[REFUSAL])
         if not marks_of(item).gpus:
             return
         if self._isolated:
@@ -198,6 +205,13 @@ class RefusedTests:
         run_test_protocol(item, nextitem)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
+
+
+def _refuse(item: pytest.Item, refusal: Refusal) -> NoReturn:
+    """Skip or fail a test for want of GPUs."""
+    if refusal.outcome == "skip":
+        raise pytest.skip.Exception(refusal.text, _use_item_location=True)
+    pytest.fail(f"{item.nodeid}: {refusal.text}", pytrace=False)
 
 
 def _is_group_mate(item: pytest.Item, nextitem: pytest.Item | None) -> bool:

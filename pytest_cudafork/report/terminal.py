@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_cudafork.check.findings import Finding
-    from pytest_cudafork.check.hooks import Check
+    from pytest_cudafork.check.hooks import CheckHooks
     from pytest_cudafork.observe.observer import Observer
     from pytest_cudafork.observe.story.stories import History
     from pytest_cudafork.observe.story.touch import Touch
@@ -71,7 +71,7 @@ def _phase(test: str, phase: str) -> str:
 
 
 def write_summary(
-    terminal: pytest.TerminalReporter, settings: Settings, observer: Observer, check: Check
+    terminal: pytest.TerminalReporter, settings: Settings, observer: Observer, check: CheckHooks
 ) -> None:
     """Write the last section."""
     records = observer.records()

@@ -1,1 +1,1 @@
-"""What the Triton kernels of all folders share."""
+"""What the Triton kernels of the model, of attention and of speculation share."""

@@ -251,19 +251,19 @@ class ProcessClient(CoreClient):
     def _handshake(self, seconds: float) -> dict[str, Any]:
         """Wait until the core is ready."""
         deadline = time.monotonic() + seconds
-        doing = "starting a Python interpreter and importing the core's loop"
+        activity = "starting a Python interpreter and importing the core's loop"
         while (left := deadline - time.monotonic()) > 0:
             for message in self._handle.receive(left):
                 if isinstance(message, Ready):
                     return message.info
                 if isinstance(message, Stage):
-                    doing = message.text
+                    activity = message.text
                 self._note(message)
             self._raise_failure()
         stacks = self._handle.stacks()
         raise EngineDeadError(
             f"{self._handle.name} was not ready after {seconds:g} seconds and was ended. It was "
-            f"waited for: {doing}. Set {START_SECONDS_ENV} if it needs longer."
+            f"waited for: {activity}. Set {START_SECONDS_ENV} if it needs longer."
             + (f"\nIts stacks:\n{stacks}" if stacks else "")
         )
 
@@ -308,10 +308,10 @@ def _remote_error(failed: Failed, name: str) -> EngineError:
     the core that was found helps nobody.
     """
     remote = RemoteError(
-        f"{name} failed while {failed.doing}: {failed.error_type}: {failed.text}\n\n"
+        f"{name} failed while {failed.activity}: {failed.error_type}: {failed.text}\n\n"
         f"The traceback in its process:\n{failed.traceback}"
     )
-    kind = getattr(errors, failed.error_type, None) if failed.doing == "starting" else None
+    kind = getattr(errors, failed.error_type, None) if failed.activity == "starting" else None
     if not (isinstance(kind, type) and issubclass(kind, EngineError)):
         return remote
     error = kind(failed.text)

@@ -22,7 +22,6 @@ from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.errors import EngineDeadError
 from sample_engine.process.core_process import CoreFactory, CoreOrder, run_core
 from sample_engine.process.interrupts import interrupts_deferred
-from sample_engine.process.last_words import STACKS_SIGNAL, LastWords
 from sample_engine.process.launch import launch
 from sample_engine.process.messages import (
     MOST_BYTES,
@@ -34,6 +33,7 @@ from sample_engine.process.messages import (
     decode_to_front_end,
     encode,
 )
+from sample_engine.process.stderr_log import STACKS_SIGNAL, StderrLog
 
 __all__ = ["CoreHandle"]
 
@@ -58,9 +58,9 @@ class CoreHandle:
         self._method = method
         self._owner = os.getpid()
         self._connection, theirs = Pipe()
-        self._words = LastWords()
+        self._stderr_log = StderrLog()
         self._death: EngineDeadError | None = None
-        self._death_told = False
+        self._death_reported = False
         # A signal handler may end the process in the middle of a call of its own thread.
         self._turn = threading.RLock()
         self._to_end = False
@@ -68,7 +68,7 @@ class CoreHandle:
         self._wake: tuple[int, int] | None = None  # a pipe: readable once somebody ends the process
         self._watched: list[int] = []  # readable once the process is dead; the best one last
         to_close = self._connection if method is WorkerMethod.FORK else None
-        order = CoreOrder(theirs, factory, config, self._owner, self._words, to_close)
+        order = CoreOrder(theirs, factory, config, self._owner, self._stderr_log, to_close)
         try:
             self._process = launch(method, run_core, (order,))
         except BaseException:
@@ -90,12 +90,12 @@ class CoreHandle:
         return f"The engine core (pid {self.pid}, started by {self._method.value})"
 
     def check(self) -> None:
-        """Raise :class:`EngineDeadError` if nobody hears, or it is not this process' to say."""
+        """Raise :class:`EngineDeadError` if the core is gone, or is another process' to talk to."""
         if self._is_over():
             raise self._why()
 
     def send(self, message: ToCore, *, quiet: bool = False) -> None:
-        """Say something. Raises :class:`EngineDeadError` if nobody hears it.
+        """Say something. Raises :class:`EngineDeadError` if nobody is there to read it.
 
         ``quiet``: nothing is raised, and it is left to the next call to tell of a death.
         """
@@ -148,15 +148,15 @@ class CoreHandle:
 
     def stacks(self) -> str:
         """Make the process write what its threads do, and return it; "" if it does not."""
-        before = self._words.size()
+        before = self._stderr_log.size()
         with contextlib.suppress(OSError):
             os.kill(self.pid, STACKS_SIGNAL)
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline:
             time.sleep(0.05)
-            if self._words.size() > before:
+            if self._stderr_log.size() > before:
                 time.sleep(0.05)
-                return self._words.since(before)
+                return self._stderr_log.since(before)
         return ""
 
     @property
@@ -170,8 +170,8 @@ class CoreHandle:
         """Why nothing can be said any more. Of a death all of it once, then where that was said."""
         if self._death is not None:
             first, more, _ = str(self._death).partition("\n")
-            told, self._death_told = self._death_told, True
-            if told and more:
+            reported, self._death_reported = self._death_reported, True
+            if reported and more:
                 return EngineDeadError(f"{first} The first error that told of it says more.")
             return EngineDeadError(str(self._death))
         if os.getpid() != self._owner:
@@ -221,7 +221,7 @@ class CoreHandle:
             raise self._stuck("stopped in the middle of a message") from None
         except MessageError as error:
             self._end_now(f"{self.name} was ended: {error}")
-            self._death_told = True
+            self._death_reported = True
             raise
         except (EOFError, OSError):
             if not found:
@@ -254,7 +254,7 @@ class CoreHandle:
         """Reap the process and note what became of it."""
         if self._death is None:
             self._wait_for_end(_REAP_SECONDS)
-            words = self._words.tail()
+            words = self._stderr_log.tail()
             said = f"\nIt last wrote on its stderr:\n{words}" if words else ""
             self._end_now(f"{self.name} {_ending(self._exit_code())}.{said}")
         return _Over()
@@ -290,7 +290,7 @@ class CoreHandle:
     def _close(self) -> None:
         """Give all descriptors back."""
         self._connection.close()
-        self._words.close()
+        self._stderr_log.close()
         with self._waking:
             wake, self._wake = self._wake, None
         for fd in (*self._watched[1:], *(wake or ())):

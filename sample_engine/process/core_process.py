@@ -24,7 +24,6 @@ from sample_engine.batch.outputs import CoreOutput
 from sample_engine.batch.request import FinishReason, SamplingParams
 from sample_engine.config import EngineConfig
 from sample_engine.errors import PromptError
-from sample_engine.process.last_words import LastWords, keep_last_words
 from sample_engine.process.messages import (
     MOST_BYTES,
     Abort,
@@ -43,6 +42,7 @@ from sample_engine.process.messages import (
     decode_to_core,
     encode,
 )
+from sample_engine.process.stderr_log import StderrLog, keep_stderr_log
 
 __all__ = ["Core", "CoreFactory", "CoreOrder", "make_engine_core", "refusal", "run_core"]
 
@@ -87,7 +87,7 @@ class CoreOrder(NamedTuple):
     factory: CoreFactory
     config: EngineConfig
     front_end_pid: int
-    words: LastWords
+    stderr_log: StderrLog
     to_close: Connection | None
 
 
@@ -107,23 +107,23 @@ def run_core(order: CoreOrder) -> NoReturn:
     """Be the engine core. The process ends here, with exit code 0 only if it was told to stop."""
     _settle_process(order)
     front_end = _FrontEnd(order)
-    doing = "starting"
+    activity = "starting"
     core: Core | None = None
     code = 1
     try:
         front_end.send(Stage(text="building the engine core: imports, weights, KV cache"))
         core = order.factory(order.config)
         front_end.send(Ready(pid=os.getpid(), info=core.info()))
-        doing = "running"
+        activity = "running"
         if _serve(core, front_end):
-            doing = "shutting down"
+            activity = "shutting down"
             core.shutdown()
             front_end.send(Stopped())
         code = 0
     except _FrontEndGone:
         code = 0
     except BaseException as error:
-        front_end.tell(error, doing)
+        front_end.report(error, activity)
     _leave(code)
 
 
@@ -135,7 +135,7 @@ def _settle_process(order: CoreOrder) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])
-    keep_last_words(order.words)
+    keep_stderr_log(order.stderr_log)
     _compute_with_one_thread()
 
 
@@ -198,7 +198,7 @@ class _FrontEnd:
     def __init__(self, order: CoreOrder) -> None:
         self._connection = order.connection
         self._pid = order.front_end_pid
-        self._heard: queue.SimpleQueue[ToCore | Exception] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[ToCore | Exception] = queue.SimpleQueue()
         threading.Thread(target=self._listen, name="front end", daemon=True).start()
 
     def heard(self, *, wait: bool) -> list[ToCore]:
@@ -206,7 +206,7 @@ class _FrontEnd:
         found: list[ToCore] = []
         while True:
             try:
-                message = self._heard.get(block=wait and not found)
+                message = self._inbox.get(block=wait and not found)
             except queue.Empty:
                 return found
             if isinstance(message, Exception):
@@ -220,7 +220,7 @@ class _FrontEnd:
         except OSError:
             raise _FrontEndGone from None
 
-    def tell(self, error: BaseException, doing: str) -> None:
+    def report(self, error: BaseException, activity: str) -> None:
         """Say that it is over; the traceback goes to stderr if there is nobody to hear it."""
         kind = type(error)
         name = kind.__qualname__
@@ -228,18 +228,18 @@ class _FrontEnd:
             name = f"{kind.__module__}.{name}"
         trace = "".join(traceback.format_exception(kind, error, error.__traceback__))
         try:
-            self.send(Failed(doing=doing, error_type=name, text=str(error), traceback=trace))
+            self.send(Failed(activity=activity, error_type=name, text=str(error), traceback=trace))
         except (_FrontEndGone, ValueError, TypeError):
             traceback.print_exception(kind, error, error.__traceback__)
 
     def _listen(self) -> None:
         try:
             for frame in self._frames():
-                self._heard.put(decode_to_core(frame))
+                self._inbox.put(decode_to_core(frame))
         except MessageError as error:
-            self._heard.put(error)
+            self._inbox.put(error)
             return
-        self._heard.put(_FrontEndGone())
+        self._inbox.put(_FrontEndGone())
         # If it does not end by itself: a step may take for ever, and nobody is left to stop it.
         time.sleep(_ALONE_SECONDS)
         os._exit(1)

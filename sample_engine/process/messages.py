@@ -102,9 +102,9 @@ class Metrics(msgspec.Struct, tag="metrics", frozen=True):
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):
-    """Core: an error that it does not survive. ``doing`` is what it was doing."""
+    """Core: an error that it does not survive. ``activity`` is what it was busy with."""
 
-    doing: str
+    activity: str = msgspec.field(name="doing")  # its name in a frame
     error_type: str
     text: str
     traceback: str

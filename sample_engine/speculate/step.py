@@ -54,10 +54,10 @@ def finish_step(
     if drafts is None:
         return StepResult(((),) * len(batch.requests), ())
     state.keep(step, drafts)
-    return _told(batch, verdict, drafts)
+    return _read_back(batch, verdict, drafts)
 
 
-def _told(batch: ScheduledBatch, verdict: Verdict, drafts: Drafts) -> StepResult:
+def _read_back(batch: ScheduledBatch, verdict: Verdict, drafts: Drafts) -> StepResult:
     """The step's outcome as plain numbers: the one copy from the device."""
     k = drafts.token_ids.shape[1]
     columns = [verdict.token_ids, drafts.token_ids]

@@ -26,7 +26,7 @@ def own_test_file(module: Module) -> Path:
     return UNIT / below.parent / f"test_{below.stem.strip('_')}.py"
 
 
-def tested_modules() -> list[Module]:
+def modules_to_test() -> list[Module]:
     """Return the modules that have something to test; not an ``__init__.py`` without code."""
     return [
         module

@@ -1,13 +1,14 @@
-"""A stand-in for the GPU side of a capture: a driver, a graph and a stream without a device.
+"""Stand-ins for the GPU side of a capture: a driver, a graph and a stream without a device.
 
-It keeps torch's accounts (is a pool in use, is a stream captured) so that a test sees what is left
-behind.
+They keep torch's accounts (is a pool in use, is a stream captured) so that a test sees what is left
+behind. ``Library`` is libcuda as ctypes loads it, with a graph to be read.
 """
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from pytest_cudafork.capture.cuda.libcuda import CaptureStatus
 
@@ -120,3 +121,49 @@ def pretend(monkeypatch: Any) -> FakeDriver:
     monkeypatch.setattr(attempt, "_forget_last_error", lambda: None)
     monkeypatch.setattr(attempt, "list_nodes", lambda cuda, graph: [])
     return driver
+
+
+class Library:
+    """Stands in for libcuda: a graph of five nodes, one of which holds a graph of two."""
+
+    GRAPHS: ClassVar = {1: (10, 11, 12, 13, 14), 2: (20, 21)}
+    TYPES: ClassVar = {10: 0, 11: 5, 12: 4, 13: 1, 14: 99, 20: 2, 21: 0}
+    NAMES: ClassVar = {10: b"_ZN4mine6kernelEPKf", 21: b"twice_kernel"}
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        if name not in ("cuGraphDestroy",) and not name.startswith("cuStream"):
+            raise AttributeError(name)
+        return lambda *_: 0
+
+    def cuGraphGetNodes(self, graph: Any, nodes: Any, count: Any) -> int:
+        found = self.GRAPHS[graph.value]
+        count._obj.value = len(found)
+        for index, node in enumerate(found if nodes is not None else ()):
+            nodes[index] = node
+        return 0
+
+    def cuGraphNodeGetType(self, node: Any, kind: Any) -> int:
+        kind._obj.value = self.TYPES[node.value]
+        return 0
+
+    def cuGraphChildGraphNodeGetGraph(self, node: Any, graph: Any) -> int:
+        graph._obj.value = 2
+        return 0
+
+    def cuGraphKernelNodeGetParams_v2(self, node: Any, params: Any) -> int:
+        # The runtime's kernels come as functions, others as kernels.
+        setattr(params._obj, "func" if node.value == 10 else "kern", node.value)
+        return 0
+
+    def cuFuncGetName(self, name: Any, handle: Any) -> int:
+        name._obj.value = self.NAMES[handle.value]
+        return 0
+
+    cuKernelGetName = cuFuncGetName
+
+    def cuGraphMemcpyNodeGetParams(self, node: Any, params: Any) -> int:
+        params._obj.source.memory_type = 1
+        params._obj.source.host = 0x1000
+        params._obj.target.memory_type = 2
+        params._obj.target.device = 0x2000
+        return 0

@@ -1,37 +1,26 @@
-"""What the attention kernels share: how they are compiled, one softmax step, loads of tiles.
-
-``jit`` is ``triton.jit`` with a type, so that the sources are
-checked like all others; as everywhere in Triton, ``TRITON_INTERPRET`` has to be set before import.
-"""
+"""What the attention kernels share: one softmax step, loads of tiles, how they multiply."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
+
+from sample_engine.kernels.common import jit, next_power_of_2
 
 __all__ = [
     "LOG2_E",
     "absorb",
     "dot_precision",
     "head_pad",
-    "jit",
     "load_tile",
     "look_up",
-    "next_power_of_2",
     "places",
 ]
 
 # Scores are scaled by this on top of ``1 / sqrt(D)``, so that exp2 takes the place of exp.
 LOG2_E = 1.4426950408889634
-
-
-def jit(function: Callable[..., Any]) -> Any:
-    """``triton.jit``, with a type."""
-    return triton.jit(function)
 
 
 _LEAST_DOT = 16  # the least size that Triton multiplies on a GPU; its interpreter takes any
@@ -40,11 +29,6 @@ _LEAST_DOT = 16  # the least size that Triton multiplies on a GPU; its interpret
 def head_pad(dim: int) -> int:
     """How wide the tiles of a kernel are that multiplies heads of this size."""
     return max(_LEAST_DOT, next_power_of_2(dim))
-
-
-def next_power_of_2(number: int) -> int:
-    """The smallest power of two that is at least ``number``."""
-    return 1 << max(number - 1, 0).bit_length()
 
 
 def dot_precision(dtype: torch.dtype) -> str:

@@ -20,14 +20,13 @@ from sample_engine.attention.kernels.common import (
     absorb,
     dot_precision,
     head_pad,
-    jit,
     load_tile,
     look_up,
-    next_power_of_2,
     places,
 )
 from sample_engine.attention.kernels.prefill import check_rows
 from sample_engine.attention.kernels.splits import FixedSplits, PlannedSplits, Splits
+from sample_engine.kernels.common import jit, next_power_of_2
 from sample_engine.kernels.overlap import launch_early, wait_for_inputs
 
 __all__ = ["DecodeConfig", "decode_paged"]

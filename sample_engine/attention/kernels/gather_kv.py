@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
-from sample_engine.attention.kernels.common import jit, next_power_of_2
+from sample_engine.kernels.common import jit, next_power_of_2
 
 __all__ = ["gather_kv"]
 

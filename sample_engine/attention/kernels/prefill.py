@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import triton.language as tl
 
-from sample_engine.attention.kernels.common import jit
+from sample_engine.kernels.common import jit
 
 __all__ = [
     "PrefillConfig",

@@ -16,7 +16,6 @@ from sample_engine.attention.kernels.common import (
     absorb,
     dot_precision,
     head_pad,
-    jit,
     load_tile,
 )
 from sample_engine.attention.kernels.prefill import (
@@ -28,6 +27,7 @@ from sample_engine.attention.kernels.prefill import (
     prefill_grid,
     store_rows,
 )
+from sample_engine.kernels.common import jit
 
 __all__ = ["prefill_contiguous"]
 

@@ -19,7 +19,6 @@ from sample_engine.attention.kernels.common import (
     absorb,
     dot_precision,
     head_pad,
-    jit,
     load_tile,
     look_up,
     places,
@@ -34,6 +33,7 @@ from sample_engine.attention.kernels.prefill import (
     store_rows,
 )
 from sample_engine.attention.kernels.prefill_contiguous import rows_descriptor
+from sample_engine.kernels.common import jit
 
 __all__ = ["prefill_paged"]
 

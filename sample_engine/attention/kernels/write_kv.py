@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
-from sample_engine.attention.kernels.common import jit, next_power_of_2
+from sample_engine.kernels.common import jit, next_power_of_2
 from sample_engine.kernels.overlap import launch_early, wait_for_inputs
 
 __all__ = ["write_kv"]

@@ -1,30 +1,15 @@
-"""What the model's kernels share: how they are compiled, rows, rounding, prefetching.
-
-How kernels overlap is said in ``kernels.overlap``.
-"""
+"""What the model's kernels share: rows, rounding, prefetching."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 
-__all__ = ["elements", "jit", "padded", "prefetch", "rounded"]
+from sample_engine.kernels.common import jit
 
-
-def jit(function: Callable[..., Any]) -> Any:
-    """``triton.jit``, with a type; a kernel is built once for all numbers of tokens."""
-    varying = [name for name in ("num_tokens",) if name in inspect.signature(function).parameters]
-    return triton.jit(function, do_not_specialize=varying)
-
-
-def padded(size: int) -> int:
-    """The smallest power of two that is at least ``size``."""
-    return 1 << max(size - 1, 0).bit_length()
+__all__ = ["elements", "prefetch", "rounded"]
 
 
 def elements(x: torch.Tensor) -> tuple[int, int]:

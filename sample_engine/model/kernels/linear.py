@@ -14,8 +14,9 @@ import dataclasses
 import torch
 import triton.language as tl
 
+from sample_engine.kernels.common import jit
 from sample_engine.kernels.overlap import launch_early, wait_for_inputs
-from sample_engine.model.kernels.common import elements, jit, prefetch, rounded
+from sample_engine.model.kernels.common import elements, prefetch, rounded
 
 __all__ = ["MOST_ROWS", "LinearConfig", "linear"]
 

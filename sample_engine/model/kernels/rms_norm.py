@@ -8,8 +8,9 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
+from sample_engine.kernels.common import jit, next_power_of_2
 from sample_engine.kernels.overlap import launch_early, wait_for_inputs
-from sample_engine.model.kernels.common import elements, jit, padded, rounded
+from sample_engine.model.kernels.common import elements, rounded
 
 __all__ = ["add_rms_norm", "rms_norm"]
 
@@ -93,10 +94,10 @@ def _launch(
             x_stride if delta is None else elements(delta)[1],
             eps,
             SIZE=size,
-            SIZE_PAD=padded(size),
+            SIZE_PAD=next_power_of_2(size),
             ADD=delta is not None,
             OVERLAP=overlap,
-            num_warps=min(16, max(1, padded(size) // _PER_WARP)),
+            num_warps=min(16, max(1, next_power_of_2(size) // _PER_WARP)),
             launch_pdl=overlap,
         )
     return total, out

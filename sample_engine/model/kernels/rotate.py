@@ -10,8 +10,8 @@ import math
 import torch
 import triton.language as tl
 
+from sample_engine.kernels.common import jit, next_power_of_2
 from sample_engine.kernels.overlap import launch_early, wait_for_inputs
-from sample_engine.model.kernels.common import jit, padded
 
 __all__ = ["rope_angles", "rotate"]
 
@@ -59,7 +59,7 @@ def rope_angles(
             sin,
             PER_PAIR=math.log2(theta) / half,
             HALF=half,
-            HALF_PAD=padded(half),
+            HALF_PAD=next_power_of_2(half),
             OVERLAP=overlap,
             num_warps=1,
             launch_pdl=overlap,
@@ -139,7 +139,7 @@ def rotate(
             query_programs,
             HEADS=_HEADS,
             HALF=dim // 2,
-            HALF_PAD=padded(dim // 2),
+            HALF_PAD=next_power_of_2(dim // 2),
             OVERLAP=overlap,
             num_warps=4,
             launch_pdl=overlap,

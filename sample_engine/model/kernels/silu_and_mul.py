@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 import triton.language as tl
 
+from sample_engine.kernels.common import jit
 from sample_engine.kernels.overlap import launch_early, wait_for_inputs
-from sample_engine.model.kernels.common import elements, jit, rounded
+from sample_engine.model.kernels.common import elements, rounded
 
 __all__ = ["silu_and_mul"]
 

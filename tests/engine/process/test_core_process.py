@@ -156,7 +156,7 @@ def test_an_error_in_a_step_comes_with_its_traceback(method: WorkerMethod) -> No
         assert tokens_of(found) == [1]
         text = str(caught.value)
         assert "failed while running: ZeroDivisionError: nothing is left to divide by" in text
-        assert 'process_support.py", line' in text
+        assert 'support/process.py", line' in text
         assert "in _error" in text
         with pytest.raises(EngineDeadError, match="ended after an error: ZeroDivisionError"):
             client.get_outputs(None)

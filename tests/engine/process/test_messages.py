@@ -66,7 +66,7 @@ TO_FRONT_END = (
     | st.builds(Ready, pid=NUMBERS, info=st.dictionaries(TEXT, PLAIN, max_size=3))
     | st.builds(Outputs, outputs=st.lists(OUTPUTS, max_size=4))
     | st.builds(Metrics, number=NUMBERS, values=st.dictionaries(TEXT, PLAIN, max_size=3))
-    | st.builds(Failed, doing=TEXT, error_type=TEXT, text=TEXT, traceback=TEXT)
+    | st.builds(Failed, activity=TEXT, error_type=TEXT, text=TEXT, traceback=TEXT)
     | st.builds(Stopped)
 )
 

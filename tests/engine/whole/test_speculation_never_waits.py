@@ -71,7 +71,7 @@ def test_verification_and_drafts_never_wait(
     speculative = {**EAGLE, "rejection_sample_method": rule}
     core = make_core(folder, speculative_config=speculative, attention_backend=backend)
     steps = []
-    finish, told = step.finish_step, step._told
+    finish, read_back = step.finish_step, step._read_back
 
     def watched(batch: ScheduledBatch, *rest: Any) -> StepResult:
         if any(part.start == 0 for part in batch.requests):
@@ -79,13 +79,13 @@ def test_verification_and_drafts_never_wait(
         with NoWaiting():
             return finish(batch, *rest)
 
-    def told_outside(*arguments: Any) -> StepResult:
+    def read_outside(*arguments: Any) -> StepResult:
         steps.append(1)
         with torch.utils._python_dispatch._disable_current_modes():
-            return told(*arguments)
+            return read_back(*arguments)
 
     monkeypatch.setattr("sample_engine.model_runner.finish_step", watched)
-    monkeypatch.setattr(step, "_told", told_outside)
+    monkeypatch.setattr(step, "_read_back", read_outside)
     generate(core, PROMPTS, params)
     assert len(steps) > 5
 
@@ -118,11 +118,11 @@ def test_a_step_waits_for_the_gpu_only_at_its_end(
     config = {**speculative, "rejection_sample_method": rule}
     core = gpu_core(folder, backend, config)
     generate(core, PROMPTS, params)  # kernels are compiled
-    told, run_step = step._told, core.runner.run
+    read_back, run_step = step._read_back, core.runner.run
 
-    def told_freely(*arguments: Any) -> StepResult:
+    def read_freely(*arguments: Any) -> StepResult:
         sync_mode("default")
-        return told(*arguments)
+        return read_back(*arguments)
 
     def guarded(batch: ScheduledBatch) -> StepResult:
         sync_mode("error")
@@ -131,7 +131,7 @@ def test_a_step_waits_for_the_gpu_only_at_its_end(
         finally:
             sync_mode("default")
 
-    monkeypatch.setattr(step, "_told", told_freely)
+    monkeypatch.setattr(step, "_read_back", read_freely)
     monkeypatch.setattr(core.runner, "run", guarded)
     generate(core, PROMPTS, params)
     core.shutdown()

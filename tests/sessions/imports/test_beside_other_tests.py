@@ -23,6 +23,14 @@ def shop(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
+@pytest.fixture
+def clean_shop(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A shop in which there is nothing to confirm but a few clean modules."""
+    files = {name: SHOP[name] for name in ("__init__", "clean", "models/__init__")}
+    write_package(pytester.path, "shop", files)
+    return pytester
+
+
 def _ran(session: Session) -> tuple[bool, bool]:
     """Whether ordinary tests ran, and whether modules were imported."""
     names = session.outcomes
@@ -43,12 +51,12 @@ def _ran(session: Session) -> tuple[bool, bool]:
     ],
 )
 def test_what_runs(
-    shop: pytest.Pytester, ini: bool, args: list[str], ran: tuple[bool, bool]
+    clean_shop: pytest.Pytester, ini: bool, args: list[str], ran: tuple[bool, bool]
 ) -> None:
-    shop.makepyfile(test_it=TEST)
+    clean_shop.makepyfile(test_it=TEST)
     if ini:
-        shop.makeini("[pytest]\ncuda_fork_imports = shop.clean\n    shop.models\n    shop\n")
-    session = run_audit(shop, *args)
+        clean_shop.makeini("[pytest]\ncuda_fork_imports = shop.clean\n    shop.models\n    shop\n")
+    session = run_audit(clean_shop, *args)
     assert _ran(session) == ran
     if "shop::shop.clean" in args:
         assert session.verdicts == {"shop.clean": "clean"}

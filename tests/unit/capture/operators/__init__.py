@@ -1,1 +1,1 @@
-"""Tests of what is known of operators."""
+"""Tests of pytest_cudafork.capture.operators."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from pytest_cudafork import CapturePairError, GraphCaptureError, ReplayDiffersEr
 from pytest_cudafork import assert_replay_equals_eager as compare  # noqa: E402
 from pytest_cudafork.capture.interface.lines import place  # noqa: E402
 from pytest_cudafork.capture.pair.capture_pair import capture_pair  # noqa: E402
-from pytest_cudafork.capture.state.rollback import Held, as_before  # noqa: E402
-from pytest_cudafork.capture.state.state_tree import walk  # noqa: E402
 
 X = torch.ones(4)
 
@@ -79,47 +76,6 @@ def test_a_list_keeps_every_call(make: Any) -> None:
 
     capture_pair(lambda desc, warmup: (forward, {}), 1, backend="software")
     assert len(seen) == len(calls)
-
-
-class Slots:
-    """An object whose second slot is empty at first."""
-
-    __slots__ = ("late", "x")
-
-    def __init__(self) -> None:
-        self.x = 1
-
-
-def test_all_objects_of_a_state_are_put_back_for_a_while() -> None:
-    state: dict[str, Any] = {
-        "list": [object()], "set": {1}, "deque": collections.deque([object()]), "slots": Slots(),
-        "ordered": collections.OrderedDict(a=object()), "module": torch.nn.Linear(1, 1),
-        "bytes": bytearray(b"ab"), "ids": Ids(),
-    }  # fmt: skip
-    held = Held(walk(state))
-    kept = dict(state)
-    state["list"].append(2)
-    state["set"].add(2)
-    state["deque"].clear()
-    state["slots"].x, state["slots"].late = 2, 3
-    state["ordered"]["b"] = 1
-    state["module"].extra = 1
-    state["bytes"].extend(b"c")
-    state["ids"].new()
-    state["more"] = 1
-    with as_before(held, list(walk(state))):
-        assert state == kept
-        assert len(state["list"]) == len(state["set"]) == len(state["deque"]) == 1
-        assert state["slots"].x == 1 and not hasattr(state["slots"], "late")  # noqa: PT018
-        assert list(state["ordered"]) == ["a"]
-        assert not hasattr(state["module"], "extra")
-        assert state["bytes"] == b"ab"
-        assert state["ids"].last == 0
-        state["ids"].new()
-    assert state["more"] == state["module"].extra == state["ids"].last == 1
-    assert (state["slots"].x, state["slots"].late) == (2, 3)
-    assert len(state["list"]) == 2 and not state["deque"]  # noqa: PT018
-    assert list(state["ordered"]) == ["a", "b"]
 
 
 def test_an_exception_in_the_middle_leaves_the_inputs_as_they_were() -> None:

@@ -12,14 +12,10 @@ import types
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.state import state_tree  # noqa: E402
-from pytest_cudafork.capture.state.aliasing import Allowed, shared_memory, shared_objects  # noqa: E402
-from pytest_cudafork.capture.state.snapshot import How, Snapshot, changes  # noqa: E402
 from pytest_cudafork.capture.state.state_tree import (  # noqa: E402
     Kind,
     TooManyObjectsError,
@@ -176,109 +172,6 @@ def test_a_closure_has_cells_defaults_self_and_globals() -> None:
     assert closure_of(owner.method)["defaults"] == [meta]
     assert closure_of(functools.partial(inner, 1))["args"] == (1,)
     assert closure_of(paths).keys() <= {"walk"}
-
-
-# -- aliases ---------------------------------------------------------------------------------
-
-leaf = st.one_of(st.integers(), st.none(), st.text(max_size=3))
-tree = st.recursive(
-    leaf,
-    lambda below: st.one_of(
-        st.lists(below, max_size=3),
-        st.dictionaries(st.sampled_from("abc"), below, max_size=3),
-        st.builds(Meta, below),
-        st.builds(Frozen, below),
-        st.tuples(below, below),
-    ),
-    max_leaves=12,
-)
-
-
-def copied(value: Any, keep: set[int]) -> Any:
-    """Copy a tree, but not the mutable objects whose ids are to be kept."""
-    if id(value) in keep:
-        return value
-    if isinstance(value, list):
-        return [copied(one, keep) for one in value]
-    if isinstance(value, dict):
-        return {key: copied(one, keep) for key, one in value.items()}
-    if isinstance(value, Meta):
-        return Meta(copied(value.plan, keep))
-    if isinstance(value, Frozen):
-        return Frozen(copied(value.inner, keep))
-    if isinstance(value, tuple):
-        return tuple(copied(one, keep) for one in value)
-    return value
-
-
-@settings(deadline=None, max_examples=150)
-@given(tree, st.data())
-def test_exactly_the_outermost_shared_objects_are_found(value: Any, data: st.DataObject) -> None:
-    root = {"root": value}
-    mutable = [node for node in walk(root) if node.kind is Kind.MUTABLE][1:]
-    chosen = data.draw(st.lists(st.sampled_from(mutable), max_size=3)) if mutable else []
-    kept = {id(node.value) for node in chosen}
-    other = copied(root, kept)
-    found = {id(one.node.value) for one in shared_objects(Snapshot(root), Snapshot(other), no())}
-    inner = {
-        id(node.value)
-        for one in chosen
-        for node in list(walk(one.value))[1:]
-        if node.kind is not Kind.VALUE
-    }
-    assert found == kept - inner
-
-
-def no() -> Allowed:
-    return Allowed(())
-
-
-def test_what_is_allowed_may_be_shared() -> None:
-    config, meta = {"layers": [1]}, Meta()
-    one = Snapshot({"config": config, "meta": meta})
-    two = Snapshot({"config": config, "meta": meta})
-    assert [alias.path for alias in shared_objects(one, two, no())] == [
-        "state['config']",
-        "state['meta']",
-    ]
-    for allowed in (["state['config']"], [config], ["state[[]'config*"]):
-        left = shared_objects(one, two, Allowed(allowed))
-        assert [alias.path for alias in left] in (["state['meta']"], ["state['config']",
-                                                                      "state['meta']"])  # fmt: skip
-    assert not shared_objects(one, two, Allowed([config, meta]))
-
-
-def test_tensors_are_compared_by_memory() -> None:
-    buffer = torch.zeros(8)
-    found = shared_memory(Snapshot({"a": buffer[:4]}), Snapshot({"b": buffer[2:]}))
-    assert found == {"state['a']": "state['b']"}
-
-
-def test_changes_are_told_by_kind() -> None:
-    state: dict[str, Any] = {
-        "meta": Meta(),
-        "cache": {},
-        "lens": torch.ones(2),
-        "n": 1,
-        "t": torch.ones(1),
-    }
-    before = Snapshot(state)
-    state["meta"].plan = torch.ones(3)
-    state["meta"].ready = True
-    state["cache"]["k"] = [torch.ones(1)]
-    state["lens"].add_(1)
-    state["n"] = 2
-    state["t"] = torch.zeros(1)
-    found = {change.path: change.how for change in changes(before, Snapshot(state))}
-    assert found == {
-        "state['cache']": How.INITIALIZED,
-        "state['cache']['k']": How.INITIALIZED,
-        "state['meta'].plan": How.INITIALIZED,
-        "state['meta'].ready": How.INITIALIZED,
-        "state['lens']": How.WRITTEN,
-        "state['n']": How.CHANGED,
-        "state['t']": How.REPLACED,
-    }
 
 
 def test_deep_nesting_costs_no_more_than_breadth_and_paths_stay_short() -> None:

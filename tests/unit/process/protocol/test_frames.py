@@ -8,6 +8,7 @@ import json
 import math
 import os
 import resource
+import signal
 import struct
 import subprocess
 import sys
@@ -318,3 +319,64 @@ def test_an_error_of_the_writer_leaves_no_half_frame() -> None:
         frames.encode({"kind": "x", "data": Opaque()}, COOKIE)
     with pytest.raises(TypeError, match="Opaque; frames hold plain data only"):
         frames.encode({"kind": "x", "data": Opaque()}, os.urandom(16))
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(st.lists(st.dictionaries(st.text(), VALUES), max_size=4), st.integers(1, 40))
+def test_messages_arrive_whatever_the_stream_is_cut_into(
+    bodies: list[dict[str, Any]], size: int
+) -> None:
+    messages = [{**body, "kind": "report"} for body in bodies]
+    stream = b"".join(frames.encode(message) for message in messages)
+    decoder = frames.Decoder()
+    arrived: list[frames.Plain] = []
+    for start in range(0, len(stream), size):
+        arrived += decoder.feed(stream[start : start + size])
+    assert arrived == messages
+    assert decoder.pending == 0
+
+
+@given(st.binary(min_size=12))
+def test_garbage_is_refused_or_waits_for_more_but_is_never_a_message(junk: bytes) -> None:
+    decoder = frames.Decoder()
+    messages = []
+    with contextlib.suppress(frames.FrameError):
+        messages += list(decoder.feed(junk))
+    assert messages == []
+
+
+def test_a_function_is_no_plain_data() -> None:
+    with pytest.raises(TypeError, match="builtin_function"):
+        frames.encode({"kind": "report", "data": print})
+
+
+def test_the_messages_before_garbage_arrive() -> None:
+    stream = frames.Decoder().feed(frames.encode({"kind": "done"}) + b"no frame at all")
+    assert next(stream) == {"kind": "done"}
+    with pytest.raises(frames.FrameError, match="no frame at all"):
+        next(stream)
+
+
+class Unprintable:
+    """An object whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_plain_keeps_plain_data_and_turns_the_rest_into_text() -> None:
+    assert frames.plain({"a": [1, (2.5, None)], "b": b"x"}) == {"a": [1, (2.5, None)], "b": b"x"}
+    assert frames.plain([signal.SIGINT]) == [str(signal.SIGINT)]
+    assert math.isnan(frames.plain(math.nan))
+    assert frames.plain(Unprintable()) == "<unprintable Unprintable object: RuntimeError>"

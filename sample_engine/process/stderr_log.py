@@ -16,7 +16,7 @@ import tempfile
 from multiprocessing import reduction
 from typing import Any
 
-__all__ = ["STACKS_SIGNAL", "LastWords", "keep_last_words"]
+__all__ = ["STACKS_SIGNAL", "StderrLog", "keep_stderr_log"]
 
 # On this signal a core writes the stacks of all its threads, whatever they do.
 STACKS_SIGNAL = signal.SIGUSR1
@@ -30,7 +30,7 @@ _FRAME = "  File "
 _LOOP = " in run_core"
 
 
-class LastWords:
+class StderrLog:
     """The file. It can be handed to a child process by every start method."""
 
     def __init__(self, fd: int | None = None) -> None:
@@ -77,8 +77,8 @@ class LastWords:
             os.close(fd)
 
 
-def _from_duplicate(duplicate: Any) -> LastWords:
-    return LastWords(duplicate.detach())
+def _from_duplicate(duplicate: Any) -> StderrLog:
+    return StderrLog(duplicate.detach())
 
 
 def _new_file() -> int:
@@ -104,7 +104,7 @@ class _Tee(io.TextIOBase):
             self._real.write(text)
             self._real.flush()
         except OSError:
-            pass  # the words are kept in the file, which is what the front end shows
+            pass  # what was written is kept in the file, which is what the front end shows
         if os.fstat(self._fd).st_size + len(data) > _MOST_BYTES:
             self._shorten()
         os.write(self._fd, data[-_MOST_BYTES:])
@@ -133,9 +133,9 @@ class _Tee(io.TextIOBase):
         return "utf-8"
 
 
-def keep_last_words(words: LastWords) -> None:
+def keep_stderr_log(log: StderrLog) -> None:
     """In the core's process: from now on write stderr, crashes and asked-for stacks there too."""
-    fd = words.fileno()
+    fd = log.fileno()
     sys.stderr = _Tee(fd)
     faulthandler.enable(file=fd)
     faulthandler.register(STACKS_SIGNAL, file=fd, all_threads=True, chain=False)

@@ -1,0 +1,99 @@
+"""Whose memory recorded work uses, and whether it is still there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.helpers import needs_torch
+
+pytestmark = needs_torch
+
+
+SEGMENTS = [
+    {
+        "address": 1000,
+        "segment_pool_id": (0, 0),
+        "blocks": [
+            {"address": 1000, "size": 100, "state": "active_allocated"},
+            {"address": 1100, "size": 100, "state": "inactive"},
+        ],
+    },
+    {
+        "address": 5000,
+        "segment_pool_id": (0, 3),
+        "blocks": [{"size": 100, "state": "active_allocated"}, {"size": 50, "state": "inactive"}],
+    },
+]
+
+
+@pytest.mark.parametrize(
+    ("pointer", "found"),
+    [
+        (999, None),
+        (1000, (True, (0, 0))),
+        (1099, (True, (0, 0))),
+        (1100, (False, (0, 0))),
+        (1200, None),
+        (5000, (True, (0, 3))),
+        (5120, (False, (0, 3))),
+    ],
+)
+def test_an_address_belongs_to_a_pool_or_to_somebody_else(pointer: int, found: Any) -> None:
+    from pytest_cudafork.capture.cuda.memory import AllocatorMap
+
+    assert AllocatorMap(SEGMENTS).find(pointer) == found
+    assert AllocatorMap([]).find(pointer) is None
+
+
+def tracked(pointer: int, *, made: bool) -> Any:
+    import torch
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    from pytest_cudafork.capture.cuda.memory import Tracked
+
+    weak = StorageWeakRef(torch.ones(1).untyped_storage())
+    return Tracked(weak, pointer, 4, "cuda:0", "float32[1]", [0], "user.py:1", True, made)
+
+
+def test_memory_is_the_graphs_own_or_somebody_elses() -> None:
+    from pytest_cudafork.capture.cuda.memory import AllocatorMap, outside_pool, settle
+
+    before, after = AllocatorMap(SEGMENTS[:1]), AllocatorMap(SEGMENTS)
+    held = tracked(1000, made=False)
+    cached = tracked(1000, made=True)  # an operator returned what was there before
+    fresh = tracked(1100, made=True)
+    pooled, compiled = tracked(5000, made=True), tracked(5000, made=False)
+    foreign = tracked(9000, made=False)
+    everything = [held, cached, fresh, pooled, compiled, foreign]
+    settle(everything, before, after)
+    assert [one.owned for one in everything] == [False, False, True, True, True, False]
+    findings = outside_pool(everything, lambda step: True)
+    assert [finding.check for finding in findings] == ["outside-pool"]
+    assert "0x44c" in findings[0].what
+    assert outside_pool(everything, lambda step: False) == []
+
+
+def test_freed_and_moved_memory_is_found_and_memory_of_others_is_not() -> None:
+    import torch
+
+    from pytest_cudafork.capture.cuda.memory import Storages, needed_from_outside
+
+    kept, freed, moved = torch.ones(64), torch.ones(64), torch.ones(64)
+    storages = Storages()
+    for tensor in (kept, freed, moved):
+        storages.note(tensor, 0, "user.py:1", reads=True)
+    lifetimes = needed_from_outside(storages, lambda step: True, lambda pointer: True)
+    assert lifetimes.gone() == []
+    del freed, tensor
+    moved.resize_(1 << 20)
+    gone = lifetimes.gone()
+    assert [finding.check for finding in gone] == ["freed-memory"] * 2
+    assert "has been freed" in gone[0].what
+    assert "has moved to" in gone[1].what
+    unused = needed_from_outside(storages, lambda step: False, lambda pointer: True)
+    assert unused.gone() == []
+    pinned = needed_from_outside(storages, lambda step: True, lambda pointer: False)
+    assert pinned.gone() == []
+    assert kept is not None

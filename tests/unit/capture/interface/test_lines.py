@@ -1,0 +1,71 @@
+"""Which line of a stack is the user's, and how a place is shown."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from pathlib import Path
+
+import pytest
+
+from tests.support.helpers import needs_torch
+
+pytestmark = needs_torch
+
+torch = pytest.importorskip("torch")
+
+from pytest_cudafork import ReplayDiffersError  # noqa: E402
+from pytest_cudafork import assert_replay_equals_eager as compare  # noqa: E402
+from pytest_cudafork.capture.interface.lines import is_foreign, shown  # noqa: E402
+
+
+def test_a_line_of_an_installed_file_is_not_read_from_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "lib" / "site-packages" / "oddlib"
+    installed.mkdir(parents=True)
+    (installed / "__init__.py").write_text("")
+    (installed / "ops.py").write_text("def f(x):\n    return x + x.sum().item()\n")
+    checkout = tmp_path / "checkout"
+    (checkout / "oddlib").mkdir(parents=True)
+    (checkout / "oddlib" / "ops.py").write_text("\nUNRELATED = 'a line of the checkout'\n")
+    monkeypatch.syspath_prepend(installed.parent)
+    monkeypatch.chdir(checkout)
+    import importlib
+
+    ops = importlib.import_module("oddlib.ops")
+    with pytest.raises(ReplayDiffersError) as caught:
+        compare(ops.f, [torch.ones(4)], backend="software")
+    for name in ("oddlib", "oddlib.ops"):
+        monkeypatch.delitem(sys.modules, name)
+    assert "    oddlib/ops.py:2\n        > return x + x.sum().item()" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("filename", "foreign"),
+    [
+        ("<string>", True),
+        ("<frozen importlib._bootstrap>", True),
+        ("<eval_with_key>.7", True),
+        ("<doctest mylib.f[0]>", False),
+        ("<stdin>", False),
+        ("<python-input-3>", False),
+        (__file__, False),
+        (torch.__file__, True),
+        (pytest.__file__, True),
+        (gc.__doc__ and weakref.__file__, True),
+        ("/opt/lib/python3.12/site-packages/numpy/linalg/linalg.py", True),
+        ("/opt/lib/python3.12/site-packages/vllm/v1/worker.py", False),
+        ("/usr/lib/python3/dist-packages/mylib/a.py", False),
+    ],
+)
+def test_which_code_is_a_users(filename: str, foreign: bool) -> None:
+    assert is_foreign(filename) is foreign
+
+
+def test_places_are_shown_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shown(f"{tmp_path}/a/b.py:3, /x/site-packages/lib/c.py:4") == "a/b.py:3, lib/c.py:4"
+    assert shown("<stdin>:1") == "<stdin>:1"
+    assert shown("") == ""

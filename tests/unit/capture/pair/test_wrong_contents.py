@@ -1,0 +1,71 @@
+"""The check wrong-contents: the captured state belongs to its descriptor."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pytest_cudafork.capture.pair.capture_pair import capture_pair  # noqa: E402
+from tests.support.capture import Desc  # noqa: E402
+from tests.support.capture_pair import Meta, Runner, State, findings  # noqa: E402
+
+
+def test_a_state_that_another_descriptor_overwrites_is_found() -> None:
+    buffer = torch.zeros(8)
+
+    class Views(Runner):
+        def build(self, desc: Desc) -> State:
+            view = buffer[: desc.num_reqs]
+            view.copy_(torch.arange(desc.num_reqs) + desc.num_reqs)
+            return State({"layers.0": Meta(view)}, {})
+
+    found = findings(lambda: Views().check(other_descs=[Desc(2)], vary=[]))
+    assert found["wrong-contents"] == ["state.attn_metadata['layers.0'].seq_lens"]
+    persistent = {"seq_lens": buffer}
+    Views().check(other_descs=[Desc(2)], vary=[], persistent=persistent)
+
+
+def test_contents_of_another_batch_are_found() -> None:
+    class Counts(NamedTuple):
+        num_reqs: int
+        lens: Any
+
+    def stale(desc: Desc, warmup: bool) -> Any:
+        x = torch.ones(4)
+        return (lambda: x * 2), Counts(desc.num_reqs if warmup else 7, x)
+
+    found = findings(lambda: capture_pair(stale, Desc(4), backend="software"))
+    assert found["wrong-contents"] == ["state.num_reqs"]
+    calls: list[int] = []
+
+    def first_only(desc: Desc, warmup: bool) -> Any:
+        calls.append(1)
+        lens = torch.full((4,), 5 if len(calls) == 2 else 6)
+        return (lambda: lens * 2), {"lens": lens}
+
+    found = findings(lambda: capture_pair(first_only, Desc(4), backend="software"))
+    assert "state['lens']" in found["wrong-contents"]
+
+
+def test_the_user_may_say_what_belongs() -> None:
+    runner = Runner()
+    found = findings(lambda: runner.check(belongs=lambda state, desc: False))
+    assert found["wrong-contents"] == ["state"]
+    Runner().check(belongs=lambda state, desc: None)
+
+
+def test_memory_that_a_factory_leaves_unfilled_says_nothing_about_contents() -> None:
+    def create(desc: Desc, warmup: bool) -> Any:
+        scratch, x = torch.empty(64, 64), torch.ones(64, 64)
+
+        def forward() -> Any:
+            scratch.copy_(x)
+            return scratch * 2
+
+        return forward, {"scratch": scratch}
+
+    for _ in range(3):
+        capture_pair(create, Desc(4), backend="software")

@@ -1,0 +1,261 @@
+"""What the hooks of a checked session make of the ledger: whom an error fails, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.check.hooks import CheckHooks
+from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
+from pytest_cudafork.observe.base.ledger import Ledger
+from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.options import Level, Settings
+
+OWNER = "77"
+STACK = [["/src/engine.py", 3, "probe", 3]]
+
+
+class Observer:
+    """An observer whose ledger the test writes."""
+
+    simulated = False
+    owner = OWNER
+
+    def __init__(self, path: Path) -> None:
+        self.ledger = Ledger(str(path))
+        self.ledger.create()
+
+    def touch(self, test: str = "", **fields: Any) -> None:
+        """Write a touch of the pytest process."""
+        record = {"entry": "cuInit", "stack": STACK, "pid": 77, "owner": OWNER, "test": test}
+        self.ledger.append("touch", **{**record, **fields})
+
+    def note_reported(self, ids: list[str]) -> None:
+        """Write that these were reported."""
+        self.ledger.append("reported", ids=ids, owner=OWNER)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return everything so far."""
+        return self.ledger.reader().new()
+
+
+@pytest.fixture(autouse=True)
+def variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what the hooks set restored."""
+    for name in (environment.PHASE, environment.FORK_OK):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def observer(tmp_path: Path) -> Observer:
+    """An empty ledger."""
+    return Observer(tmp_path / "ledger")
+
+
+def hooks_on(observer: Any, level: Level = Level.TOUCH, **about: bool) -> CheckHooks:
+    """Return the hooks of a session with one test, ``test_it.py::test_a``."""
+    session: Any = SimpleNamespace(
+        settings=Settings(level=level), isolated=False, joined=False, **about
+    )
+    made = CheckHooks(session, observer)
+    collected: Any = SimpleNamespace(items=[SimpleNamespace(nodeid="test_it.py::test_a")])
+    made.pytest_collection_finish(collected)
+    return made
+
+
+def item_at(nodeid: str = "test_it.py::test_a") -> Any:
+    """Return a test that notes what is told of it."""
+    told: list[Any] = []
+    return SimpleNamespace(
+        nodeid=nodeid,
+        told=told,
+        location=("test_it.py", 0, "test_a"),
+        keywords={"test_a": object()},
+        add_report_section=lambda *section: told.append(section),
+        ihook=SimpleNamespace(
+            pytest_runtest_logreport=lambda report: told.append(report),
+            pytest_runtest_logfinish=lambda nodeid, location: told.append(nodeid),
+        ),
+    )
+
+
+def through(hook: Generator[None, Any, Any], work: Callable[[], object] = lambda: None) -> object:
+    """Run what a hook wraps, as pluggy does, and return the result."""
+    next(hook)
+    try:
+        result = work()
+    except BaseException as error:
+        try:
+            hook.throw(error)
+        except StopIteration as stop:
+            return stop.value
+    else:
+        try:
+            hook.send(result)
+        except StopIteration as stop:
+            return stop.value
+    raise AssertionError("the hook goes on")
+
+
+PHASES = ("setup", "call", "teardown")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_phase_that_touches_fails_and_is_reported(observer: Observer, phase: str) -> None:
+    hook = getattr(hooks_on(observer), f"pytest_runtest_{phase}")(item_at())
+    with pytest.raises(CudaTouchError, match=r"engine\.py:3: in probe") as raised:
+        through(hook, lambda: observer.touch(f"test_it.py::test_a ({phase})"))
+    assert isinstance(raised.value, pytest.fail.Exception), "pytest shows its message alone"
+    touch, reported = observer.records()
+    assert reported["ids"] == [touch["id"]]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_phase_that_does_nothing_passes(observer: Observer, phase: str) -> None:
+    through(getattr(hooks_on(observer), f"pytest_runtest_{phase}")(item_at()))
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_beside_a_failure_of_its_own_the_story_is_a_section(observer: Observer, phase: str) -> None:
+    item = item_at()
+    hook = getattr(hooks_on(observer), f"pytest_runtest_{phase}")(item)
+
+    def work() -> None:
+        observer.touch("test_it.py::test_a")
+        raise ValueError("its own")
+
+    with pytest.raises(ValueError, match="its own"):
+        through(hook, work)
+    ((when, title, text),) = item.told
+    assert (when, title) == (phase, "CUDA and fork")
+    assert "engine.py:3" in text
+
+
+@pytest.mark.parametrize("outcome", [pytest.skip.Exception, pytest.xfail.Exception])
+def test_a_skip_does_not_hide_an_error(observer: Observer, outcome: type[BaseException]) -> None:
+    def work() -> None:
+        observer.touch("test_it.py::test_a", poisoned=True)
+        raise outcome("no GPU")
+
+    with pytest.raises(PoisonedTouchError):
+        through(hooks_on(observer, Level.POISON).pytest_runtest_call(item_at()), work)
+
+
+def test_an_error_of_another_test_waits_for_the_end(observer: Observer) -> None:
+    hooks = hooks_on(observer)
+    item = item_at("test_it.py::test_b")
+    name = "test_it.py::test_a (call)"
+    through(hooks.pytest_runtest_call(item), lambda: observer.touch(name, poisoned=True))
+    (left,) = hooks.unreported(observer.records())
+    assert left.nodeid == "test_it.py::test_a"
+
+
+def test_a_test_of_a_session_that_this_test_started_is_this_tests(observer: Observer) -> None:
+    hook = hooks_on(observer).pytest_runtest_call(item_at())
+    with pytest.raises(CudaTouchError):
+        through(hook, lambda: observer.touch("test_inner.py::test_x (call)"))
+
+
+def test_records_of_another_pytest_process_are_its_own(observer: Observer) -> None:
+    hook = hooks_on(observer).pytest_runtest_call(item_at())
+    through(hook, lambda: observer.touch("test_it.py::test_a", owner="88", pid=88))
+
+
+def test_many_places_are_listed_below_the_worst(observer: Observer) -> None:
+    def work() -> None:
+        for line in range(12):
+            stack = [["/src/engine.py", line, "probe", 3]]
+            observer.touch("test_it.py::test_a", stack=stack, poisoned=line == 5)
+
+    with pytest.raises(PoisonedTouchError) as raised:
+        through(hooks_on(observer).pytest_runtest_call(item_at()), work)
+    text = str(raised.value)
+    assert "engine.py:5" in text.partition("also:")[0]
+    assert "... and 3 more (--cuda-fork-ledger=FILE keeps all)" in text
+
+
+@pytest.mark.parametrize("outcome", ["passed", "failed"])
+def test_a_collection_that_touches_fails(observer: Observer, outcome: str) -> None:
+    hooks = hooks_on(observer)
+    environment.put(environment.PHASE, "before")
+    collector: Any = SimpleNamespace(nodeid="test_it.py")
+    phases: list[str] = []
+
+    def collect() -> Any:
+        phases.append(environment.value(environment.PHASE))
+        observer.touch()
+        return SimpleNamespace(outcome=outcome, longrepr="its own", sections=[])
+
+    report: Any = through(hooks.pytest_make_collect_report(collector), collect)
+    assert phases == ["collect test_it.py"]
+    assert environment.value(environment.PHASE) == "before"
+    assert report.outcome == "failed"
+    told = report.longrepr if outcome == "passed" else report.sections[0][1]
+    assert "engine.py:3" in told
+
+
+def test_a_collection_that_touches_nothing_is_left_alone(observer: Observer) -> None:
+    collector: Any = SimpleNamespace(nodeid="")
+    report = SimpleNamespace(outcome="passed")
+    made = through(hooks_on(observer).pytest_make_collect_report(collector), lambda: report)
+    assert made is report
+
+
+@pytest.mark.parametrize("reason", ["on purpose", None])
+def test_the_marker_is_in_force_as_long_as_its_test(
+    observer: Observer, pytester: pytest.Pytester, reason: str | None
+) -> None:
+    mark = "" if reason is None else f"@pytest.mark.cuda_fork_ok(reason={reason!r})\n"
+    (item,) = pytester.getitems(f"import pytest\n{mark}def test_a(): pass\n")
+    hook = hooks_on(observer).pytest_runtest_protocol(item)
+    seen = through(hook, lambda: environment.optional(environment.FORK_OK))
+    assert seen == reason
+    assert not environment.is_set(environment.FORK_OK)
+
+
+def test_a_fork_around_a_test_is_reported_as_its_set_up(
+    observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "pytest_cudafork.check.hooks.marks_of", lambda item: SimpleNamespace(fork_ok=None)
+    )
+    item = item_at()
+
+    def fork() -> None:
+        raise CudaForkError("refused")
+
+    assert through(hooks_on(observer).pytest_runtest_protocol(item), fork) is True
+    report, nodeid = item.told
+    assert (report.when, report.outcome, report.longreprtext) == ("setup", "failed", "refused")
+    assert nodeid == item.nodeid
+
+
+@pytest.mark.parametrize(
+    ("joined", "status", "expected"),
+    [
+        (False, pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED),
+        (False, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.TESTS_FAILED),
+        (False, pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERRUPTED),
+        (True, pytest.ExitCode.OK, pytest.ExitCode.OK),
+    ],
+)
+def test_an_error_that_failed_nothing_fails_the_session(
+    observer: Observer, joined: bool, status: pytest.ExitCode, expected: pytest.ExitCode
+) -> None:
+    hooks = hooks_on(observer)
+    hooks._joined = joined
+    observer.touch()
+    session: Any = SimpleNamespace(exitstatus=status)
+    hooks.pytest_sessionfinish(session)
+    assert session.exitstatus == expected
+
+
+def test_a_session_without_errors_keeps_its_status(observer: Observer) -> None:
+    session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    hooks_on(observer).pytest_sessionfinish(session)
+    assert session.exitstatus == pytest.ExitCode.OK

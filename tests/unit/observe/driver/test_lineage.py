@@ -1,0 +1,78 @@
+"""The record of forks, in real children; each tells by its exit status."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from pytest_cudafork.observe.driver.lineage import Lineage, process_lineage
+
+
+def in_a_child(check: Callable[[], bool]) -> bool:
+    """Whether a check holds in a child that is forked now."""
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            status = 0 if check() else 1
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.fixture(scope="module")
+def lineage() -> Lineage:
+    """The one record of this process: at-fork handlers cannot be taken back."""
+    return process_lineage()
+
+
+@pytest.fixture(autouse=True)
+def as_it_was(lineage: Lineage) -> object:
+    """Give the record back as it was."""
+    before = lineage.unclean, lineage.on_poisoned_child, lineage.next_fork
+    yield
+    lineage.unclean, lineage.on_poisoned_child, lineage.next_fork = before
+
+
+def test_a_process_has_one_record(lineage: Lineage) -> None:
+    assert process_lineage() is lineage
+
+
+def test_a_child_of_a_clean_process_is_clean(lineage: Lineage) -> None:
+    lineage.unclean = lambda: False
+    assert in_a_child(lambda: lineage.poisoned_by is None)
+
+
+def test_a_child_of_an_initialized_process_knows_its_parent_and_its_fork(
+    lineage: Lineage,
+) -> None:
+    here, told = os.getpid(), []
+    lineage.unclean = lambda: True
+    lineage.next_fork = "7-1"
+    lineage.on_poisoned_child = lambda: told.append(os.getpid())
+
+    def check() -> bool:
+        known = (lineage.poisoned_by, lineage.forked_by, lineage.next_fork)
+        return known == (here, "7-1", "") and told == [os.getpid()]
+
+    assert in_a_child(check)
+    assert lineage.poisoned_by is None
+    assert lineage.next_fork == "", "a later fork is another one"
+
+
+def test_grandchildren_are_poisoned_by_the_child(lineage: Lineage) -> None:
+    lineage.unclean = lambda: True
+
+    def check() -> bool:
+        lineage.unclean = lambda: False
+        child = os.getpid()
+        return in_a_child(lambda: lineage.poisoned_by == child)
+
+    assert in_a_child(check)
+
+
+def test_a_child_that_was_not_announced_knows_no_fork(lineage: Lineage) -> None:
+    lineage.unclean = lambda: True
+    assert in_a_child(lambda: lineage.forked_by == "")

@@ -1,0 +1,151 @@
+"""The native libraries as files, and what is said to one that is loaded."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.observe.driver import native_libs
+from pytest_cudafork.observe.driver.native_libs import (
+    INITIALIZED,
+    NativeUnavailable,
+    NativeWitness,
+    available,
+    is_ours,
+    load,
+    mapped,
+    require,
+    why_not,
+)
+from tests.unit.observe.driver.fake_library import Library
+
+
+def witness(**about: Any) -> tuple[Any, NativeWitness]:
+    """Return a library and the witness that talks to it."""
+    library: Any = Library(**about)
+    return library, NativeWitness(library)
+
+
+def test_libraries_that_were_not_built_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = tmp_path / "libcuda.so.1"
+    monkeypatch.setattr(native_libs, "PHANTOM_DRIVER", missing)
+    assert why_not().startswith(f"The native library {str(missing)!r} was not built. Install a C")
+    assert not available()
+    with pytest.raises(NativeUnavailable, match="was not built"):
+        require()
+
+
+def test_another_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "platform", "darwin")
+        assert why_not() == "The native libraries exist for Linux only, this is 'darwin'."
+
+
+def test_where_they_are_nothing_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Path(__file__)
+    for name in ("PHANTOM_DRIVER", "PHANTOM_NVML", "INJECTION"):
+        monkeypatch.setattr(native_libs, name, here)
+    assert why_not() == ""
+    assert available()
+    require()
+
+
+def test_a_file_that_is_no_library_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "libodd.so"
+    path.write_text("not a library")
+    with pytest.raises(NativeUnavailable, match=r"libodd\.so' cannot be loaded: .*C compiler"):
+        load(path, os.RTLD_NOW)
+
+
+def test_a_library_is_found_only_where_it_is_mapped() -> None:
+    assert mapped("libcudafork-no-such.so") is None
+    libc = mapped("libc.so.6")
+    assert libc is not None
+    assert not is_ours(libc)
+    assert is_ours(Library())  # type: ignore[arg-type]
+
+
+def test_the_state_and_the_count_are_the_librarys() -> None:
+    _, made = witness(state=INITIALIZED)
+    assert (made.state(), made.touch_count(), made.is_phantom) == (INITIALIZED, 3, True)
+    assert not witness(phantom=False)[1].is_phantom
+
+
+def test_the_library_is_told_where_touches_go() -> None:
+    library, made = witness()
+    made.remember("/x/ledger", "77")
+    assert library.cudafork_remember.calls == [(b"/x/ledger", b"77")]
+
+
+def test_a_phantom_changes_its_face_and_its_state() -> None:
+    library, made = witness()
+    made.set_face("sm_100")
+    made.set_face(None)
+    made.reset(INITIALIZED)
+    assert library.cudafork_set_face.calls == [(b"sm_100",), (None,)]
+    assert library.cudafork_reset.calls == [(INITIALIZED,)]
+    assert made.face == "sm_90"
+
+
+@pytest.mark.parametrize(
+    ("face", "words"), [("gpu", "is not a face of the phantom driver"), ("sm_90", "does not know")]
+)
+def test_a_face_that_the_library_refuses_is_a_value_error(face: str, words: str) -> None:
+    library, made = witness()
+    library.cudafork_set_face.answer = -1
+    with pytest.raises(ValueError, match=words):
+        made.set_face(face)
+
+
+def dumps_at(number: int) -> bool:
+    """Whether faulthandler dumped stacks at a signal until now."""
+    unregister: Any = faulthandler.unregister  # typeshed has it without its result
+    return bool(unregister(number))
+
+
+def test_stacks_are_dumped_at_a_signal_until_the_undo() -> None:
+    library, made = witness()
+    undo = made.arm()
+    ((number, fd),) = library.cudafork_arm.calls
+    assert signal.SIGRTMIN <= number <= signal.SIGRTMAX
+    os.fstat(fd)
+    undo()
+    assert library.cudafork_arm.calls[-1] == (0, -1)
+    assert not dumps_at(number)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+def test_a_descriptor_that_was_closed_meanwhile_is_left_alone() -> None:
+    library, made = witness()
+    undo = made.arm()
+    fd = library.cudafork_arm.calls[0][1]
+    with open(os.devnull, encoding="ascii") as other:
+        os.dup2(other.fileno(), fd)
+    undo()
+    os.fstat(fd)
+    os.close(fd)
+
+
+def test_a_library_that_is_armed_too_often_is_not_armed() -> None:
+    library, made = witness(armed=-1)
+    made.arm()()
+    ((number, fd),) = library.cudafork_arm.calls
+    assert not dumps_at(number)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+def test_without_a_free_signal_nothing_is_armed(monkeypatch: pytest.MonkeyPatch) -> None:
+    library, made = witness()
+    monkeypatch.setattr(native_libs, "_handled_signals", lambda: -1)
+    made.arm()()
+    assert library.cudafork_arm.calls == []

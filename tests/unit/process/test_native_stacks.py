@@ -1,0 +1,133 @@
+"""Tests of what is learned from outside about a process that hangs, with a py-spy of our own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_cudafork.process import native_stacks
+
+
+@pytest.fixture
+def py_spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that stands for py-spy beside the interpreter; tests write what it does."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    path = tmp_path / "py-spy"
+    path.touch(mode=0o755)
+    return path
+
+
+def _does(py_spy: Path, script: str) -> None:
+    py_spy.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+
+
+@pytest.fixture
+def sleeper() -> Iterator[int]:
+    """The process id of a program that sleeps."""
+    process = subprocess.Popen(["sleep", "60"])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def test_py_spy_beside_the_interpreter_is_preferred(
+    py_spy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(py_spy.parent))
+    assert native_stacks.py_spy() == str(py_spy)
+
+
+def test_py_spy_is_found_on_the_path_or_not_at_all(
+    py_spy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    monkeypatch.setenv("PATH", str(py_spy.parent))
+    assert native_stacks.py_spy() == str(py_spy)
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert native_stacks.py_spy() is None
+    assert native_stacks.native_stacks(os.getpid()) == ""
+
+
+def test_stacks_end_where_pytest_called_the_test(py_spy: Path) -> None:
+    _does(
+        py_spy,
+        "cat <<'END'\n"
+        "Process $*\n"
+        "Thread 1 (idle): main\n"
+        "    futex_wait (libc.so)\n"
+        "    test_x (test_x.py:3)\n"
+        "    pytest_pyfunc_call (_pytest/python.py:159)\n"
+        "    main (pytest)\n"
+        "Thread 2 (active): other\n"
+        "    spin (lib.so)\n"
+        "END",
+    )
+    assert native_stacks.native_stacks(1).splitlines()[1:] == [
+        "Thread 1 (idle): main",
+        "    futex_wait (libc.so)",
+        "    test_x (test_x.py:3)",
+        "    ... pytest and its start",
+        "Thread 2 (active): other",
+        "    spin (lib.so)",
+    ]
+
+
+def test_py_spy_is_asked_for_native_frames_of_that_process(py_spy: Path) -> None:
+    _does(py_spy, 'echo "$@"')
+    assert native_stacks.native_stacks(1234) == "dump --native --pid 1234"
+
+
+def test_what_py_spy_complains_of_is_one_line(py_spy: Path) -> None:
+    _does(py_spy, "echo 'Permission denied:'; echo '  try sudo' >&2; exit 3")
+    text = native_stacks.native_stacks(1)
+    assert text == "(py-spy failed with status 3: Permission denied: try sudo)"
+
+
+def test_a_py_spy_that_hangs_is_given_up_and_the_process_goes_on(
+    py_spy: Path, sleeper: int
+) -> None:
+    _does(py_spy, f"kill -STOP {sleeper}; exec sleep 60")
+    assert native_stacks.native_stacks(sleeper, 0.5) == "(py-spy gave no answer within 0.5 s)"
+    assert "stopped" not in native_stacks.thread_states(sleeper)
+
+
+def test_a_py_spy_that_cannot_be_run_says_why(py_spy: Path) -> None:
+    py_spy.write_text("no program at all", encoding="utf-8")
+    assert re.match(r"\(py-spy cannot be run: .*\)", native_stacks.native_stacks(1))
+
+
+def test_each_thread_has_a_line_with_its_name_and_state() -> None:
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait)
+    thread.start()
+    try:
+        waits = re.compile(rf"thread {thread.native_id} \('.+'\): sleeping")
+        end = time.monotonic() + 10
+        while not waits.search(text := native_stacks.thread_states(os.getpid())):
+            assert time.monotonic() < end, text
+    finally:
+        release.set()
+        thread.join()
+    lines = text.splitlines()
+    assert all(re.match(r"thread \d+ \('.+'\): \w+", line) for line in lines)
+    assert any(line.startswith(f"thread {os.getpid()} ") and "running" in line for line in lines)
+
+
+def test_nothing_is_known_of_a_process_that_is_gone() -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    assert native_stacks.thread_states(process.pid) == ""
+    assert native_stacks.program_of(process.pid) == ""
+
+
+def test_why_there_are_no_stacks(sleeper: int) -> None:
+    assert native_stacks.why_no_stacks(sleeper) == "It runs another program now: sleep 60"
+    assert "ignores the signals" in native_stacks.why_no_stacks(os.getpid())

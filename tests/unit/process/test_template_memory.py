@@ -1,0 +1,147 @@
+"""Tests of what makes a process cheap and safe to fork, tried on this process."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.process import template_memory
+from pytest_cudafork.process.template_memory import Collapse, OpenMP
+
+
+@pytest.fixture(autouse=True)
+def _the_collector_is_put_back() -> Iterator[None]:
+    enabled = gc.isenabled()
+    yield
+    gc.unfreeze()
+    (gc.enable if enabled else gc.disable)()
+
+
+def test_frozen_objects_are_left_alone_by_a_collector_that_is_on_again() -> None:
+    gc.disable()
+    template_memory.freeze()
+    assert gc.get_freeze_count() > 1000
+    assert gc.isenabled()
+
+
+def test_freezing_for_a_fork_is_undone_in_the_process_that_forks() -> None:
+    gc.unfreeze()
+    with template_memory.frozen():
+        assert gc.get_freeze_count() > 1000
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_the_user_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    count = gc.get_freeze_count()
+    with template_memory.frozen():
+        pass
+    assert gc.get_freeze_count() >= count
+
+
+def _all_steps(collapse: Collapse) -> int:
+    steps = 0
+    while not collapse.done:
+        collapse.step()
+        steps += 1
+    return steps
+
+
+@pytest.fixture
+def memory() -> Iterator[mmap.mmap]:
+    """Memory of this process alone, 8 MiB and in use: three whole ranges of 2 MiB at least."""
+    with mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.write(b"x" * (8 << 20))
+        yield memory
+
+
+def test_memory_is_folded_range_by_range_and_keeps_its_contents(memory: mmap.mmap) -> None:
+    assert _all_steps(Collapse()) >= 1
+    assert memory[:] == b"x" * (8 << 20)
+
+
+def test_each_range_in_use_is_advised_twice_and_an_empty_one_not_at_all(
+    memory: mmap.mmap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advised: list[int] = []
+
+    def madvise(start: int, length: int, advice: int) -> int:
+        advised.append(start)
+        return 0
+
+    monkeypatch.setattr(template_memory, "_madvise", lambda: madvise)
+    steps = _all_steps(Collapse())
+    assert len(advised) == 2 * len(set(advised))
+    assert 3 <= len(set(advised)) <= steps
+    with mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):  # never written
+        advised.clear()
+        assert _all_steps(Collapse()) >= steps + 31
+        assert len(set(advised)) < steps + 16
+
+
+def test_a_kernel_that_does_not_know_how_is_asked_once(
+    memory: mmap.mmap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_memory, "_madvise", lambda: lambda *args: -1)
+    monkeypatch.setattr(template_memory, "_errno", lambda: errno.EINVAL)
+    monkeypatch.setattr(template_memory, "_mostly_present", lambda start: True)
+    assert _all_steps(Collapse()) == 1
+
+
+def test_without_the_call_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_memory, "_madvise", lambda: None)
+    assert Collapse().done
+
+
+def test_threads_are_those_of_the_operating_system() -> None:
+    before = template_memory.count_threads()
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait)
+    thread.start()
+    try:
+        assert template_memory.count_threads() == before + 1
+    finally:
+        release.set()
+        thread.join()
+
+
+def test_pools_of_each_openmp_library_that_is_loaded_are_paused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    paused: list[tuple[str, int]] = []
+
+    def library(path: str, mode: int) -> Any:
+        if path == "/old":  # a library without the function
+            return SimpleNamespace()
+        return SimpleNamespace(omp_pause_resource_all=lambda kind: paused.append((path, kind)))
+
+    monkeypatch.setattr("ctypes.CDLL", library)
+    monkeypatch.setattr(template_memory, "_openmp_libraries", lambda: ["/old", "/new"])
+    monkeypatch.setattr(template_memory, "count_threads", lambda: 4)
+    OpenMP().pause()
+    assert paused == [("/new", 1)]
+
+
+def test_with_one_thread_there_is_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_memory, "count_threads", lambda: 1)
+    monkeypatch.setattr(template_memory, "_openmp_libraries", lambda: pytest.fail("looked"))
+    OpenMP().pause()
+
+
+def test_libraries_of_openmp_are_found_among_the_mapped_files() -> None:
+    for path in template_memory._openmp_libraries():
+        assert os.path.basename(path).startswith(("libgomp", "libiomp", "libomp"))
+
+
+def test_memory_is_counted_in_bytes_and_none_is_known_of_a_process_that_is_gone() -> None:
+    assert template_memory.resident_bytes() > 5 << 20
+    assert template_memory.bytes_beyond_ours(os.getpid()) < 5 << 20
+    assert template_memory.bytes_beyond_ours(2**22 + 1) == 0

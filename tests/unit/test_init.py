@@ -1,0 +1,30 @@
+"""Tests of the package itself: its names are looked up when they are used."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+import pytest_cudafork
+
+NEEDS_TORCH = {"assert_replay_equals_eager"}
+
+
+@pytest.mark.parametrize("name", pytest_cudafork.__all__)
+def test_a_public_name_is_found_where_it_is_defined(name: str) -> None:
+    if name in NEEDS_TORCH and importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    found = getattr(pytest_cudafork, name)
+    assert found is not None
+    if isinstance(found, type):
+        assert found.__module__.partition(".")[0] == "pytest_cudafork"
+
+
+def test_an_unknown_name_is_named_in_the_error() -> None:
+    with pytest.raises(AttributeError, match=r"'pytest_cudafork' has no attribute 'nothing'"):
+        _ = pytest_cudafork.nothing
+
+
+def test_every_name_with_a_home_is_public() -> None:
+    assert set(pytest_cudafork._HOME) <= set(pytest_cudafork.__all__)

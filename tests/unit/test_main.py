@@ -1,0 +1,42 @@
+"""Tests of ``python -m pytest_cudafork`` without a process: which command gets which arguments."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from pytest_cudafork import __main__
+from pytest_cudafork.imports import command_line
+
+USAGE = "usage: python -m pytest_cudafork imports PKG [options]\n"
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_help_goes_to_stdout(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main([flag]) == 0
+    assert capsys.readouterr() == (USAGE, "")
+
+
+@pytest.mark.parametrize("args", [[], ["import"], ["-x", "imports"]])
+def test_no_command_or_an_unknown_one_is_an_error_on_stderr(
+    args: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert __main__.main(args) == 2
+    assert capsys.readouterr() == ("", USAGE)
+
+
+def test_the_command_gets_the_arguments_behind_it_and_gives_the_status(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[list[str]] = []
+
+    def main(args: list[str]) -> int:
+        given.append(args)
+        return 7
+
+    monkeypatch.setattr(command_line, "main", main)
+    monkeypatch.setattr(sys, "argv", ["pytest_cudafork", "imports", "pkg", "--jobs=2"])
+    assert __main__.main() == 7
+    assert __main__.main(["imports"]) == 7
+    assert given == [["pkg", "--jobs=2"], []]
