@@ -193,9 +193,12 @@ class Poison:
             if not isinstance(there, torch.Tensor) or place_of(there) != place_of(tensor):
                 continue
             now = alias(tensor)
-            same = now == poison
-            if now.is_floating_point() or now.is_complex():
-                same = now.isnan() & poison.isnan() if now.element_size() > 1 else same
+            if now.element_size() == 1:  # float8 cannot be computed with everywhere
+                same = now.view(torch.uint8) == poison.view(torch.uint8)
+            elif now.is_floating_point() or now.is_complex():
+                same = now.isnan() & poison.isnan()
+            else:
+                same = now == poison
             found[path] = same
         return found
 

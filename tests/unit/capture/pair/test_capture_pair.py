@@ -116,20 +116,6 @@ def test_a_vary_that_takes_the_state_refreshes_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "words"),
-    [
-        (None, "lack a return"),
-        ((1, 2), "first of the two must be callable"),
-        ("text", "returned 'text'"),
-        ((lambda: 1, 2, 3), "returned"),
-    ],
-)
-def test_a_factory_that_returns_something_else(made: Any, words: str) -> None:
-    with pytest.raises(GraphUsageError, match=words):
-        capture_pair(lambda desc, warmup: made, Desc(4), backend="software")
-
-
-@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"mode": "HALF"}, "use one of FULL, PIECEWISE"),
@@ -145,12 +131,6 @@ def test_a_factory_that_returns_something_else(made: Any, words: str) -> None:
 def test_wrong_arguments_are_told(options: dict[str, Any], words: str) -> None:
     with pytest.raises(GraphUsageError, match=words):
         Runner().check(**options)
-
-
-@pytest.mark.parametrize("create", [3, lambda: None, lambda a, b, c: None])
-def test_a_factory_that_cannot_be_called(create: Any) -> None:
-    with pytest.raises(GraphUsageError, match="create_forward_fn"):
-        capture_pair(create, Desc(4), backend="software")
 
 
 def test_a_state_on_two_devices_is_told() -> None:

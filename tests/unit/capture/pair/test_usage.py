@@ -69,33 +69,6 @@ def test_options_of_a_pair_that_cannot_be_meant(options: dict[str, Any], words: 
     capture_pair(double, Desc(4, Mode.FULL), shared=["state['c']"], backend="software")
 
 
-@pytest.mark.parametrize(
-    ("made", "words"),
-    [
-        ((lambda: X, 1, 2), "These are 3 values, and there are two"),
-        ([lambda: X, {}], "a tuple, not a list"),
-    ],
-)
-def test_what_a_factory_returned_instead(made: Any, words: str) -> None:
-    with pytest.raises(GraphUsageError, match=words):
-        capture_pair(lambda desc, warmup: made, 4, backend="software")
-
-
-@pytest.mark.parametrize(("mode", "given"), [(Mode.FULL, Mode.NONE), ("FULL", "NONE")])
-def test_the_forward_gets_none_in_the_words_of_the_caller(mode: Any, given: Any) -> None:
-    seen = []
-
-    def create(desc: int, warmup: bool) -> Any:
-        def forward(mode: Any) -> Any:
-            seen.append(mode)
-            return X * 2
-
-        return forward, {}
-
-    capture_pair(create, 4, mode=mode, backend="software")
-    assert set(seen) == {given}
-
-
 def test_advice_speaks_of_the_factory_as_it_is() -> None:
     meta: dict[str, Any] = {"plan": None}
 
