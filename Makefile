@@ -1,4 +1,4 @@
-# make demo, make test, make test-plugins, make lint, make wheel-check, make bench, make clean.
+# make demo, make test, make test-quick, make test-fresh, make test-plugins, make lint, make wheel-check, make bench, make clean.
 #
 # The first one that is called makes an environment in $(VENV); later ones use it again, until
 # pyproject.toml, setup.py, the C sources or the constraints change.
@@ -29,7 +29,7 @@ MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-demo test-plugins lint wheel-check bench bench-isolation changelog clean
+.PHONY: help demo test test-quick test-fresh test-demo test-plugins lint wheel-check bench bench-isolation changelog clean
 
 # Another project's settings must not reach this one's environment or tests.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTEST_ADDOPTS PYTEST_PLUGINS
@@ -40,6 +40,8 @@ export PIP_ROOT_USER_ACTION := ignore
 help:
 	@echo "make demo         the plugin at work, no GPU needed"
 	@echo "make test         the test suite; TESTARGS=... goes to pytest"
+	@echo "make test-quick   unit tests and those of the repository, for the loop while editing"
+	@echo "make test-fresh   the test suite, each session under test in a fresh interpreter"
 	@echo "make test-demo    the demo comes out as expected"
 	@echo "make test-plugins isolated tests next to pytest-cov, -timeout, -asyncio and others"
 	@echo "make lint         ruff and mypy"
@@ -56,6 +58,15 @@ demo: $(STAMP)
 test: $(STAMP)
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal \
 	    --ignore=tests/sessions/plugins --deselect=$(WHOLE_DEMO) $(TESTARGS)
+
+test-quick: $(STAMP)
+	@$(PY) -m pytest -n $(WORKERS) --dist worksteal tests/unit tests/repo \
+	    --deselect=$(WHOLE_DEMO) $(TESTARGS)
+
+# Sessions and scripts under test are forked from a server that has imported pytest (and torch);
+# tests/support/interpreters.py tells which are not. Here none is.
+test-fresh: $(STAMP)
+	@FRESH_INTERPRETERS="make test-fresh" $(MAKE) test
 
 test-demo: $(STAMP)
 	@$(PY) -m pytest $(WHOLE_DEMO) $(TESTARGS)

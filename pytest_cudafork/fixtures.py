@@ -57,7 +57,7 @@ def run_forkserver(request: pytest.FixtureRequest) -> RunInChild:
 
 
 def _runner(request: pytest.FixtureRequest, method: str) -> RunInChild:
-    from pytest_cudafork.isolate.session.hooks import runner
+    from pytest_cudafork.call.run import runner
 
     return runner(request.config, method)
 

@@ -1,7 +1,4 @@
-"""Owns how a function is called in a child and its outcome sent back. Runs in the child.
-
-It imports nothing of the parent side; what the messages become there is for ``call.py``.
-"""
+"""How a function is called in a child, and its outcome sent back; ``run.py`` takes it there."""
 
 from __future__ import annotations
 
@@ -13,15 +10,18 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from pytest_cudafork.process import child
+from pytest_cudafork.process.channel import EXIT_LOST, Channel
+from pytest_cudafork.process.protocol import caught_warnings, messages
 
 _LONGEST_REPR = 2000
 
 
 def run_forked(
-    channel: child.Channel,
+    channel: Channel,
     stacks_fd: int,
     call: Callable[[], Any],
 ) -> NoReturn:
@@ -29,7 +29,7 @@ def run_forked(
 
     The warning filters are those of the forking thread, as they were.
     """
-    status = child.EXIT_LOST
+    status = EXIT_LOST
     try:
         child.forget_parent_exit_work()
         child.prepare(stacks_fd)
@@ -39,18 +39,19 @@ def run_forked(
         traceback.print_exc()
     finally:
         channel.leave_if_not_mine()
-        child.leave(status)
+        child.leave(status, channel)
 
 
-def run_pickled(channel: child.Channel, request: dict[str, Any]) -> int:
-    """Load the function of a request and run it; return the exit status."""
+def run_pickled(task: child.Task) -> int:
+    """Load a function and call it; the entry point of a call in another interpreter."""
     import cloudpickle
 
+    channel = task.the_channel()
     try:
-        filters = [cloudpickle.loads(one) for one in cloudpickle.loads(request["filters"])]
-        fn, args, kwargs = cloudpickle.loads(request["payload"])
+        filters = [cloudpickle.loads(one) for one in cloudpickle.loads(task.data["filters"])]
+        fn, args, kwargs = cloudpickle.loads(task.data["payload"])
     except BaseException as error:
-        channel.send("not_loaded", text=_traceback_text(error))
+        channel.send(messages.NotLoaded(_traceback_text(error)))
         return 0
     gc.enable()  # it was off while modules were imported
     warnings.resetwarnings()  # which also makes every module look at the filters again
@@ -58,23 +59,24 @@ def run_pickled(channel: child.Channel, request: dict[str, Any]) -> int:
     return _run(channel, lambda: fn(*args, **kwargs))
 
 
-def _run(channel: child.Channel, call: Callable[[], Any]) -> int:
+def _run(channel: Channel, call: Callable[[], Any]) -> int:
     """Call, and send the warnings and then the one outcome; return the exit status."""
-    outcome: dict[str, Any]
+    outcome: messages.Message
     with warnings.catch_warnings(record=True) as caught:
         try:
             result = call()
         except SystemExit as error:
-            outcome = {"kind": "exit", "code": _exit_code(error), "text": _traceback_text(error)}
+            outcome = messages.Exited(_exit_code(error), _traceback_text(error))
         except BaseException as error:
-            outcome = {"kind": "raised", **pack_exception(error)}
+            outcome = pack_exception(error)
         else:
-            outcome = {"kind": "returned", **pack_result(result)}
+            outcome = pack_result(result)
     channel.leave_if_not_mine()
     child.flush_streams()
     if caught:
-        channel.send("warnings", warnings=[pack_warning(one) for one in caught])
-    channel.send(outcome.pop("kind"), **outcome)
+        packed = [vars(caught_warnings.pack(one)) for one in caught]
+        channel.send(messages.CaughtWarnings(packed))
+    channel.send(outcome)
     return 0
 
 
@@ -83,45 +85,37 @@ def _exit_code(error: SystemExit) -> int | str | None:
     return code if code is None or isinstance(code, int | str) else repr(code)
 
 
-def pack_result(result: Any) -> dict[str, Any]:
+def pack_result(result: Any) -> messages.Returned:
     """Return the message for a result; one that does not pickle is told by its repr."""
     import cloudpickle
 
     try:
-        return {"pickled": cloudpickle.dumps(result), "repr": short_repr(result)}
+        return messages.Returned(cloudpickle.dumps(result), short_repr(result))
     except Exception as error:  # pickling runs the object's own code, which may raise anything
-        return {"pickled": None, "repr": short_repr(result), "why": _one_line(error)}
+        return messages.Returned(None, short_repr(result), _one_line(error))
 
 
-def pack_exception(error: BaseException) -> dict[str, Any]:
-    """Return the message for an exception: its pickle if it has one, its parts, its traceback.
-
-    The parts (class, ``args``, attributes) serve where the class's ``__init__`` does not take
-    ``args``, which a plain pickle would call.
-    """
+def pack_exception(error: BaseException) -> messages.Raised:
+    """Return the message for an exception: its pickle if it has one, its parts, its traceback."""
     import cloudpickle
 
-    message: dict[str, Any] = {
-        "repr": short_repr(error),
-        "type": f"{type(error).__module__}.{type(error).__qualname__}",
-        "traceback": _traceback_text(error),
-        "pickled": None,
-        "parts": None,
-        "outcome": _outcome_name(error),
-        "why": "",
-    }
-    if message["outcome"]:
-        message["parts"] = cloudpickle.dumps((error.args, dict(error.__dict__)))
-        return message
+    message = messages.Raised(
+        repr=short_repr(error),
+        type=f"{type(error).__module__}.{type(error).__qualname__}",
+        traceback=_traceback_text(error),
+        outcome=_outcome_name(error),
+    )
+    if message.outcome:
+        return replace(message, parts=cloudpickle.dumps((error.args, dict(error.__dict__))))
     try:
         pickled = cloudpickle.dumps(error)
         if type(pickle.loads(pickled)) is type(error):
-            message["pickled"] = pickled
-            return message
+            return replace(message, pickled=pickled)
     except Exception as reason:  # the exception's own code decides what it raises here
-        message["why"] = _one_line(reason)
+        message = replace(message, why=_one_line(reason))
     with contextlib.suppress(Exception):  # then the text has to do; "why" says the reason
-        message["parts"] = cloudpickle.dumps((type(error), error.args, dict(error.__dict__)))
+        parts = cloudpickle.dumps((type(error), error.args, dict(error.__dict__)))
+        message = replace(message, parts=parts)
     return message
 
 
@@ -133,25 +127,6 @@ def _outcome_name(error: BaseException) -> str:
     pytest: Any = sys.modules.get("pytest")
     functions = () if pytest is None else (pytest.skip, pytest.fail, pytest.xfail, pytest.exit)
     return next((one.Exception.__name__ for one in functions if one.Exception is type(error)), "")
-
-
-def pack_warning(caught: warnings.WarningMessage) -> dict[str, Any]:
-    """Return the plain message for one recorded warning."""
-    import cloudpickle
-
-    warning = caught.message
-    pickled = None
-    with contextlib.suppress(Exception):  # then the text has to do
-        pickled = cloudpickle.dumps(warning)
-        pickle.loads(pickled)
-    return {
-        "pickled": pickled,
-        "type": f"{caught.category.__module__}.{caught.category.__qualname__}",
-        "text": str(warning),
-        "filename": str(caught.filename),
-        "lineno": int(caught.lineno),
-        "line": caught.line,
-    }
 
 
 def short_repr(value: Any) -> str:

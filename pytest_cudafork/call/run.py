@@ -1,7 +1,6 @@
-"""Owns calling one function in a child process and getting its outcome back. Runs in the parent.
+"""Calling one function in a child process and getting its outcome back.
 
-It stands behind the fixtures ``run_forked``, ``run_spawned`` and ``run_forkserver`` and does not
-know of tests or reports.
+It stands behind the fixtures ``run_forked``, ``run_spawned`` and ``run_forkserver``.
 
 Covered: the result or exception (its type, attributes and the child's traceback as ``__cause__``),
 pytest's own outcomes, warnings, output on descriptors 1 and 2, every way to die, the time limit,
@@ -14,13 +13,13 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from pytest_cudafork.call import in_child, pickling
-from pytest_cudafork.call.forkserver import ForkServer
 from pytest_cudafork.errors import (
     ChildCrashed,
     ChildError,
@@ -28,10 +27,18 @@ from pytest_cudafork.errors import (
     ChildTimeout,
     RemoteTraceback,
 )
-from pytest_cudafork.isolate.session import received
-from pytest_cudafork.process import exit_status, launch, supervision, wire
+from pytest_cudafork.process import exit_status, launch, supervision
+from pytest_cudafork.process.fork_server_client import ForkServerClient
+from pytest_cudafork.process.protocol import caught_warnings, frames, messages
+from pytest_cudafork.process.protocol.messages import Descriptor
+from pytest_cudafork.process.protocol.server_messages import ServerSettings
+
+if TYPE_CHECKING:
+    from pytest_cudafork.fixtures import RunInChild
 
 METHODS = ("fork", "forkserver", "spawn")
+_CALL = "pytest_cudafork.call.in_child:run_pickled"
+"""The job of a child that was not forked from this process."""
 
 Observer = Callable[[str, int], None]
 """Called with ("started", pid) and ("ended", pid) of the child."""
@@ -44,7 +51,7 @@ def run_in_child(
     kwargs: dict[str, Any] | None = None,
     *,
     timeout: float | None,
-    server: ForkServer | None = None,
+    server: ForkServerClient | None = None,
     observer: Observer | None = None,
 ) -> Any:
     """Call ``fn(*args, **kwargs)`` in a child process and return its result.
@@ -96,7 +103,7 @@ def _start(
     fn: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    server: ForkServer | None,
+    server: ForkServerClient | None,
 ) -> launch.Running:
     if method == "fork":
         pickling.remember_classes(fn, args, kwargs)
@@ -105,40 +112,49 @@ def _start(
                 channel, stacks_fd, lambda: fn(*args, **kwargs)
             )
         )
-    request = launch.base_request("call")
-    request["payload"] = pickling.dump_call(fn, args, kwargs)
-    request["filters"] = pickling.dump_filters()
+    data = {
+        "payload": pickling.dump_call(fn, args, kwargs),
+        "filters": pickling.dump_filters(),
+    }
     if method == "spawn":
-        return launch.start_spawn(request)
+        return launch.start_spawn(_CALL, data)
     if server is None:
         raise ValueError("method 'forkserver' needs the server argument: see server_of(config)")
-    return server.start_child(request)
+    return server.start_job(_CALL, data, {Descriptor.STDOUT: 1, Descriptor.STDERR: 2})
+
+
+_OUTCOMES = (messages.Returned, messages.Raised, messages.Exited, messages.NotLoaded)
 
 
 class _Outcome:
     """Collects what the child says."""
 
     def __init__(self) -> None:
-        self.warnings: list[dict[str, Any]] = []
-        self.last: wire.Message | None = None
+        self.warnings: list[messages.CaughtWarning] = []
+        self.last: messages.Message | None = None
 
-    def take(self, message: wire.Message, fds: list[int]) -> supervision.Said:
-        """Take one message; every kind but the warnings is the last."""
+    def take(self, message: messages.Message, fds: list[int]) -> supervision.Said:
+        """Take one message: warnings, the outcome, or that all is done.
+
+        Raises:
+            FrameError: A call says no such thing.
+
+        """
         for fd in fds:  # a call sends none
             os.close(fd)
-        try:
-            received.check_message(message)
-        except (LookupError, TypeError) as error:
-            raise wire.WireError(f"a message of kind {message['kind']!r}: {error!r}") from error
-        if message["kind"] == "warnings":
-            self.warnings += message["warnings"]
+        if isinstance(message, messages.CaughtWarnings):
+            self.warnings += message.each()
             return supervision.Said.MORE
+        if isinstance(message, messages.Done):
+            return supervision.Said.LEAVING
+        if not isinstance(message, (*_OUTCOMES, messages.InternalError)):
+            raise frames.FrameError(f"there are no messages of kind {message.kind!r}")
         self.last = message
         return supervision.Said.LEAVING
 
 
 def _failure_of(
-    ending: supervision.Ending, last: wire.Message | None, what: str, timeout: float | None
+    ending: supervision.Ending, last: messages.Message | None, what: str, timeout: float | None
 ) -> ChildError | None:
     """Return the error for an end that gave no valid result, or None."""
     stacks = exit_status.where(ending.stacks, ending.native, ending.state, stuck=ending.stuck)
@@ -171,53 +187,54 @@ def _failure_of(
     )
 
 
-def _unpack(message: wire.Message | None, name: str) -> Any:
+def _unpack(message: messages.Message | None, name: str) -> Any:
     """Return the result that a message holds, or raise what it says."""
     __tracebackhide__ = True
-    assert message is not None, "an end without a message is a failure"
-    kind = message["kind"]
-    if kind == "returned":
-        return _load_result(message, name)
-    if kind == "raised":
-        raise _load_exception(message, name) from RemoteTraceback(message["traceback"])
-    if kind == "exit":
-        error = ChildExit(f"{name} called sys.exit({message['code']!r})", message["code"])
-        raise error from RemoteTraceback(message["text"])
-    if kind == "not_loaded":
-        raise ChildError(
-            f"the child could not load {name}: something that it uses cannot be imported there"
-        ) from RemoteTraceback(message["text"])
-    raise ChildError(f"{name}: the child sent a message of unknown kind {kind!r}")
+    match message:
+        case messages.Returned():
+            return _load_result(message, name)
+        case messages.Raised():
+            raise _load_exception(message, name) from RemoteTraceback(message.traceback)
+        case messages.Exited():
+            error = ChildExit(f"{name} called sys.exit({message.code!r})", message.code)
+            raise error from RemoteTraceback(message.text)
+        case messages.NotLoaded():
+            raise ChildError(
+                f"the child could not load {name}: something that it uses cannot be imported there"
+            ) from RemoteTraceback(message.text)
+        case messages.InternalError():
+            raise ChildError(f"the child could not run {name}") from RemoteTraceback(message.text)
+    raise AssertionError("an end without an outcome is a failure")
 
 
-def _load_result(message: wire.Message, name: str) -> Any:
+def _load_result(message: messages.Returned, name: str) -> Any:
     __tracebackhide__ = True
-    if message["pickled"] is None:
+    if message.pickled is None:
         raise ChildError(
             f"the result of {name} cannot be sent back, because it does not pickle "
-            f"({message['why']}): {message['repr']}. Return plain values."
+            f"({message.why}): {message.repr}. Return plain values."
         )
     try:
-        return pickle.loads(message["pickled"])
+        return pickle.loads(message.pickled)
     except Exception as error:  # unpickling runs the object's own code
         raise ChildError(
             f"the result of {name} came back but cannot be read here "
-            f"({type(error).__name__}: {error}): {message['repr']}"
+            f"({type(error).__name__}: {error}): {message.repr}"
         ) from error
 
 
-def _load_exception(message: wire.Message, name: str) -> BaseException:
+def _load_exception(message: messages.Raised, name: str) -> BaseException:
     """Return the child's exception, or one that tells about it if it cannot be rebuilt."""
-    why = message["why"]
+    why = message.why
     try:
-        if message["outcome"]:
+        if message.outcome:
             return _load_outcome(message)
-        if message["pickled"] is not None:
-            error = pickle.loads(message["pickled"])
+        if message.pickled is not None:
+            error = pickle.loads(message.pickled)
             if isinstance(error, BaseException):
                 return error
-        elif message["parts"] is not None:
-            kind, args, attributes = pickle.loads(message["parts"])
+        elif message.parts is not None:
+            kind, args, attributes = pickle.loads(message.parts or b"")
             error = kind.__new__(kind, *args)
             error.__dict__.update(attributes)
             if isinstance(error, BaseException):
@@ -225,31 +242,31 @@ def _load_exception(message: wire.Message, name: str) -> BaseException:
     except Exception as reason:  # unpickling runs the exception's own code
         why = why or f"{type(reason).__name__}: {reason}"
     return ChildError(
-        f"{name} raised {message['type']}, which cannot be sent back ({why}): {message['repr']}"
+        f"{name} raised {message.type}, which cannot be sent back ({why}): {message.repr}"
     )
 
 
-def _load_outcome(message: wire.Message) -> BaseException:
+def _load_outcome(message: messages.Raised) -> BaseException:
     """Return the skip, xfail, fail or exit of pytest that the child raised."""
     import pytest
 
     functions = (pytest.skip, pytest.fail, pytest.xfail, pytest.exit)
     kinds: dict[str, Any] = {one.Exception.__name__: one.Exception for one in functions}
-    kind = kinds[message["outcome"]]
-    args, attributes = pickle.loads(message["parts"])
+    kind = kinds[message.outcome]
+    args, attributes = pickle.loads(message.parts or b"")
     error: BaseException = kind.__new__(kind, *args)
     error.__dict__.update(attributes)
     return error
 
 
-def _show_warnings(packed: list[dict[str, Any]]) -> None:
+def _show_warnings(packed: list[messages.CaughtWarning]) -> None:
     """Issue the child's warnings here, at their own file and line.
 
     They have passed these very filters in the child, so they go straight to whoever shows or
     records warnings.
     """
     for one in packed:
-        warning = load_warning(one)
+        warning = caught_warnings.load(one)
         warnings.showwarning(
             warning.message,
             warning.category,
@@ -260,24 +277,34 @@ def _show_warnings(packed: list[dict[str, Any]]) -> None:
         )
 
 
-def load_warning(packed: dict[str, Any]) -> warnings.WarningMessage:
-    """Return a warning that came from a child; it looks the same if it cannot be loaded here."""
-    try:
-        message = pickle.loads(packed["pickled"])
-        if not isinstance(message, Warning):
-            raise TypeError(f"{message!r} is no warning")
-    except Exception:  # its text is what counts
-        message = _named_warning(packed["type"], packed["text"])
-    return warnings.WarningMessage(
-        message, type(message), packed["filename"], packed["lineno"], line=packed["line"]
-    )
+def new_server() -> ForkServerClient:
+    """Return a fork server for calls; it is started when it is first needed.
+
+    Its children begin with nothing, and none of them is forked before it is asked for.
+    """
+    return ForkServerClient(ServerSettings)
 
 
-def _named_warning(name: str, text: str) -> Warning:
-    """Return a warning with the class name and the text of one that is somewhere else."""
-    module, _, name = name.rpartition(".")
-    known = getattr(sys.modules.get(module), name, None)
-    base = known if isinstance(known, type) and issubclass(known, Warning) else Warning
-    body = {"__module__": module, "__init__": lambda self: None, "__str__": lambda self: text}
-    warning: Warning = type(name, (base,), body)()
-    return warning
+def server_of(config: pytest.Config) -> ForkServerClient:
+    """Return the session's fork server; it is not started by this, and closed at unconfigure."""
+    server = config.stash.get(_SERVER, None)
+    if server is None:
+        server = config.stash[_SERVER] = new_server()
+        config.add_cleanup(server.close)
+    return server
+
+
+_SERVER = pytest.StashKey[ForkServerClient]()
+
+
+def runner(config: pytest.Config, method: str) -> RunInChild:
+    """Return the function behind ``run_forked``, ``run_spawned`` or ``run_forkserver``."""
+    server = server_of(config) if method == "forkserver" else None
+
+    def run(
+        fn: Callable[..., Any], /, *args: Any, timeout: float | None = 60.0, **kwargs: Any
+    ) -> Any:
+        __tracebackhide__ = True
+        return run_in_child(method, fn, args, kwargs, timeout=timeout, server=server)
+
+    return run

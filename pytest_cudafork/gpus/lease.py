@@ -15,7 +15,7 @@ import pytest
 
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.gpus.lending import Lender, Shortage, names
-from pytest_cudafork.isolate.session.child_env import CHILD_ENV
+from pytest_cudafork.isolate.session.request import CHILD_ENV
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import marks_of
 

@@ -168,7 +168,7 @@ class ImportAudit:
         if self._is_worker:
             ahead = [nextitem.target] if isinstance(nextitem, ImportItem) else []
             self.coordinator.ask([item.target, *ahead])
-        with termination.interrupted(item), termination.told(item.nodeid):
+        with termination.interrupted(item), termination.sigterm_ends_session(item.nodeid):
             item.answer()
         run_test_protocol(item, nextitem)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import forked, pytest_internals
-from pytest_cudafork.process import child
+from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.protocol import messages
 
 _LONGEST_VALUE = 500
 
@@ -100,7 +101,7 @@ def _is_directory(node: Any) -> bool:
     return isinstance(node, tuple(kind for kind in (directory, package) if kind is not None))
 
 
-def share_capture(config: pytest.Config, channel: child.Channel) -> None:
+def share_capture(config: pytest.Config, channel: Channel) -> None:
     """Give the parent the files that hold this process's captured output, for after a crash.
 
     pytest empties them at the end of each phase, so they hold the output of the phase that crashed.
@@ -111,11 +112,11 @@ def share_capture(config: pytest.Config, channel: child.Channel) -> None:
         return
     if streams[0] is None and forked.claim_of(config).every_test:
         # pytest-forked keeps the output of a crash with --capture=no, too
-        channel.send_with_fds("capture", [_mirror("stdout"), _mirror("stderr")])
+        channel.send_with_fds(messages.CaptureFiles(), [_mirror("stdout"), _mirror("stderr")])
         return
     fds = [_file_of(part) for part in streams]
     if all(fd >= 0 for fd in fds):
-        channel.send_with_fds("capture", fds)
+        channel.send_with_fds(messages.CaptureFiles(), fds)
 
 
 def _mirror(name: str) -> int:

@@ -22,9 +22,10 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.process.protocol import messages
 
-Tell = Callable[..., bool]
-"""Sends a message of a kind, ``tell(kind, **data)``; False where there is nobody to tell."""
+Tell = Callable[[messages.Message], bool]
+"""Sends a message; False where there is nobody to tell."""
 
 _REPORTER = "terminalreporter"
 _DIRECT = ("no", "tee-sys")
@@ -117,7 +118,7 @@ class ChildTerminal:
     def _forward(self, text: str) -> None:
         self.flush()
         place = _pack(self._reporter.currentfspath)
-        if self._tell("terminal", text=text, at=place, wait=self.direct):
+        if self._tell(messages.TerminalText(text, place, self.direct)):
             self.settle()
         else:  # a process that the test has forked, or between two tests
             self._real.write(text)
@@ -154,20 +155,17 @@ def position_of(config: pytest.Config) -> dict[str, Any] | None:
     return None if line is None else {"at": _pack(reporter.currentfspath), "line": line}
 
 
-def show(config: pytest.Config, message: Mapping[str, Any]) -> None:
+def show(config: pytest.Config, message: messages.TerminalText) -> None:
     """Write what a child wrote, in the parent.
 
     Raises:
-        LookupError: It is no such message.
-        TypeError: Likewise.
+        TypeError: What the text stands after is nothing that pytest notes.
 
     """
     reporter: Any = config.pluginmanager.get_plugin(_REPORTER)
-    text, place = message["text"], _unpack(message["at"])
-    if not isinstance(text, str):
-        raise TypeError(f"text is a {type(text).__name__}")
+    place = _unpack(message.at)
     if reporter is not None:
-        pytest_internals.writer_of(reporter).write(text, flush=True)
+        pytest_internals.writer_of(reporter).write(message.text, flush=True)
         reporter.currentfspath = place
 
 

@@ -123,7 +123,7 @@ def choose(marks: Wishes, config: IsolationConfig, state: ProcessState) -> Metho
     return method
 
 
-def instead_of_zygote(method: Method, reason: str) -> Method:
+def instead_of_fork_server(method: Method, reason: str) -> Method:
     """Return what to do with a test that the fork server cannot run: a fresh interpreter can."""
     return replace(method, name="spawn", why=f"not forkserver: {reason}")
 

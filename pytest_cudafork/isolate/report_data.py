@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
-from pytest_cudafork.process import wire
+from pytest_cudafork.process.protocol import frames
 
 _SHOWN = "_cudafork_shown"
 _SUBTESTS = "_cudafork_subtests"
@@ -66,7 +66,7 @@ class ReportPacker:
             data[_SUBTESTS] = failed
         if self._xml is not None:
             self._add_xml(report, data)
-        packed: dict[str, Any] = wire.plain(data)
+        packed: dict[str, Any] = frames.plain(data)
         return packed
 
     def _add_xml(self, report: pytest.TestReport, data: dict[str, Any]) -> None:

@@ -1,104 +1,33 @@
-"""Owns what every child does first and last, whichever way it was started. Runs in the child.
+"""What every child does first and last, whichever way it was started, and the job in between.
 
-It imports nothing of the parent side, and does not know what the job is that it runs in between.
+A job is the name of a function, "package.module:function", which is looked up in the child and
+called with a ``Task``. So nothing here knows what the jobs are.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import os
 import signal
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from pytest_cudafork.compat import standard_library
-from pytest_cudafork.process import leftovers, wire
-
-EXIT_LOST = 70
-"""Exit status of a child that could not deliver what it had to say."""
+from pytest_cudafork.process import leftovers
+from pytest_cudafork.process.channel import EXIT_LOST, Channel
+from pytest_cudafork.process.protocol import frames, messages
+from pytest_cudafork.process.protocol.messages import Descriptor
+from pytest_cudafork.process.shared_mailbox import SharedMailbox
 
 _PR_SET_PDEATHSIG = 1
 _TRACKER_SECONDS = 5.0
-_READ_BYTES = 1 << 16
-
-
-class Channel:
-    """The child's end of the socket to the process that waits for it.
-
-    Only the process that made it speaks: a grandchild forked by the test, which runs on into our
-    code because an exception carried it out of the test, says nothing (see ``is_mine``).
-    """
-
-    def __init__(self, sock: socket.socket, cookie: bytes) -> None:
-        self._sock = sock
-        self._cookie = cookie
-        self._pid = os.getpid()
-        self._file: tuple[int, ...] | None = os.fstat(sock.fileno())[:2]
-        self._decoder = wire.Decoder(cookie)
-        self._inbox: list[wire.Message] = []
-
-    @property
-    def is_mine(self) -> bool:
-        """Whether this process is the child itself and no descendant of it."""
-        return os.getpid() == self._pid
-
-    def send(self, kind: str, **data: Any) -> None:
-        """Send one message of plain data.
-
-        Raises:
-            OSError: The other end is gone.
-
-        """
-        if self.is_mine:
-            self._check_descriptor()
-            self._sock.sendall(wire.encode({"kind": kind, **data}, self._cookie))
-
-    def send_with_fds(self, kind: str, fds: list[int], **data: Any) -> None:
-        """Send one short message together with copies of file descriptors."""
-        if self.is_mine:
-            self._check_descriptor()
-            frame = wire.encode({"kind": kind, **data}, self._cookie)
-            socket.send_fds(self._sock, [frame], fds)
-
-    def _check_descriptor(self) -> None:
-        """End this process if the test has closed our descriptor, or opened something else there.
-
-        Nothing can be told any more; and going on, pytest would restore what it takes for its own
-        descriptors and write to files of the test.
-        """
-        try:
-            file = os.fstat(self._sock.fileno())[:2]
-        except OSError:
-            file = None
-        if file != self._file:
-            os._exit(EXIT_LOST)
-
-    def receive(self) -> wire.Message | None:
-        """Wait for the next message of the parent; None when it is gone or has nothing more.
-
-        Raises:
-            WireError: What came is no message.
-
-        """
-        while not self._inbox:
-            try:
-                data = self._sock.recv(_READ_BYTES)
-            except ConnectionError:
-                data = b""
-            if not data:
-                return None
-            self._inbox.extend(self._decoder.feed(data))
-        return self._inbox.pop(0)
-
-    def leave_if_not_mine(self) -> None:
-        """End this process at once if it is a descendant that ran out of the test."""
-        if not self.is_mine:
-            os._exit(EXIT_LOST)
 
 
 def prepare(stacks_fd: int) -> None:
@@ -159,14 +88,14 @@ def forget_parent_exit_work() -> None:
     standard_library.forget_multiprocessing_children()
 
 
-class Farewell(Protocol):
-    """What takes the last word to the parent: a channel, or the zygote's control."""
+class SaysGoodbye(Protocol):
+    """What takes the last message to the parent: a channel, or the connection of a fork server."""
 
-    def send(self, word: str, /) -> None:
+    def send(self, message: messages.Message, /) -> None:
         """Tell the parent."""
 
 
-def leave(status: int, channel: Farewell | None = None) -> NoReturn:
+def leave(status: int, channel: SaysGoodbye | None = None) -> NoReturn:
     """End this process: what was registered for its end, its streams, and no more.
 
     Where there is a channel, the parent is told when nothing is left that could fail, so that it
@@ -181,7 +110,7 @@ def leave(status: int, channel: Farewell | None = None) -> NoReturn:
         flush_streams()
         if channel is not None and status == 0:
             with contextlib.suppress(OSError):  # the parent is gone, or the test closed it
-                channel.send("done")
+                channel.send(messages.Done())
     finally:
         flush_streams()
         os._exit(status)
@@ -226,46 +155,94 @@ def adopt_streams() -> None:
         setattr(sys, name, stream)
 
 
+@dataclass
+class Task:
+    """What the entry point of a job gets; it returns the exit status of the process.
+
+    Attributes:
+        data: What the parent sent for it.
+        stacks_fd: The file for stacks, written on a fatal signal.
+        channel: The child's end of the socket to its parent; None: the job runs unattended.
+        mailbox: Where an unattended job leaves its result.
+        prepared: What the fork server has got ready (``fork_server.Prepared``), if there is one.
+
+    """
+
+    data: Any
+    stacks_fd: int
+    channel: Channel | None = None
+    mailbox: SharedMailbox | None = None
+    prepared: Any = None
+
+    def the_channel(self) -> Channel:
+        """Return the channel of a job that is attended.
+
+        Raises:
+            ValueError: It is not.
+
+        """
+        if self.channel is None:
+            raise ValueError("this job needs a parent that attends to it")
+        return self.channel
+
+
+def look_up(entry: str) -> Callable[..., Any]:
+    """Return the function "package.module:function"."""
+    module, _, name = entry.partition(":")
+    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return function
+
+
 def read_request(fd: int) -> dict[str, Any]:
     """Read the whole request from a memory file and close it."""
     with open(fd, "rb") as file:
         file.seek(0)
-        request: dict[str, Any] = wire.loads(file.read())
+        request: dict[str, Any] = frames.loads(file.read())
     return request
 
 
 def run_request(channel_fd: int, request_fd: int, stacks_fd: int) -> NoReturn:
-    """Do the job of a request in this process, which was made for it, and end."""
+    """Do the job of a request in this fresh interpreter, which was started for it, and end."""
     for fd in (channel_fd, request_fd, stacks_fd):
         os.set_inheritable(fd, False)
     channel: Channel | None = None
     status = EXIT_LOST
-    is_session = False
     try:
         prepare(stacks_fd)
         request = read_request(request_fd)
-        leftovers.wear(request["cookie"])
+        leftovers.mark_process(request["cookie"])
         channel = Channel(socket.socket(fileno=channel_fd), request["cookie"])
-        is_session = request["job"] == "session"
         sys.path[:] = request["path"]
         sys.argv[:] = request["argv"]
-        status = _run_job(channel, request, stacks_fd)
+        status = look_up(request["entry"])(Task(request["data"], stacks_fd, channel))
     except BaseException:
         traceback.print_exc()
     finally:
         if channel is not None:
             channel.leave_if_not_mine()
-        leave(status, channel if is_session else None)
+        leave(status, channel)
 
 
-def _run_job(channel: Channel, request: dict[str, Any], stacks_fd: int) -> int:
-    if request["job"] == "call":
-        from pytest_cudafork.call import in_child
+def do_job(channel: Channel, job: messages.Job, stacks_fd: int, prepared: Any) -> int:
+    """Do a job in this process, which was forked for one, and return its exit status.
 
-        return in_child.run_pickled(channel, request)
-    from pytest_cudafork.isolate.child import pytest_session
-
-    return pytest_session.run_session(channel, request, stacks_fd)
+    With a request comes the world around the job: directory, environment, ``sys.path``.
+    """
+    fds = dict(zip(job.descriptors, channel.descriptors, strict=True))
+    channel.descriptors.clear()
+    for number, name in ((1, Descriptor.STDOUT), (2, Descriptor.STDERR)):
+        if name in fds:
+            fd = fds.pop(name)
+            os.dup2(fd, number)
+            os.close(fd)
+    data = None
+    if Descriptor.REQUEST in fds:
+        request = read_request(fds.pop(Descriptor.REQUEST))
+        data = request["data"]
+        sys.path[:] = request["path"]
+        take_over(request["surroundings"])
+    status: int = look_up(job.entry)(Task(data, stacks_fd, channel, prepared=prepared))
+    return status
 
 
 def environment(env: Mapping[str, str]) -> bytes:

@@ -1,6 +1,7 @@
-"""Owns how child processes are started: fork, fresh interpreter, fork server. Runs in the parent.
+"""Starting child processes by fork of this process, or as a fresh interpreter.
 
-It does not know what a child does or how it is watched.
+Children of a fork server come from ``fork_server_client.py``. How a child is watched is in
+``supervision.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from pytest_cudafork.compat import standard_library
-from pytest_cudafork.process import child, leftovers, termination, wire
+from pytest_cudafork.process import child, leftovers
+from pytest_cudafork.process.channel import EXIT_LOST, Channel
+from pytest_cudafork.process.protocol import frames
+from pytest_cudafork.settings import environment
 
 
 @dataclass
@@ -81,7 +85,7 @@ def ends() -> Iterator[Ends]:
     """Make the descriptors; close them again if the start fails."""
     ours, theirs = socket.socketpair()
     stacks_fd = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
-    pair = Ends(ours, theirs, stacks_fd, wire.new_cookie())
+    pair = Ends(ours, theirs, stacks_fd, frames.new_cookie())
     try:
         yield pair
     except BaseException:
@@ -109,7 +113,9 @@ def _signals_held_back() -> Iterator[Callable[[], None]]:
 
 
 def start_fork(
-    body: Callable[[child.Channel, int], NoReturn], private: Iterable[int] = ()
+    body: Callable[[Channel, int], NoReturn],
+    private: Iterable[int] = (),
+    begin: Callable[[], None] | None = None,
 ) -> Running:
     """Fork this process and run ``body(channel, stacks_fd)`` in the child.
 
@@ -121,6 +127,7 @@ def start_fork(
         body: What the child does.
         private: Descriptors of this process that lead to other processes. In the child they lead
             nowhere, so that a test that writes to what it did not open does no harm.
+        begin: Called in the child first, before any signal gets through to it.
 
     Raises:
         CudaForkError: The fork guard refuses (raised by ``os.fork`` itself, nothing was forked).
@@ -138,13 +145,14 @@ def start_fork(
             try:
                 pair.ours.close()
                 _lead_nowhere(private)
-                termination.forget()
-                leftovers.wear(pair.cookie)
-                channel = child.Channel(pair.theirs, pair.cookie)
+                if begin is not None:
+                    begin()
+                leftovers.mark_process(pair.cookie)
+                channel = Channel(pair.theirs, pair.cookie)
                 let_through()
                 body(channel, pair.stacks_fd)
             finally:
-                os._exit(child.EXIT_LOST)
+                os._exit(EXIT_LOST)
         with contextlib.suppress(OSError):  # the child may have done it, or be gone
             os.setpgid(pid, pid)
         return pair.running(pid, lambda: _wait(pid))
@@ -167,15 +175,21 @@ def _wait(pid: int) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def start_spawn(request: dict[str, Any], env: dict[str, str] | None = None) -> Running:
-    """Run a request in a fresh interpreter with this one's flags, ``sys.path`` and surroundings.
+def start_spawn(entry: str, data: Any, env: dict[str, str] | None = None) -> Running:
+    """Run a job in a fresh interpreter with this one's flags, ``sys.path`` and surroundings.
 
-    ``__main__`` is never imported again. ``env`` is added to the environment.
+    ``__main__`` is never imported again.
+
+    Args:
+        entry: The function that does the job, "package.module:function".
+        data: Plain data for it.
+        env: Variables to add to the environment.
+
     """
     import subprocess
 
     child.flush_streams()
-    with ends() as pair, request_file({**request, "cookie": pair.cookie}) as request_fd:
+    with ends() as pair, request_file(_request(entry, data, pair.cookie)) as request_fd:
         fds = (pair.theirs.fileno(), request_fd, pair.stacks_fd)
         code = (
             # no collection of garbage while modules are imported: it takes a third of the time
@@ -197,9 +211,15 @@ def path_texts() -> list[str]:
     return [entry for entry in sys.path if isinstance(entry, str)]
 
 
-def base_request(job: str) -> dict[str, Any]:
-    """Return the part of a request that every job needs."""
-    return {"job": job, "path": path_texts(), "argv": [str(arg) for arg in sys.argv]}
+def _request(entry: str, data: Any, cookie: bytes) -> dict[str, Any]:
+    """Return what a fresh interpreter has to know (see ``child.run_request``)."""
+    argv = [str(arg) for arg in sys.argv]
+    return {"entry": entry, "data": data, "cookie": cookie, "path": path_texts(), "argv": argv}
+
+
+def forked_request(data: Any) -> dict[str, Any]:
+    """Return what a child of a fork server has to know to do a job in this process's world."""
+    return {"data": data, "path": path_texts(), "surroundings": surroundings({})}
 
 
 def surroundings(env: Mapping[str, str]) -> dict[str, Any]:
@@ -232,7 +252,16 @@ def request_file(request: dict[str, Any]) -> Iterator[int]:
     fd = os.memfd_create("pytest-cudafork-request", os.MFD_CLOEXEC)
     try:
         with open(fd, "wb", closefd=False) as file:
-            file.write(wire.dumps(request))
+            file.write(frames.dumps(request))
         yield fd
     finally:
         os.close(fd)
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use, next to its likes under pytest-xdist."""
+    try:
+        workers = int(environment.value(environment.XDIST_WORKERS, "1"))
+    except ValueError:  # somebody else's variable
+        workers = 1
+    return max(1, len(os.sched_getaffinity(0)) // max(1, workers))

@@ -1,12 +1,10 @@
-"""Owns finding and ending what a child leaves: processes, wherever they went, and shared memory.
+"""Finding and ending what a child leaves: processes, wherever they went, and shared memory.
 
-It does not know when a child has ended or why. Used in every process.
-
-Each child wears a mark which all its descendants inherit, whatever they do: the soft limit on CPU
+Each child has a mark which all its descendants inherit, whatever they do: the soft limit on CPU
 time without a pause of a real-time process (``RLIMIT_RTTIME``), set to a number so high (73,000
 years) that it limits nothing. A descendant that has left the process group, lost its parent, run
 another program, closed its descriptors and dropped its environment still has it. Marks are random,
-so a process that wears one belongs to this child for certain.
+so a process that has one belongs to this child for certain.
 """
 
 from __future__ import annotations
@@ -34,8 +32,8 @@ _SWEEP_SECONDS = 1.0
 _SHARED_MEMORY = "/dev/shm"
 
 
-def wear(cookie: bytes) -> bool:
-    """Let this process and all that descend from it from now on wear the mark of a cookie.
+def mark_process(cookie: bytes) -> bool:
+    """Give this process, and all that descend from it from now on, the mark of a cookie.
 
     Where the limit is set low already (a real-time desktop) nothing is marked, and only descendants
     that stay in the process group are found: then the answer is False.
@@ -48,8 +46,8 @@ def wear(cookie: bytes) -> bool:
     return True
 
 
-def wears(pid: int, cookie: bytes) -> bool:
-    """Whether a process wears the mark of a cookie."""
+def is_marked(pid: int, cookie: bytes) -> bool:
+    """Whether a process has the mark of a cookie."""
     try:
         return resource.prlimit(pid, resource.RLIMIT_RTTIME)[0] == _mark_of(cookie)
     except OSError:
@@ -60,8 +58,8 @@ def _mark_of(cookie: bytes) -> int:
     return _BASE | int.from_bytes(cookie[:_MARK_BYTES], "big")
 
 
-def wearers(cookies: Iterable[bytes]) -> list[int]:
-    """Return the living processes that wear the mark of one of the cookies; this one never does."""
+def marked_processes(cookies: Iterable[bytes]) -> list[int]:
+    """Return the living processes with the mark of one of the cookies; this one never does."""
     wanted = {_mark_of(cookie) for cookie in cookies}
     mine = os.getpid()
     found = []
@@ -98,7 +96,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def end(children: Mapping[bytes, int]) -> list[int]:
-    """Kill every process that wears a mark, and remove the shared memory that bears their numbers.
+    """Kill every process with a mark, and remove the shared memory that bears their numbers.
 
     Those that tidy up after others are given time to do it and go by themselves.
 
@@ -112,13 +110,13 @@ def end(children: Mapping[bytes, int]) -> list[int]:
     start = time.monotonic()
     seen = set(children.values())
     while True:
-        found = wearers(children)
+        found = marked_processes(children)
         waited = time.monotonic() - start
         if not found or waited > _KILL_SECONDS:
             break
         seen.update(found)
         for pid in found:
-            if waited > _patience(pid):
+            if waited > _seconds_left_to(pid):
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
         time.sleep(_LOOK_SECONDS)
@@ -153,7 +151,7 @@ def _lives(pid: int) -> bool:
         return False
 
 
-def _patience(pid: int) -> float:
+def _seconds_left_to(pid: int) -> float:
     """Return how long a process may live on, in seconds."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:

@@ -1,6 +1,6 @@
-"""Owns memory that two processes share, by which one of them leaves the other a last message.
+"""Memory that two processes share, by which one of them leaves the other a last message.
 
-It does not know what the message says. Unlike a descriptor it cannot be closed by code that closes
+Unlike a descriptor it cannot be closed by code that closes
 all there are, nor is its number given to a file that the code opens next.
 """
 
@@ -14,15 +14,15 @@ _BYTES = 32 << 20
 """Address space; only what is written takes memory."""
 
 
-class Slate:
+class SharedMailbox:
     """A message that is written once, whole or not at all."""
 
     def __init__(self, fd: int = -1) -> None:
         """Map it.
 
         Args:
-            fd: A memory file from ``slate_file``, for a process that is started by exec; -1: it is
-                for processes forked from this one.
+            fd: A memory file from ``mailbox_file``, for a process that is started by exec; -1: it
+                is for processes forked from this one.
 
         """
         self._memory = mmap.mmap(fd, _BYTES)
@@ -43,8 +43,13 @@ class Slate:
         self._memory.close()
 
 
-def slate_file() -> int:
-    """Return a memory file for a slate that a process started by exec writes."""
-    fd = os.memfd_create("pytest-cudafork-slate", os.MFD_CLOEXEC)
+def mailbox_file() -> int:
+    """Return a memory file for a mailbox that a process started by exec writes."""
+    fd = os.memfd_create("pytest-cudafork-mailbox", os.MFD_CLOEXEC)
     os.ftruncate(fd, _BYTES)
     return fd
+
+
+def read_mailbox(fd: int) -> bytes:
+    """Return what is in a memory file into which a message was copied; b"" if nothing is."""
+    return os.pread(fd, os.fstat(fd).st_size, 0)

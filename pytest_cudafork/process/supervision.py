@@ -1,6 +1,6 @@
-"""Owns the watch over one running child: its messages, its time limit, its end, its descendants.
+"""The watch over one running child: its messages, its time limit, its end, its descendants.
 
-Runs in the parent; it does not know what the messages mean or what the child was started for.
+What the messages mean is for the function that takes them (``OnMessage``) to say.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_cudafork.process import launch, leftovers, wire
-from pytest_cudafork.process.outbox import Outbox
+from pytest_cudafork.process import launch, leftovers
+from pytest_cudafork.process.channel import Outbox
+from pytest_cudafork.process.protocol import frames, messages
 
 _READ_BYTES = 1 << 18
 _MOST_FDS = 2
@@ -44,7 +45,7 @@ class Said(enum.Enum):
 
 _FATAL = re.compile(r"\AFatal Python error: .*\n+")
 
-OnMessage = Callable[[wire.Message, "list[int]"], Said]
+OnMessage = Callable[[messages.Message, "list[int]"], Said]
 """Takes a message and the descriptors that came with it, to close."""
 
 
@@ -77,7 +78,7 @@ class Supervisor:
         """Watch a child; ``sweeper`` ends later what is left of it if it ends well."""
         self.running = running
         self._sweeper = sweeper
-        self._decoder = wire.Decoder(running.cookie)
+        self._decoder = frames.Decoder(running.cookie)
         self._on_message: OnMessage = _nothing_expected
         self._said = Said.MORE
         self._malformed = ""
@@ -220,11 +221,12 @@ class Supervisor:
             self._hung_up = True
             return False
         try:
-            for message in self._decoder.feed(data):
+            for plain in self._decoder.feed(data):
+                message = messages.decode(plain)
                 taken, fds = fds, []
                 said = self._on_message(message, taken)
                 self._said = self._said if said is Said.MORE else said
-        except wire.WireError as error:
+        except frames.FrameError as error:
             self._malformed = str(error)
             self._hung_up = True
             return False
@@ -270,7 +272,7 @@ class Supervisor:
         killed = not self._dead()
         strays: list[int] = []
         if killed:
-            if not leftovers.wears(running.pid, running.cookie):
+            if not leftovers.is_marked(running.pid, running.cookie):
                 strays = leftovers.descendants(running.pid)
             for pid in (running.pid, *strays):
                 with contextlib.suppress(OSError):
@@ -294,7 +296,7 @@ class Supervisor:
         return exitcode
 
     def _end_descendants(self, *, well: bool) -> None:
-        """End what wears the child's mark: at once after a bad end, else when it suits."""
+        """End what has the child's mark: at once after a bad end, else when it suits."""
         if well and self._sweeper is not None:
             self._sweeper.add(self.running.cookie, self.running.pid)
         else:
@@ -321,14 +323,14 @@ class Supervisor:
                 time.sleep(_LOOK_SECONDS)
 
 
-def _nothing_expected(message: wire.Message, fds: list[int]) -> Said:
+def _nothing_expected(message: messages.Message, fds: list[int]) -> Said:
     """Take a message of a child that was given nothing to do.
 
     Raises:
-        WireError: Always.
+        FrameError: Always.
 
     """
-    raise wire.WireError(f"a message of kind {message['kind']!r} came before any work was given")
+    raise frames.FrameError(f"a message of kind {message.kind!r} came before any work was given")
 
 
 def _receive_fds(sock: socket.socket, flags: int) -> tuple[bytes, list[int]]:

@@ -164,3 +164,13 @@ def resident_bytes() -> int:
             return int(file.read().split()[1]) * mmap.PAGESIZE
     except OSError:
         return 0
+
+
+def bytes_beyond_ours(pid: int) -> int:
+    """Return how many bytes a process has in memory beyond what this one has."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            held = int(file.read().split()[1]) * mmap.PAGESIZE
+    except (OSError, IndexError):
+        return 0
+    return max(0, held - resident_bytes())

@@ -1,6 +1,6 @@
-"""Owns what SIGTERM means to a session while an isolated test runs. Runs in the parent.
+"""What SIGTERM and Ctrl-C mean to a session while an isolated test runs.
 
-It does not know how children are ended; it raises, and who waits for the child ends it.
+SIGTERM raises; who waits for the child ends it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 
-class _Stop:
+class _EndSession:
     """The handler."""
 
     def __init__(self, test: str) -> None:
@@ -30,7 +30,7 @@ class _Stop:
 
 def forget() -> None:
     """Give SIGTERM back what it meant, in a process forked while a child was waited for."""
-    if isinstance(signal.getsignal(signal.SIGTERM), _Stop):
+    if isinstance(signal.getsignal(signal.SIGTERM), _EndSession):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
@@ -52,7 +52,7 @@ def interrupted(item: pytest.Item) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told(test: str) -> Iterator[None]:
+def sigterm_ends_session(test: str) -> Iterator[None]:
     """Let SIGTERM end the session as ``pytest.exit`` does, instead of killing it without a word.
 
     Only while a child is waited for, only in the main thread, which alone may handle signals, and
@@ -67,7 +67,7 @@ def told(test: str) -> Iterator[None]:
         yield
         return
 
-    signal.signal(signal.SIGTERM, _Stop(test))
+    signal.signal(signal.SIGTERM, _EndSession(test))
     try:
         yield
     finally:

@@ -8,16 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from sample_engine.attention.interface import AttentionSpec
 from sample_engine.batch.request import Request, RequestStatus, SamplingParams
 from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest
 from sample_engine.config import EngineConfig
-from sample_engine.errors import ConfigError
 from sample_engine.kv_cache.memory import (
-    allocate_caches,
     bytes_per_block,
-    num_blocks_on_cpu,
-    num_blocks_on_gpu,
 )
 from sample_engine.model_runner import ModelRunner
 from tests.engine.support.engine import (
@@ -30,7 +25,6 @@ from tests.engine.support.engine import (
 )
 
 PROMPT = random.Random(2).choices(range(VOCAB), k=11)
-SPEC = AttentionSpec(4, 2, 8, 16, torch.float32, torch.device("cpu"))
 
 
 @pytest.fixture
@@ -110,9 +104,6 @@ def test_the_forward_pass_takes_its_metadata_from_its_arguments_alone(folder: st
     assert first.equal(again)
 
 
-# Memory
-
-
 def test_the_largest_step_runs_and_leaves_nothing_behind(folder: str) -> None:
     runner = ModelRunner(config_of(folder, max_num_seqs=5, max_num_batched_tokens=48))
     caches = runner.caches
@@ -136,20 +127,6 @@ def test_the_largest_step_fits_any_configuration(
     runner.run_largest_step()
 
 
-def test_a_block_takes_keys_and_values_of_all_layers() -> None:
-    caches = allocate_caches(SPEC, num_layers=3, num_blocks=5)
-    taken = sum(each.numel() * each.element_size() for cache in caches for each in cache)
-    assert taken == 5 * bytes_per_block(SPEC, num_layers=3)
-    assert caches[0].key.shape == caches[2].value.shape == (5, 16, 2, 8)
-    assert all(each.is_contiguous() for cache in caches for each in cache)
-
-
-def test_on_a_cpu_all_requests_have_room_for_their_full_length_up_to_a_gibibyte() -> None:
-    assert num_blocks_on_cpu(SPEC, 2, max_model_len=100, max_num_seqs=4) == 1 + 4 * 7
-    most = num_blocks_on_cpu(SPEC, 2, max_model_len=1_000_000, max_num_seqs=64)
-    assert 0.99 * 2**30 < (most - 1) * bytes_per_block(SPEC, 2) <= 2**30
-
-
 def test_a_cpu_runner_sizes_its_cache_so(folder: str) -> None:
     runner = ModelRunner(config_of(folder, num_blocks=None, max_num_seqs=3))
     assert runner.num_blocks == 1 + 3 * MODEL_LEN // 4
@@ -169,9 +146,6 @@ def test_the_dtype_is_that_of_weights_and_cache(folder: str, dtype: str) -> None
     assert runner.caches[0].key.dtype is runner.model.embed_tokens.weight.dtype is runner.dtype
 
 
-# On a GPU
-
-
 @pytest.mark.gpu
 def test_gpu_memory_is_sized_from_what_is_free(folder: str) -> None:
     config = config_of(folder, device="cuda", num_blocks=None, gpu_memory_utilization=0.05)
@@ -183,13 +157,6 @@ def test_gpu_memory_is_sized_from_what_is_free(folder: str) -> None:
     free = max(before, after + torch.cuda.memory_reserved())  # others may have let go of some
     assert 0.5 * 0.05 * before < runner.num_blocks * size < 0.05 * free
     assert taken < 0.05 * before + (1 << 30)
-
-
-@pytest.mark.gpu
-def test_gpu_memory_that_does_not_suffice_is_said_with_words() -> None:
-    spec = AttentionSpec(4, 2, 8, 16, torch.float16, torch.device("cuda", 0))
-    with pytest.raises(ConfigError, match=r"No memory is left for the KV cache: of .* GiB on cuda"):
-        num_blocks_on_gpu(spec, 2, peak_bytes=1 << 50, utilization=0.5)
 
 
 @pytest.mark.gpu

@@ -46,7 +46,7 @@ def test_an_initialized_pytest_process_gets_the_fork_server_and_refuses_fork(
         """
         import os, torch
         def pytest_collection_finish():
-            if "pytest_cudafork.isolate.child.zygote" not in __import__("sys").modules:
+            if "pytest_cudafork.isolate.child.server_session" not in __import__("sys").modules:
                 torch.ones(1, device="cuda")
         """
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.specimens.specimen import Specimen
+from tests.support import interpreters
 
 TIME_LIMIT = 120
 """Seconds for one form; the slowest takes a few, a deadlock takes them all."""
@@ -67,15 +67,8 @@ def run_form(specimen: Specimen, form: str, folder: Path, device: str = "") -> O
         f"--cuda-fork-device={device or specimen.device}",
         str(copy),
     ]
-    done = subprocess.run(
-        command,
-        cwd=copy,
-        env=_clean_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=TIME_LIMIT,
-        check=False,
+    done = interpreters.run(
+        command, cwd=copy, env=_clean_environment(), merge=True, timeout=TIME_LIMIT
     )
     return Outcome(done.returncode, _ANSI.sub("", done.stdout))
 

@@ -10,13 +10,14 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
+
+from tests.support import interpreters
 
 CORPUS = Path(__file__).parents[1] / "sessions" / "isolate" / "corpus"
 TIME_LIMIT = 120
@@ -115,16 +116,12 @@ class Sessions:
             "PYTEST_DEBUG_TEMPROOT": str(temporary),
         }
         # not pytester.run, which insists on UTF-8
-        result = subprocess.run(
+        result = interpreters.run(
             [*self._command, f"--junitxml={junit}", *self._options, *args],
             env=env,
             cwd=path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
             errors="backslashreplace",
             timeout=TIME_LIMIT,
-            check=False,
         )
         made = sorted(str(found.relative_to(temporary)) for found in temporary.glob("*/*"))
         shutil.rmtree(temporary, ignore_errors=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import textwrap
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.observe.driver import native_libs
+from tests.support import interpreters
 
 ROOT = Path(native_libs.__file__).parents[3]
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
@@ -71,23 +71,16 @@ class Scripts:
 
     def execute(self, command: list[str], **env: str) -> Outcome:
         """Run a command in the scripts' environment."""
-        process = subprocess.Popen(
+        done = interpreters.run(
             command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
             cwd=self.folder,
             env=self.environment(**env),
             start_new_session=True,  # so that a hang is ended with all its children
+            timeout=60,
+            fresh="the libraries are about a process from its start",
         )
-        try:
-            out, err = process.communicate(timeout=60)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            raise
         touches = self.touches() if self.ledger.exists() else []
-        return Outcome(process.returncode, out, err, touches)
+        return Outcome(done.returncode, done.stdout, done.stderr, touches)
 
     def touches(self) -> list[dict[str, Any]]:
         """Every whole record of the ledger."""

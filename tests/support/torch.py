@@ -8,13 +8,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support import interpreters
 
 
 def require_cpu_build_of_torch() -> None:
@@ -96,14 +97,8 @@ def run(script: str, cwd: Path, face: str = "absent", **environment: str) -> Any
     }
     env["PYTHONPATH"] = os.pathsep.join([str(cwd), *filter(None, [os.environ.get("PYTHONPATH")])])
     env["TRITON_CACHE_DIR"] = str(cwd / "triton")
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=cwd,
-        env=env | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    done = interpreters.run(
+        [sys.executable, "script.py"], cwd=cwd, env=env | environment, timeout=120
     )
     assert done.returncode == 0, f"the script failed:\n{done.stderr[-4000:]}\n{done.stdout[-500:]}"
     answer = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]

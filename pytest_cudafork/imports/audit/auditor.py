@@ -1,6 +1,6 @@
-"""Imports the modules of one package, through one template process, and returns their records.
+"""Imports the modules of one package, through one fork server, and returns their records.
 
-The template is restarted when it is lost, and the module that ended it is found and named.
+The server is started again when it is lost, and the module that ended it is found and named.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_cudafork.imports.audit import verdicts
-from pytest_cudafork.imports.audit.process import AuditProcess
+from pytest_cudafork.imports.audit.process import AuditProcess, FreshImport, WatchedProcess
 from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.process import exit_status
@@ -69,11 +69,11 @@ class Auditor:
         known = self._records.get(module)  # threads that did not end are not waited for once more
         endless = [each.where for each in known.running] if known and known.so_far else []
         try:
-            process = AuditProcess(self._settings, module, endless)
+            process = FreshImport(self._settings, module, endless)
         except OSError as error:
             return self._unknown(module, f"{_NO_PROCESS}: {error}")
         with contextlib.closing(process):
-            answer = process.answer_of(module, self._settings.limit_of(module))
+            answer = process.answer(self._settings.limit_of(module))
             if process.error:
                 return self._unknown(module, process.error)
             return self._judge(process, answer)
@@ -175,7 +175,7 @@ class Auditor:
             if name not in self._records:
                 self._records[name] = self._unknown(name, reason)
 
-    def _judge(self, process: AuditProcess, answer: dict[str, Any]) -> ImportRecord:
+    def _judge(self, process: WatchedProcess, answer: dict[str, Any]) -> ImportRecord:
         touches = process.touches_of(int(answer["pid"]))
         return verdicts.judge(self._package, self._settings, answer, touches, process.limits)
 

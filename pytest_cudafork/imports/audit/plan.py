@@ -15,7 +15,7 @@ from pytest_cudafork.check.session import resolve_device
 from pytest_cudafork.imports.audit.discover import UnknownPackage, find_modules
 from pytest_cudafork.imports.values.settings import DEFAULT_FACE, AuditSettings
 from pytest_cudafork.imports.values.targets import FoundModule
-from pytest_cudafork.process import cores
+from pytest_cudafork.process import launch
 from pytest_cudafork.settings.devices import Device, DeviceKind, has_real_driver
 from pytest_cudafork.settings.import_settings import ImportSettings
 
@@ -70,7 +70,7 @@ def settings_of(imports: ImportSettings, device: Device) -> AuditSettings:
     return AuditSettings(
         device=face,
         timeout=imports.timeout,
-        jobs=imports.jobs or cores.usable(),
+        jobs=imports.jobs or launch.usable_cores(),
         memory=imports.memory,
     )
 

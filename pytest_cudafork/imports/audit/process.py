@@ -1,12 +1,8 @@
-"""Owns the processes of the audit as their parent sees them: a template, or a fresh interpreter.
-
-It does not know which modules there are, nor what a verdict is.
-"""
+"""The processes of the audit as their parent sees them: a fork server, or a fresh interpreter."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import shutil
@@ -24,133 +20,46 @@ from pytest_cudafork.compat import standard_library
 from pytest_cudafork.imports.values import import_result
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import supervisor
-from pytest_cudafork.imports.worker.job import forget_start, last_text
 from pytest_cudafork.observe.base.ledger import Ledger, LedgerReader
 from pytest_cudafork.observe.story.touch import Touch
-from pytest_cudafork.process import exit_status, hang_stacks, launch, leftovers
-from pytest_cudafork.process.shared_mailbox import Slate, slate_file
-from pytest_cudafork.process.wire import new_cookie
+from pytest_cudafork.process import exit_status, hang_stacks, ignored_signals, launch, leftovers
+from pytest_cudafork.process.fork_server_client import ServerProcess
+from pytest_cudafork.process.protocol import frames, messages, server_messages
+from pytest_cudafork.process.protocol.server_messages import Limits, ServerSettings
+from pytest_cudafork.process.shared_mailbox import SharedMailbox, mailbox_file, read_mailbox
+from pytest_cudafork.process.unattended_jobs import forget_start, last_text
 from pytest_cudafork.settings import environment
 
-_READ_BYTES = 1 << 20
 _BEGIN_SECONDS = 60.0
 _END_SECONDS = 10.0
 _LOOK_SECONDS = 0.2
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH", "TRITON_LIBCUDA_PATH")
+_PREPARATION = "pytest_cudafork.imports.worker.job:prepare"
+_IMPORT = "pytest_cudafork.imports.worker.job:run"
+_STATUS_BYTES = 64
 
 Message = dict[str, Any]
 
 
-class AuditProcess:
-    """A template, or a fresh interpreter for one module, with the ledger that it writes."""
+class WatchedProcess:
+    """What both kinds have in common: the ledger that they write, and whether they can watch."""
 
-    def __init__(
-        self, settings: AuditSettings, module: str = "", endless: Iterable[str] = ()
-    ) -> None:
+    def __init__(self) -> None:
         self.error = ""
         """Why it cannot watch, if it cannot."""
         self.limits: list[str] = []
         self.pid = 0
         """Which process watches; 0 before it has said so."""
-        self.started: dict[str, int] = {}
-        """The imports that run, or have run when it was lost, with their processes."""
-        self.is_gone = False
-        """Whether it has ended, or is about to."""
-        self._received = b""
         self._touches: dict[int, list[Touch]] = defaultdict(list)
-        self._cookies: dict[bytes, int] = {}
         self._things = contextlib.ExitStack()
-        try:
-            self._begin(settings, module, list(endless))
-        except BaseException:
-            self._things.close()
-            raise
-
-    def _begin(self, settings: AuditSettings, module: str, endless: list[str]) -> None:
         folder = tempfile.mkdtemp(prefix="pytest-cudafork-imports-")
         self._things.callback(shutil.rmtree, folder, ignore_errors=True)
         ledger = Ledger(os.path.join(folder, "ledger.jsonl"))
         ledger.create()
+        self._ledger = ledger.path
         self._reader: LedgerReader = ledger.reader()
         self._things.callback(self._reader.close)
-        self._log = self._keep(os.memfd_create("pytest-cudafork-log", os.MFD_CLOEXEC))
-        self._stacks = self._keep(os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC))
-        self._slate_fd = self._keep(slate_file())
-        self._sock, theirs = socket.socketpair()
-        self._things.enter_context(self._sock)
-        cookie = new_cookie()
-        request = {
-            "cookie": cookie,
-            "settings": settings.to_plain(),
-            "ledger": ledger.path,
-            "module": module,
-            "endless": endless,
-        }
-        with theirs, launch.request_file(request) as request_fd:
-            fds = (theirs.fileno(), request_fd, self._stacks, self._slate_fd)
-            self._process = self._exec(fds, alone=bool(module))
-        self._cookies[cookie] = self._process.pid
-
-    def _keep(self, fd: int) -> int:
-        self._things.callback(os.close, fd)
-        return fd
-
-    def _exec(self, fds: tuple[int, ...], *, alone: bool) -> subprocess.Popen[bytes]:
-        code = (
-            f"import gc, sys; gc.disable(); sys.path[:] = {launch.path_texts()!a}; "
-            f"from pytest_cudafork.imports.worker.template import main; main{fds}"
-        )
-        between = [sys.executable, "-I", "-S", supervisor.__file__, str(fds[0])] if alone else []
-        return subprocess.Popen(
-            [*between, sys.executable, *standard_library.interpreter_flags(), "-c", code],
-            pass_fds=fds,
-            stdin=subprocess.DEVNULL,
-            stdout=self._log,
-            stderr=self._log,
-            env=unwatched(os.environ),
-            start_new_session=True,  # a module must not stop while it waits for a terminal
-        )
-
-    # -- the connection --------------------------------------------------------------------------
-
-    def say(self, message: Message) -> None:
-        """Tell it something; one that is gone is noticed when it is listened to."""
-        with contextlib.suppress(OSError):
-            self._sock.sendall(json.dumps(message).encode("ascii") + b"\n")
-
-    def read(self, seconds: float) -> Message | None:
-        """Return its next message; None when it is gone, or nothing has come for so long."""
-        deadline = time.monotonic() + seconds
-        while b"\n" not in self._received:
-            poller = select.poll()
-            poller.register(self._sock, select.POLLIN)
-            if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                return None
-            try:
-                data = self._sock.recv(_READ_BYTES)
-            except ConnectionError:
-                data = b""
-            if not data:
-                self.is_gone = True
-                return None
-            self._received += data
-        line, _, self._received = self._received.partition(b"\n")
-        message: Message = json.loads(line)
-        self._take_note(message)
-        return message
-
-    def _take_note(self, message: Message) -> None:
-        watch = message.get("watch")
-        if watch is not None:
-            self.error = watch.get("error", "")
-            self.limits = watch.get("limits", [])
-            self.pid = watch.get("pid", 0)
-        elif "started" in message:
-            self.started[message["started"]] = message["pid"]
-            self._cookies[bytes.fromhex(message["cookie"])] = message["pid"]
-        elif "module" in message:
-            self.started.pop(message["module"], None)
 
     def touches_of(self, pid: int) -> list[Touch]:
         """Return the touches of a process that has ended."""
@@ -159,22 +68,178 @@ class AuditProcess:
                 self._touches[int(record["pid"])].append(Touch.from_record(record))
         return self._touches.pop(pid, [])
 
-    # -- a fresh interpreter ---------------------------------------------------------------------
+    def _take_ready(self, ready: server_messages.Ready) -> None:
+        """Note whether it can watch."""
+        self.error = "" if ready.why_not is None else str(ready.why_not["text"])
+        self.limits = ready.about.get("limits", [])
+        self.pid = ready.about.get("pid", 0)
 
-    def answer_of(self, module: str, timeout: float) -> Message:
-        """Wait for the end of a fresh interpreter; what it left, or how it ended."""
+
+class AuditProcess(WatchedProcess):
+    """A fork server that imports modules, with the ledger that it and its children write."""
+
+    def __init__(self, settings: AuditSettings) -> None:
+        super().__init__()
+        self.started: dict[str, int] = {}
+        """The imports that run, or have run when it was lost, with their processes."""
+        self.is_gone = False
+        """Whether it has ended, or is about to."""
+        try:
+            self._server = ServerProcess(
+                ServerSettings(
+                    prepare=_PREPARATION,
+                    data={"settings": settings.to_plain(), "ledger": self._ledger},
+                    ignore_signals=True,
+                    limits=Limits(settings.jobs, settings.longest_limit, settings.memory),
+                    argv=("pytest-cudafork-imports",),
+                ),
+                env=unwatched(os.environ),
+                new_session=True,  # a module must not stop while it waits for a terminal
+                quiet=True,
+            )
+        except BaseException:
+            self._things.close()
+            raise
+
+    def say(self, message: Message) -> None:
+        """Tell it which modules to "import", "drop" or "preload"."""
+        for names in server_messages.in_packets(message.get("import", [])):
+            self._server.tell(server_messages.QueueJobs(_IMPORT, names))
+        for names in server_messages.in_packets(message.get("drop", [])):
+            self._server.tell(server_messages.DropJobs(names))
+        for names in server_messages.in_packets(message.get("preload", [])):
+            self._server.tell(server_messages.Preload(names))
+
+    def read(self, seconds: float) -> Message | None:
+        """Return its next message; None when it is gone, or nothing has come for so long."""
+        try:
+            found = self._server.next_message(seconds)
+        except EOFError:
+            self.is_gone = True
+            return None
+        if found is None:
+            return None
+        message, fds = found
+        try:
+            return self._plain(message, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _plain(self, message: messages.Message, fds: list[int]) -> Message:
+        """Note what a message says, and return it as the auditor wants it."""
+        match message:
+            case server_messages.Ready():
+                self._take_ready(message)
+            case server_messages.JobStarted():
+                self.started[message.name] = message.pid
+            case server_messages.Lost():
+                return {"lost": message.names, "status": message.exitcode}
+            case server_messages.JobEnded():
+                self.started.pop(message.name, None)
+                told = import_result.decode(read_mailbox(fds[0]))
+                return {
+                    "module": message.name,
+                    "pid": message.pid,
+                    "status": message.exitcode,
+                    "timed_out": message.timed_out,
+                    "over_memory": message.over_memory,
+                    "told": None if told is None else told._asdict(),
+                    "output": message.output,
+                    "stacks": message.stacks,
+                }
+        return {}
+
+    def how_it_ended(self) -> str:
+        """Say how it ended, with what it wrote last; it is killed if it has not."""
+        how = exit_status.describe(self._server.exitcode(_END_SECONDS))
+        last = self._server.log.rpartition("\n")[2]
+        return f"{how} ({last})" if last else how
+
+    def kill(self) -> None:
+        """End it at once; what it has started dies with it."""
+        self._server.kill()
+
+    def close(self) -> None:
+        """End it, with all that descends from it."""
+        self._server.close()
+        self._server.reap()
+        self._things.close()
+
+
+class FreshImport(WatchedProcess):
+    """The import of one module in a fresh interpreter, which ``supervisor.py`` starts."""
+
+    def __init__(self, settings: AuditSettings, module: str, endless: Iterable[str] = ()) -> None:
+        super().__init__()
+        self._module = module
+        try:
+            self._begin(settings, list(endless))
+        except BaseException:
+            self._things.close()
+            raise
+
+    def _begin(self, settings: AuditSettings, endless: list[str]) -> None:
+        self._log = self._keep(os.memfd_create("pytest-cudafork-log", os.MFD_CLOEXEC))
+        self._stacks = self._keep(os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC))
+        self._mailbox = self._keep(mailbox_file())
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._things.enter_context(self._control)
+        status, write = os.pipe2(os.O_CLOEXEC)
+        self._status = self._keep(status)
+        self._cookie = frames.new_cookie()
+        request = {
+            "cookie": self._cookie,
+            "settings": settings.to_plain(),
+            "ledger": self._ledger,
+            "module": self._module,
+            "endless": endless,
+        }
+        try:
+            with theirs, launch.request_file(request) as request_fd:
+                fds = (theirs.fileno(), request_fd, self._stacks, self._mailbox)
+                self._process = self._exec(fds, write)
+        finally:
+            os.close(write)
+
+    def _keep(self, fd: int) -> int:
+        self._things.callback(os.close, fd)
+        return fd
+
+    def _exec(self, fds: tuple[int, ...], status: int) -> subprocess.Popen[bytes]:
+        code = (
+            f"import gc, sys; gc.disable(); sys.path[:] = {launch.path_texts()!a}; "
+            f"from pytest_cudafork.imports.worker.job import main; main{fds}"
+        )
+        signals = ",".join(str(int(each)) for each in ignored_signals.SIGNALS)
+        between = [sys.executable, "-I", "-S", supervisor.__file__, str(status), signals]
+        return subprocess.Popen(
+            [*between, sys.executable, *standard_library.interpreter_flags(), "-c", code],
+            pass_fds=(*fds, status),
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            env=unwatched(os.environ),
+            start_new_session=True,  # a module must not stop while it waits for a terminal
+        )
+
+    def answer(self, timeout: float) -> Message:
+        """Wait for its end; return what it left, or how it ended."""
         began = time.monotonic()
-        while not (self.pid or self.error or self.is_gone) and _passed(began) < _BEGIN_SECONDS:
-            self.read(_LOOK_SECONDS)
+        ended = None
+        while not (self.pid or self.error) and time.monotonic() - began < _BEGIN_SECONDS:
+            ended = self._wait(_LOOK_SECONDS)
+            if ended is not None:
+                break
         deadline = time.monotonic() + timeout  # its start does not count
-        status = self._ended(deadline)
+        status = self._ended(deadline) if ended is None else ended
         timed_out = status is None and time.monotonic() >= deadline
         if timed_out and self.pid and hang_stacks.ask(self.pid):
             self._ended(time.monotonic() + _END_SECONDS)
-        with contextlib.closing(Slate(self._slate_fd)) as slate:
-            told = import_result.decode(slate.read())
+        with contextlib.closing(SharedMailbox(self._mailbox)) as mailbox:
+            told = import_result.decode(mailbox.read())
         return {
-            "module": module,
+            "module": self._module,
             "pid": self.pid,
             "status": -signal.SIGKILL if status is None else status,
             "timed_out": timed_out,
@@ -185,45 +250,43 @@ class AuditProcess:
         }
 
     def _ended(self, deadline: float) -> int | None:
-        """Wait for its exit status; None at the deadline, or if the warden was killed."""
+        """Wait for its exit status; None at the deadline, or if the supervisor was killed."""
         while time.monotonic() < deadline:
             forget_start(self._log)
-            message = self.read(min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic())))
-            if message is None and self._process.poll() is not None:
-                return None
-            if message is not None and "status" in message:
-                return int(message["status"])
+            left = max(0.0, deadline - time.monotonic())
+            status = self._wait(min(_LOOK_SECONDS, left))
+            if status is not None:
+                return status
+            if self._process.poll() is not None:
+                return self._wait(0.0)  # it may have been written in between
         return None
 
-    # -- the end ---------------------------------------------------------------------------------
-
-    def how_it_ended(self) -> str:
-        """Say how it ended, with what it wrote last; it is killed if it has not."""
-        how = exit_status.describe(self._exit_status())
-        last = last_text(self._log).rpartition("\n")[2]
-        return f"{how} ({last})" if last else how
-
-    def _exit_status(self) -> int:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(_END_SECONDS)
-        self.kill()
-        return self._process.wait()
-
-    def kill(self) -> None:
-        """End it at once; what it has started dies with it."""
-        with contextlib.suppress(OSError):
-            self._process.kill()
+    def _wait(self, seconds: float) -> int | None:
+        """Wait for its exit status, and take note of what it says before; None if none came."""
+        poller = select.poll()
+        poller.register(self._status, select.POLLIN)
+        if not (self.pid or self.error):
+            poller.register(self._control, select.POLLIN)
+        ready = dict(poller.poll(seconds * 1000))
+        if self._control.fileno() in ready:
+            data = self._control.recv(server_messages.LONGEST_PACKET)
+            message = server_messages.read_packet(data, self._cookie)
+            if isinstance(message, server_messages.Ready):
+                self._take_ready(message)
+        if ready.get(self._status, 0) & select.POLLIN:
+            text = os.read(self._status, _STATUS_BYTES)
+            return int(text) if text else None
+        return None
 
     def close(self) -> None:
         """End it, with all that descends from it."""
-        self._sock.close()
-        self._exit_status()
-        leftovers.end(self._cookies)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.0)
+        if self._process.returncode is None:
+            self._process.kill()
+            self._process.wait()
+        leftovers.end({self._cookie: self.pid or self._process.pid})
         self._things.close()
-
-
-def _passed(since: float) -> float:
-    return time.monotonic() - since
 
 
 def unwatched(environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,143 +1,162 @@
-"""Owns one child of the template: its descriptors, its beginning, and how it ended.
+"""The audit's jobs: what happens in the processes that import modules.
 
-Runs in the template. It does not know what the module is imported for.
+Most modules are imported in children of a fork server, whose preparation begins to watch for CUDA.
+A verdict that has to be confirmed comes from a fresh interpreter. Both write what they have to tell
+to a mailbox, because a module may close every descriptor or write to it.
 """
 
 from __future__ import annotations
 
-import contextlib
+import gc
 import os
-import signal
-import time
-from collections.abc import Callable, Iterable
+import socket
+import sys
 from typing import Any, NoReturn
 
+from pytest_cudafork.check.watch import Watch
 from pytest_cudafork.imports.values import import_result
-from pytest_cudafork.process import child, hang_stacks, leftovers
-from pytest_cudafork.process.shared_mailbox import Slate
-from pytest_cudafork.process.wire import new_cookie
-
-_MOST_OUTPUT = 2000
-_BLOCK_BYTES = 512
-_MOST_KEPT = 64 << 20
-"""What a module may write before the start of it is forgotten; one of them writes for ever."""
-_DYING_SECONDS = 5.0
-
-
-class Job:
-    """The import of one module in a forked process."""
-
-    def __init__(self, module: str, timeout: float) -> None:
-        self.module = module
-        self.deadline = time.monotonic() + timeout
-        self.timed_out = False
-        self.over_memory = False
-        self.pid = 0
-        self.pidfd = -1
-        self._asked = 0.0
-        self.cookie = new_cookie()
-        self._slate = Slate()
-        self._leave = os._exit
-        self._output = os.memfd_create("pytest-cudafork-output", os.MFD_CLOEXEC)
-        self._stacks = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
-
-    def start(self, private: Iterable[int], body: Callable[[Job], NoReturn]) -> None:
-        """Fork, close ``private`` descriptors in the child, and run ``body`` there.
-
-        Raises:
-            OSError: There is no process left.
-
-        """
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            self._become_child(parent, private, body)
-        self.pid = pid
-        with contextlib.suppress(OSError):  # the child may have done it, or be gone
-            os.setpgid(pid, pid)
-        self.pidfd = os.pidfd_open(pid)
-
-    def _become_child(
-        self, parent: int, private: Iterable[int], body: Callable[[Job], NoReturn]
-    ) -> NoReturn:
-        try:
-            for fd in private:
-                os.close(fd)
-            child.forget_parent_exit_work()
-            child.prepare(self._stacks)
-            leave_orphaned(parent)
-            leftovers.wear(self.cookie)
-            os.dup2(self._output, 1)
-            os.dup2(self._output, 2)
-            body(self)
-        finally:
-            self._leave(child.EXIT_LOST)
-
-    def report(self, told: import_result.ImportResult) -> NoReturn:
-        """Say how it went, and end; in the child."""
-        self._slate.write(import_result.encode(told))
-        self._leave(0)
-
-    def forget_output(self) -> None:
-        """Keep the output from filling the memory."""
-        forget_start(self._output)
-
-    def end(self) -> None:
-        """Make the child write its stacks and die; called again, kill it if it does not."""
-        now = time.monotonic()
-        if not self._asked:
-            self._asked = now
-            if hang_stacks.ask(self.pid):
-                return
-            self.kill()
-        elif now - self._asked > _DYING_SECONDS:
-            self.kill()
-
-    def kill(self) -> None:
-        """End the child now."""
-        with contextlib.suppress(OSError):
-            os.kill(self.pid, signal.SIGKILL)
-
-    def finish(self, sweeper: leftovers.Sweeper) -> dict[str, Any]:
-        """Clear away the dead child with all that it left; return what is known of it."""
-        with contextlib.suppress(OSError):
-            os.killpg(self.pid, signal.SIGKILL)
-        _, status = os.waitpid(self.pid, 0)
-        code = os.waitstatus_to_exitcode(status)
-        sweeper.add(self.cookie, self.pid)
-        told = import_result.decode(self._slate.read())
-        self._slate.close()
-        text = {"output": last_text(self._output), "stacks": last_text(self._stacks)}
-        for fd in (self._output, self._stacks, self.pidfd):
-            os.close(fd)
-        return {
-            "module": self.module,
-            "pid": self.pid,
-            "status": code,
-            "timed_out": self.timed_out,
-            "over_memory": self.over_memory,
-            "told": None if told is None else told._asdict(),
-            **text,
-        }
+from pytest_cudafork.imports.values.settings import AuditSettings
+from pytest_cudafork.imports.worker import importer, preload
+from pytest_cudafork.imports.worker.interpreter_state import LoadedModules
+from pytest_cudafork.imports.worker.threads import WaitBudget
+from pytest_cudafork.observe.observer import Observer, WatchSettings
+from pytest_cudafork.observe.witnesses import WitnessError
+from pytest_cudafork.process import child, fork_server, leftovers
+from pytest_cudafork.process.protocol import messages, server_messages
+from pytest_cudafork.process.protocol.server_messages import CannotFork
+from pytest_cudafork.process.shared_mailbox import SharedMailbox
 
 
-def leave_orphaned(parent: int) -> None:
-    """End this process if its parent died before it could ask the kernel to die with it."""
-    if os.getppid() != parent:
-        os._exit(child.EXIT_LOST)
+class ImportJobs(fork_server.Prepared):
+    """What the imports of one fork server have in common, and which modules it gets by and by."""
+
+    def __init__(self, observer: Observer, settings: AuditSettings) -> None:
+        self.observer = observer
+        self.budget = WaitBudget(settings)
+        self._settings = settings
+        self.loaded: LoadedModules | None = None
+        self._repeated = preload.RepeatedImports()
+
+    def limit_of(self, name: str) -> float:
+        """Return how long the import of a module may take."""
+        return self._settings.limit_of(name)
+
+    def preload(self, name: str) -> bool:
+        """Import a module; False if this process would not be clean after that."""
+        return importer.Importer(self.observer).run(name, last=False).is_clean
+
+    def grown(self) -> None:
+        """Look what is loaded now, so that no child has to."""
+        self.loaded = LoadedModules()
+
+    def worth_trying(self, names: list[str]) -> list[str]:
+        """Return those that are not there yet and were not refused."""
+        return self._repeated.worth_trying(names)
+
+    def refuse(self, name: str) -> None:
+        """Take note that a module touches CUDA, fails, or leaves threads."""
+        self._repeated.refuse(name)
+
+    def wants_preloaded(self, name: str, left: bytes, exitcode: int, waiting: int) -> list[str]:
+        """Learn from an import that has ended; return what many of them load."""
+        result = import_result.decode(left)
+        if result is None:
+            self.refuse(name)
+            return []
+        if not result.is_clean:
+            self.refuse(name)
+        if result.state == "clean":
+            self.budget.spend(result.waited, result.left_running)
+        if not waiting:
+            return []
+        loaded = result.loaded if result.is_clean else preload.others(result.loaded, name)
+        self._repeated.add([each for each in loaded if each != name], result.seconds)
+        return self._repeated.next()
 
 
-def last_text(fd: int) -> str:
-    """Return the end of what is in a memory file; not what it begins with, where that is gone."""
-    size = os.fstat(fd).st_size
-    data = os.pread(fd, _MOST_OUTPUT, max(0, size - _MOST_OUTPUT))
-    return data.lstrip(b"\0").decode("utf-8", "replace").strip()
+def prepare(server: fork_server.ForkServer) -> NoReturn:
+    """Begin to watch, and serve; the preparation of the audit's fork server."""
+    leave = os._exit
+    child.adopt_streams()
+    data = server.settings.data
+    settings = AuditSettings.from_plain(data["settings"])
+    try:
+        observer, about = _begin_watch(settings, data["ledger"])
+    except (WitnessError, ValueError, RuntimeError) as error:
+        server.ready(CannotFork("", "watch", str(error)))
+    else:
+        server.serve(ImportJobs(observer, settings), **about)
+    leave(0)  # what the modules have registered for the end is not called: they are many
 
 
-def forget_start(fd: int) -> None:
-    """Give back a memory file's memory if it takes too much.
+def run(task: child.Task) -> int:
+    """Import one module and leave what is to be told; the entry point of an unattended job."""
+    jobs: ImportJobs = task.prepared
+    mailbox = task.mailbox
+    assert mailbox is not None, "nobody attends to an import"
+    result = importer.Importer(jobs.observer, jobs.loaded, jobs.budget).run(task.data)
+    mailbox.write(import_result.encode(result))
+    return 0
 
-    Who writes to it goes on where it was, so that the file begins with a hole.
+
+def main(control_fd: int, request_fd: int, stacks_fd: int, mailbox_fd: int) -> NoReturn:
+    """Import one module in this interpreter, which was started for it, and end.
+
+    Args:
+        control_fd: The connection to the parent, which is told whether this can watch.
+        request_fd: The memory file with what is wanted.
+        stacks_fd: Where stacks are written on a fatal signal.
+        mailbox_fd: Where to leave what is to be told.
+
     """
-    if os.fstat(fd).st_blocks * _BLOCK_BYTES > _MOST_KEPT:
-        os.ftruncate(fd, 0)
+    leave = os._exit
+    for fd in (control_fd, request_fd, stacks_fd, mailbox_fd):
+        os.set_inheritable(fd, False)
+    gc.disable()  # a collection while modules are imported takes a third of the time
+    child.prepare(stacks_fd)
+    child.adopt_streams()
+    control = socket.socket(fileno=control_fd)
+    request = child.read_request(request_fd)
+    cookie = request["cookie"]
+    leftovers.mark_process(cookie)
+    sys.argv[:] = ["pytest-cudafork-imports"]
+    settings = AuditSettings.from_plain(request["settings"])
+
+    def ready(why_not: CannotFork | None = None, **about: Any) -> None:
+        reason = None if why_not is None else dict(vars(why_not))
+        control.send(messages.encode(server_messages.Ready(reason, 0, about), cookie))
+
+    try:
+        observer, about = _begin_watch(settings, request["ledger"])
+    except (WitnessError, ValueError, RuntimeError) as error:
+        ready(CannotFork("", "watch", str(error)))
+        leave(0)
+    ready(**about)
+    mailbox = SharedMailbox(mailbox_fd)
+    budget = WaitBudget(settings, request["endless"])
+    result = importer.Importer(observer, None, budget).run(request["module"])
+    mailbox.write(import_result.encode(result))
+    leave(0)
+
+
+def _begin_watch(settings: AuditSettings, ledger: str) -> tuple[Observer, dict[str, Any]]:
+    """Watch this process for CUDA; return who does, and what the parent has to know.
+
+    Raises:
+        WitnessError: The device that was asked for is not to be had.
+        ValueError: A library that is to be hidden has no module's name.
+        RuntimeError: Such a library is in use here.
+
+    """
+    watch = Watch(
+        WatchSettings(ledger=ledger, device=settings.device, level="poison"),
+        owner=str(os.getpid()),
+    )
+    watch.begin()
+    if settings.without:
+        from pytest_cudafork.imports.worker import hiding
+
+        hiding.hide(settings.without.split("+"))
+    observer = watch.observer
+    limits = list(observer.witnesses.limits) if observer.witnesses is not None else []
+    return observer, {"limits": limits, "pid": os.getpid()}

@@ -1,11 +1,12 @@
-"""Owns how a child runs the tests it is told to and tells their reports and warnings.
+"""How a child runs the tests that it is told to run, and tells their reports and warnings.
 
-Runs in the child, imports nothing of the parent side, and does not know how the child came to have
-a session: it was forked with one, or made one of its own.
+It does not matter here how the child came to have a session: it was forked with one, or made one of
+its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -13,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.call import in_child
 from pytest_cudafork.compat import pytest_internals, rerunfailures, timeout
 from pytest_cudafork.isolate import coverage_data, crash_output, live_text, report_data
 from pytest_cudafork.isolate.child import plugins
-from pytest_cudafork.process import child, wire
+from pytest_cudafork.process import child
+from pytest_cudafork.process.channel import EXIT_LOST, Channel
+from pytest_cudafork.process.protocol import caught_warnings, frames, messages
 
 _TELLING_HOOKS = (
     "pytest_runtest_logstart",
@@ -34,7 +36,7 @@ class Reporter:
     def __init__(self, config: pytest.Config) -> None:
         """Registered before a fork where there is one; it is of no effect there."""
         self.config = config
-        self._channel: child.Channel | None = None
+        self._channel: Channel | None = None
         self._packer = report_data.ReportPacker(config)
         self._terminal = live_text.ChildTerminal(config, self._tell, self._wait)
         self._starts = 0
@@ -56,7 +58,7 @@ class Reporter:
         for name in _TELLING_HOOKS:
             pytest_internals.keep_plugins(manager, name, keep)
 
-    def begin(self, channel: child.Channel, position: dict[str, Any] | None) -> None:
+    def begin(self, channel: Channel, position: dict[str, Any] | None) -> None:
         """Report one test to this channel; its terminal stands at ``position``."""
         self._channel = channel
         self._starts = 0
@@ -71,7 +73,7 @@ class Reporter:
         """Say that a plugin runs the test once more; the first time the parent knows of."""
         self._starts += 1
         if self._starts > 1:
-            self._tell("again")
+            self._tell(messages.RunsAgain())
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -80,18 +82,19 @@ class Reporter:
             return
         self._channel.leave_if_not_mine()
         self._terminal.flush()
-        self._tell("report", data=self._packer.pack(report), wait=self._terminal.direct)
+        data = self._packer.pack(report)
+        self._tell(messages.Report(data, wait=self._terminal.direct))
         self._terminal.settle()
 
     def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
         """Send a warning of the test; those of collection the parent has seen itself."""
         if when == "runtest" and self._channel is not None:
-            self._tell("warning", **in_child.pack_warning(warning_message))
+            self._tell(caught_warnings.pack(warning_message))
 
-    def _tell(self, kind: str, **data: Any) -> bool:
+    def _tell(self, message: messages.Message) -> bool:
         if self._channel is None or not self._channel.is_mine:
             return False
-        self._channel.send(kind, **data)
+        self._channel.send(message)
         return True
 
     def _wait(self) -> None:
@@ -126,73 +129,91 @@ class ItemServer:
         if self._items:
             self._finder.find(*crash_output.name_of(self._items[0]))
 
-    def serve(self, channel: child.Channel) -> None:
+    def serve(self, channel: Channel) -> None:
         """Run what the parent asks for, until it asks for nothing more or a test ends the session.
 
         Raises:
-            WireError: The parent sent something that is no message.
+            FrameError: The parent sent something that is no message.
 
         """
         crash_output.share_capture(self._reporter.config, channel)
-        while (request := channel.receive()) is not None and request["kind"] == "run":
-            if self._run(channel, request):
+        while isinstance(order := channel.receive(), messages.Run):
+            if self._run(channel, order):
                 return
         # the parent has ended a group before its last test
         if self._session is not None:
             self._tear_down(channel, self._session)
 
-    def _run(self, channel: child.Channel, request: wire.Message) -> bool:
+    def _run(self, channel: Channel, order: messages.Run) -> bool:
         """Run one test; True if it was the last."""
-        child.take_over(request["surroundings"], self.environment)
-        item = self._finder.find(*request["test"])
+        child.take_over(order.surroundings, self.environment)
+        item = self._finder.find(*order.test)
         if item is None:
             found = [one.nodeid for one in self._items]
-            channel.send("missing", found=found, errors=self._errors)
-            channel.send("over", last=True, shouldstop=False, shouldfail=False)
+            channel.send(messages.TestMissing(found, self._errors))
+            channel.send(messages.TestOver(last=True))
             return True
-        following = self._finder.find(*request["next"]) if request["next"] else None
+        following = self._finder.find(*order.next) if order.next else None
         session = self._session = item.session
-        plugins.continue_reruns(item.config, request["reruns"])
-        self._reporter.begin(channel, request["position"])
+        plugins.continue_reruns(item.config, order.reruns)
+        self._reporter.begin(channel, order.position)
         last = self._protocol(channel, item, following) or following is None
         self._reporter.end()
         channel.leave_if_not_mine()
         measured = None if self.coverage is None else self.coverage.take()
         if measured is not None:
-            channel.send("coverage", data=measured)
+            channel.send(messages.Coverage(measured))
         channel.send(
-            "over",
-            last=last,
-            shouldstop=wire.plain(session.shouldstop),
-            shouldfail=wire.plain(session.shouldfail),
+            messages.TestOver(
+                last,
+                shouldstop=frames.plain(session.shouldstop),
+                shouldfail=frames.plain(session.shouldfail),
+            )
         )
         return last
 
-    def _protocol(
-        self, channel: child.Channel, item: pytest.Item, following: pytest.Item | None
-    ) -> bool:
+    def _protocol(self, channel: Channel, item: pytest.Item, following: pytest.Item | None) -> bool:
         """Run one test's protocol; True if the session ends with it."""
         try:
             item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
             return False
         except pytest.exit.Exception as stop:
-            channel.send("stop", reason=str(stop.msg), returncode=stop.returncode)
+            channel.send(messages.SessionStop(str(stop.msg), stop.returncode))
         except KeyboardInterrupt:
-            channel.send("interrupt")
+            channel.send(messages.Interrupt())
         except BaseException as error:
             channel.leave_if_not_mine()
-            channel.send("internal", text=text_of(error))
+            channel.send(messages.InternalError(text_of(error)))
         self._tear_down(channel, item.session)
         return True
 
-    def _tear_down(self, channel: child.Channel, session: Any) -> None:
+    def _tear_down(self, channel: Channel, session: Any) -> None:
         """Tear down what no test will tear down any more."""
         channel.leave_if_not_mine()
         try:
             pytest_internals.tear_down(session, None)
         except BaseException as error:
             channel.leave_if_not_mine()
-            channel.send("internal", text=text_of(error))
+            channel.send(messages.InternalError(text_of(error)))
+
+
+def run(task: child.Task) -> int:
+    """Run tests in a child of the fork server; the entry point of its jobs."""
+    channel = task.the_channel()
+    try:
+        task.prepared.items.serve(channel)
+    except BaseException as error:
+        channel.leave_if_not_mine()
+        tell_failure(channel, error)
+        return EXIT_LOST
+    return 0
+
+
+def tell_failure(channel: Channel, error: BaseException) -> None:
+    """Tell a parent, if it is there, that pytest or this package failed, and the test is over."""
+    with contextlib.suppress(OSError):
+        channel.send(messages.InternalError(text_of(error)))
+        channel.send(messages.TestOver(last=True))
 
 
 def text_of(error: BaseException) -> str:

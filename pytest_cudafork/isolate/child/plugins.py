@@ -1,7 +1,4 @@
-"""Owns what pytest-timeout and pytest-rerunfailures need in the process of an isolated test.
-
-Runs in the child, imports nothing of the parent side, and does not know how the child reports.
-"""
+"""What pytest-timeout and pytest-rerunfailures need in the process of an isolated test."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import rerunfailures, timeout
+from pytest_cudafork.process.protocol import messages
 
 _NOT_THE_TEST = ("_pytest", "pluggy", "pytest_cudafork")
 
@@ -48,7 +46,7 @@ class TimeLimit:
         if timeout.is_held_by_debugger(settings):
             return
         message = timeout.failure_message(settings.timeout)
-        if self._tell("timeout", text=message, stacks=_stacks()):
+        if self._tell(messages.TimedOut(message, _stacks())):
             os._exit(1)
 
 
@@ -84,7 +82,7 @@ class Phases:
         """Tell which phase comes next."""
         if call.when in ("setup", "call"):
             called = call.when == "setup" and call.excinfo is None
-            self._tell("phase", phase="call" if called else "teardown")
+            self._tell(messages.PhaseBegins("call" if called else "teardown"))
 
 
 def continue_reruns(config: pytest.Config, told: Mapping[str, int] | None) -> None:

@@ -1,12 +1,7 @@
-"""Owns the session of a child: its own, made as the parent's, or the parent's after a fork.
-
-Runs in the child, imports nothing of the parent side, and does not know how the parent shows what
-it is told.
-"""
+"""The session of a child: its own, made as the parent's, or the parent's after a fork."""
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 from collections.abc import Callable
@@ -18,6 +13,8 @@ from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.isolate import coverage_data, crash_output, live_text
 from pytest_cudafork.isolate.child import cov_plugin, items, pytest_config, rehearsal
 from pytest_cudafork.process import child
+from pytest_cudafork.process.channel import EXIT_LOST, Channel
+from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.settings import environment
 
 _REHEARSALS = 1
@@ -93,9 +90,7 @@ class WorkSession:
 class OneProcess(WorkSession):
     """The session of a fresh interpreter: it runs the tests it is asked for itself."""
 
-    def __init__(
-        self, request: dict[str, Any], cwd: int, channel: child.Channel, stacks_fd: int
-    ) -> None:
+    def __init__(self, request: dict[str, Any], cwd: int, channel: Channel, stacks_fd: int) -> None:
         super().__init__(request, cwd)
         self._channel = channel
         self._stacks_fd = stacks_fd
@@ -114,29 +109,30 @@ class OneProcess(WorkSession):
 
     def pytest_internalerror(self, excrepr: object) -> None:
         """Tell the parent of an error in pytest or a plugin."""
-        self._channel.send("internal", text=str(excrepr))
+        self._channel.send(messages.InternalError(str(excrepr)))
 
 
-def run_session(channel: child.Channel, request: dict[str, Any], stacks_fd: int) -> int:
-    """Make a session as the parent's, run the tests it asks for, and return the exit status."""
+def run_session(task: child.Task) -> int:
+    """Make a session as the parent's and run the tests it asks for, in a fresh interpreter."""
     worker: OneProcess | None = None
+    channel = task.the_channel()
 
     def plugin(cwd: int) -> OneProcess:
         nonlocal worker
-        worker = OneProcess(request, cwd, channel, stacks_fd)
+        worker = OneProcess(task.data, cwd, channel, task.stacks_fd)
         return worker
 
     try:
-        run_pytest(request, plugin)
+        run_pytest(task.data, plugin)
     except BaseException as error:
         channel.leave_if_not_mine()
         if worker is not None and isinstance(error, pytest.UsageError):
             # pytest says "not found" so; why, the collection has told
-            channel.send("missing", found=[], errors=worker.errors)
+            channel.send(messages.TestMissing([], worker.errors))
         else:
-            channel.send("internal", text=items.text_of(error))
-        channel.send("over", last=True, shouldstop=False, shouldfail=False)
-    child.arm_stacks(stacks_fd)  # pytest has disarmed them at the end of its session
+            channel.send(messages.InternalError(items.text_of(error)))
+        channel.send(messages.TestOver(last=True))
+    child.arm_stacks(task.stacks_fd)  # pytest has disarmed them at the end of its session
     return 0
 
 
@@ -159,7 +155,7 @@ def run_forked(
     item: pytest.Item,
     env: dict[str, str],
     reporter: items.Reporter,
-    channel: child.Channel,
+    channel: Channel,
     stacks_fd: int,
     *,
     practice: bool = False,
@@ -169,7 +165,7 @@ def run_forked(
     ``env`` is added to the environment. ``practice`` uses the time until the first test's turn.
     What was set up before the fork stays set up; only what the tests set up here is torn down here.
     """
-    status = child.EXIT_LOST
+    status = EXIT_LOST
     try:
         child.forget_parent_exit_work()
         child.prepare(stacks_fd)
@@ -186,9 +182,7 @@ def run_forked(
         status = 0
     except BaseException as error:
         channel.leave_if_not_mine()
-        with contextlib.suppress(OSError):
-            channel.send("internal", text=items.text_of(error))
-            channel.send("over", last=True, shouldstop=False, shouldfail=False)
+        items.tell_failure(channel, error)
     finally:
         channel.leave_if_not_mine()
         child.leave(status, channel)

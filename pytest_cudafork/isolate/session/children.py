@@ -1,7 +1,4 @@
-"""Owns the children of a session: which process runs a test, and what becomes of it afterwards.
-
-Runs in the parent. It does not choose the method, and does not know what the children report.
-"""
+"""The children of a session: which process runs a test, and what becomes of it afterwards."""
 
 from __future__ import annotations
 
@@ -13,28 +10,32 @@ import pytest
 
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate.policy import Method
-from pytest_cudafork.isolate.session.child_env import CHILD_ENV
 from pytest_cudafork.isolate.session.forks import Forks
 from pytest_cudafork.isolate.session.request import (
+    CHILD_ENV,
+    COLLECTION,
+    FORKED_TESTS,
+    SPAWNED_TESTS,
     session_request,
     target_of,
     work_order,
 )
 from pytest_cudafork.isolate.session.spares import Spares
-from pytest_cudafork.isolate.session.zygote_handle import Blame, Zygote, loud_warning
-from pytest_cudafork.process import exit_status, launch, leftovers, supervision, wire
+from pytest_cudafork.process import exit_status, launch, leftovers, supervision
+from pytest_cudafork.process.fork_server_client import ForkServerClient, loud_warning, send_job
+from pytest_cudafork.process.protocol import messages
+from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
 
 _MOST_RESTARTS = 4
-"""Zygotes started for one session because files had to be left out or the process was lost."""
-
-_MANY_SERVED = 100
-"""Tests after which a zygote that ends has done its work, and is no sign of trouble."""
+"""Servers started for one session because files had to be left out or the process was lost."""
+_MOST_AHEAD = 3
+"""A child takes longer to get ready than a trivial test runs."""
 GROUP_END_SECONDS = 60.0
 """How long the teardown of a group may take that ends before its last test."""
 
 
-class Companion:
+class ItemProcess:
     """A child that has work, or waits for more of the same group."""
 
     def __init__(self, running: launch.Running, method: str, sweeper: leftovers.Sweeper) -> None:
@@ -45,7 +46,7 @@ class Companion:
         """The files that hold its captured output."""
         self.waits_for: pytest.Item | None = None
 
-    def order(self, message: wire.Message) -> None:
+    def order(self, message: messages.Message) -> None:
         """Tell it what to do."""
         self.supervisor.outbox.put(message)
 
@@ -63,107 +64,85 @@ class Children:
     ) -> None:
         self._config = config
         self._owner = os.getpid()
-        self._zygote: Zygote | None = None
-        self._leaving: list[Zygote] = []
-        """Those that end their process."""
-        self._zygotes = 0
-        self._served = 0
-        self._left_out: dict[str, Blame] = {}
-        self._given_up: Blame | None = None
+        self._server = ForkServerClient(
+            self._server_settings, outputs=True, most_starts=_MOST_RESTARTS
+        )
+        self._left_out: dict[str, CannotFork] = {}
+        self._given_up: CannotFork | None = None
         self._targets: list[str] = []
         self._retired: list[supervision.Supervisor] = []
-        self._group: Companion | None = None
+        self._group: ItemProcess | None = None
         self._upcoming: Sequence[pytest.Item] = ()
         self._next_fork: pytest.Item | None = None
         self._spares = Spares(config)
         self._sweeper = leftovers.Sweeper()
         self._forks = Forks(config, randomness, filters)
 
-    # -- the zygote ------------------------------------------------------------------------------
+    # -- the fork server -------------------------------------------------------------------------
 
     @property
-    def has_zygote(self) -> bool:
-        """Whether a zygote was started, or given up."""
-        return self._zygotes > 0
+    def has_fork_server(self) -> bool:
+        """Whether a fork server was started, or given up."""
+        return self._server.starts > 0
 
     def expect(self, targets: Sequence[str]) -> None:
-        """Say what a zygote has to collect, should one be needed."""
+        """Say what a fork server has to collect, should one be needed."""
         self._targets = list(targets)
 
-    def start_zygote(self, targets: Sequence[str]) -> None:
-        """Start the zygote, which collects ``targets``; what goes wrong is told when it is used."""
+    def start_fork_server(self, targets: Sequence[str]) -> None:
+        """Start the server, which collects ``targets``; what goes wrong is told when it is used."""
         self.expect(targets)
-        self._zygotes += 1
         try:
-            request = session_request(self._config, self._targets, tuple(self._left_out))
-            self._zygote = Zygote(request)
+            self._server.start()
         except OSError as error:
-            self._given_up = Blame("", "start", f"the fork server could not be started: {error}")
+            text = f"the fork server could not be started: {error}"
+            self._given_up = CannotFork("", "start", text)
 
-    def blame(self, item: pytest.Item) -> Blame | None:
-        """Return why a test cannot have a child of the zygote, or None if it can; waits for it."""
+    def why_not_forked(self, item: pytest.Item) -> CannotFork | None:
+        """Return why a test cannot have a child of the fork server, or None; waits for it."""
         path = str(item.path)
         while self._given_up is None and path not in self._left_out:
-            if self._zygote is None:
-                self.start_zygote(self._targets or [target_of(item).partition("::")[0]])
+            if self._server.pid is None:
+                self.start_fork_server(self._targets or [target_of(item).partition("::")[0]])
                 continue
-            blame = self._zygote.wait_ready()
-            if blame is None:
+            why_not = self._server.wait_ready()
+            if why_not is None:
                 return None
-            self._close_zygote()
-            if not blame.path.endswith(".py") or self._zygotes > _MOST_RESTARTS:
-                self._given_up = blame
+            self._server.close_server()
+            if not why_not.path.endswith(".py") or not self._server.may_start:
+                self._given_up = why_not
             else:
-                self._left_out[blame.path] = blame
+                self._left_out[why_not.path] = why_not
         return self._left_out.get(path) or self._given_up
 
-    def _from_zygote(self) -> launch.Running:
-        """Return a child of the zygote, of a new one if the old is gone.
+    def _server_settings(self) -> ServerSettings:
+        request = session_request(self._config, self._targets, tuple(self._left_out))
+        return ServerSettings(
+            prepare=COLLECTION,
+            data=request,
+            most_ahead=_MOST_AHEAD,
+            fold=True,
+            preparing="while it collected",
+        )
+
+    def _from_fork_server(self) -> launch.Running:
+        """Return a child of the fork server, of a new one if the old is gone.
 
         Raises:
             ChildError: There is none to be had.
 
         """
-        while self._zygote is not None:
-            try:
-                running = self._zygote.take_child()
-            except EOFError:
-                self._close_zygote()
-            else:
-                if running.has_ended and not self._zygote.is_gone:  # while it waited
-                    supervision.Supervisor(running).kill()
-                    self._zygote.fork_ahead()
-                    continue
-                if not self._zygote.is_gone:
-                    self._served += 1
-                    if self._served % _MANY_SERVED == 0:
-                        self._zygotes = 1  # it may be replaced again
-                    return running
-                # the child that it had forked ahead went with it
-                supervision.Supervisor(running).kill()
-                self._close_zygote()
-            if self._zygotes > _MOST_RESTARTS:
-                break
-            self.start_zygote(self._targets)
-            blame = self._given_up if self._zygote is None else self._zygote.wait_ready()
-            if blame is not None:
-                self._close_zygote()
-                raise ChildError(f"the fork server died, and there is no other: {blame.reason}")
-        raise ChildError("the fork server died again and again")
-
-    def _close_zygote(self, *, reap: bool = True) -> None:
-        if self._zygote is not None:
-            self._zygote.close()
-            self._leaving.append(self._zygote)
-            self._zygote = None
-        while self._leaving and reap:
-            self._leaving.pop().reap()
+        if self._server.pid is None:
+            raise ChildError("the fork server died again and again")
+        running = self._server.take_child()
+        send_job(running, messages.Job(FORKED_TESTS), [])
+        return running
 
     # -- tests -----------------------------------------------------------------------------------
 
-    def companion_for(
+    def process_for(
         self, item: pytest.Item, following: pytest.Item | None, method: Method
-    ) -> Companion:
+    ) -> ItemProcess:
         """Return a child that has been told to run the test: that of its group, or a new one.
 
         Raises:
@@ -172,30 +151,30 @@ class Children:
 
         """
         self._settle(wait=False)
-        companion = self._group
-        if companion is not None:
+        process = self._group
+        if process is not None:
             self._group = None
-            if companion.waits_for is not item or companion.method != method.name:
-                self._end_group(companion)
-                companion = None
+            if process.waits_for is not item or process.method != method.name:
+                self._end_group(process)
+                process = None
         env = item.stash.get(CHILD_ENV, {})
-        fresh = companion is None
-        if companion is None:
+        fresh = process is None
+        if process is None:
             running = self._start(item, following, method.name, env)
-            companion = Companion(running, method.name, self._sweeper)
+            process = ItemProcess(running, method.name, self._sweeper)
         try:
-            companion.order(work_order(item, following, env=env))
-            if fresh and method.name == "forkserver" and self._zygote is not None:
-                self._zygote.fork_ahead()
+            process.order(work_order(item, following, env=env))
+            if fresh and method.name == "forkserver":
+                self._server.fork_ahead()
             self._spares.prepare(self._upcoming)
-            if companion.forked:
-                current = companion.supervisor.running.sock.fileno()
+            if process.forked:
+                current = process.supervisor.running.sock.fileno()
                 self._forks.use_time_of(item, self._next_fork, [*self._descriptors(), current])
         except BaseException:  # an interrupt: nobody watches the child yet
-            companion.supervisor.kill()
-            companion.close()
+            process.supervisor.kill()
+            process.close()
             raise
-        return companion
+        return process
 
     def _start(
         self, item: pytest.Item, following: pytest.Item | None, method: str, env: dict[str, str]
@@ -204,42 +183,41 @@ class Children:
             return self._forks.take(item, env, self._descriptors())
         if method == "spawn":
             return self._spares.take(item, env) or self._spawn(item, following, env)
-        return self._from_zygote()
+        return self._from_fork_server()
 
     def _descriptors(self) -> list[int]:
         """Return what leads to other processes than the next child."""
-        zygote = [] if self._zygote is None else self._zygote.descriptors()
-        return [*zygote, *self._spares.descriptors()]
+        return [*self._server.descriptors(), *self._spares.descriptors()]
 
-    def keep(self, companion: Companion, following: pytest.Item | None) -> None:
+    def keep(self, process: ItemProcess, following: pytest.Item | None) -> None:
         """Keep a child for the next test of its group, or let go of it.
 
         The kernel may take a while to take it apart; nobody needs to wait for that.
         """
         if following is None:
-            companion.close()
-            self._retired.append(companion.supervisor)
+            process.close()
+            self._retired.append(process.supervisor)
         else:
-            companion.waits_for = following
-            self._group = companion
+            process.waits_for = following
+            self._group = process
 
-    def _end_group(self, companion: Companion) -> None:
+    def _end_group(self, process: ItemProcess) -> None:
         """Let a child tear down what its group has set up, and end; the next test is another's."""
         troubles: list[str] = []
 
-        def take(message: wire.Message, fds: list[int]) -> supervision.Said:
+        def take(message: messages.Message, fds: list[int]) -> supervision.Said:
             for fd in fds:
                 os.close(fd)
-            if message["kind"] == "internal":
-                troubles.append(str(message["text"]))
-            done = message["kind"] == "done"
+            if isinstance(message, messages.InternalError):
+                troubles.append(message.text)
+            done = isinstance(message, messages.Done)
             return supervision.Said.DONE if done else supervision.Said.MORE
 
-        companion.order({"kind": "end"})
-        ending = companion.supervisor.watch(take, GROUP_END_SECONDS, until_done=True)
-        companion.close()
+        process.order(messages.End())
+        ending = process.supervisor.watch(take, GROUP_END_SECONDS, until_done=True)
+        process.close()
         if ending is None:
-            self._retired.append(companion.supervisor)
+            self._retired.append(process.supervisor)
         elif ending.timed_out:
             troubles.append(f"it took longer than {GROUP_END_SECONDS:.0f} s\n{ending.stacks}")
         else:
@@ -253,7 +231,7 @@ class Children:
         target = target_of(item)
         if following is not None:  # the whole file
             target = target.partition("::")[0]
-        return launch.start_spawn(session_request(self._config, [target]), env)
+        return launch.start_spawn(SPAWNED_TESTS, session_request(self._config, [target]), env)
 
     def look_ahead(
         self, item: pytest.Item, upcoming: Sequence[pytest.Item], next_fork: pytest.Item | None
@@ -291,12 +269,12 @@ class Children:
             self._forks.forget_ahead()
             self._settle(wait=True)
             self._spares.close()
-        self._close_zygote(reap=False)
+        self._server.close_server(reap=False)
 
     def finish(self) -> None:
         """End everything, and wait until it has ended."""
         self.close()
-        self._close_zygote()
+        self._server.close_server()
 
 
 CHILDREN = pytest.StashKey[Children]()

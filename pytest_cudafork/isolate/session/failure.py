@@ -1,7 +1,4 @@
-"""Owns the failed report of a test whose child could not report for itself. Runs in the parent.
-
-It does not know how the child was run; it is told how it ended.
-"""
+"""The failed report of a test whose child could not report for itself."""
 
 from __future__ import annotations
 
@@ -12,9 +9,9 @@ import pytest
 
 from pytest_cudafork.compat import forked, pytest_internals
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
-from pytest_cudafork.isolate.session.received import Phase, missing_phase, next_phase
+from pytest_cudafork.isolate.session.report_checks import Phase, missing_phase, next_phase
 from pytest_cudafork.process import exit_status
-from pytest_cudafork.process.child import EXIT_LOST
+from pytest_cudafork.process.channel import EXIT_LOST
 from pytest_cudafork.process.supervision import Ending
 
 __all__ = ["Phase", "error_of", "missing_phase", "next_phase", "no_report", "report"]

@@ -22,7 +22,8 @@ from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.isolate.child import items, pytest_session
 from pytest_cudafork.isolate.child.forked_capture import capture_files, renew_files
 from pytest_cudafork.isolate.session.request import make_basetemp
-from pytest_cudafork.process import child, cores, launch, supervision
+from pytest_cudafork.process import launch, supervision, termination
+from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.randomness import Randomness
 from pytest_cudafork.process.template_memory import Collapse, OpenMP, frozen
 
@@ -124,15 +125,15 @@ class Forks:
         self._openmp.pause()
         self._randomness.look()
 
-        def run(channel: child.Channel, stacks_fd: int) -> NoReturn:
+        def run(channel: Channel, stacks_fd: int) -> NoReturn:
             self._randomness.renew()
             if ahead:
                 self._leave_the_test_before()
-            practice = ahead and cores.usable() > _BUSY_CORES
+            practice = ahead and launch.usable_cores() > _BUSY_CORES
             pytest_session.run_forked(item, env, reporter, channel, stacks_fd, practice=practice)
 
         with frozen():
-            return launch.start_fork(run, private)
+            return launch.start_fork(run, private, termination.forget)
 
     def _leave_the_test_before(self) -> None:
         """Take off what the test whose protocol this was forked in has put on."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,12 +17,11 @@ from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, Marks, marks_of
 
 if TYPE_CHECKING:
-    from pytest_cudafork.fixtures import RunInChild
     from pytest_cudafork.isolate.policy import IsolationConfig, Method, ProcessState
     from pytest_cudafork.isolate.session.children import Children
-    from pytest_cudafork.isolate.session.zygote_handle import Blame
+    from pytest_cudafork.process.protocol.server_messages import CannotFork
 
-_NEEDS_ZYGOTE = ("forkserver", "auto")
+_NEEDS_FORK_SERVER = ("forkserver", "auto")
 
 
 class IsolationHooks:
@@ -69,7 +68,7 @@ class IsolationHooks:
     def pytest_sessionstart(self) -> None:
         """Start the fork server if every test is to have a child of it."""
         if self._isolate == "forkserver" and self._isolates_all and self._runs_tests:
-            self._start_zygote([str(arg) for arg in self._config.args])
+            self._start_fork_server([str(arg) for arg in self._config.args])
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
@@ -79,8 +78,8 @@ class IsolationHooks:
         report = yield
         if self._isolate == "auto" and self._isolates_all and self._runs_tests:
             unsafe = not process_state(self._config).safe_to_fork
-            if unsafe and not self._children().has_zygote:
-                self._start_zygote([str(arg) for arg in self._config.args])
+            if unsafe and not self._children().has_fork_server:
+                self._start_fork_server([str(arg) for arg in self._config.args])
         return report
 
     @pytest.hookimpl(trylast=True)
@@ -95,17 +94,17 @@ class IsolationHooks:
         if not any(wanted.values()):
             return
         self._positions = {item: number for number, item in enumerate(session.items)}
-        needing = [item for item, method in wanted.items() if method in _NEEDS_ZYGOTE]
-        if not needing or self._children().has_zygote:
+        needing = [item for item, method in wanted.items() if method in _NEEDS_FORK_SERVER]
+        if not needing or self._children().has_fork_server:
             return
         targets = list(dict.fromkeys(str(item.path) for item in needing))
         if "forkserver" in wanted.values() or not process_state(self._config).safe_to_fork:
-            self._start_zygote(targets)
+            self._start_fork_server(targets)
         else:  # a test in this process may still make it unsafe to fork
             self._children().expect(targets)
 
-    def _start_zygote(self, targets: list[str]) -> None:
-        self._children().start_zygote(targets)
+    def _start_fork_server(self, targets: list[str]) -> None:
+        self._children().start_fork_server(targets)
 
     def _children(self) -> Children:
         from pytest_cudafork.isolate.session.children import children_of
@@ -130,16 +129,16 @@ class IsolationHooks:
 
         if policy.wanted_method(marks, self._rules()) is None:
             return None
-        # the child keeps it; here it would end the session, or come while the zygote gets ready
+        # the child keeps it; here it would end the session, or come while the server gets ready
         other_plugins.stop_time_limit(item)
         method = policy.choose(marks, self._rules(), process_state(self._config))
         if method is None or (method.refusal and _is_skipped(item)):
             return None
         children = self._children()
         if method.name == "forkserver":
-            blame = children.blame(item)
-            if blame is not None:
-                method = policy.instead_of_zygote(method, self._reason(blame))
+            why_not = children.why_not_forked(item)
+            if why_not is not None:
+                method = policy.instead_of_fork_server(method, self._reason(why_not))
         following = self._group_mate(item, nextitem, marks)
         if following is None:
             upcoming = self._upcoming(item, nextitem)
@@ -148,18 +147,18 @@ class IsolationHooks:
             children.look_ahead(item, (), None)
         return isolate(item, nextitem, method, children, following)
 
-    def _reason(self, blame: Blame) -> str:
-        """Return why the fork server cannot run a test, with the line that is to blame."""
+    def _reason(self, why_not: CannotFork) -> str:
+        """Return why the fork server cannot run a test, with the line that is to why_not."""
         watch = self._config.stash[SESSION].watch
-        if blame.kind != "cuda":
-            self._outputs[blame.reason] = blame.output
-            return blame.reason
+        if why_not.kind != "cuda":
+            self._outputs[why_not.reason] = why_not.output
+            return why_not.reason
         if watch is None:
-            return f"{blame.reason} (--cuda-fork-check names the line)"
+            return f"{why_not.reason} (--cuda-fork-check names the line)"
         from pytest_cudafork.observe.story.stories import History
 
-        touch = History(watch.observer.records()).initializer(blame.pid)
-        return blame.reason if touch is None else f"{blame.reason} (first touch: {touch.where})"
+        touch = History(watch.observer.records()).initializer(why_not.pid)
+        return why_not.reason if touch is None else f"{why_not.reason} (first touch: {touch.where})"
 
     def _group_mate(
         self, item: pytest.Item, nextitem: pytest.Item | None, marks: Marks
@@ -292,19 +291,3 @@ def process_state(config: pytest.Config) -> ProcessState:
     watch = config.stash[SESSION].watch
     state = watch.observer.state() if watch is not None else current_state()
     return ProcessState(cuda=state.verdict.value, threads=count_threads())
-
-
-def runner(config: pytest.Config, method: str) -> RunInChild:
-    """Return the function behind ``run_forked``, ``run_spawned`` or ``run_forkserver``."""
-    from pytest_cudafork.call.forkserver import server_of
-    from pytest_cudafork.call.run import run_in_child
-
-    server = server_of(config) if method == "forkserver" else None
-
-    def run(
-        fn: Callable[..., Any], /, *args: Any, timeout: float | None = 60.0, **kwargs: Any
-    ) -> Any:
-        __tracebackhide__ = True
-        return run_in_child(method, fn, args, kwargs, timeout=timeout, server=server)
-
-    return run

@@ -1,7 +1,4 @@
-"""Owns what becomes of a child's messages: the hook calls the test would have made in this process.
-
-Runs in the parent. It does not know how the child is run, nor how it ends.
-"""
+"""What becomes of a child's messages: the hook calls the test would have made in this process."""
 
 from __future__ import annotations
 
@@ -10,16 +7,24 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_cudafork.call import run
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.errors import ChildError, ChildTimeout
 from pytest_cudafork.isolate import coverage_data, live_text, policy, report_data
-from pytest_cudafork.isolate.session import failure, other_plugins, received
-from pytest_cudafork.process import wire
+from pytest_cudafork.isolate.session import failure, other_plugins, report_checks
+from pytest_cudafork.process.protocol import caught_warnings, frames, messages
 from pytest_cudafork.process.supervision import Said
 
-_AFTER_THE_TEST = ("done", "internal")
+_AFTER_THE_TEST = (messages.Done, messages.InternalError)
 """What a child may say when its test is over: the end of its session may fail."""
+_HANDLED = (
+    messages.Report,
+    messages.CaughtWarning,
+    messages.TerminalText,
+    messages.Coverage,
+    messages.PhaseBegins,
+    messages.CaptureFiles,
+)
+"""What a child may say beside what ``Replay`` keeps for the end."""
 
 
 class Replay:
@@ -30,7 +35,7 @@ class Replay:
         self._method = method
         self.capture_fds: list[int] = []
         """The files that hold the child's captured output; they belong to who runs the child."""
-        self.answer: Callable[[wire.Message], None] | None = None
+        self.answer: Callable[[messages.Message], None] | None = None
         """Sends a message to the child."""
         self._stop: BaseException | None = None
         self._output: list[tuple[str, str]] = []
@@ -44,7 +49,7 @@ class Replay:
         """How often the test has begun."""
         self.again = False
         """Whether it has to begin once more, in another process."""
-        self._allowed: tuple[str, ...] | None = None
+        self._allowed: tuple[type[messages.Message], ...] | None = None
         """The kinds of messages that may still come; None: all."""
         self.last = False
         """Whether the child will run no other test."""
@@ -62,42 +67,36 @@ class Replay:
         calls = not self._item.config.getoption("setuponly", False)
         return failure.missing_phase(self.reports, calls=calls)
 
-    def take(self, message: wire.Message, fds: list[int]) -> Said:
+    def take(self, message: messages.Message, fds: list[int]) -> Said:
         """Handle one message.
 
         Raises:
-            WireError: It is not what a message of its kind should be.
+            FrameError: It does not hold what it should, or is none of a test's.
 
         """
-        kind = message["kind"]
         self.capture_fds += fds
+        report = warning = None
         try:
-            self._check(message)
-            if kind == "report":
-                report = report_data.load(self._item, message["data"])
-                received.check_report(report)
-            elif kind == "warning":
-                warning = run.load_warning(message)
-            elif kind == "terminal":
-                live_text.show(self._item.config, message)
-            elif kind == "coverage":
-                coverage_data.gathered(self._item.config).add(message["data"])
-            elif kind != "again":
-                return self._take_other(kind, message)
-        except wire.WireError:
-            raise
+            if self._allowed is not None and not isinstance(message, self._allowed):
+                raise ValueError("it came after the test was over")
+            match message:
+                case messages.Report():
+                    report = report_data.load(self._item, message.data)
+                    report_checks.check_report(report)
+                case messages.CaughtWarning():
+                    warning = caught_warnings.load(message)
+                case messages.TerminalText():
+                    live_text.show(self._item.config, message)
+                case messages.Coverage():
+                    coverage_data.gathered(self._item.config).add(message.data)
+                case messages.PhaseBegins():
+                    self._phase = report_checks.phase_named(message.phase)
         except Exception as error:  # pytest and plugins take it apart by code of their own
-            raise wire.WireError(
-                f"a message of kind {kind!r} is damaged ({type(error).__name__}: {error!s:.300})"
-            ) from error
+            raise messages.damaged(message.kind, error) from error
         # outside: what the hooks raise is their own affair
-        if kind == "report":
+        if report is not None:
             self._log(report)
-        elif kind == "again":
-            self.runs += 1
-            self._phase = None
-            other_plugins.announce_rerun(self._item)
-        elif kind == "warning":
+        elif warning is not None:
             self._item.ihook.pytest_warning_recorded.call_historic(
                 kwargs={
                     "warning_message": warning,
@@ -106,47 +105,45 @@ class Replay:
                     "location": None,
                 }
             )
-        if message.get("wait") and self.answer is not None:
+        said = self._take_other(message)
+        if getattr(message, "wait", False) and self.answer is not None:
             live_text.flush(self._item.config)
-            self.answer({"kind": "shown"})
-        return Said.MORE
+            self.answer(messages.Shown())
+        return said
 
-    def _check(self, message: wire.Message) -> None:
-        if self._allowed is not None and message["kind"] not in self._allowed:
-            raise ValueError("it came after the test was over")
-        received.check_message(message)
-
-    def _take_other(self, kind: str, message: wire.Message) -> Said:
-        session = self._item.session
-        if kind == "done":
-            self._allowed = ()
-            return Said.DONE
-        if kind == "over":
-            session.shouldstop = session.shouldstop or message["shouldstop"]
-            session.shouldfail = session.shouldfail or message["shouldfail"]
-            self.last = message["last"]
-            self._allowed = _AFTER_THE_TEST
-            return Said.LEAVING if self.last else Said.DONE
-        if kind == "stop":
-            self._stop = pytest.exit.Exception(message["reason"], message["returncode"])
-        elif kind == "interrupt":
-            self._stop = KeyboardInterrupt()
-        elif kind == "internal":
-            self.trouble = self.trouble or ChildError(
-                f"pytest failed in the process of this test:\n\n{message['text']}"
-            )
-        elif kind == "phase":
-            if message["phase"] not in ("call", "teardown"):
-                raise ValueError(f"no phase: {message['phase']!r:.50}")
-            self._phase = message["phase"]
-        elif kind == "timeout":
-            self.trouble = self.trouble or ChildTimeout(
-                f"{message['text']}\n\n{message['stacks']}", None, message["stacks"]
-            )
-        elif kind == "missing":
-            self.trouble = self.trouble or ChildError(_missing(message))
-        elif kind != "capture":
-            raise wire.WireError(f"there are no messages of kind {kind!r}")
+    def _take_other(self, message: messages.Message) -> Said:
+        """Take note of what is no report, warning or text; these have been dealt with."""
+        match message:
+            case messages.Done():
+                self._allowed = ()
+                return Said.DONE
+            case messages.TestOver():
+                session = self._item.session
+                session.shouldstop = session.shouldstop or message.shouldstop
+                session.shouldfail = session.shouldfail or message.shouldfail
+                self.last = message.last
+                self._allowed = _AFTER_THE_TEST
+                return Said.LEAVING if self.last else Said.DONE
+            case messages.RunsAgain():
+                self.runs += 1
+                self._phase = None
+                other_plugins.announce_rerun(self._item)
+            case messages.SessionStop():
+                self._stop = pytest.exit.Exception(message.reason, message.returncode)
+            case messages.Interrupt():
+                self._stop = KeyboardInterrupt()
+            case messages.InternalError():
+                self.trouble = self.trouble or ChildError(
+                    f"pytest failed in the process of this test:\n\n{message.text}"
+                )
+            case messages.TimedOut():
+                self.trouble = self.trouble or ChildTimeout(
+                    f"{message.text}\n\n{message.stacks}", None, message.stacks
+                )
+            case messages.TestMissing():
+                self.trouble = self.trouble or ChildError(_missing(message))
+            case _ if not isinstance(message, _HANDLED):
+                raise frames.FrameError(f"there are no messages of kind {message.kind!r}")
         return Said.MORE
 
     def _log(self, report: pytest.TestReport) -> None:
@@ -200,8 +197,8 @@ class Replay:
             raise self._stop
 
 
-def _missing(message: wire.Message) -> str:
-    found, errors = message["found"], message["errors"]
+def _missing(message: messages.TestMissing) -> str:
+    found, errors = message.found, message.errors
     if errors:
         told = "\n\n".join(f"Its collection failed:\n{error}" for error in errors)
         return f"the process of this test did not find it.\n\n{told}"

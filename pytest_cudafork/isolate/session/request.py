@@ -1,7 +1,4 @@
-"""Owns what a child is told about this session so that it can make one like it. In the parent.
-
-It does not know how the child is started or what it will run.
-"""
+"""What a child is told: how to make a session like this one, and which test to run."""
 
 from __future__ import annotations
 
@@ -14,7 +11,20 @@ import pytest
 from pytest_cudafork.compat import cov, pytest_internals
 from pytest_cudafork.isolate import coverage_data, crash_output, live_text
 from pytest_cudafork.isolate.session import other_plugins
-from pytest_cudafork.process import launch, wire
+from pytest_cudafork.process import launch
+from pytest_cudafork.process.protocol import frames, messages
+
+CHILD_ENV = pytest.StashKey[dict[str, str]]()
+"""Environment variables for the child of an item, set before any of its code is imported there.
+
+An item that has some is never given a child that was started ahead of its turn by ``spawn``.
+"""
+SPAWNED_TESTS = "pytest_cudafork.isolate.child.pytest_session:run_session"
+"""The job of a fresh interpreter that runs tests."""
+FORKED_TESTS = "pytest_cudafork.isolate.child.items:run"
+"""The job of a child of the fork server."""
+COLLECTION = "pytest_cudafork.isolate.child.server_session:prepare"
+"""What the fork server does before it forks."""
 
 
 def session_request(
@@ -40,7 +50,6 @@ def session_request(
         except Exception:  # an object some plugin keeps there; its default has to do
             continue
     return {
-        **launch.base_request("session"),
         "options": pickled,
         "args": [str(arg) for arg in config.args],
         "invocation_dir": str(config.invocation_params.dir),
@@ -49,7 +58,7 @@ def session_request(
         "targets": targets,
         "left_out": left_out,
         "basetemp": make_basetemp(config),
-        "workerinput": wire.plain(getattr(config, "workerinput", None)),
+        "workerinput": frames.plain(getattr(config, "workerinput", None)),
         "log_file": _log_file(config),
         "terminal": live_text.terminal_of(config),
         "coverage": coverage_data.settings(),
@@ -80,7 +89,7 @@ def target_of(item: pytest.Item) -> str:
 
 def work_order(
     item: pytest.Item, following: pytest.Item | None, *, env: dict[str, str]
-) -> wire.Message:
+) -> messages.Run:
     """Return the message that makes a child run a test.
 
     Args:
@@ -89,11 +98,10 @@ def work_order(
         env: Variables it has beyond those of this process.
 
     """
-    return {
-        "kind": "run",
-        "test": crash_output.name_of(item),
-        "next": None if following is None else crash_output.name_of(following),
-        "surroundings": launch.surroundings(env),
-        "position": live_text.position_of(item.config),
-        "reruns": other_plugins.reruns_for(item),
-    }
+    return messages.Run(
+        test=crash_output.name_of(item),
+        next=None if following is None else crash_output.name_of(following),
+        surroundings=launch.surroundings(env),
+        position=live_text.position_of(item.config),
+        reruns=other_plugins.reruns_for(item),
+    )

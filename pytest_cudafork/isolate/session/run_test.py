@@ -18,9 +18,9 @@ from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.errors import ChildError, ChildTimeout
 from pytest_cudafork.isolate import policy
 from pytest_cudafork.isolate.session import failure, other_plugins
-from pytest_cudafork.isolate.session.child_env import CHILD_ENV
-from pytest_cudafork.isolate.session.children import Children, Companion
+from pytest_cudafork.isolate.session.children import Children, ItemProcess
 from pytest_cudafork.isolate.session.replay import Replay
+from pytest_cudafork.isolate.session.request import CHILD_ENV
 from pytest_cudafork.process import termination
 
 
@@ -50,7 +50,7 @@ def isolate(
     if method.refusal:
         replay.refuse(ChildError(method.refusal))
     else:
-        with termination.told(item.nodeid), termination.interrupted(item):
+        with termination.sigterm_ends_session(item.nodeid), termination.interrupted(item):
             _run(item, following, replay, method, children)
             while replay.again:
                 other_plugins.prepare_rerun(item, replay.runs)
@@ -71,18 +71,18 @@ def _run(
 ) -> None:
     """Run the child and replay it; a child that cannot be had is a failed set-up."""
     try:
-        companion = children.companion_for(item, following, method)
+        process = children.process_for(item, following, method)
     except (ChildError, OSError, RuntimeError) as error:
         # RuntimeError: CudaForkError, the guard's refusal, and "can't start new thread"
         text = f"no process could be started for this test by {method.name}: {error}"
         replay.refuse(ChildError(text))
         return
-    replay.capture_fds = companion.capture_fds
-    replay.answer = companion.order
+    replay.capture_fds = process.capture_fds
+    replay.answer = process.order
     try:
         # with a test to follow in the same process there is no end to wait for
         whole = following is None and bool(item.stash.get(CHILD_ENV, {}))
-        _watch(companion, replay, method, whole=whole)
+        _watch(process, replay, method, whole=whole)
     except pytest.fail.Exception as error:
         # pytest-timeout fails the test from a signal handler, wherever this process is
         replay.add_output()
@@ -92,20 +92,20 @@ def _run(
         )
         return
     finally:
-        if companion.forked:
+        if process.forked:
             replay.empty_shared_capture()
         if not replay.goes_on:
-            companion.close()
+            process.close()
         else:
-            children.keep(companion, None if replay.last else following)
+            children.keep(process, None if replay.last else following)
 
 
-def _watch(companion: Companion, replay: Replay, method: policy.Method, *, whole: bool) -> None:
+def _watch(process: ItemProcess, replay: Replay, method: policy.Method, *, whole: bool) -> None:
     """Take what the child says of one test; report how it ended if that was not as it should be.
 
     ``whole`` waits until nothing is left of the process, so that what it held is free again.
     """
-    ending = companion.supervisor.watch(replay.take, method.timeout, until_done=not whole)
+    ending = process.supervisor.watch(replay.take, method.timeout, until_done=not whole)
     replay.goes_on = ending is None
     phase = replay.phase
     trouble = replay.trouble
@@ -115,7 +115,7 @@ def _watch(companion: Companion, replay: Replay, method: policy.Method, *, whole
         phase = replay.missing
         trouble = failure.no_report(phase)
         if ending is None:  # it cannot be trusted with another test
-            companion.supervisor.kill()
+            process.supervisor.kill()
             replay.goes_on = False
     if trouble is not None:
         replay.add_output()

@@ -1,7 +1,4 @@
-"""Owns the interpreters that are started ahead of the tests they are meant for. Runs in the parent.
-
-It does not know what makes a test one that is spawned; it is told which tests are.
-"""
+"""Fresh interpreters that are started ahead of the tests they are meant for."""
 
 from __future__ import annotations
 
@@ -10,9 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_cudafork.isolate.session.child_env import CHILD_ENV
-from pytest_cudafork.isolate.session.request import session_request, target_of
-from pytest_cudafork.process import cores, launch, supervision
+from pytest_cudafork.isolate.session.request import (
+    CHILD_ENV,
+    SPAWNED_TESTS,
+    session_request,
+    target_of,
+)
+from pytest_cudafork.process import launch, supervision
 from pytest_cudafork.settings import environment
 
 _VOLATILE = (environment.TEST, environment.PHASE, environment.FORK_OK)
@@ -29,7 +30,7 @@ class Spares:
     @property
     def limit(self) -> int:
         """How many may wait: one for each core that nobody uses while a test runs."""
-        return cores.usable() - 1
+        return launch.usable_cores() - 1
 
     def prepare(self, upcoming: Sequence[pytest.Item]) -> None:
         """Start interpreters for the next of these tests, as many as may wait."""
@@ -41,7 +42,7 @@ class Spares:
                 continue
             try:
                 request = session_request(self._config, [target_of(item)])
-                self._waiting[item] = (launch.start_spawn(request), _environment())
+                self._waiting[item] = (launch.start_spawn(SPAWNED_TESTS, request), _environment())
             except OSError:  # no process left; the test will say so when its turn comes
                 return
 

@@ -1,4 +1,4 @@
-"""Drafts out of the text: numpy, torch and the interpreted kernel do what ten lines of code do."""
+"""Drafts out of the text: numpy and the oracle in torch do what ten lines of code do."""
 
 from __future__ import annotations
 
@@ -13,33 +13,7 @@ from hypothesis import strategies as st
 from sample_engine.speculate.kernels import reference as oracle
 from sample_engine.speculate.ngram import NgramSpeculator, look_up_ngrams
 from tests.engine.support.ngram import state_of
-
-JUNK = 1  # behind a text's end; as a token it occurs in texts, so that reading it would show
-
-
-def brute_force(text: list[int], count: int, longest: int, shortest: int) -> list[int]:
-    """The rule, as it is said."""
-    for size in range(longest, shortest - 1, -1):
-        suffix = text[len(text) - size :]
-        for start in range(len(text) - size - 1, -1, -1):
-            if text[start : start + size] == suffix:
-                return text[start + size :][:count]
-    return []
-
-
-def padded(texts: list[list[int]], width: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    lengths = [len(text) for text in texts]
-    tokens = torch.full((len(texts), max([width, *lengths])), JUNK)
-    for row, text in zip(tokens, texts, strict=True):
-        row[: len(text)] = torch.tensor(text, dtype=torch.int64)
-    return tokens, torch.tensor(lengths, dtype=torch.int64)
-
-
-def unpadded(drafts: torch.Tensor, counts: torch.Tensor) -> list[list[int]]:
-    lists: list[list[int]] = drafts.tolist()
-    for row, count in zip(lists, counts.tolist(), strict=True):
-        assert row[count:] == [-1] * (len(row) - count)
-    return [row[:count] for row, count in zip(lists, counts.tolist(), strict=True)]
+from tests.engine.support.ngram_texts import batches, brute_force, padded, unpadded
 
 
 def by_numpy(texts: list[list[int]], *rule: int) -> list[list[int]]:
@@ -56,11 +30,6 @@ def rules() -> st.SearchStrategy[tuple[int, int, int]]:
     )
 
 
-def batches(longest: int) -> st.SearchStrategy[list[list[int]]]:
-    tokens = st.integers(1, 3) | st.sampled_from([1, 2])
-    return st.lists(st.lists(tokens, max_size=longest), min_size=0, max_size=6)
-
-
 @settings(deadline=None, max_examples=400)
 @given(batches(40), rules())
 @example([[1, 1, 1, 1]], (3, 2, 1))
@@ -75,38 +44,6 @@ def test_numpy_and_the_oracle_draft_what_brute_force_does(
     assert unpadded(*oracle.look_up_ngrams(*padded(texts), *rule)) == expected
 
 
-# Compiled anew for each rule and width, so the interpreted kernel gets a few of them.
-@pytest.mark.usefixtures("interpreter")
-@pytest.mark.parametrize("rule", [(5, 5, 2), (3, 1, 1), (1, 4, 4), (6, 3, 1)], ids=str)
-@settings(deadline=None, max_examples=25)
-@given(texts=batches(40))
-@example([[1, 2, 3, 1, 2], [], [1], [2, 2], [1, 1, 1, 1, 1, 1, 1]])
-def test_the_kernel_drafts_what_brute_force_does(
-    rule: tuple[int, int, int], texts: list[list[int]]
-) -> None:
-    kernel = pytest.importorskip("sample_engine.speculate.kernels.ngram")
-    expected = [brute_force(text, *rule) for text in texts]
-    assert unpadded(*kernel.look_up_ngrams(*padded(texts, 40), *rule)) == expected
-
-
-@pytest.mark.usefixtures("interpreter")
-def test_the_kernel_finds_matches_in_all_of_its_rounds_and_across_their_edges(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    kernel = pytest.importorskip("sample_engine.speculate.kernels.ngram")
-    monkeypatch.setattr(kernel, "_BLOCK", 16)
-    texts = []
-    for place in range(60):  # the longest match wherever it is, shorter ones behind it
-        text = [0] * 64 + [7, 8, 9]
-        text[place : place + 4] = [7, 8, 9, 5]
-        texts.append(text)
-    texts[-1][10:14] = [7, 8, 9, 4]
-    rule = (3, 3, 2)
-    expected = [brute_force(text, *rule) for text in texts]
-    assert expected[20] == [5, 0, 0]
-    assert unpadded(*kernel.look_up_ngrams(*padded(texts), *rule)) == expected
-
-
 def test_the_longest_match_wins_over_a_later_one_and_a_later_one_over_an_earlier() -> None:
     text = [1, 2, 3, 7, 9, 1, 2, 3, 8, 9, 2, 3, 6, 9, 1, 2, 3]
     assert by_numpy([text], 2, 5, 1) == [[8, 9]]
@@ -117,17 +54,6 @@ def test_the_longest_match_wins_over_a_later_one_and_a_later_one_over_an_earlier
 def test_a_draft_ends_where_the_text_does() -> None:
     assert by_numpy([[5, 1, 2, 1, 2]], 5, 2, 2) == [[1, 2]]
     assert by_numpy([[4, 4, 4, 4]], 5, 2, 1) == [[4]]
-
-
-@pytest.mark.usefixtures("interpreter")
-def test_rows_choose_texts_out_of_a_larger_matrix() -> None:
-    kernel = pytest.importorskip("sample_engine.speculate.kernels.ngram")
-    tokens, _ = padded([[1, 2, 1], [9, 9], [3, 4, 5, 3, 4], [6, 7, 6]], 12)
-    rows = torch.tensor([2, 0, 3])
-    expected = [[5, 3, 4], [2, 1], []]
-    for look_up in (oracle.look_up_ngrams, kernel.look_up_ngrams):
-        found = look_up(tokens, torch.tensor([5, 3, 0]), 3, 2, 1, rows)
-        assert unpadded(*found) == expected
 
 
 def test_the_speculator_drafts_for_those_that_got_a_token_and_for_nobody_else() -> None:

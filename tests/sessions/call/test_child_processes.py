@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cudafork.call import forkserver
-from pytest_cudafork.call.run import run_in_child
+from pytest_cudafork.call.run import new_server, run_in_child
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
 from pytest_cudafork.fixtures import RunInChild
 from pytest_cudafork.process import launch
@@ -27,10 +26,9 @@ def test_a_late_answer_of_the_fork_server_answers_no_other_request(tmp_path: Pat
     told = run_python(
         """
 import os, signal
-from pytest_cudafork.call.run import run_in_child
-from pytest_cudafork.call.forkserver import ForkServer
+from pytest_cudafork.call.run import new_server, run_in_child
 
-server = ForkServer()
+server = new_server()
 
 def run():
     return run_in_child("forkserver", int, timeout=20, server=server)
@@ -115,7 +113,7 @@ def test_the_garbage_of_a_stray_descriptor_is_told_as_such(run: RunInChild) -> N
 
 
 def test_the_fork_server_starts_again_after_its_death() -> None:
-    server = forkserver.ForkServer()
+    server = new_server()
     try:
         run_in_child("forkserver", int, timeout=30, server=server)
         first = server.pid
@@ -131,9 +129,8 @@ def test_the_fork_server_starts_again_after_its_death() -> None:
 def test_the_fork_server_and_its_children_die_with_their_parent(tmp_path: Path) -> None:
     script = """
 import os, signal, sys, threading, time
-from pytest_cudafork.call.run import run_in_child
-from pytest_cudafork.call.forkserver import ForkServer
-server = ForkServer()
+from pytest_cudafork.call.run import new_server, run_in_child
+server = new_server()
 run_in_child("forkserver", int, timeout=30, server=server)
 def told(event, pid):
     print(server.pid, pid, flush=True)

@@ -11,6 +11,10 @@ import pytest
 
 from tests.support.helpers import run_session
 
+pytestmark = pytest.mark.fresh_interpreter(
+    "what a process has from its start is what this is about"
+)
+
 CONFTEST = """
 import json, os, signal, sys, threading
 

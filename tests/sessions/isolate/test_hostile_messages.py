@@ -38,15 +38,19 @@ def test_what_is_no_message_fails_the_test_and_no_other(
 
 HOSTILE = """
 import json
-from pytest_cudafork.process import child
+from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.protocol import frames
 
 def the_channel():
     frame = sys._getframe()
     while frame is not None:
         for value in frame.f_locals.values():
-            if type(value) is child.Channel:
+            if type(value) is Channel:
                 return value
         frame = frame.f_back
+
+def send(channel, kind, **fields):
+    channel._sock.sendall(frames.encode({"kind": kind, **fields}, channel._cookie))
 
 GOOD = {
     "nodeid": "test_d.py::test_hostile", "location": ("test_d.py", 1, "test_hostile"),
@@ -109,25 +113,25 @@ for field in ("when", "outcome", "location", "keywords", "sections", "user_prope
 def test_hostile(name):
     channel = the_channel()
     for kind, fields in SEQUENCES[name]:
-        channel.send(kind, **fields)
+        send(channel, kind, **fields)
     os._exit(0)
 
 def test_only_teardown():
     channel = the_channel()
-    channel.send("report", data={**GOOD, "when": "teardown"})
+    send(channel, "report", data={**GOOD, "when": "teardown"})
     os._exit(0)
 def test_unknown_outcome_then_leaves():
     channel = the_channel()
-    channel.send("report", data={**GOOD, "outcome": "great"})
-    channel.send("over", last=True, shouldstop=False, shouldfail=False)
-    channel.send("done")
+    send(channel, "report", data={**GOOD, "outcome": "great"})
+    send(channel, "over", last=True, shouldstop=False, shouldfail=False)
+    send(channel, "done")
     os._exit(0)
 def test_over_then_more():
     channel = the_channel()
     for when in ("call", "teardown"):
-        channel.send("report", data={**GOOD, "when": when})
-    channel.send("over", last=True, shouldstop=False, shouldfail=False)
-    channel.send("report", data={**GOOD, "when": "call", "outcome": "failed", "longrepr": "late"})
+        send(channel, "report", data={**GOOD, "when": when})
+    send(channel, "over", last=True, shouldstop=False, shouldfail=False)
+    send(channel, "report", data={**GOOD, "when": "call", "outcome": "failed", "longrepr": "late"})
     os._exit(0)
 def test_descriptors_with_everything():
     channel = the_channel()
@@ -136,15 +140,16 @@ def test_descriptors_with_everything():
         for _ in range(20):
             socket.send_fds(channel._sock, [b""], fds)
     for _ in range(5):
-        channel.send_with_fds("surprise", fds)
+        frame = frames.encode({"kind": "surprise"}, channel._cookie)
+        socket.send_fds(channel._sock, [frame], fds)
     os._exit(0)
 def test_names_another_test():
     channel = the_channel()
-    channel.send("report", data={**GOOD, "nodeid": "test_d.py::test_last", "outcome": "failed",
+    send(channel, "report", data={**GOOD, "nodeid": "test_d.py::test_last", "outcome": "failed",
                                  "longrepr": "not the last one's fault"})
-    channel.send("report", data={**GOOD, "nodeid": "test_d.py::test_last", "when": "teardown"})
-    channel.send("over", last=True, shouldstop=False, shouldfail=False)
-    channel.send("done")
+    send(channel, "report", data={**GOOD, "nodeid": "test_d.py::test_last", "when": "teardown"})
+    send(channel, "over", last=True, shouldstop=False, shouldfail=False)
+    send(channel, "done")
     os._exit(0)
 def test_last(): pass
 """

@@ -13,7 +13,7 @@ from pytest_cudafork.isolate.policy import (
     Method,
     ProcessState,
     choose,
-    instead_of_zygote,
+    instead_of_fork_server,
 )
 from pytest_cudafork.settings.markers import METHODS, Marks
 from tests.support.isolation import METHODS as REAL_METHODS
@@ -76,7 +76,7 @@ def test_no_choice_is_unsafe(marks: Marks, config: IsolationConfig, state: Proce
         assert method.name == marks.method
     if method.why:
         assert method.name == "forkserver"
-    assert instead_of_zygote(method, "a reason") == Method(
+    assert instead_of_fork_server(method, "a reason") == Method(
         "spawn", method.timeout, method.refusal, method.scope, "not forkserver: a reason"
     )
 
@@ -170,7 +170,7 @@ def test_auto_forks_a_clean_process_and_uses_the_server_otherwise(
     pytester.makepyfile(
         test_plain="""
         import sys, threading, time
-        if "pytest_cudafork.isolate.child.zygote" not in sys.modules:
+        if "pytest_cudafork.isolate.child.server_session" not in sys.modules:
             threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
         def test_x(): pass
         """

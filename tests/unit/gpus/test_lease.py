@@ -16,7 +16,7 @@ from pytest_cudafork.gpus.lease import REFUSAL, GpuLeases, RefusedTests
 from pytest_cudafork.gpus.lending import Shortage
 from pytest_cudafork.gpus.locks import WaitedTooLong
 from pytest_cudafork.isolate.session import children
-from pytest_cudafork.isolate.session.child_env import CHILD_ENV
+from pytest_cudafork.isolate.session.request import CHILD_ENV
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.options import Settings
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import socket
@@ -9,13 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import MISSING
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.isolate.session import failure, received
+from pytest_cudafork.isolate.session import failure, report_checks
 from pytest_cudafork.process import (
     hang_stacks,
     launch,
@@ -23,8 +25,8 @@ from pytest_cudafork.process import (
     native_stacks,
     supervision,
     termination,
-    wire,
 )
+from pytest_cudafork.process.protocol import frames, messages
 
 
 def ending(**changes: Any) -> supervision.Ending:
@@ -82,12 +84,12 @@ def reports(text: str) -> list[pytest.TestReport]:
 def test_the_phase_of_a_test_and_what_it_has_not_told(
     told: str, phase: str, missing: str | None
 ) -> None:
-    assert received.next_phase(reports(told)) == phase
-    assert received.missing_phase(reports(told)) == missing
+    assert report_checks.next_phase(reports(told)) == phase
+    assert report_checks.missing_phase(reports(told)) == missing
 
 
 def test_with_setup_only_no_call_is_missing() -> None:
-    assert received.missing_phase(reports("setup teardown"), calls=False) is None
+    assert report_checks.missing_phase(reports("setup teardown"), calls=False) is None
 
 
 ANYTHING = (
@@ -105,7 +107,7 @@ def test_a_report_is_refused_or_can_be_shown(changes: dict[str, Any]) -> None:
     made = report("call")
     vars(made).update(changes)
     try:
-        received.check_report(made)
+        report_checks.check_report(made)
     except TypeError:
         return
     assert isinstance(made.longreprtext, str)
@@ -117,13 +119,14 @@ def test_a_report_is_refused_or_can_be_shown(changes: dict[str, Any]) -> None:
         assert isinstance(reason, str)
 
 
-@given(st.sampled_from(sorted(received._FIELDS)), st.dictionaries(st.text(), ANYTHING, max_size=3))
+@given(st.sampled_from(sorted(messages.KINDS)), st.dictionaries(st.text(), ANYTHING, max_size=3))
 def test_a_message_is_refused_or_has_all_its_fields(kind: str, fields: dict[str, Any]) -> None:
     try:
-        received.check_message({**fields, "kind": kind})
-    except (LookupError, TypeError):
+        message = messages.decode({**fields, "kind": kind})
+    except frames.FrameError:
         return
-    assert received._FIELDS[kind].keys() <= fields.keys()
+    needed = {one.name for one in dataclasses.fields(message) if one.default is MISSING}  # type: ignore[arg-type]
+    assert needed - {"descriptors"} <= fields.keys()
 
 
 def test_a_process_that_does_not_even_die_of_sigkill_is_told_and_left() -> None:
@@ -222,14 +225,14 @@ def test_sigterm_means_what_it_did_when_the_wait_is_over() -> None:
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         came = pytest.raises(pytest.exit.Exception, match=r"SIGTERM came while t\.py::test")
-        with came, termination.told("t.py::test"):
+        with came, termination.sigterm_ends_session("t.py::test"):
             signal.raise_signal(signal.SIGTERM)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-        with termination.told("t.py::test"):
+        with termination.sigterm_ends_session("t.py::test"):
             termination.forget()
             assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        with termination.told("t.py::test"):
+        with termination.sigterm_ends_session("t.py::test"):
             assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
             termination.forget()
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
@@ -241,7 +244,7 @@ def test_outside_the_main_thread_no_signal_is_handled() -> None:
     done = []
 
     def work() -> None:
-        with termination.told("t.py::test"):
+        with termination.sigterm_ends_session("t.py::test"):
             done.append(True)
 
     thread = threading.Thread(target=work)
@@ -257,7 +260,7 @@ def test_a_child_that_cannot_be_killed_does_not_stop_the_session(
     monkeypatch.setattr(supervision, "_KILL_SECONDS", 0.2)
     monkeypatch.setattr(leftovers, "_KILL_SECONDS", 0.2)
     ours, theirs = socket.socketpair()
-    cookie = wire.new_cookie()
+    cookie = frames.new_cookie()
     with theirs, subprocess.Popen(["sleep", "100"]) as process:
         running = launch.Running(
             process.pid,

@@ -124,7 +124,7 @@ def cookie() -> bytes:
 def start(cookie: bytes, code: str) -> subprocess.Popen[str]:
     """Start a process that wears the mark of a cookie and runs the code."""
     text = "import os, sys, time; from pytest_cudafork.process import leftovers\n"
-    text += f"leftovers.wear({cookie!r})\n{code}\nprint('up', flush=True); time.sleep(100)"
+    text += f"leftovers.mark_process({cookie!r})\n{code}\nprint('up', flush=True); time.sleep(100)"
     process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
@@ -137,14 +137,14 @@ def test_a_mark_is_inherited_and_other_marks_are_not_taken_for_it(cookie: bytes)
     code = "import subprocess; subprocess.Popen(['sleep', '100'])"
     with start(cookie, code) as one, start(other, "") as two:
         try:
-            assert one.pid in leftovers.wearers([cookie])
-            assert len(leftovers.wearers([cookie])) == 2
-            assert leftovers.wearers([other]) == [two.pid]
-            assert len(leftovers.wearers([cookie, other])) == 3
-            assert leftovers.wearers([os.urandom(16)]) == []
+            assert one.pid in leftovers.marked_processes([cookie])
+            assert len(leftovers.marked_processes([cookie])) == 2
+            assert leftovers.marked_processes([other]) == [two.pid]
+            assert len(leftovers.marked_processes([cookie, other])) == 3
+            assert leftovers.marked_processes([os.urandom(16)]) == []
             assert leftovers.end({cookie: one.pid}) == []
             assert one.wait(10) == -signal.SIGKILL
-            assert leftovers.wearers([cookie, other]) == [two.pid]
+            assert leftovers.marked_processes([cookie, other]) == [two.pid]
             assert two.poll() is None
         finally:
             leftovers.end({cookie: one.pid, other: two.pid})
@@ -218,7 +218,7 @@ def test_torchs_files_of_dead_processes_are_removed_and_no_others(
 def test_a_limit_that_is_set_low_already_is_left_alone() -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_RTTIME, (5000, 5000))\n"
-        "from pytest_cudafork.process import leftovers; leftovers.wear(bytes(16))\n"
+        "from pytest_cudafork.process import leftovers; leftovers.mark_process(bytes(16))\n"
         "print(resource.getrlimit(resource.RLIMIT_RTTIME))"
     )
     done = subprocess.run(

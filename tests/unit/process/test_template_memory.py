@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import mmap
 import os
@@ -90,7 +91,7 @@ def test_a_kernel_that_does_not_know_how_is_asked_once(
     memory: mmap.mmap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(template_memory, "_madvise", lambda: lambda *args: -1)
-    monkeypatch.setattr(template_memory, "_errno", lambda: template_memory.EINVAL)
+    monkeypatch.setattr(template_memory, "_errno", lambda: errno.EINVAL)
     monkeypatch.setattr(template_memory, "_mostly_present", lambda start: True)
     assert _all_steps(Collapse()) == 1
 
@@ -140,5 +141,7 @@ def test_libraries_of_openmp_are_found_among_the_mapped_files() -> None:
         assert os.path.basename(path).startswith(("libgomp", "libiomp", "libomp"))
 
 
-def test_memory_is_counted_in_bytes() -> None:
+def test_memory_is_counted_in_bytes_and_none_is_known_of_a_process_that_is_gone() -> None:
     assert template_memory.resident_bytes() > 5 << 20
+    assert template_memory.bytes_beyond_ours(os.getpid()) < 5 << 20
+    assert template_memory.bytes_beyond_ours(2**22 + 1) == 0

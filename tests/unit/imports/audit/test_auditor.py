@@ -97,6 +97,7 @@ def test_where_no_process_can_be_started_every_module_says_so(
         raise OSError("no process is left")
 
     monkeypatch.setattr(auditor_module, "AuditProcess", refuse)
+    monkeypatch.setattr(auditor_module, "FreshImport", refuse)
     with auditing(folder, {"a": ""}) as auditor:
         for record in (auditor.record("pkg.a"), auditor.import_afresh("pkg.a")):
             assert record.verdict is V.NOT_OBSERVABLE

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_cudafork.imports.audit import plan
 from pytest_cudafork.imports.audit.discover import UnknownPackage
-from pytest_cudafork.process import cores
+from pytest_cudafork.process import launch
 from pytest_cudafork.settings.devices import Device, DeviceKind
 from pytest_cudafork.settings.import_settings import ImportSettings
 from tests.support.imports import SHOP, SHOP_VERDICTS, write_package
@@ -58,7 +58,7 @@ def test_without_a_driver_modules_find_a_phantom_with_a_gpu(
 
 def test_a_phantom_is_as_it_was_asked_for_and_the_jobs_are_the_cores() -> None:
     settings = plan.settings_of(ImportSettings(), Device(DeviceKind.PHANTOM, "sm_100x2"))
-    assert (settings.device, settings.jobs) == ("sm_100x2", cores.usable())
+    assert (settings.device, settings.jobs) == ("sm_100x2", launch.usable_cores())
 
 
 def test_outside_pytest_wrong_usage_is_a_runtime_error() -> None:

@@ -302,7 +302,7 @@ def test_a_thousand_modules_with_ten_thousand_edges_take_seconds() -> None:
     pairs = {(rng.choice(names), rng.choice(names)) for _ in range(10_000)}
     pairs |= {(name, names[0]) for name in rng.sample(names, 300)}
     graph = made(pairs, names, names, {names[0]})
-    start = time.monotonic()
+    start = time.process_time()  # other processes do not count
     (cuts,) = find_cuts(graph, made_records(names))
-    assert time.monotonic() - start < 10  # below 1 on an idle machine
+    assert time.process_time() - start < 10  # below 1 on an idle machine
     assert cuts.sinks == (names[0],)

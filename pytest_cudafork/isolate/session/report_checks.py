@@ -1,17 +1,14 @@
-"""Owns what a child may say of its test, and whether it has said all of it. Runs in the parent.
+"""Checks of a child's reports: can pytest show them, and has the test reported every phase.
 
-It does not know how messages arrive or what is done with them. A report that pytest could not
-show would end the whole session in an INTERNALERROR, so everything is looked at before it is used.
+A report that pytest could not show would end the whole session in an INTERNALERROR, so everything
+in it is looked at before it is used. (Other messages are looked at where they are decoded.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import pytest
-
-from pytest_cudafork.process import wire
 
 Phase = Literal["setup", "call", "teardown"]
 
@@ -19,66 +16,21 @@ _PHASES = ("setup", "call", "teardown")
 _OUTCOMES = ("passed", "failed", "skipped")
 _NUMBER = (int, float)
 _LINE = (int, type(None))
-_PICKLED = (bytes, type(None))
 _SKIP_PARTS = (str, _LINE, str)
 
-_FIELDS: Mapping[str, Mapping[str, Any]] = {
-    "over": {"last": bool, "shouldstop": (bool, str), "shouldfail": (bool, str)},
-    "stop": {"reason": str, "returncode": _LINE},
-    "internal": {"text": str},
-    "timeout": {"text": str, "stacks": str},
-    "phase": {"phase": str},
-    "missing": {"found": list, "errors": list},
-    "warning": {
-        "pickled": _PICKLED,
-        "type": str,
-        "text": str,
-        "filename": str,
-        "lineno": int,
-        "line": (str, type(None)),
-    },
-    # of a function that was called
-    "warnings": {"warnings": list},
-    "returned": {"pickled": _PICKLED, "repr": str},
-    "raised": {
-        "repr": str,
-        "type": str,
-        "traceback": str,
-        "pickled": _PICKLED,
-        "parts": _PICKLED,
-        "outcome": str,
-        "why": str,
-    },
-    "exit": {"code": (int, str, type(None)), "text": str},
-    "not_loaded": {"text": str},
-}
-"""What the fields of each kind of message must be; a kind that is not here is not looked at."""
 
-
-def check_message(message: wire.Message) -> None:
-    """Look at the fields of a message other than a report.
+def phase_named(name: str) -> Phase:
+    """Return the phase of this name, which a test may go on to.
 
     Raises:
-        LookupError: One is not there.
-        TypeError: One is not what it should be.
+        ValueError: There is none.
 
     """
-    for name, kinds in _FIELDS.get(message["kind"], {}).items():
-        value = message[name]
-        if not isinstance(value, kinds):
-            raise TypeError(f"{name} is a {type(value).__name__}")
-        if kinds is list:
-            _check_parts(name, value)
-
-
-def _check_parts(name: str, parts: list[Any]) -> None:
-    """Look at a list, of text or of packed warnings."""
-    if name == "warnings":
-        for part in parts:
-            _require(isinstance(part, dict), name, part)
-            check_message({**part, "kind": "warning"})
-    else:
-        _require(all(isinstance(part, str) for part in parts), name, parts)
+    if name == "call":
+        return "call"
+    if name == "teardown":
+        return "teardown"
+    raise ValueError(f"no phase: {name!r:.50}")
 
 
 def check_report(report: pytest.TestReport) -> None:

@@ -1,4 +1,4 @@
-"""Tests of the zygote: what it imports, when it is refused, and what its children begin with."""
+"""Tests of the fork server: what it imports, when it is refused, what its children begin with."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_what_a_fork_server_wrote_that_did_not_get_ready_is_shown(
         """
         import sys
         def pytest_collection_finish(session):
-            if "zygote" in " ".join(sys.orig_argv):
+            if "process.fork_server" in " ".join(sys.orig_argv):
                 raise KeyError("only there")
         """
     )
@@ -47,7 +47,7 @@ def test_the_tests_are_imported_once_and_forked_many_times(pytester: pytest.Pyte
     pytester.runpytest_subprocess(OPTION).assert_outcomes(passed=5)
     imports = (pytester.path / "imports").read_text().split()
     runs = [line.split() for line in (pytester.path / "runs").read_text().splitlines()]
-    assert len(imports) == 2  # pytest itself, and the zygote
+    assert len(imports) == 2  # pytest itself, and the fork server
     assert len({pid for pid, _ in runs}) == 5
     assert {parent for _, parent in runs} <= set(imports)
 
@@ -63,7 +63,7 @@ def test_only_the_files_that_markers_ask_for_are_imported_again(pytester: pytest
     assert sorted((pytester.path / "imports").read_text().split()) == ["test_a", "test_b", "test_b"]
 
 
-def test_no_zygote_is_started_where_nothing_is_run(pytester: pytest.Pytester) -> None:
+def test_no_server_is_started_where_nothing_is_run(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         with open("imports", "a") as file: file.write("x")
@@ -135,11 +135,11 @@ def test_a_file_that_starts_threads_is_named_and_its_tests_are_spawned(
     )
 
 
-def test_a_file_whose_import_kills_the_zygote_costs_no_test(pytester: pytest.Pytester) -> None:
+def test_a_file_whose_import_kills_the_server_costs_no_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_a="""
         import os, sys
-        if "pytest_cudafork.isolate.child.zygote" in sys.modules: os.abort()
+        if "pytest_cudafork.isolate.child.server_session" in sys.modules: os.abort()
         def test_a(): pass
         """,
         test_b="def test_b(): pass",
@@ -151,15 +151,15 @@ def test_a_file_whose_import_kills_the_zygote_costs_no_test(pytester: pytest.Pyt
     )
 
 
-def test_a_zygote_that_is_killed_is_started_again(pytester: pytest.Pytester) -> None:
+def test_a_server_that_is_killed_is_started_again(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import os, signal, time
         def test_a():
-            with open("zygote", "w") as file: file.write(str(os.getppid()))
+            with open("server", "w") as file: file.write(str(os.getppid()))
         def test_b(): os.kill(os.getppid(), signal.SIGKILL); time.sleep(5)
         def test_c(): pass
-        def test_d(): assert open("zygote").read() != str(os.getppid())
+        def test_d(): assert open("server").read() != str(os.getppid())
         """
     )
     result = pytester.runpytest_subprocess(OPTION, "-rA")
@@ -252,7 +252,7 @@ def test_a_parallel_operation_before_the_fork_does_not_hang_the_child(
     pytester.runpytest_subprocess(f"--cuda-fork-isolate={method}").assert_outcomes(passed=1)
 
 
-def test_each_worker_of_xdist_has_a_zygote_of_its_own(pytester: pytest.Pytester) -> None:
+def test_each_worker_of_xdist_has_a_server_of_its_own(pytester: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     pytester.makepyfile(
         """
@@ -264,9 +264,9 @@ def test_each_worker_of_xdist_has_a_zygote_of_its_own(pytester: pytest.Pytester)
         """
     )
     pytester.runpytest_subprocess(OPTION, "-n2").assert_outcomes(passed=8)
-    zygotes = [set((pytester.path / f"gw{n}").read_text().split()) for n in range(2)]
-    assert [len(one) for one in zygotes] == [1, 1]
-    assert not zygotes[0] & zygotes[1]
+    servers = [set((pytester.path / f"gw{n}").read_text().split()) for n in range(2)]
+    assert [len(one) for one in servers] == [1, 1]
+    assert not servers[0] & servers[1]
 
 
 def test_one_that_is_started_late_collects_every_file_that_may_need_it(
@@ -307,17 +307,18 @@ def test_the_controller_of_xdist_starts_none(pytester: pytest.Pytester) -> None:
         """
         import os, sys
         with open("parents", "a") as file:
-            file.write(f"{os.getpid()} {os.getppid()} {'zygote' in ' '.join(sys.orig_argv)}\\n")
+            is_server = "process.fork_server" in str(sys.orig_argv)
+            file.write(f"{os.getpid()} {os.getppid()} {is_server}\\n")
         """
     )
     pytester.makepyfile("def test_a(): pass")
     args = ("-p", "xdist", "-n", "1", "--cuda-fork-isolate=forkserver")
     pytester.runpytest_subprocess(*args).assert_outcomes(passed=1)
     lines = [line.split() for line in (pytester.path / "parents").read_text().splitlines()]
-    zygotes = [parent for _, parent, is_zygote in lines if is_zygote == "True"]
+    servers = [parent for _, parent, is_server in lines if is_server == "True"]
     controller = lines[0][0]
-    assert zygotes
-    assert controller not in zygotes
+    assert servers
+    assert controller not in servers
 
 
 def test_one_that_dies_while_its_child_is_taken_apart_ends_nothing_else(
@@ -326,22 +327,22 @@ def test_one_that_dies_while_its_child_is_taken_apart_ends_nothing_else(
     pytester.makeconftest(
         """
         import os, signal, pytest
-        zygotes = []
+        servers = []
         @pytest.hookimpl(trylast=True)
         def pytest_runtest_logfinish(nodeid):
             if "test_a" in nodeid:
-                for pid in zygotes:
+                for pid in servers:
                     os.kill(pid, signal.SIGKILL)
         def pytest_runtest_logreport(report):
             for _, value in report.user_properties:
-                zygotes.append(value)
+                servers.append(value)
         """
     )
     pytester.makepyfile(
         """
         import os
         def test_a(record_property):
-            record_property("zygote", os.getppid())
+            record_property("server", os.getppid())
             globals()["memory"] = bytearray(os.urandom(1 << 20) * 300)
         def test_b():
             pass

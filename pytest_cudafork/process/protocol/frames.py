@@ -1,7 +1,7 @@
-"""Owns the framing of messages between a child process and the process that waits for it.
+"""Frames: plain data on its way from one process to another, safe to read whoever wrote it.
 
-It does not know what the messages mean. Used in every process; a frame holds plain data only
-(None, numbers, text, bytes, lists, tuples, dicts), so reading one never runs foreign code.
+A frame holds plain data only (None, numbers, text, bytes, lists, tuples, dicts), so reading one
+never runs foreign code. What the data means is in ``messages.py``.
 
 A frame is a head (mark, cookie, length, checksum) and a body. The cookie is random and known to
 one child and its parent only: what a test writes to a descriptor that is not its own is no frame,
@@ -44,10 +44,11 @@ _BARE: dict[type, Callable[[Any], Any]] = {
 _LARGE_INTEGER = 1 << 63
 _SHOWN_BYTES = 40
 
-Message = dict[str, Any]
+Plain = dict[str, Any]
+"""The body of a frame; its "kind" says which message it is."""
 
 
-class WireError(Exception):
+class FrameError(Exception):
     """Bytes arrived that are no frame. Unrecoverable for the channel they came on."""
 
 
@@ -72,7 +73,7 @@ def loads(data: bytes) -> Any:
     """Read plain data.
 
     Raises:
-        WireError: The bytes are not what ``dumps`` makes.
+        FrameError: The bytes are not what ``dumps`` makes.
 
     """
     try:
@@ -85,7 +86,7 @@ def loads(data: bytes) -> Any:
         value = json.JSONDecoder(object_hook=blobs.unpack).decode(text)
         blobs.check_empty()
     except Exception as error:  # a damaged body may raise nearly anything
-        raise WireError(f"the frame cannot be read: {type(error).__name__}: {error}") from error
+        raise FrameError(f"the frame cannot be read: {type(error).__name__}: {error}") from error
     return value
 
 
@@ -172,7 +173,7 @@ def _checked_key(key: Any) -> Any:
     return key
 
 
-def encode(message: Message, cookie: bytes = NO_COOKIE) -> bytes:
+def encode(message: Plain, cookie: bytes = NO_COOKIE) -> bytes:
     """Return one frame for a message of plain data (see ``plain``).
 
     Raises:
@@ -221,23 +222,23 @@ class Decoder:
         self._buffer = bytearray()
         self._expected = _MAGIC + cookie
 
-    def feed(self, data: bytes) -> Iterator[Message]:
+    def feed(self, data: bytes) -> Iterator[Plain]:
         """Add bytes and give the messages that they complete, those before garbage too.
 
         Raises:
-            WireError: The stream holds something that is no frame.
+            FrameError: The stream holds something that is no frame.
 
         """
         self._buffer += data
         while self._buffer:
             head = bytes(self._buffer[:_HEAD_BYTES])
             if not head.startswith(self._expected[: len(head)]):
-                raise WireError(f"expected a frame, found the bytes {head[:_SHOWN_BYTES]!r}")
+                raise FrameError(f"expected a frame, found the bytes {head[:_SHOWN_BYTES]!r}")
             if len(head) < _HEAD_BYTES:
                 break
             size, checksum = _LENGTHS.unpack_from(head, len(self._expected))
             if size > MAX_FRAME_BYTES:
-                raise WireError(f"a frame claims {size} bytes, at most {MAX_FRAME_BYTES} are due")
+                raise FrameError(f"a frame claims {size} bytes, at most {MAX_FRAME_BYTES} are due")
             if len(self._buffer) < _HEAD_BYTES + size:
                 break
             with memoryview(self._buffer) as view:
@@ -251,10 +252,10 @@ class Decoder:
         return len(self._buffer)
 
 
-def _message(body: bytes, checksum: int) -> Message:
+def _message(body: bytes, checksum: int) -> Plain:
     if zlib.crc32(body) != checksum:
-        raise WireError("the checksum of a frame is wrong: something else wrote in between")
+        raise FrameError("the checksum of a frame is wrong: something else wrote in between")
     message = loads(body)
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
-        raise WireError(f"expected a message with a kind, found a {type(message).__name__}")
+        raise FrameError(f"expected a message with a kind, found a {type(message).__name__}")
     return message

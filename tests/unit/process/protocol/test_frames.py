@@ -8,6 +8,7 @@ import json
 import math
 import os
 import resource
+import signal
 import struct
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_cudafork.process import wire
+from pytest_cudafork.process.protocol import frames
 
 COOKIE = bytes(range(16))
 HEAD = b"\xc0FRK" + COOKIE
@@ -66,20 +67,20 @@ def body(text: str, blobs: bytes = b"") -> bytes:
     return struct.pack("!Q", len(text)) + text.encode() + blobs
 
 
-def read(stream: bytes) -> tuple[list[wire.Message], wire.WireError | None, int]:
+def read(stream: bytes) -> tuple[list[frames.Plain], frames.FrameError | None, int]:
     """Feed a stream; return the messages, the error, and how many bytes wait for more."""
-    decoder = wire.Decoder(COOKIE)
-    messages: list[wire.Message] = []
+    decoder = frames.Decoder(COOKIE)
+    messages: list[frames.Plain] = []
     try:
         messages.extend(decoder.feed(stream))
-    except wire.WireError as error:
+    except frames.FrameError as error:
         return messages, error, 0
     return messages, None, decoder.pending
 
 
 @given(PLAIN)
 def test_plain_data_comes_back_as_it_was(value: Any) -> None:
-    assert same(wire.loads(wire.dumps(value)), value)
+    assert same(frames.loads(frames.dumps(value)), value)
 
 
 @pytest.mark.parametrize(
@@ -101,16 +102,16 @@ def test_plain_data_comes_back_as_it_was(value: Any) -> None:
     ids=itertools.count(),
 )
 def test_what_json_has_no_word_for_comes_back_as_it_was(value: Any) -> None:
-    assert same(wire.loads(wire.dumps(value)), value)
+    assert same(frames.loads(frames.dumps(value)), value)
 
 
 @given(st.lists(MESSAGES, max_size=4), st.integers(1, 60))
 def test_frames_arrive_whatever_the_stream_is_cut_into(
-    messages: list[wire.Message], size: int
+    messages: list[frames.Plain], size: int
 ) -> None:
-    stream = b"".join(wire.encode(message, COOKIE) for message in messages)
-    decoder = wire.Decoder(COOKIE)
-    arrived: list[wire.Message] = []
+    stream = b"".join(frames.encode(message, COOKIE) for message in messages)
+    decoder = frames.Decoder(COOKIE)
+    arrived: list[frames.Plain] = []
     for start in range(0, len(stream), size):
         arrived += decoder.feed(stream[start : start + size])
     assert same(arrived, messages)
@@ -127,30 +128,30 @@ def test_bytes_without_the_cookie_are_refused_at_once(junk: bytes) -> None:
 
 @given(MESSAGES, st.data())
 def test_a_frame_cut_anywhere_waits_for_more_and_is_no_message(
-    message: wire.Message, data: st.DataObject
+    message: frames.Plain, data: st.DataObject
 ) -> None:
-    whole = wire.encode(message, COOKIE)
+    whole = frames.encode(message, COOKIE)
     cut = data.draw(st.integers(0, len(whole) - 1))
     assert read(whole[:cut]) == ([], None, cut)
 
 
 @given(MESSAGES, MESSAGES, st.data())
 def test_a_changed_byte_is_never_a_message(
-    first: wire.Message, second: wire.Message, data: st.DataObject
+    first: frames.Plain, second: frames.Plain, data: st.DataObject
 ) -> None:
-    stream = bytearray(wire.encode(first, COOKIE))
+    stream = bytearray(frames.encode(first, COOKIE))
     at = data.draw(st.integers(0, len(stream) - 1))
     stream[at] ^= data.draw(st.integers(1, 255))
-    messages, error, pending = read(bytes(stream) + wire.encode(second, COOKIE))
+    messages, error, pending = read(bytes(stream) + frames.encode(second, COOKIE))
     assert messages == []
     assert error is not None or pending  # a longer length waits, and the child's end is the error
 
 
 @given(MESSAGES, st.binary(min_size=1), st.data())
 def test_what_another_writer_puts_between_is_never_a_message(
-    message: wire.Message, junk: bytes, data: st.DataObject
+    message: frames.Plain, junk: bytes, data: st.DataObject
 ) -> None:
-    whole = wire.encode(message, COOKIE)
+    whole = frames.encode(message, COOKIE)
     at = data.draw(st.integers(1, len(whole) - 1))
     messages, error, pending = read(whole[:at] + junk + whole[at:])
     if messages:  # the very bytes that follow anyway were put in
@@ -159,11 +160,11 @@ def test_what_another_writer_puts_between_is_never_a_message(
 
 
 def test_the_cookie_of_another_child_is_refused() -> None:
-    _, error, _ = read(wire.encode({"kind": "done"}, b"x" * 16))
+    _, error, _ = read(frames.encode({"kind": "done"}, b"x" * 16))
     assert error is not None
-    decoder = wire.Decoder()
-    with pytest.raises(wire.WireError):
-        list(decoder.feed(wire.encode({"kind": "done"}, COOKIE)))
+    decoder = frames.Decoder()
+    with pytest.raises(frames.FrameError):
+        list(decoder.feed(frames.encode({"kind": "done"}, COOKIE)))
 
 
 @pytest.mark.parametrize("size", [2**32, 2**32 + 1, 2**63, 2**64 - 1])
@@ -270,9 +271,9 @@ PICKLES = {
 @pytest.mark.parametrize("name", PICKLES)
 def test_pickles_are_not_read_at_all(name: str) -> None:
     code = (
-        "import sys; from pytest_cudafork.process import wire\n"
-        "try: wire.loads(sys.stdin.buffer.read())\n"
-        "except wire.WireError: print('refused')"
+        "import sys; from pytest_cudafork.process.protocol import frames\n"
+        "try: frames.loads(sys.stdin.buffer.read())\n"
+        "except frames.FrameError: print('refused')"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -288,13 +289,13 @@ def test_pickles_are_not_read_at_all(name: str) -> None:
 def test_a_report_of_ten_megabytes_takes_a_fraction_of_a_second() -> None:
     message = {"kind": "report", "data": {"sections": [("out", "0123456789\n" * 1_000_000)]}}
     start = time.monotonic()
-    (arrived,), _, _ = read(wire.encode(message, COOKIE))
+    (arrived,), _, _ = read(frames.encode(message, COOKIE))
     assert time.monotonic() - start < 5
     assert arrived == message
 
 
 def test_a_thousand_small_frames_in_one_read_are_not_copied_over_and_over() -> None:
-    one = wire.encode({"kind": "warning", "text": "x" * 900}, COOKIE)
+    one = frames.encode({"kind": "warning", "text": "x" * 900}, COOKIE)
     start = time.monotonic()
     messages, _, _ = read(one * 20_000)
     assert len(messages) == 20_000
@@ -306,7 +307,7 @@ class Code(int):
 
 
 def test_subclasses_of_plain_data_lose_their_class_on_the_way() -> None:
-    value = wire.loads(wire.dumps([Code(3), type("T", (str,), {})("text")]))
+    value = frames.loads(frames.dumps([Code(3), type("T", (str,), {})("text")]))
     assert same(value, [3, "text"])
 
 
@@ -315,6 +316,67 @@ def test_an_error_of_the_writer_leaves_no_half_frame() -> None:
         pass
 
     with contextlib.suppress(TypeError):
-        wire.encode({"kind": "x", "data": Opaque()}, COOKIE)
+        frames.encode({"kind": "x", "data": Opaque()}, COOKIE)
     with pytest.raises(TypeError, match="Opaque; frames hold plain data only"):
-        wire.encode({"kind": "x", "data": Opaque()}, os.urandom(16))
+        frames.encode({"kind": "x", "data": Opaque()}, os.urandom(16))
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(st.lists(st.dictionaries(st.text(), VALUES), max_size=4), st.integers(1, 40))
+def test_messages_arrive_whatever_the_stream_is_cut_into(
+    bodies: list[dict[str, Any]], size: int
+) -> None:
+    messages = [{**body, "kind": "report"} for body in bodies]
+    stream = b"".join(frames.encode(message) for message in messages)
+    decoder = frames.Decoder()
+    arrived: list[frames.Plain] = []
+    for start in range(0, len(stream), size):
+        arrived += decoder.feed(stream[start : start + size])
+    assert arrived == messages
+    assert decoder.pending == 0
+
+
+@given(st.binary(min_size=12))
+def test_garbage_is_refused_or_waits_for_more_but_is_never_a_message(junk: bytes) -> None:
+    decoder = frames.Decoder()
+    messages = []
+    with contextlib.suppress(frames.FrameError):
+        messages += list(decoder.feed(junk))
+    assert messages == []
+
+
+def test_a_function_is_no_plain_data() -> None:
+    with pytest.raises(TypeError, match="builtin_function"):
+        frames.encode({"kind": "report", "data": print})
+
+
+def test_the_messages_before_garbage_arrive() -> None:
+    stream = frames.Decoder().feed(frames.encode({"kind": "done"}) + b"no frame at all")
+    assert next(stream) == {"kind": "done"}
+    with pytest.raises(frames.FrameError, match="no frame at all"):
+        next(stream)
+
+
+class Unprintable:
+    """An object whose text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_plain_keeps_plain_data_and_turns_the_rest_into_text() -> None:
+    assert frames.plain({"a": [1, (2.5, None)], "b": b"x"}) == {"a": [1, (2.5, None)], "b": b"x"}
+    assert frames.plain([signal.SIGINT]) == [str(signal.SIGINT)]
+    assert math.isnan(frames.plain(math.nan))
+    assert frames.plain(Unprintable()) == "<unprintable Unprintable object: RuntimeError>"

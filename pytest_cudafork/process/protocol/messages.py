@@ -1,0 +1,381 @@
+"""The messages that processes of this package send each other, one frozen class for each kind.
+
+Both ends import them. A message travels as plain data in a frame (``frames.py``) and is looked at
+field by field when it arrives: what was sent by a child in which user code has run may be anything,
+and a value of the wrong type would end the session somewhere far from here. The types of the fields
+are the check: a value must be an instance of what its annotation says.
+
+There are three conversations: a child with the process that waits for it (about a test, or about a
+call), and a fork server with the process that started it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+
+from pytest_cudafork.process.protocol import frames
+
+KINDS: dict[str, type[Message]] = {}
+"""The class of each kind of message, by the word that stands for it in a frame."""
+
+_Class = TypeVar("_Class", bound="type[Message]")
+
+
+_TYPES: dict[str, type] = {
+    "Any": object,
+    "None": type(None),
+    "bool": bool,
+    "bytes": bytes,
+    "dict[str, Any]": dict,
+    "float": float,
+    "int": int,
+    "list[Any]": list,
+    "list[str]": list,
+    "str": str,
+}
+"""What a field may be annotated with. Looked up by the annotation's text: to evaluate it takes
+``typing`` a millisecond, which every child that is forked would spend once more."""
+
+
+class Message:
+    """What all messages have in common."""
+
+    kind: ClassVar[str]
+    types: ClassVar[dict[str, tuple[str, ...]]]
+    """What each field may be: texts of ``_TYPES``."""
+
+    def to_plain(self) -> frames.Plain:
+        """Return it as plain data for a frame."""
+        return {"kind": self.kind, **vars(self)}
+
+
+def of_kind(kind: str) -> Callable[[_Class], _Class]:
+    """Enter a class of messages under its word."""
+
+    def enter(cls: _Class) -> _Class:
+        cls.kind = kind
+        cls.types = {
+            name: tuple(annotation.split(" | "))
+            for name, annotation in cls.__annotations__.items()
+            if not annotation.startswith("ClassVar")
+        }
+        unknown = {one for parts in cls.types.values() for one in parts} - _TYPES.keys()
+        assert not unknown, f"{cls.__name__}: no check for {unknown}"
+        KINDS[kind] = cls
+        return cls
+
+    return enter
+
+
+# -- what a child is told --------------------------------------------------------------------------
+
+
+class Descriptor(str, enum.Enum):
+    """What a descriptor is that comes with a ``Job``."""
+
+    REQUEST = "request"
+    """A memory file with the data of the job and the world around it (``launch.request_file``)."""
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
+@of_kind("job")
+@dataclass(frozen=True)
+class Job(Message):
+    """What a child that was forked ahead is to do; descriptors come with it.
+
+    Attributes:
+        entry: The function that does it, "package.module:function".
+        descriptors: What the descriptors are that come with this message, in their order (the
+            values of ``Descriptor``).
+
+    """
+
+    entry: str
+    descriptors: list[str] = field(default_factory=list)
+
+
+@of_kind("run")
+@dataclass(frozen=True)
+class Run(Message):
+    """Run one test.
+
+    Attributes:
+        test: What finds it in another session (``crash_output.name_of``).
+        next: Likewise the test that this process will run next, or None.
+        surroundings: Environment, directory, umask and arguments (``launch.surroundings``).
+        position: Where on its line the terminal stands (``live_text.position_of``).
+        reruns: What pytest-rerunfailures has counted so far.
+
+    """
+
+    test: Any
+    next: Any
+    surroundings: dict[str, Any]
+    position: Any
+    reruns: Any
+
+
+@of_kind("end")
+@dataclass(frozen=True)
+class End(Message):
+    """There are no more tests: tear down what is set up, and leave."""
+
+
+@of_kind("shown")
+@dataclass(frozen=True)
+class Shown(Message):
+    """The message that asked to be waited for has been shown on the terminal."""
+
+
+# -- what a child says of a test -------------------------------------------------------------------
+
+
+@of_kind("capture")
+@dataclass(frozen=True)
+class CaptureFiles(Message):
+    """The descriptors that come with this hold captured output: standard output, then error."""
+
+
+@of_kind("report")
+@dataclass(frozen=True)
+class Report(Message):
+    """A report of pytest, as ``report_data.ReportPacker.pack`` makes it.
+
+    What it holds is looked at where it becomes a report again.
+    """
+
+    data: Any
+    wait: bool = False
+    """Whether the child waits until it is shown."""
+
+
+@of_kind("warning")
+@dataclass(frozen=True)
+class CaughtWarning(Message):
+    """A warning, as ``caught_warnings.pack`` makes it."""
+
+    pickled: bytes | None
+    type: str
+    text: str
+    filename: str
+    lineno: int
+    line: str | None
+
+
+@of_kind("terminal")
+@dataclass(frozen=True)
+class TerminalText(Message):
+    """Text that the test wrote to the terminal, and what the terminal then stands after."""
+
+    text: str
+    at: Any
+    wait: bool
+
+
+@of_kind("coverage")
+@dataclass(frozen=True)
+class Coverage(Message):
+    """What coverage has measured in the child (``coverage_data.ChildCoverage.take``)."""
+
+    data: Any
+
+
+@of_kind("again")
+@dataclass(frozen=True)
+class RunsAgain(Message):
+    """A plugin runs the test once more."""
+
+
+@of_kind("phase")
+@dataclass(frozen=True)
+class PhaseBegins(Message):
+    """Which phase comes next, of a test whose reports come when it is over."""
+
+    phase: str
+
+
+@of_kind("stop")
+@dataclass(frozen=True)
+class SessionStop(Message):
+    """The test called ``pytest.exit``."""
+
+    reason: str
+    returncode: int | None
+
+
+@of_kind("interrupt")
+@dataclass(frozen=True)
+class Interrupt(Message):
+    """The test raised KeyboardInterrupt."""
+
+
+@of_kind("internal")
+@dataclass(frozen=True)
+class InternalError(Message):
+    """pytest or a plugin failed, outside any test's report."""
+
+    text: str
+
+
+@of_kind("timeout")
+@dataclass(frozen=True)
+class TimedOut(Message):
+    """pytest-timeout's limit was exceeded; ``stacks`` are those of the test's threads."""
+
+    text: str
+    stacks: str
+
+
+@of_kind("missing")
+@dataclass(frozen=True)
+class TestMissing(Message):
+    """The test is not there: which tests are, and what went wrong in their collection."""
+
+    __test__: ClassVar[bool] = False  # no test class, whatever pytest thinks of its name
+    found: list[str]
+    errors: list[str]
+
+
+@of_kind("over")
+@dataclass(frozen=True)
+class TestOver(Message):
+    """The test is over.
+
+    ``last`` says that this process will run no other; the other fields are the session's.
+    """
+
+    __test__: ClassVar[bool] = False
+    last: bool
+    shouldstop: bool | str = False
+    shouldfail: bool | str = False
+
+
+@of_kind("done")
+@dataclass(frozen=True)
+class Done(Message):
+    """Nothing is left that could fail: this process only has to end."""
+
+
+# -- what a child says of a call -------------------------------------------------------------------
+
+
+@of_kind("warnings")
+@dataclass(frozen=True)
+class CaughtWarnings(Message):
+    """The warnings of the call, each as the fields of a ``CaughtWarning``."""
+
+    warnings: list[Any]
+
+    def __post_init__(self) -> None:
+        """Look at each of them."""
+        for one in self.warnings:
+            if not isinstance(one, dict):
+                raise TypeError(f"warnings is {one!r:.200}")
+            _checked(CaughtWarning, one)
+
+    def each(self) -> list[CaughtWarning]:
+        """Return them as messages of their own."""
+        return [CaughtWarning(**one) for one in self.warnings]
+
+
+@of_kind("returned")
+@dataclass(frozen=True)
+class Returned(Message):
+    """The result; ``pickled`` is None where it does not pickle, for the reason ``why``."""
+
+    pickled: bytes | None
+    repr: str
+    why: str = ""
+
+
+@of_kind("raised")
+@dataclass(frozen=True)
+class Raised(Message):
+    """An exception: its pickle if it has one, its parts, and all about it as text.
+
+    The parts (class, ``args``, attributes) serve where the class's ``__init__`` does not take
+    ``args``, which a plain pickle would call. ``outcome`` is the class name of one of pytest's own
+    (skip, fail, xfail, exit), or "".
+    """
+
+    repr: str
+    type: str
+    traceback: str
+    pickled: bytes | None = None
+    parts: bytes | None = None
+    outcome: str = ""
+    why: str = ""
+
+
+@of_kind("exit")
+@dataclass(frozen=True)
+class Exited(Message):
+    """The call ended in SystemExit."""
+
+    code: int | str | None
+    text: str
+
+
+@of_kind("not_loaded")
+@dataclass(frozen=True)
+class NotLoaded(Message):
+    """The function or its arguments could not be unpickled; ``text`` is the traceback."""
+
+    text: str
+
+
+# -- from bytes to messages ------------------------------------------------------------------------
+
+
+def decode(plain: frames.Plain) -> Message:
+    """Return the message that plain data from a frame stands for.
+
+    Raises:
+        FrameError: There are no such messages, or a field is missing or of the wrong type.
+
+    """
+    kind = plain["kind"]
+    cls = KINDS.get(kind)
+    if cls is None:
+        raise frames.FrameError(f"there are no messages of kind {kind!r}")
+    fields = {name: value for name, value in plain.items() if name != "kind"}
+    try:
+        return _checked(cls, fields)
+    except (LookupError, TypeError) as error:
+        raise damaged(kind, error) from error
+
+
+def damaged(kind: str, error: Exception) -> frames.FrameError:
+    """Return the error for a message of a known kind that does not hold what it should."""
+    return frames.FrameError(
+        f"a message of kind {kind!r} is damaged ({type(error).__name__}: {error!s:.300})"
+    )
+
+
+def encode(message: Message, cookie: bytes = frames.NO_COOKIE) -> bytes:
+    """Return a message as one frame."""
+    return frames.encode(message.to_plain(), cookie)
+
+
+def _checked(cls: type[Message], fields: dict[str, Any]) -> Message:
+    """Make a message of its fields, whose types are looked at.
+
+    Raises:
+        TypeError: A field is missing, too many, or not what its annotation says.
+
+    """
+    for name, value in fields.items():
+        allowed = cls.types.get(name)
+        if allowed is not None and not any(_is(value, one) for one in allowed):
+            raise TypeError(f"{name} is {value!r:.200}")
+    return cls(**fields)
+
+
+def _is(value: Any, annotation: str) -> bool:
+    if annotation == "list[str]":
+        return isinstance(value, list) and all(isinstance(part, str) for part in value)
+    return isinstance(value, _TYPES[annotation])

@@ -1,0 +1,83 @@
+"""What all tests share: how the sessions that they start are run, and what is told at the end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from tests.support import interpreters, slow_folders
+
+
+def pytest_configure() -> None:
+    """Take note of the environment before a test changes it; no server is started yet."""
+    interpreters.servers()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell which folders took longest."""
+    reports = [
+        report
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport)
+    ]
+    lines = slow_folders.table(reports)
+    if lines:
+        terminalreporter.section("slowest folders")
+        terminalreporter.write_line("\n".join(lines))
+
+
+def pytest_unconfigure() -> None:
+    """End the servers of this process."""
+    interpreters.servers().close()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_interpreter(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Keep a test that is marked so to fresh interpreters."""
+    marker = request.node.get_closest_marker("fresh_interpreter")
+    if marker is None:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(interpreters.FRESH, marker.args[0])
+        yield
+
+
+@pytest.fixture
+def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Pytester, whose sessions and scripts are run by a server of interpreters."""
+    original = pytester.popen
+
+    def popen(
+        cmdargs: Sequence[str | os.PathLike[str]],
+        stdout: Any = subprocess.PIPE,
+        stderr: Any = subprocess.PIPE,
+        stdin: Any = pytester.CLOSE_STDIN,
+        **options: Any,
+    ) -> Any:
+        streams = (stdout, stderr)
+        if stdin is not pytester.CLOSE_STDIN or options or subprocess.PIPE in streams:
+            return original(cmdargs, stdout, stderr, stdin, **options)
+        env = dict(os.environ)
+        path = [os.getcwd(), env.get("PYTHONPATH", "")]
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+        ours, theirs = os.pipe()
+        os.close(theirs)
+        try:
+            return interpreters.start(
+                [os.fspath(arg) for arg in cmdargs],
+                stdin=ours,
+                stdout=stdout.fileno(),
+                stderr=stderr.fileno(),
+                env=env,
+            )
+        finally:
+            os.close(ours)
+
+    monkeypatch.setattr(pytester, "popen", popen)
+    return pytester

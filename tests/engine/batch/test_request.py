@@ -1,0 +1,117 @@
+"""Sampling parameters are refused when they are given, by name and with the rule."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import pickle
+from typing import Any
+
+import pytest
+
+from sample_engine.batch.request import SamplingParams
+from sample_engine.errors import PromptError
+
+SEED = "must be a whole number from -2^63 to 2^64 - 1, or None"
+
+
+STOP = "must be a str or several, none of them empty, each with UTF-8"
+
+
+TEMPERATURE = "must be a number of 0 or more"
+
+
+TOP_P = "must be a number above 0 and at most 1"
+
+
+TOP_K = "must be 0 (all tokens) or more, and a whole number below 2^63"
+
+
+MAX_TOKENS = "must be at least 1, and a whole number below 2^63"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("temperature", -0.5, TEMPERATURE),
+        ("temperature", True, TEMPERATURE),
+        ("temperature", "1", TEMPERATURE),
+        ("temperature", None, TEMPERATURE),
+        ("temperature", float("nan"), TEMPERATURE),
+        ("temperature", 10**400, TEMPERATURE),
+        ("top_k", -1, TOP_K),
+        ("top_k", 1.5, TOP_K),
+        ("top_k", False, TOP_K),
+        ("top_k", 10**30, TOP_K),
+        ("top_p", 0, TOP_P),
+        ("top_p", 1.5, TOP_P),
+        ("top_p", True, TOP_P),
+        ("top_p", None, TOP_P),
+        ("seed", "1", SEED),
+        ("seed", 1.0, SEED),
+        ("seed", True, SEED),
+        ("seed", 2**64, SEED),
+        ("seed", -(2**63) - 1, SEED),
+        ("stop", [1], STOP),
+        ("stop", b"x", STOP),
+        ("stop", None, STOP),
+        ("stop", 5, STOP),
+        ("stop", {"a": 1}, STOP),
+        ("stop", "", STOP),
+        ("stop", ["a", "\ud800"], STOP),
+        ("max_tokens", 0, MAX_TOKENS),
+        ("max_tokens", 1.5, MAX_TOKENS),
+        ("max_tokens", None, MAX_TOKENS),
+        ("max_tokens", 10**20, MAX_TOKENS),
+        ("ignore_eos", "no", "must be True or False"),
+        ("ignore_eos", 1, "must be True or False"),
+    ],
+)
+def test_a_sampling_parameter_is_refused_when_it_is_given(name: str, value: Any, rule: str) -> None:
+    shown = value
+    if name == "stop" and isinstance(value, (str, list)):
+        shown = (value,) if isinstance(value, str) else tuple(value)
+    with pytest.raises(PromptError) as caught:
+        SamplingParams(**{name: value})
+    assert str(caught.value) == f"SamplingParams: {name}={shown!r} {rule}."
+
+
+def test_all_that_is_wrong_with_sampling_parameters_is_said_at_once() -> None:
+    with pytest.raises(PromptError, match=r"top_k=-1 .*\n.*top_p=2 .*"):
+        SamplingParams(top_k=-1, top_p=2)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"temperature": 0},
+        {"temperature": float("inf")},
+        {"top_k": 2**63 - 1, "top_p": 1},
+        {"seed": -(2**63)},
+        {"seed": 2**64 - 1},
+        {"max_tokens": 2**63 - 1},
+        {"stop": ["a", "é"]},
+        {"stop": []},
+    ],
+    ids=str,
+)
+def test_values_at_the_ends_of_their_ranges_are_taken(values: dict[str, Any]) -> None:
+    params = SamplingParams(**values)
+    for name, value in values.items():
+        assert getattr(params, name) == (tuple(value) if name == "stop" else value)
+
+
+def test_an_unknown_sampling_parameter_is_refused_with_the_closest_name() -> None:
+    with pytest.raises(TypeError, match=r"'temprature'\. Did you mean 'temperature'\? It has: ig"):
+        SamplingParams(temprature=1.0)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"has no parameter 'xyzzy'\. It has: ignore_eos, max_tok"):
+        SamplingParams(xyzzy=1)  # type: ignore[call-arg]
+
+
+def test_sampling_parameters_stay_a_plain_dataclass() -> None:
+    params = SamplingParams(top_k=3, stop=("end",))
+    assert pickle.loads(pickle.dumps(params)) == copy.copy(params) == params
+    assert dataclasses.replace(params, top_k=4).stop == ("end",)
+    names = list(inspect.signature(SamplingParams).parameters)
+    assert names == [field.name for field in dataclasses.fields(SamplingParams)]

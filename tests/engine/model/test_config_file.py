@@ -1,0 +1,89 @@
+"""The shape of a model, read from its folder: what is refused, and with which words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sample_engine.errors import ConfigError
+from sample_engine.model.loading import load_model, read_config
+from tests.engine.support.weights import save
+
+
+def test_the_tiny_shape_is_there_without_weights() -> None:
+    config = read_config("tiny")
+
+    assert (config.vocab_size, config.eos_token_id) == (257, 256)
+    assert config.max_position_embeddings >= 1024
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hidden_size": None}, "hidden_size=None must be a whole number"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers=0 must be a whole number of at least 1"),
+        ({"vocab_size": "many"}, "vocab_size='many'"),
+        ({"head_dim": 7}, "head_dim=7 must be even"),
+        ({"num_key_value_heads": 4}, "must be a multiple of num_key_value_heads=4"),
+        ({"rope_theta": -1}, "rope_theta=-1 must be a number above 0"),
+        ({"eos_token_id": [1, 2]}, r"eos_token_id=\[1, 2\] must be one token"),
+        ({"attention_bias": True}, "attention_bias=True is not supported, only False"),
+        ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported, only 'silu'"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling=.* is not supported"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type='yarn' is not supported"),
+        ({"architectures": ["Foo"]}, r"architectures=\['Foo'\] is not supported, only \['LlamaFor"),
+        ({"architectures": []}, r"architectures=\[\] is not supported"),
+        ({"model_type": "mamba"}, "model_type='mamba' is not supported, only 'llama'"),
+    ],
+)
+def test_a_configuration_that_is_no_llama_of_ours_is_refused(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    path = save(tmp_path) / "config.json"
+    values = json.loads(path.read_text(encoding="utf-8")) | change
+    path.write_text(json.dumps(values), encoding="utf-8")
+
+    with pytest.raises(ConfigError, match=words):
+        read_config(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\x00"])
+def test_a_configuration_that_is_no_json_object_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
+
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        read_config(str(tmp_path))
+
+
+def test_missing_settings_are_named_and_others_follow_from_them(tmp_path: Path) -> None:
+    values = {
+        "vocab_size": 10,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 100,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(values), encoding="utf-8")
+
+    config = read_config(str(tmp_path))
+
+    assert (config.head_dim, config.num_key_value_heads) == (8, 4)
+    assert config.rope_theta == 500000.0
+    assert not config.tie_word_embeddings
+    del values["vocab_size"], values["hidden_size"]
+    path.write_text(json.dumps(values), encoding="utf-8")
+    with pytest.raises(ConfigError, match="vocab_size is missing; hidden_size is missing"):
+        read_config(str(tmp_path))
+
+
+@pytest.mark.parametrize("model", ["tny", "/no/such/folder", ""])
+def test_an_unknown_model_is_refused_with_those_that_are_known(model: str) -> None:
+    with pytest.raises(ConfigError, match="'tiny', 'llama-3-8b', and no folder"):
+        load_model(model, device="cpu", dtype=torch.float32)

@@ -1,0 +1,252 @@
+"""The server of interpreters: what it forks is as good as a fresh interpreter."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import interpreters
+from tests.support.helpers import needs_torch
+from tests.support.isolation import is_gone
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[interpreters.Servers]:
+    """Servers of these tests, which are started when they are asked for the first time."""
+    servers = interpreters.Servers()
+    yield servers
+    servers.close()
+
+
+@pytest.fixture(autouse=True)
+def _with_servers(
+    servers: interpreters.Servers,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Use them in each test, whatever the whole run does."""
+    if request.node.get_closest_marker("fresh_interpreter") is None:
+        monkeypatch.delenv(interpreters.FRESH, raising=False)
+    monkeypatch.setattr(interpreters, "_WORTH_A_SERVER", 1)
+    monkeypatch.setattr(interpreters, "servers", lambda: servers)
+
+
+def run(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return interpreters.run([sys.executable, *args], timeout=60, **options)
+
+
+def both(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command from the server and fresh; they must not differ."""
+    forked, fresh = run(*args, **options), run(*args, **options, fresh="to compare")
+    assert (forked.returncode, forked.stdout, forked.stderr) == (
+        fresh.returncode,
+        fresh.stdout,
+        fresh.stderr,
+    )
+    return forked
+
+
+def is_forked(*args: str, **options: Any) -> bool:
+    """Whether a command that prints the command line of its process was run by a server."""
+    return "interpreter_server" in run(*args, **options).stdout
+
+
+SHOW = "print(open('/proc/self/cmdline').read())"
+SURROUNDINGS = """
+import os, signal, sys, threading, warnings
+print(os.getcwd(), os.getppid(), os.getpgid(0), os.getsid(0), os.umask(0o22))
+print(sorted(os.environ.items()))
+with open("/proc/self/environ") as file:
+    print(sorted(one for one in file.read().split("\\0") if one))
+print(sys.argv, sys.orig_argv, sys.path, sys.flags, sys.executable)
+print(sorted(set(globals()) - {"__annotations__"}), __name__)
+print(getattr(sys.modules["__main__"], "__file__", None))
+for stream in (sys.stdin, sys.stdout, sys.stderr, sys.__stdout__):
+    print(stream.name, stream.mode, stream.encoding, stream.errors, stream.newlines,
+          stream.line_buffering, stream.write_through, stream.fileno(), stream.isatty())
+print(warnings.filters, [one.name for one in threading.enumerate()], sys.stdin.read())
+print([signal.getsignal(number) for number in sorted(signal.valid_signals())])
+print(sorted(os.listdir("/proc/self/fd"))[:3], signal.pthread_sigmask(signal.SIG_BLOCK, []))
+print([name for name in sys.modules if name.startswith(("tests", "pytest_cudafork"))])
+"""
+
+
+@pytest.mark.parametrize("kind", ["-c", "script", "-m"])
+def test_a_program_finds_the_same_around_itself(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SURROUNDINGS)
+    command = {"-c": ["-c", SURROUNDINGS], "script": ["program.py"], "-m": ["-m", "program"]}[kind]
+    env = {**os.environ, "PYTHONPATH": "/nowhere:somewhere", "ADDED": "1"}
+    both(*command, "an argument", cwd=tmp_path, env=env)
+    both(*command, "an argument", cwd=tmp_path, env=env, merge=True)
+    assert is_forked("-c", SHOW)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys; sys.exit(3)",
+        "import sys; sys.exit('in words')",
+        "raise SystemExit",
+        "1 / 0",
+        "def f(): raise ValueError('deep')\nf()",
+        "raise KeyboardInterrupt",
+        "import os; os.kill(os.getpid(), 15)",
+        "import os; os._exit(9)",
+        "import atexit; atexit.register(print, 'at the end')",
+        "import threading; threading.Timer(0.1, print, ['later']).start()",
+        "import sys; sys.stderr.write('no newline'); sys.stdout.write('neither')",
+        "syntax error",
+    ],
+)
+def test_a_program_ends_the_same(code: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(code)
+    both("program.py", cwd=tmp_path)
+    both("-c", code)
+
+
+def test_a_session_is_the_same_and_asks_nothing_of_the_server(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_a(): pass\ndef test_b(): assert [1] == [2]\n")
+    command = ["-m", "pytest", "-p", "no:cacheprovider", "-qq", "--tb=short"]
+    assert both(*command, cwd=tmp_path).returncode == 1
+    imported = run("-c", "import sys; print(*sys.modules)").stdout.split()
+    assert "pytest" in imported
+    assert not {"pytest_cudafork", "tests", "xdist", "hypothesis"} & set(imported)
+
+
+@needs_torch
+def test_torch_is_there_when_it_is_imported_and_not_before() -> None:
+    code = (
+        "import sys; print([m for m in sys.modules if m.startswith(('torch', 'numpy'))])\n"
+        "import numpy; print('torch' in sys.modules)\n"
+        "import torch.nn; print(torch.__spec__.name, torch.nn.__spec__.origin, torch.ones(2) + 1)\n"
+        "import torch.fx.experimental.proxy_tensor\n"
+        "print(sorted(m for m in sys.modules if m.startswith('torch')))"
+    )
+    both("-c", code)
+
+
+@needs_torch
+def test_a_torch_that_comes_first_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("print('of the test')")
+    assert both("-c", "import torch", cwd=tmp_path).stdout == "of the test\n"
+
+
+def test_what_is_read_at_start_needs_a_fresh_one(tmp_path: Path) -> None:
+    assert is_forked("-c", SHOW)
+    assert not is_forked("-c", SHOW, fresh="a reason")
+    assert not is_forked("-X", "dev", "-c", SHOW)
+    for name in ("PYTHONWARNINGS", "OMP_NUM_THREADS", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"):
+        assert not is_forked("-c", SHOW, env={**os.environ, name: "1"}), name
+    (tmp_path / "sitecustomize.py").touch()
+    assert not is_forked("-c", SHOW, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    (tmp_path / "sitecustomize.py").rename(tmp_path / "queue.py")
+    assert not is_forked("-c", SHOW, cwd=tmp_path)
+    (tmp_path / "queue.py").rename(tmp_path / "pytest.ini")
+    assert is_forked("-c", SHOW, cwd=tmp_path)
+
+
+def test_the_variable_keeps_all_to_fresh_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(interpreters.FRESH, "a reason")
+    assert not is_forked("-c", SHOW)
+    assert interpreters.FRESH not in run("-c", "import os; print(os.environ)").stdout
+
+
+@pytest.mark.fresh_interpreter("to see that the marker does it")
+def test_a_marked_test_starts_fresh_ones(pytester: pytest.Pytester) -> None:
+    assert "interpreter_server" not in pytester.runpython_c(SHOW).stdout.str()
+
+
+def test_pytester_runs_its_sessions_there(pytester: pytest.Pytester) -> None:
+    assert "interpreter_server" in pytester.runpython_c(SHOW).stdout.str()
+    pytester.makepyfile("import time\ndef test_a(): time.sleep(60)")
+    with pytest.raises(pytester.TimeoutExpired):
+        pytester.runpytest_subprocess(timeout=0.5)
+
+
+def test_a_server_that_dies_takes_nothing_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = interpreters.Servers()
+    monkeypatch.setattr(interpreters, "servers", lambda: servers)
+    assert is_forked("-c", SHOW)
+    (server,) = servers.running()
+    code = f"import os, signal; os.kill({server.pid}, signal.SIGKILL); print('lives')"
+    assert run("-c", code).stdout == "lives\n"
+    assert is_forked("-c", SHOW), "another server took its place"
+    (other,) = servers.running()
+    servers.close()
+    assert other.pid != server.pid
+
+
+def test_a_server_that_cannot_start_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers = interpreters.Servers()
+    monkeypatch.setattr(interpreters, "servers", lambda: servers)
+    monkeypatch.setattr(interpreters, "_SCRIPT", Path("/nowhere/server.py"))
+    assert not is_forked("-c", SHOW)
+
+
+WORKER = """
+import os, sys
+sys.path.insert(0, {root!r})
+from tests.support import interpreters
+interpreters._WORTH_A_SERVER = 1
+interpreters.run([sys.executable, "-c", "pass"], timeout=60)
+(server,) = interpreters.servers().running()
+print(server.pid, flush=True)
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    "end", ["interpreters.servers().close()", "os.kill(os.getpid(), 9)", "os._exit(0)"]
+)
+def test_no_server_is_left_behind(end: str) -> None:
+    code = WORKER.format(root=str(Path(__file__).parents[2]), end=end)
+    done = run("-c", code, fresh="it is a test process of its own")
+    assert is_gone(int(done.stdout)), done
+
+
+def test_a_hang_is_ended_and_what_leads_a_session_with_it() -> None:
+    code = "import subprocess, time; subprocess.Popen(['sleep', '77']); time.sleep(60)"
+    start = time.monotonic()
+    with pytest.raises(subprocess.TimeoutExpired):
+        interpreters.run([sys.executable, "-c", code], timeout=1, start_new_session=True)
+    assert time.monotonic() - start < 30
+
+
+def test_a_signal_reaches_it() -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    process = interpreters.start(command, stdin=nothing, stdout=nothing, stderr=nothing)
+    os.close(nothing)
+    assert isinstance(process, interpreters.Child)
+    assert process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.05)
+    process.terminate()
+    assert process.wait(30) == process.poll() == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["-m", "pytest", "-q"], interpreters.Program("-m", "pytest", ("-q",))),
+        (["-mpytest", "x"], interpreters.Program("-m", "pytest", ("x",))),
+        (["-c", "pass"], interpreters.Program("-c", "pass", ())),
+        (["script.py", "-c"], interpreters.Program("", "script.py", ("-c",))),
+        (["-c"], None),
+        (["-S", "script.py"], None),
+        ([], None),
+    ],
+)
+def test_commands_are_told_apart(
+    command: Sequence[str], expected: interpreters.Program | None
+) -> None:
+    assert interpreters.program_of([sys.executable, *command]) == expected
+    assert interpreters.program_of(["python-of-another", *command]) is None

@@ -1,0 +1,324 @@
+"""A process that has imported pytest, or torch too, and forks what is as good as a fresh Python.
+
+It is run as a script by ``interpreters.py``, in a process of its own, and imports nothing of this
+repository: the children shall import that themselves. A child becomes what ``python script.py``,
+``python -m module`` or ``python -c code`` is when its first line runs: its own directory,
+environment, arguments, streams and ``sys.path``, and in ``sys.modules`` nothing but pytest and the
+standard library. torch is imported but put away; ``import torch`` in the child brings it back.
+
+What a fork cannot give a child: another seed of ``hash()``, other flags, and whatever the
+interpreter and the libraries read from the environment when they start. The process that asks
+looks after that.
+
+The socket carries one request and one answer at a time: a JSON object with three descriptors
+(standard input, output, error) -> ``pid N`` or ``error TEXT``. The child is handed over to the
+process that asked: whoever forks it ends, and the nearest ancestor that has declared itself a
+subreaper becomes its parent, so that it waits for it as for any other child of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import ctypes
+import gc
+import importlib
+import importlib.abc
+import importlib.machinery
+import io
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import types
+import warnings
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+_PR_SET_PDEATHSIG = 1
+_LONGEST_REQUEST = 1 << 20
+_PYTEST = ("pytest", "_pytest.config")
+# What a session imports beside pytest, from the standard library and the plugin's dependencies.
+_BESIDE_PYTEST = (
+    *("faulthandler", "getpass", "json", "logging", "mmap", "pickle", "pwd", "resource", "secrets"),
+    *("multiprocessing.connection", "multiprocessing.resource_tracker", "sysconfig", "uuid"),
+    *("xml.etree.ElementTree", "cloudpickle", "filelock"),
+)
+
+
+class PutAway(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """What the import of a module has brought, until somebody imports one of those modules.
+
+    They come back together, as they came, and before them those of the imports that were made
+    before this one.
+    """
+
+    def __init__(self, name: str, earlier: Sequence[PutAway]) -> None:
+        self._name = name
+        self._earlier = earlier
+        self._modules: dict[str, types.ModuleType] = {}
+        loaded, filters = set(sys.modules), list(warnings.filters)
+        for one in earlier:
+            sys.modules.update(one._modules)
+        importlib.import_module(name)
+        for one in earlier:
+            for module in one._modules:
+                sys.modules.pop(module, None)
+        new = [one for one in sys.modules if one not in loaded and not _is_standard(one)]
+        self._modules = {one: sys.modules.pop(one) for one in new}
+        self._specs = {name: module.__spec__ for name, module in self._modules.items()}
+        self._filters = [one for one in warnings.filters if one not in filters]
+        warnings.filters[:] = filters  # type: ignore[index]
+
+    def find_spec(
+        self, fullname: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Answer for these modules, unless another of that name comes first by now."""
+        spec = self._specs.get(fullname)
+        if spec is None or fullname not in self._modules:
+            return None
+        if "." not in fullname:
+            found = importlib.machinery.PathFinder.find_spec(fullname, path)
+            if found is None or found.origin != spec.origin:
+                return None
+        return importlib.machinery.ModuleSpec(fullname, self, origin=spec.origin)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """Return the module that is there."""
+        return self._modules[spec.name]
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Put everything back, one by one: an import of each may be waited for."""
+        assert module.__spec__ is not None, "the import system has just given it one"
+        name = module.__spec__.name
+        if name == self._name:
+            self._put_back()
+        with contextlib.suppress(AttributeError):  # a module that lets nobody change it has kept it
+            module.__spec__ = self._specs[name]
+
+    def _put_back(self) -> None:
+        for one in self._earlier:
+            importlib.import_module(one._name)
+        for name, module in self._modules.items():
+            if getattr(self._specs[name], "name", None) != name:
+                sys.modules[name] = module  # made by hand, as torch.ops, or a second name
+            else:
+                importlib.import_module(name)
+        self._modules = {}
+        warnings.filters[:0] = self._filters  # type: ignore[index]
+
+
+def _is_standard(name: str) -> bool:
+    return name.partition(".")[0] in sys.stdlib_module_names
+
+
+def main() -> NoReturn:
+    """Serve until the other end is closed; in a child, run what was asked for.
+
+    Command line: the number of the socket, the names of modules to put away.
+    """
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    _die_with_parent()
+    os.setpgid(0, 0)  # Ctrl-C is for those who asked, and for the children
+    gc.disable()
+    filters = list(warnings.filters)
+    sys.path[:] = sys.path[1:]  # without the folder of this file
+    for name in (*_PYTEST, *_BESIDE_PYTEST):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    _import_plugins_of_pytest()
+    warnings.filters[:] = filters  # type: ignore[index]
+    put_away: list[PutAway] = []
+    for name in sys.argv[2:]:
+        put_away.append(PutAway(name, tuple(put_away)))
+    problem = _why_unclean()
+    control.send(f"error {problem}".encode() if problem else b"ready")
+    gc.collect()
+    gc.freeze()
+    request = _serve(control)
+    gc.enable()
+    sys.meta_path[:0] = put_away
+    _end(_outcome(request))
+
+
+def _import_plugins_of_pytest() -> None:
+    from _pytest.config import default_plugins
+
+    for name in (*default_plugins, "pytester"):
+        importlib.import_module(f"_pytest.{name}")
+
+
+def _why_unclean() -> str:
+    """Return why this process must not be forked; "" if it may."""
+    if threading.active_count() > 1:
+        return f"threads run: {threading.enumerate()}"
+    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as file:
+        if "libcuda.so" in file.read():
+            return "a CUDA driver is loaded"
+    return ""
+
+
+def _serve(control: socket.socket) -> dict[str, Any]:
+    """Answer requests; returns in each child, and ends this process with the one that asks."""
+    while True:
+        data, fds, _, _ = socket.recv_fds(control, _LONGEST_REQUEST, 3)
+        if not data:
+            os._exit(0)
+        begin, waiting = os.pipe2(os.O_CLOEXEC)
+        number, telling = os.pipe2(os.O_CLOEXEC)
+        helper = os.fork()
+        if not helper:
+            child = os.fork()
+            if child:
+                os.write(telling, str(child).encode())
+                os._exit(0)
+            os.close(waiting)
+            if not os.read(begin, 1):  # waits until it has its parent
+                os._exit(1)  # the server has died, and nobody knows of this process
+            for target, fd in enumerate(fds):
+                os.dup2(fd, target)
+            os.closerange(3, max(control.fileno(), telling, waiting, *fds) + 1)
+            control.detach()
+            request: dict[str, Any] = json.loads(data)
+            return request
+        for fd in (begin, telling, *fds):
+            os.close(fd)
+        os.waitpid(helper, 0)
+        answer = os.read(number, 20)
+        control.send(b"pid " + answer if answer else b"error the child could not be forked")
+        with contextlib.suppress(BrokenPipeError):  # it was killed already
+            os.write(waiting, b"!")
+        os.close(waiting)
+        os.close(number)
+
+
+def _become(request: dict[str, Any]) -> None:
+    """Take over what the child is to find around itself."""
+    with contextlib.suppress(OSError):
+        os.setsid() if request["new_session"] else os.setpgid(0, request["group"])
+    os.chdir(request["cwd"])
+    os.umask(request["umask"])
+    os.environ.clear()
+    os.environ.update(request["environ"])
+    _show_environment()
+    tempfile.tempdir = None
+    _open_streams()
+    sys.orig_argv[:] = request["command"]
+
+
+def _show_environment() -> None:
+    """Write the environment to where the kernel has the one that this process began with.
+
+    Who looks for a process by its environment reads ``/proc/<pid>/environ``: tests that look for
+    what was left behind, and the plugin, for the processes that use a GPU. Nothing in this process
+    refers to that memory any more, because every variable was replaced. The server is started with
+    a long variable, so that there is room.
+    """
+    with open("/proc/self/stat", "rb") as file:
+        # The name of the program, in parentheses, may hold anything; fields are counted after it.
+        fields = file.read().rpartition(b")")[2].split()
+    start, end = int(fields[47]), int(fields[48])
+    text = b"".join(b"%b=%b\0" % pair for pair in os.environb.items())[: end - start]
+    ctypes.memset(start, 0, end - start)
+    ctypes.memmove(start, text, len(text))
+
+
+def _open_streams() -> None:
+    """Make the streams that Python makes at its start; the server's know of other files."""
+    stdout: Any = sys.stdout
+    buffered = not stdout.write_through
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        mode = "r" if fd == 0 else "w"
+        old: io.TextIOWrapper = getattr(sys, name)
+        buffering = -1 if buffered or fd == 0 else 0
+        binary: Any = open(fd, mode + "b", buffering, closefd=False)  # noqa: SIM115  # it stays
+        getattr(binary, "raw", binary).name = f"<{name}>"
+        stream: Any = io.TextIOWrapper(
+            binary,
+            old.encoding,
+            old.errors,
+            newline="\n",
+            line_buffering=buffered and (fd == 2 or binary.isatty()),
+            write_through=not buffered,
+        )
+        stream.mode = mode
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def _run(request: dict[str, Any]) -> None:
+    """Run a module, a script or a text as the main program."""
+    kind, what = request["kind"], request["what"]
+    path = request["environ"].get("PYTHONPATH", "").split(os.pathsep)
+    absolute = [os.path.abspath(entry) for entry in path if entry]
+    first = {"-m": os.getcwd(), "-c": ""}.get(kind, os.path.dirname(os.path.realpath(what)))
+    sys.path[:] = [first, *dict.fromkeys([*absolute, *sys.path])]
+    sys.argv[:] = [kind or what, *request["args"]]
+    if kind == "-m":
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+        return
+    program = types.ModuleType("__main__")
+    program.__dict__["__builtins__"] = builtins
+    if kind == "-c":
+        program.__loader__ = importlib.machinery.BuiltinImporter
+        code = compile(what, "<string>", "exec")
+    else:
+        program.__file__ = os.path.abspath(what)
+        program.__dict__["__cached__"] = None
+        program.__loader__ = importlib.machinery.SourceFileLoader("__main__", program.__file__)
+        with open(what, "rb") as file:
+            code = compile(file.read(), program.__file__, "exec")
+    sys.modules["__main__"] = program
+    exec(code, program.__dict__)
+
+
+def _outcome(request: dict[str, Any]) -> int:
+    """Run the program and return its exit status as Python would; negative: the signal."""
+    try:
+        _become(request)
+        _run(request)
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return (error.code or 0) & 0xFF
+        sys.stderr.write(f"{error.code}\n")
+        return 1
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next  # to the program's first line
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+def _end(status: int) -> NoReturn:
+    """End as Python does, but for the interpreter, which is not taken apart.
+
+    That would copy every page that the child shares with the server: with torch, it takes a fifth
+    of a second.
+    """
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads; has no public name
+        atexit._run_exitfuncs()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # closed, or replaced
+                stream.flush()
+        if status < 0:
+            signal.signal(-status, signal.SIG_DFL)
+            os.kill(os.getpid(), -status)
+        os._exit(status)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Tests of the choice of a method of isolation."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_cudafork.isolate.policy import IsolationConfig, Method, ProcessState, choose
+from pytest_cudafork.settings.markers import Marks
+
+CLEAN = ProcessState()
+
+
+INITIALIZED = ProcessState(cuda="initialized")
+
+
+POISONED = ProcessState(cuda="poisoned")
+
+
+BLIND = ProcessState(cuda="not observable")
+
+
+THREADED = ProcessState(threads=2)
+
+
+def test_unmarked_tests_stay_in_the_process() -> None:
+    assert choose(Marks(), IsolationConfig(), CLEAN) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "method"),
+    [
+        (CLEAN, "fork"),
+        (THREADED, "forkserver"),
+        (INITIALIZED, "forkserver"),
+        (POISONED, "forkserver"),
+        (BLIND, "forkserver"),
+    ],
+)
+def test_auto_forks_only_a_clean_process_without_threads(state: ProcessState, method: str) -> None:
+    chosen = choose(Marks(isolated=True), IsolationConfig(), state)
+    assert chosen is not None
+    assert chosen.name == method
+    assert bool(chosen.why) == (method != "fork")
+
+
+@pytest.mark.parametrize("state", [CLEAN, THREADED, INITIALIZED])
+def test_spawn_only_beats_every_other_wish(state: ProcessState) -> None:
+    marks = Marks(spawn_only=True, isolated=True, method="fork", timeout=5)
+    assert choose(marks, IsolationConfig(every_test="fork"), state) == Method("spawn", 5)
+
+
+@pytest.mark.parametrize("state", [INITIALIZED, POISONED])
+def test_a_fork_that_would_be_poisoned_is_refused_with_the_reason(state: ProcessState) -> None:
+    method = choose(Marks(isolated=True, method="fork"), IsolationConfig(), state)
+    assert method is not None
+    assert "Nothing was forked" in method.refusal
+
+
+@pytest.mark.parametrize("state", [CLEAN, THREADED, BLIND])
+def test_a_fork_that_was_asked_for_is_done_otherwise(state: ProcessState) -> None:
+    assert choose(Marks(isolated=True, method="fork"), IsolationConfig(), state) == Method("fork")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        IsolationConfig(debugger=True),
+        IsolationConfig(inside=True),
+        IsolationConfig(every_test="none"),
+    ],
+)
+def test_nothing_is_isolated_under_the_debugger_or_twice(config: IsolationConfig) -> None:
+    assert choose(Marks(spawn_only=True), config, CLEAN) is None
+
+
+def test_a_marker_beats_the_session_and_its_time_limit() -> None:
+    config = IsolationConfig(every_test="spawn", timeout=9)
+    assert choose(Marks(), config, CLEAN) == Method("spawn", 9)
+    assert choose(Marks(isolated=True), config, CLEAN) == Method("spawn", 9)
+    marks = Marks(isolated=True, method="forkserver", timeout=1)
+    assert choose(marks, config, CLEAN) == Method("forkserver", 1)

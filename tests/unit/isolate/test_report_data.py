@@ -1,0 +1,160 @@
+"""Tests of what a report says beyond pytest's own serialization."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from _pytest._io import TerminalWriter
+
+from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.isolate.report_data import ReportPacker, Shown, load
+
+
+def _written(longrepr: Any, *, colors: bool) -> str:
+    file = io.StringIO()
+    writer = TerminalWriter(file)
+    writer.hasmarkup = colors
+    longrepr.toterminal(writer)
+    return file.getvalue()
+
+
+def test_a_representation_is_written_with_the_colors_of_the_terminal() -> None:
+    shown = Shown("plain\n", "\x1b[31mplain\x1b[0m\n")
+    for marked, text in ((False, "plain\n"), (True, "\x1b[31mplain\x1b[0m\n")):
+        file = io.StringIO()
+        writer = TerminalWriter(file)
+        writer.hasmarkup = marked
+        shown.toterminal(writer)
+        assert file.getvalue() == text
+    assert str(shown) == "plain"
+
+
+@pytest.fixture
+def item(request: pytest.FixtureRequest) -> pytest.Item:
+    """The test itself, whose session stands for the child's and the parent's."""
+    node: pytest.Item = request.node
+    return node
+
+
+def _report(item: pytest.Item, longrepr: Any = None, **changes: Any) -> pytest.TestReport:
+    given = {
+        "nodeid": item.nodeid,
+        "location": item.location,
+        "keywords": {item.name: 1},
+        "outcome": "failed" if longrepr else "passed",
+        "longrepr": longrepr,
+        "when": "call",
+        "sections": [("Captured stdout call", "text")],
+        "duration": 0.5,
+        "user_properties": [("key", 1)],
+        **changes,
+    }
+    return pytest.TestReport(**given)
+
+
+def _pack(item: pytest.Item, report: pytest.TestReport) -> dict[str, Any]:
+    packer = ReportPacker(item.config)
+    packer.begin()
+    return packer.pack(report)
+
+
+def test_a_report_comes_back_as_it_was(item: pytest.Item) -> None:
+    report = _report(item)
+    back = load(item, _pack(item, report))
+    for name in ("nodeid", "location", "outcome", "when", "sections", "duration", "keywords"):
+        assert getattr(back, name) == getattr(report, name), name
+    assert back.user_properties == [("key", 1)]
+    assert back.longrepr is None
+
+
+def test_a_report_from_another_directory_is_the_items_own(item: pytest.Item) -> None:
+    data = _pack(item, _report(item, nodeid=f"../{item.nodeid}"))
+    back = load(item, data)
+    assert back.nodeid is item.nodeid
+    assert back.location is item.location
+
+
+class _Colored:
+    """A representation other than a traceback."""
+
+    def toterminal(self, writer: Any) -> None:
+        writer.line("not found", red=True)
+
+    def __str__(self) -> str:
+        return "not found"
+
+
+def test_a_representation_that_pytest_turns_into_text_keeps_its_colors(item: pytest.Item) -> None:
+    back = load(item, _pack(item, _report(item, _Colored())))
+    assert isinstance(back.longrepr, Shown)
+    assert _written(back.longrepr, colors=False) == "not found\n"
+    assert _written(back.longrepr, colors=True) == "\x1b[31mnot found\x1b[0m\n"
+
+
+def test_one_that_cannot_be_written_again_is_text(item: pytest.Item) -> None:
+    class Broken(_Colored):
+        def toterminal(self, writer: Any) -> None:
+            raise RuntimeError("only once")
+
+    assert load(item, _pack(item, _report(item, Broken()))).longrepr == "not found"
+
+
+def test_what_is_no_report_of_a_test_is_refused(item: pytest.Item) -> None:
+    data = _pack(item, _report(item))
+    collected = {**data, "$report_type": "CollectReport", "result": None}
+    with pytest.raises(TypeError, match="no report of a test"):
+        load(item, collected)
+    with pytest.raises((LookupError, TypeError)):
+        load(item, {})
+
+
+class _Xml:
+    """What pytest keeps for the JUnit file."""
+
+    def __init__(self) -> None:
+        self.global_properties: list[tuple[str, object]] = []
+        self.node_reporters: dict[tuple[str, object], Any] = {}
+
+    def add_global_property(self, name: str, value: object) -> None:
+        self.global_properties.append((name, value))
+
+    def node_reporter(self, nodeid: str) -> Any:
+        reporter = SimpleNamespace(attrs={})
+        return self.node_reporters.setdefault((nodeid, None), reporter)
+
+
+def test_properties_of_the_suite_and_attributes_of_the_case_reach_the_other_junit_file(
+    item: pytest.Item, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child, parent = _Xml(), _Xml()
+    monkeypatch.setattr(pytest_internals, "junit_xml", lambda config: child)
+    child.add_global_property("before the fork", 0)
+    packer = ReportPacker(item.config)
+    packer.begin()
+    child.add_global_property("suite", 1)
+    child.node_reporter(item.nodeid).attrs["assertions"] = "7"
+    child.node_reporter("another.py::test").attrs["assertions"] = "8"
+    first, second = packer.pack(_report(item)), packer.pack(_report(item))
+    monkeypatch.setattr(pytest_internals, "junit_xml", lambda config: parent)
+    load(item, first)
+    load(item, second)
+    assert parent.global_properties == [("suite", 1)]  # once
+    assert {key[0]: one.attrs for key, one in parent.node_reporters.items()} == {
+        item.nodeid: {"assertions": "7"}
+    }
+
+
+def test_the_count_of_failed_subtests_is_that_of_the_other_session(
+    item: pytest.Item, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = _report(item)
+    key = getattr(report, "id", report.nodeid)
+    counts: dict[Any, int] = {key: 3}
+    monkeypatch.setattr(pytest_internals, "subtest_counts", lambda config: counts)
+    data = _pack(item, report)
+    counts.clear()
+    back = load(item, data)
+    assert counts == {getattr(back, "id", back.nodeid): 3}

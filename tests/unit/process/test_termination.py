@@ -1,0 +1,87 @@
+"""Tests of what SIGTERM and Ctrl-C mean while an isolated test runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pytest_cudafork.process import termination
+
+
+@pytest.fixture(autouse=True)
+def _sigterm_means_the_default() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_sigterm_ends_the_session_with_the_status_of_a_shell() -> None:
+    with (
+        pytest.raises(pytest.exit.Exception, match=r"SIGTERM came while a\.py::test_x ran") as told,
+        termination.sigterm_ends_session("a.py::test_x"),
+    ):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert told.value.returncode == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *args: None], ids=["ignored", "own"])
+def test_a_handler_of_the_user_is_left_alone(handler: Any) -> None:
+    signal.signal(signal.SIGTERM, handler)
+    with termination.sigterm_ends_session("a.py::test_x"):
+        assert signal.getsignal(signal.SIGTERM) is handler
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is handler
+
+
+def test_outside_the_main_thread_no_handler_is_set() -> None:
+    seen: list[Any] = []
+
+    def run() -> None:
+        with termination.sigterm_ends_session("a.py::test_x"):
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [signal.SIG_DFL]
+
+
+def test_a_forked_child_gives_sigterm_its_meaning_back() -> None:
+    with termination.sigterm_ends_session("a.py::test_x"):
+        termination.forget()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_handler_of_the_user_is_not_forgotten() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    termination.forget()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+
+
+class _Item:
+    nodeid = "a.py::test_x"
+    location = ("a.py", 4, "test_x")
+
+    def __init__(self, terminal: object) -> None:
+        plugins = SimpleNamespace(get_plugin={"terminalreporter": terminal}.get)
+        self.config = SimpleNamespace(pluginmanager=plugins)
+
+
+def test_an_interrupt_names_the_test_that_it_met() -> None:
+    lines: list[str] = []
+    terminal = SimpleNamespace(ensure_newline=lambda: None, write_line=lines.append)
+    with pytest.raises(KeyboardInterrupt), termination.interrupted(cast("Any", _Item(terminal))):
+        raise KeyboardInterrupt
+    assert lines == ["interrupted: a.py::test_x (a.py:5) ran in its own process, which was killed"]
+
+
+def test_an_interrupt_without_a_terminal_is_an_interrupt_all_the_same() -> None:
+    with pytest.raises(KeyboardInterrupt), termination.interrupted(cast("Any", _Item(None))):
+        raise KeyboardInterrupt
