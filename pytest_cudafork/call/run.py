@@ -32,11 +32,11 @@ from pytest_cudafork.process.fork_server_client import ForkServerClient
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
 from pytest_cudafork.process.protocol.messages import Descriptor
 from pytest_cudafork.process.protocol.server_messages import ServerSettings
+from pytest_cudafork.settings import METHODS
 
 if TYPE_CHECKING:
     from pytest_cudafork.fixtures import RunInChild
 
-METHODS = ("fork", "forkserver", "spawn")
 _CALL = "pytest_cudafork.call.in_child:run_pickled"
 """The job of a child that was not forked from this process."""
 

@@ -12,11 +12,10 @@ from contextvars import ContextVar
 
 from pytest_cudafork.capture.interface.backend import GraphBackend
 from pytest_cudafork.errors import GraphUsageError
+from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS
 from pytest_cudafork.settings.devices import REAL_DRIVER_SIGNS, has_real_driver
 
-NAMES = ("software", "cuda")
-AUTO = "auto"
-CHOICES = (AUTO, *NAMES)
+CHOICES = (AUTO, *GRAPH_BACKENDS)
 """What ``--cuda-fork-graphs`` and ``backend=`` take."""
 
 _PREFERRED: ContextVar[str] = ContextVar("cudafork_graph_backend", default=AUTO)

@@ -24,7 +24,6 @@ from pytest_cudafork.imports.report.summary import Line, summary_lines, write_re
 from pytest_cudafork.imports.values import records
 from pytest_cudafork.imports.values.records import ImportRecord
 from pytest_cudafork.imports.values.targets import FoundModule, Target, targets_of
-from pytest_cudafork.isolate.session.other_plugins import stop_time_limit
 from pytest_cudafork.observe.story.words import short_path
 from pytest_cudafork.process import termination
 from pytest_cudafork.settings.import_options import BASELINE, PACKAGES, WITHOUT
@@ -163,7 +162,7 @@ class ImportAudit:
             return None
         from pytest_cudafork.compat.pytest_internals import run_test_protocol
 
-        stop_time_limit(item)  # an import has its own, and its turn may come late
+        termination.stop_time_limit(item)  # an import has its own, and its turn may come late
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         if self._is_worker:
             ahead = [nextitem.target] if isinstance(nextitem, ImportItem) else []

@@ -48,13 +48,13 @@ class Channel:
         """
         if self.is_mine:
             self._check_descriptor()
-            self._sock.sendall(messages.encode(message, self._cookie))
+            self._sock.sendall(frames.encode(message.to_plain(), self._cookie))
 
     def send_with_fds(self, message: messages.Message, fds: list[int]) -> None:
         """Send one short message together with copies of file descriptors."""
         if self.is_mine:
             self._check_descriptor()
-            socket.send_fds(self._sock, [messages.encode(message, self._cookie)], fds)
+            socket.send_fds(self._sock, [frames.encode(message.to_plain(), self._cookie)], fds)
 
     def _check_descriptor(self) -> None:
         """End this process if the test has closed our descriptor, or opened something else there.
@@ -112,7 +112,7 @@ class Outbox:
 
     def put(self, message: messages.Message) -> None:
         """Send a message, as much as the other end takes now."""
-        self._left += messages.encode(message, self._cookie)
+        self._left += frames.encode(message.to_plain(), self._cookie)
         self.flush()
 
     def flush(self) -> None:

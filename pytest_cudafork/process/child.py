@@ -254,10 +254,34 @@ def environment(env: Mapping[str, str]) -> bytes:
     return b"\0".join([b"%b=%b" % pair for pair in sorted(variables.items())])
 
 
+def surroundings(env: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a test finds around itself in this process, for ``take_over``.
+
+    ``env`` is added to the environment.
+    """
+    try:
+        cwd = os.getcwd()
+    except OSError:  # it was removed; the kernel still knows it
+        cwd = f"/proc/{os.getpid()}/cwd"
+    return {
+        "environ": environment(env),
+        "cwd": cwd,
+        "umask": umask(),
+        "argv": [str(arg) for arg in sys.argv],
+    }
+
+
+def umask() -> int:
+    """Return the umask, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
 def take_over(surroundings: dict[str, Any], environment_here: bytes = b"") -> None:
     """Make this process's environment, directory, umask and arguments those of the parent.
 
-    ``surroundings`` is what the parent's ``launch.surroundings`` returned; ``environment_here``
+    ``surroundings`` is what ``surroundings`` returned in the parent; ``environment_here``
     what ``environment`` returned here, if that was asked before: mostly there is nothing to change.
     """
     if surroundings["environ"] != environment_here:

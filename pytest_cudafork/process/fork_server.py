@@ -121,7 +121,7 @@ class ForkServer:
 
     def send(self, message: messages.Message, fds: tuple[int, ...] = ()) -> None:
         """Tell the parent; where it is gone, nobody."""
-        packet = messages.encode(message, self._cookie)
+        packet = frames.encode(message.to_plain(), self._cookie)
         with contextlib.suppress(OSError):
             if fds:
                 socket.send_fds(self._sock, [packet], fds)
@@ -221,7 +221,7 @@ class ForkServer:
             return False
         for fd in fds:  # none are due
             os.close(fd)
-        message = server_messages.read_packet(data, self._cookie)
+        message = messages.decode_or_none(frames.only(data, self._cookie))
         if isinstance(message, server_messages.Fork):
             if not self._worn_out:
                 self._fork_asked_for()

@@ -11,7 +11,7 @@ import os
 import select
 import socket
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -219,31 +219,7 @@ def _request(entry: str, data: Any, cookie: bytes) -> dict[str, Any]:
 
 def forked_request(data: Any) -> dict[str, Any]:
     """Return what a child of a fork server has to know to do a job in this process's world."""
-    return {"data": data, "path": path_texts(), "surroundings": surroundings({})}
-
-
-def surroundings(env: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a test finds around itself in this process, for ``child.take_over``.
-
-    ``env`` is added to the environment.
-    """
-    try:
-        cwd = os.getcwd()
-    except OSError:  # it was removed; the kernel still knows it
-        cwd = f"/proc/{os.getpid()}/cwd"
-    return {
-        "environ": child.environment(env),
-        "cwd": cwd,
-        "umask": umask(),
-        "argv": [str(arg) for arg in sys.argv],
-    }
-
-
-def umask() -> int:
-    """Return the umask, which can only be read by setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+    return {"data": data, "path": path_texts(), "surroundings": child.surroundings({})}
 
 
 @contextlib.contextmanager

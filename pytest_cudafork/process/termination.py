@@ -1,4 +1,4 @@
-"""What SIGTERM and Ctrl-C mean to a session while an isolated test runs.
+"""What SIGTERM, Ctrl-C and time limits mean to a session while a test runs in its own process.
 
 SIGTERM raises; who waits for the child ends it.
 """
@@ -8,11 +8,18 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
 import pytest
+
+from pytest_cudafork.compat import timeout
+from pytest_cudafork.process.template_memory import count_threads
+
+_THREAD_SECONDS = 0.05
+"""How long a thread that was told to end may take."""
 
 
 class _EndSession:
@@ -72,3 +79,24 @@ def sigterm_ends_session(test: str) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def stop_time_limit(item: pytest.Item) -> None:
+    """Stop the time limits that pytest-timeout and pytest have begun here.
+
+    They begin others in the child. The one of pytest (``faulthandler_timeout``) is a thread with a
+    lock, for which a forked child would wait for ever.
+    """
+    timeout.cancel_timer(item)
+    try:
+        armed = float(item.config.getini("faulthandler_timeout") or 0) > 0
+    except (KeyError, ValueError):  # -p no:faulthandler
+        return
+    if armed:
+        import faulthandler
+
+        threads = count_threads()
+        faulthandler.cancel_dump_traceback_later()
+        deadline = time.monotonic() + _THREAD_SECONDS
+        while 1 < threads <= count_threads() and time.monotonic() < deadline:
+            time.sleep(0.0001)

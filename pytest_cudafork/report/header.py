@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_cudafork.settings import AUTO
 from pytest_cudafork.settings.devices import DRIVER_VERSION_FILE
 from pytest_cudafork.settings.options import Settings
 
@@ -71,7 +72,7 @@ def _driver_version() -> str:
 
 def graph_line(settings: Settings, items: Iterable[pytest.Item]) -> str:
     """Return which backends run, and why not the others."""
-    from pytest_cudafork.capture.choose import AUTO, why_no_gpu, why_not
+    from pytest_cudafork.capture.choose import why_no_gpu, why_not
 
     asked = settings.graphs or AUTO
     # The backend knows best, but asking it imports torch, which not every session needs.

@@ -1,1 +1,15 @@
-"""What the user asked for: options, markers and the environment, read into frozen values."""
+"""What the user asked for: options, markers and the environment, read into frozen values.
+
+Words that an option and a marker both take stand here, each list once.
+"""
+
+from __future__ import annotations
+
+AUTO = "auto"
+"""The choice is the plugin's: for isolation the cheapest method that is safe for the test."""
+NONE = "none"
+
+METHODS = ("fork", "forkserver", "spawn")
+"""How a test, or a function, gets a process of its own."""
+GRAPH_BACKENDS = ("software", "cuda")
+"""How graphs are captured."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from pytest_cudafork.compat import forked
+from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, METHODS
 
 if TYPE_CHECKING:
     from pytest_cudafork.settings.gpu_requests import GpuWish
@@ -15,9 +16,8 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT = 600.0
 """Seconds after which an isolated test is ended, so that a hang never stops the session."""
 
-METHODS = ("auto", "fork", "forkserver", "spawn")
+MARKER_METHODS = (AUTO, *METHODS)
 SCOPES = ("test", "module")
-GRAPHS = ("software", "cuda")
 
 
 class MarkerError(ValueError):
@@ -46,7 +46,7 @@ MARKERS = (
         "run the test in a process of its own: method is auto, fork, forkserver or spawn; timeout "
         "in seconds; scope='module' shares the process with the other such tests of the file",
         {
-            "method": f"one of {', '.join(METHODS)}",
+            "method": f"one of {', '.join(MARKER_METHODS)}",
             "timeout": "a number of seconds above 0",
             "scope": f"one of {', '.join(SCOPES)}",
         },
@@ -170,7 +170,7 @@ def read_marks(item: pytest.Item) -> Marks:
         scope=isolated.get("scope", "test"),
         fork_ok=fork_ok["reason"] if fork_ok is not None else None,
         gpus=gpus,
-        graphs=tuple(values["graph_capture"].get("backends", GRAPHS))
+        graphs=tuple(values["graph_capture"].get("backends", GRAPH_BACKENDS))
         if "graph_capture" in values
         else (),
     )
@@ -209,12 +209,12 @@ def _accepts(key: str, value: object) -> bool:
     if key == "backends":
         return (
             isinstance(value, list | tuple)
-            and 0 < len(value) <= len(GRAPHS)
-            and all(isinstance(name, str) and name in GRAPHS for name in value)
+            and 0 < len(value) <= len(GRAPH_BACKENDS)
+            and all(isinstance(name, str) and name in GRAPH_BACKENDS for name in value)
             and len(set(value)) == len(value)
         )
     if key in ("method", "scope"):
-        return isinstance(value, str) and value in (METHODS if key == "method" else SCOPES)
+        return isinstance(value, str) and value in (MARKER_METHODS if key == "method" else SCOPES)
     if key == "timeout":
         return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
     return isinstance(value, str) and bool(value.strip())

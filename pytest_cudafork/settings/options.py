@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, METHODS, NONE
 from pytest_cudafork.settings.devices import Device, parse_device
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, read_imports
 from pytest_cudafork.settings.import_settings import ImportSettings
@@ -29,9 +30,9 @@ class Level(enum.Enum):
     TOUCH = "touch"
 
 
-GRAPHS = ("auto", "software", "cuda")
+GRAPHS = (AUTO, *GRAPH_BACKENDS)
 """What ``--cuda-fork-graphs`` takes."""
-ISOLATE = ("none", "fork", "forkserver", "spawn", "auto")
+ISOLATE = (NONE, *METHODS, AUTO)
 """What ``--cuda-fork-isolate`` takes."""
 
 

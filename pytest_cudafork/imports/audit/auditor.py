@@ -15,8 +15,8 @@ from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.process import exit_status
 
-_MOST_LOSSES = 30
-"""How many templates may be lost to modules that end their parent."""
+_MOST_LOSSES = 60
+"""How many templates may be lost to modules that end their parent, each of them twice."""
 _MOST_FAULTS = 3
 """How many may be lost while no module is imported."""
 _NO_PROCESS = "a process for the audit cannot be started"
@@ -160,9 +160,13 @@ class Auditor:
             self._give_up(f"the audit's process {how}")
 
     def _attribute_loss(self, running: list[str], how: str) -> None:
-        """Put the loss down to the import that ran; if there were more, ask for each again."""
+        """Put the loss down to an import that ran alone; otherwise have each run alone.
+
+        One import that is known to have run need not have been alone: a module may end the template
+        before that could say that it has started it.
+        """
         self._losses += 1
-        if len(running) > 1:
+        if running != self._suspects[:1]:
             self._suspects = running
             return
         (module,) = running

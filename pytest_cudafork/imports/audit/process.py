@@ -23,9 +23,9 @@ from pytest_cudafork.imports.worker import supervisor
 from pytest_cudafork.observe.base.ledger import Ledger, LedgerReader
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.process import exit_status, hang_stacks, ignored_signals, launch, leftovers
-from pytest_cudafork.process.fork_server_client import ServerProcess
 from pytest_cudafork.process.protocol import frames, messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import Limits, ServerSettings
+from pytest_cudafork.process.server_process import ServerProcess
 from pytest_cudafork.process.shared_mailbox import SharedMailbox, mailbox_file, read_mailbox
 from pytest_cudafork.process.unattended_jobs import forget_start, last_text
 from pytest_cudafork.settings import environment
@@ -270,7 +270,7 @@ class FreshImport(WatchedProcess):
         ready = dict(poller.poll(seconds * 1000))
         if self._control.fileno() in ready:
             data = self._control.recv(server_messages.LONGEST_PACKET)
-            message = server_messages.read_packet(data, self._cookie)
+            message = messages.decode_or_none(frames.only(data, self._cookie))
             if isinstance(message, server_messages.Ready):
                 self._take_ready(message)
         if ready.get(self._status, 0) & select.POLLIN:

@@ -22,7 +22,7 @@ from pytest_cudafork.imports.worker.threads import WaitBudget
 from pytest_cudafork.observe.observer import Observer, WatchSettings
 from pytest_cudafork.observe.witnesses import WitnessError
 from pytest_cudafork.process import child, fork_server, leftovers
-from pytest_cudafork.process.protocol import messages, server_messages
+from pytest_cudafork.process.protocol import frames, server_messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork
 from pytest_cudafork.process.shared_mailbox import SharedMailbox
 
@@ -124,7 +124,7 @@ def main(control_fd: int, request_fd: int, stacks_fd: int, mailbox_fd: int) -> N
 
     def ready(why_not: CannotFork | None = None, **about: Any) -> None:
         reason = None if why_not is None else dict(vars(why_not))
-        control.send(messages.encode(server_messages.Ready(reason, 0, about), cookie))
+        control.send(frames.encode(server_messages.Ready(reason, 0, about).to_plain(), cookie))
 
     try:
         observer, about = _begin_watch(settings, request["ledger"])

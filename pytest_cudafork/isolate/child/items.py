@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import pytest_internals, rerunfailures, timeout
-from pytest_cudafork.isolate import coverage_data, crash_output, live_text, report_data
-from pytest_cudafork.isolate.child import plugins
+from pytest_cudafork.isolate import coverage_data, item_names, live_text, report_data
+from pytest_cudafork.isolate.child import capture_files, plugins
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
@@ -58,16 +58,13 @@ class Reporter:
         for name in _TELLING_HOOKS:
             pytest_internals.keep_plugins(manager, name, keep)
 
-    def begin(self, channel: Channel, position: dict[str, Any] | None) -> None:
-        """Report one test to this channel; its terminal stands at ``position``."""
+    def report_to(self, channel: Channel | None, position: dict[str, Any] | None = None) -> None:
+        """Report to this channel, with the terminal at ``position``; None: to nobody any more."""
+        if channel is None:
+            self._terminal.flush()
         self._channel = channel
         self._starts = 0
         self._terminal.begin(position)
-
-    def end(self) -> None:
-        """Report to nobody any more."""
-        self._terminal.flush()
-        self._channel = None
 
     def pytest_runtest_logstart(self) -> None:
         """Say that a plugin runs the test once more; the first time the parent knows of."""
@@ -111,7 +108,7 @@ class ItemServer:
         reporter: Reporter,
         items: list[pytest.Item],
         errors: Sequence[str] = (),
-        finder: crash_output.Finder | None = None,
+        finder: item_names.Finder | None = None,
     ) -> None:
         """Take the tests of this process, and what went wrong in its collection."""
         self.coverage: coverage_data.ChildCoverage | None = None
@@ -121,13 +118,13 @@ class ItemServer:
         self._reporter = reporter
         self._items = items
         self._errors = list(errors)
-        self._finder = finder or crash_output.Finder(items)
+        self._finder = finder or item_names.Finder(items)
         self._session: pytest.Session | None = None
 
     def look_up(self) -> None:
         """Make the index of the tests now, so that no child has to."""
         if self._items:
-            self._finder.find(*crash_output.name_of(self._items[0]))
+            self._finder.find(*item_names.name_of(self._items[0]))
 
     def serve(self, channel: Channel) -> None:
         """Run what the parent asks for, until it asks for nothing more or a test ends the session.
@@ -136,7 +133,7 @@ class ItemServer:
             FrameError: The parent sent something that is no message.
 
         """
-        crash_output.share_capture(self._reporter.config, channel)
+        capture_files.share_capture(self._reporter.config, channel)
         while isinstance(order := channel.receive(), messages.Run):
             if self._run(channel, order):
                 return
@@ -156,9 +153,9 @@ class ItemServer:
         following = self._finder.find(*order.next) if order.next else None
         session = self._session = item.session
         plugins.continue_reruns(item.config, order.reruns)
-        self._reporter.begin(channel, order.position)
+        self._reporter.report_to(channel, order.position)
         last = self._protocol(channel, item, following) or following is None
-        self._reporter.end()
+        self._reporter.report_to(None)
         channel.leave_if_not_mine()
         measured = None if self.coverage is None else self.coverage.take()
         if measured is not None:

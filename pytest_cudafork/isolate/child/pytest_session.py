@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
-from pytest_cudafork.isolate import coverage_data, crash_output, live_text
+from pytest_cudafork.isolate import coverage_data, item_names, live_text
 from pytest_cudafork.isolate.child import cov_plugin, items, pytest_config, rehearsal
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
@@ -172,7 +172,7 @@ def run_forked(
         os.environ.update(env)
         pytest_internals.forget_finalizers(item)
         reporter.take_over(item.session)
-        finder = crash_output.Finder(item.session.items, item)
+        finder = item_names.Finder(item.session.items, item)
         server = items.ItemServer(reporter, item.session.items, finder=finder)
         if practice:
             rehearsal.Rehearsal(item.session).run(_REHEARSALS)

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_cudafork.check.state import current_state
 from pytest_cudafork.isolate import coverage_data
-from pytest_cudafork.isolate.child import forked_capture, items, pytest_session, rehearsal
+from pytest_cudafork.isolate.child import capture_files, items, pytest_session, rehearsal
 from pytest_cudafork.process import child, fork_server, randomness, template_memory
 from pytest_cudafork.process.protocol.server_messages import CannotFork
 
@@ -48,7 +48,7 @@ class CollectedTests(fork_server.Prepared):
         self._practice = practice
         self._rehearsal = rehearsal.Rehearsal(session)
         self._rehearsal.run(_REHEARSALS)
-        self._capture = forked_capture.ForkedCapture(session.config, *outputs)
+        self._capture = capture_files.ForkedCapture(session.config, *outputs)
         self._measured: dict[str, Any] | None = None
         self._first: coverage_data.Once | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -22,10 +23,11 @@ from pytest_cudafork.isolate.session.request import (
 )
 from pytest_cudafork.isolate.session.spares import Spares
 from pytest_cudafork.process import exit_status, launch, leftovers, supervision
-from pytest_cudafork.process.fork_server_client import ForkServerClient, loud_warning, send_job
+from pytest_cudafork.process.fork_server_client import ForkServerClient, send_job
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
+from pytest_cudafork.process.server_process import loud_warning
 
 _MOST_RESTARTS = 4
 """Servers started for one session because files had to be left out or the process was lost."""
@@ -35,16 +37,20 @@ GROUP_END_SECONDS = 60.0
 """How long the teardown of a group may take that ends before its last test."""
 
 
+@dataclass
 class ItemProcess:
     """A child that has work, or waits for more of the same group."""
 
-    def __init__(self, running: launch.Running, method: str, sweeper: leftovers.Sweeper) -> None:
-        self.supervisor = supervision.Supervisor(running, sweeper)
-        self.method = method
-        self.forked = method == "fork"
-        self.capture_fds: list[int] = []
-        """The files that hold its captured output."""
-        self.waits_for: pytest.Item | None = None
+    supervisor: supervision.Supervisor
+    method: str
+    capture_fds: list[int] = field(default_factory=list)
+    """The files that hold its captured output."""
+    waits_for: pytest.Item | None = None
+
+    @property
+    def forked(self) -> bool:
+        """Whether it was forked from this process."""
+        return self.method == "fork"
 
     def order(self, message: messages.Message) -> None:
         """Tell it what to do."""
@@ -158,12 +164,14 @@ class Children:
                 self._end_group(process)
                 process = None
         env = item.stash.get(CHILD_ENV, {})
+        order = work_order(item, following, env=env)
         fresh = process is None
         if process is None:
             running = self._start(item, following, method.name, env)
-            process = ItemProcess(running, method.name, self._sweeper)
+            supervisor = supervision.Supervisor(running, self._sweeper)
+            process = ItemProcess(supervisor, method.name)
         try:
-            process.order(work_order(item, following, env=env))
+            process.supervisor.outbox.put(order)
             if fresh and method.name == "forkserver":
                 self._server.fork_ahead()
             self._spares.prepare(self._upcoming)

@@ -20,7 +20,7 @@ import pytest
 
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.isolate.child import items, pytest_session
-from pytest_cudafork.isolate.child.forked_capture import capture_files, renew_files
+from pytest_cudafork.isolate.child.capture_files import capture_files, renew_files
 from pytest_cudafork.isolate.session.request import make_basetemp
 from pytest_cudafork.process import launch, supervision, termination
 from pytest_cudafork.process.channel import Channel

@@ -124,13 +124,13 @@ class IsolationHooks:
         if not asked or self._off or marks.complaint:
             return None
         from pytest_cudafork.isolate import policy
-        from pytest_cudafork.isolate.session import other_plugins
         from pytest_cudafork.isolate.session.run_test import isolate
+        from pytest_cudafork.process import termination
 
         if policy.wanted_method(marks, self._rules()) is None:
             return None
         # the child keeps it; here it would end the session, or come while the server gets ready
-        other_plugins.stop_time_limit(item)
+        termination.stop_time_limit(item)
         method = policy.choose(marks, self._rules(), process_state(self._config))
         if method is None or (method.refusal and _is_skipped(item)):
             return None

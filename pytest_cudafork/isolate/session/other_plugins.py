@@ -12,34 +12,10 @@ import time
 
 import pytest
 
-from pytest_cudafork.compat import rerunfailures, timeout
-from pytest_cudafork.process.template_memory import count_threads
+from pytest_cudafork.compat import rerunfailures
 
-_THREAD_SECONDS = 0.05
-"""How long a thread that was told to end may take."""
 RUNS = pytest.StashKey[int]()
 """How often a test has been run before, in processes that died."""
-
-
-def stop_time_limit(item: pytest.Item) -> None:
-    """Stop the time limits that pytest-timeout and pytest have begun here.
-
-    They begin others in the child. The one of pytest (``faulthandler_timeout``) is a thread with a
-    lock, for which a forked child would wait for ever.
-    """
-    timeout.cancel_timer(item)
-    try:
-        armed = float(item.config.getini("faulthandler_timeout") or 0) > 0
-    except (KeyError, ValueError):  # -p no:faulthandler
-        return
-    if armed:
-        import faulthandler
-
-        threads = count_threads()
-        faulthandler.cancel_dump_traceback_later()
-        deadline = time.monotonic() + _THREAD_SECONDS
-        while 1 < threads <= count_threads() and time.monotonic() < deadline:
-            time.sleep(0.0001)
 
 
 def reruns_for(item: pytest.Item) -> dict[str, int] | None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import cov, pytest_internals
-from pytest_cudafork.isolate import coverage_data, crash_output, live_text
+from pytest_cudafork.isolate import coverage_data, item_names, live_text
 from pytest_cudafork.isolate.session import other_plugins
-from pytest_cudafork.process import launch
+from pytest_cudafork.process import child
 from pytest_cudafork.process.protocol import frames, messages
 
 CHILD_ENV = pytest.StashKey[dict[str, str]]()
@@ -80,7 +80,7 @@ def make_basetemp(config: pytest.Config) -> str:
 
 def target_of(item: pytest.Item) -> str:
     """Return what to collect for a test: its function where the name is plain, else its file."""
-    path, *names = crash_output.identity(item)
+    path, *names = item_names.identity(item)
     plain = all(part.isidentifier() for part in (name.partition("[")[0] for name in names))
     if not plain or "[" in path or "::" in path or not isinstance(item, pytest.Function):
         return path
@@ -99,9 +99,9 @@ def work_order(
 
     """
     return messages.Run(
-        test=crash_output.name_of(item),
-        next=None if following is None else crash_output.name_of(following),
-        surroundings=launch.surroundings(env),
+        test=item_names.name_of(item),
+        next=None if following is None else item_names.name_of(following),
+        surroundings=child.surroundings(env),
         position=live_text.position_of(item.config),
         reruns=other_plugins.reruns_for(item),
     )

@@ -25,16 +25,13 @@ class Spares:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._waiting: dict[pytest.Item, tuple[launch.Running, dict[str, str]]] = {}
-
-    @property
-    def limit(self) -> int:
+        self._limit = launch.usable_cores() - 1
         """How many may wait: one for each core that nobody uses while a test runs."""
-        return launch.usable_cores() - 1
+        self._waiting: dict[pytest.Item, tuple[launch.Running, dict[str, str]]] = {}
 
     def prepare(self, upcoming: Sequence[pytest.Item]) -> None:
         """Start interpreters for the next of these tests, as many as may wait."""
-        wanted = upcoming[: self.limit]
+        wanted = upcoming[: self._limit]
         for item in [one for one in self._waiting if one not in wanted]:
             supervision.Supervisor(self._waiting.pop(item)[0]).kill()
         for item in wanted:

@@ -259,3 +259,13 @@ def _message(body: bytes, checksum: int) -> Plain:
     if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
         raise FrameError(f"expected a message with a kind, found a {type(message).__name__}")
     return message
+
+
+def only(data: bytes, cookie: bytes) -> Plain | None:
+    """Return what one frame holds; None if the bytes are anything else."""
+    decoder = Decoder(cookie)
+    try:
+        found = list(decoder.feed(data))
+    except FrameError:
+        return None
+    return found[0] if len(found) == 1 and not decoder.pending else None

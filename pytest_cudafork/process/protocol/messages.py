@@ -104,9 +104,9 @@ class Run(Message):
     """Run one test.
 
     Attributes:
-        test: What finds it in another session (``crash_output.name_of``).
+        test: What finds it in another session (``item_names.name_of``).
         next: Likewise the test that this process will run next, or None.
-        surroundings: Environment, directory, umask and arguments (``launch.surroundings``).
+        surroundings: Environment, directory, umask and arguments (``child.surroundings``).
         position: Where on its line the terminal stands (``live_text.position_of``).
         reruns: What pytest-rerunfailures has counted so far.
 
@@ -349,16 +349,21 @@ def decode(plain: frames.Plain) -> Message:
         raise damaged(kind, error) from error
 
 
+def decode_or_none(plain: frames.Plain | None) -> Message | None:
+    """Return the message that plain data stands for; None if it stands for none."""
+    if plain is None:
+        return None
+    try:
+        return decode(plain)
+    except frames.FrameError:
+        return None
+
+
 def damaged(kind: str, error: Exception) -> frames.FrameError:
     """Return the error for a message of a known kind that does not hold what it should."""
     return frames.FrameError(
         f"a message of kind {kind!r} is damaged ({type(error).__name__}: {error!s:.300})"
     )
-
-
-def encode(message: Message, cookie: bytes = frames.NO_COOKIE) -> bytes:
-    """Return a message as one frame."""
-    return frames.encode(message.to_plain(), cookie)
 
 
 def _checked(cls: type[Message], fields: dict[str, Any]) -> Message:

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pytest_cudafork.process.protocol import frames
-from pytest_cudafork.process.protocol.messages import Message, decode, of_kind
+from pytest_cudafork.process.protocol.messages import Message, of_kind
 
 LONGEST_PACKET = 1 << 18
 MOST_DESCRIPTORS = 4
@@ -240,16 +239,6 @@ class Lost(Message):
 
     names: list[str]
     exitcode: int
-
-
-def read_packet(data: bytes, cookie: bytes) -> Message | None:
-    """Return the message of a packet; None if it holds something else."""
-    decoder = frames.Decoder(cookie)
-    try:
-        found = [decode(plain) for plain in decoder.feed(data)]
-    except frames.FrameError:
-        return None
-    return found[0] if len(found) == 1 and not decoder.pending else None
 
 
 def in_packets(names: list[str]) -> Iterator[list[str]]:

@@ -109,8 +109,8 @@ def test_every_hang_is_ended_and_told_with_its_stacks(
 
 
 FINISH = """
-from pytest_cudafork.process import fork_server_client, supervision
-supervision.EXIT_SECONDS = fork_server_client.CLOSE_SECONDS = 1.0
+from pytest_cudafork.process import server_process, supervision
+supervision.EXIT_SECONDS = server_process.CLOSE_SECONDS = 1.0
 def pytest_sessionfinish(session):
     import os, time
     if session.config.pluginmanager.hasplugin("cudafork-work"):

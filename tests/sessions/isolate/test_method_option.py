@@ -15,7 +15,7 @@ from pytest_cudafork.isolate.policy import (
     choose,
     instead_of_fork_server,
 )
-from pytest_cudafork.settings.markers import METHODS, Marks
+from pytest_cudafork.settings.markers import MARKER_METHODS, Marks
 from tests.support.isolation import METHODS as REAL_METHODS
 from tests.support.isolation import isolate_all
 
@@ -34,7 +34,7 @@ MARKS = st.builds(
     Marks,
     spawn_only=st.booleans(),
     isolated=st.booleans(),
-    method=st.sampled_from(METHODS),
+    method=st.sampled_from(MARKER_METHODS),
     timeout=st.none() | st.floats(0.1, 1e6),
     scope=st.sampled_from(["test", "module"]),
 )
@@ -42,7 +42,7 @@ MARKS = st.builds(
 
 CONFIGS = st.builds(
     IsolationConfig,
-    every_test=st.sampled_from([None, "none", *METHODS]),
+    every_test=st.sampled_from([None, "none", *MARKER_METHODS]),
     timeout=st.none() | st.just(600.0),
     debugger=st.booleans(),
     inside=st.booleans(),

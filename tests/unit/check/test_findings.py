@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_cudafork.check.findings import Finding, find, reported_ids
+from pytest_cudafork.check.findings import (
+    Finding,
+    find,
+    reported_ids,
+    tell,
+    told_error,
+    worst,
+)
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
+from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.settings.options import Level
 
 PYTEST, CHILD = 10, 11
@@ -87,3 +95,62 @@ def test_what_was_reported_is_collected_from_all_processes() -> None:
         {"k": "reported", "pid": CHILD},
     ]
     assert reported_ids(records) == {"a", "b", "c"}
+
+
+ENGINE = [["/src/engine.py", 3, "probe", 3]]
+
+
+def one(error: Any, *, line: int = 3, **fields: object) -> Finding:
+    """Return a finding with a stack and a time."""
+    stack = [["/src/engine.py", line, "probe", 3]]
+    record = {**touch(CHILD), "t": line, "entry": "cuInit", "stack": stack, **fields}
+    return Finding(record, error)
+
+
+def test_a_place_is_one_line() -> None:
+    assert one(CudaTouchError).place == "/src/engine.py:3: in probe"
+    refused = Finding({**fork(CHILD), "stack": ENGINE}, CudaForkError)
+    assert refused.place == "fork refused at /src/engine.py:3 in probe"
+    assert refused.id == "f"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (CudaTouchError, "CUDA was initialized in the pytest process"),
+        (PoisonedTouchError, "was forked from an initialized process and touched CUDA"),
+        (CudaForkError, "fork refused: this process"),
+    ],
+)
+def test_each_error_has_its_story(error: Any, words: str) -> None:
+    found = one(error)
+    assert words in found.story(History([found.record]), simulated=False)
+
+
+def test_a_child_that_fails_is_told_before_a_touch() -> None:
+    harmless, harmful = one(CudaTouchError), one(PoisonedTouchError)
+    assert worst([harmless, harmful]) is harmful
+    assert worst([harmless]) is harmless
+
+
+def test_the_worst_is_told_in_full_and_the_rest_by_place() -> None:
+    findings = [one(CudaTouchError, line=line) for line in range(1, 12)]
+    text = tell(findings, [found.record for found in findings], simulated=False)
+    story, _, others = text.partition("\n\nalso:\n")
+    assert "/src/engine.py:1" in story
+    assert others.splitlines()[0] == "    /src/engine.py:2: in probe"
+    assert others.splitlines()[-1] == "    ... and 2 more (--cuda-fork-ledger=FILE keeps all)"
+
+
+def test_one_place_has_no_others() -> None:
+    findings = [one(CudaTouchError), one(CudaTouchError)]
+    assert "also:" not in tell(findings, [findings[0].record], simulated=False)
+
+
+def test_an_error_is_shown_by_its_message_alone() -> None:
+    error = told_error(CudaTouchError, "the story")
+    assert isinstance(error, CudaTouchError)
+    assert isinstance(error, pytest.fail.Exception)
+    assert (str(error), error.pytrace) == ("the story", False)
+    assert type(error).__name__ == "CudaTouchError"
+    assert type(error).__module__ == "pytest_cudafork"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,3 +83,36 @@ def test_the_context_is_the_one_that_was_set() -> None:
 
 def test_a_measurement_without_sources_has_no_list_of_them() -> None:
     assert coverage_internals.packages_never_imported(object()) == []
+
+
+class Collector:
+    """As much of coverage's collector as is used."""
+
+    def __init__(self) -> None:
+        self.data_lock: Any = "held by a thread of the parent"
+        self.covdata = "the parent's"
+        self.cleared = 0
+        self.flushed = 0
+
+    def _clear_data(self) -> None:
+        self.cleared += 1
+
+    def use_data(self, data: Any, context: str) -> None:
+        """Collect elsewhere."""
+        self.covdata, self.context = data, context
+
+    def flush_data(self) -> None:
+        """Count it."""
+        self.flushed += 1
+
+
+def test_a_forked_child_forgets_what_its_parent_measured_and_holds_no_lock() -> None:
+    collector = Collector()
+    config = SimpleNamespace(context="of the test")
+    measurement = SimpleNamespace(_collector=collector, config=config)
+    before = coverage_internals.redirect_collector(measurement, "own")
+    assert (before, collector.covdata, collector.context) == ("the parent's", "own", "of the test")
+    assert collector.cleared == 1
+    assert collector.data_lock.acquire(blocking=False)
+    coverage_internals.flush(measurement)
+    assert collector.flushed == 1

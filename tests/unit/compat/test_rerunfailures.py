@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,12 @@ import pytest
 from pytest_cudafork.compat import rerunfailures
 from tests.unit.compat import require
 
-plugin: Any = pytest.importorskip("pytest_rerunfailures")
+
+@pytest.fixture
+def plugin() -> Any:
+    """The plugin itself, where it is installed."""
+    return pytest.importorskip("pytest_rerunfailures")
+
 
 SESSION = ("-p", "pytest_rerunfailures")
 
@@ -25,19 +31,19 @@ def item_of(pytester: pytest.Pytester, *args: str) -> pytest.Item:
     return item
 
 
-def test_pytest_rerunfailures_still_has_the_names() -> None:
+def test_pytest_rerunfailures_still_has_the_names(plugin: Any) -> None:
     for name in ("get_reruns_count", "get_reruns_delay", "StatusDB", "ClientStatusDB"):
         require("pytest-rerunfailures", plugin, name, "tests whose process died")
 
 
-def test_names_of_newer_releases_are_there() -> None:
+def test_names_of_newer_releases_are_there(plugin: Any) -> None:
     if not hasattr(plugin, "get_reruns_delay_backoff_factor"):
         pytest.skip("a release that has none of them yet")
     for name in ("_is_rerun_path_excluded", "_remove_failed_subtest_reports_from_stats"):
         require("pytest-rerunfailures", plugin, name, "tests whose process died")
 
 
-def test_a_session_counts_its_reruns(pytester: pytest.Pytester) -> None:
+def test_a_session_counts_its_reruns(pytester: pytest.Pytester, plugin: Any) -> None:
     item = item_of(pytester, "--reruns=2", "--reruns-delay=3")
     require("pytest-rerunfailures", item.config, "failures_db", "counting reruns")
     assert rerunfailures.is_loaded()
@@ -48,7 +54,7 @@ def test_a_session_counts_its_reruns(pytester: pytest.Pytester) -> None:
     assert rerunfailures.may_rerun_once_more(item.config)
 
 
-def test_a_limit_of_the_session_holds(pytester: pytest.Pytester) -> None:
+def test_a_limit_of_the_session_holds(pytester: pytest.Pytester, plugin: Any) -> None:
     item = item_of(pytester, "--reruns=5")
     counts = item.config.failures_db  # type: ignore[attr-defined]
     if not hasattr(counts, "try_increment_suite_reruns"):
@@ -58,7 +64,7 @@ def test_a_limit_of_the_session_holds(pytester: pytest.Pytester) -> None:
     assert not rerunfailures.may_rerun_once_more(item.config)
 
 
-def test_counts_go_on_in_a_child(pytester: pytest.Pytester) -> None:
+def test_counts_go_on_in_a_child(pytester: pytest.Pytester, plugin: Any) -> None:
     item = item_of(pytester, "--reruns=5")
     counts = item.config.failures_db  # type: ignore[attr-defined]
     before = rerunfailures.reruns_of_session(item.config)
@@ -86,7 +92,7 @@ def test_a_session_without_counts_goes_on_as_it_is() -> None:
 
 
 def test_failed_subtests_are_forgotten_by_the_plugins_own_function(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, plugin: Any
 ) -> None:
     told: list[tuple[object, ...]] = []
     name = "_remove_failed_subtest_reports_from_stats"
@@ -98,3 +104,54 @@ def test_failed_subtests_are_forgotten_by_the_plugins_own_function(
 
 def test_a_session_without_it_is_not_its(pytester: pytest.Pytester) -> None:
     assert not rerunfailures.is_active(pytester.parseconfig("-p", "no:rerunfailures"))
+
+
+class Counts:
+    """Counts of a session, as the plugin keeps them in one process."""
+
+    def __init__(self) -> None:
+        self._suite_rerun_count = 1
+
+    def get_suite_reruns(self) -> int:
+        """Return how many reruns there were."""
+        return self._suite_rerun_count
+
+    def increment_suite_reruns(self) -> None:
+        """Count one."""
+        self._suite_rerun_count += 1
+
+    def try_increment_suite_reruns(self, most: int) -> bool:
+        """Count one if it may be."""
+        return self._suite_rerun_count < most
+
+    def get_test_failures(self, name: str) -> int:
+        """Return how often a test failed."""
+        return 0
+
+
+def test_a_stand_in_needs_no_more_than_these_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = SimpleNamespace(
+        get_reruns_count=lambda item: 2,
+        get_reruns_delay=lambda item: 3,
+        get_reruns_delay_backoff_factor=lambda item: 2.0,
+        _is_rerun_path_excluded=lambda item: True,
+    )
+    monkeypatch.setitem(sys.modules, "pytest_rerunfailures", module)
+    manager = SimpleNamespace(is_registered=lambda plugin: plugin is module)
+    option = SimpleNamespace(max_suite_reruns=None)
+    config: Any = SimpleNamespace(pluginmanager=manager, option=option, failures_db=Counts())
+    item: Any = SimpleNamespace(config=config)
+    assert rerunfailures.is_loaded()
+    assert rerunfailures.is_active(config)
+    assert rerunfailures.most_reruns(item) == 2
+    assert rerunfailures.is_excluded(item)
+    assert rerunfailures.delay_before(item, 3) == 12.0
+    assert rerunfailures.may_rerun_once_more(config)
+    option.max_suite_reruns = 1
+    assert not rerunfailures.may_rerun_once_more(config)
+    rerunfailures.count_rerun_of_session(config)
+    assert rerunfailures.reruns_of_session(config) == 2
+    rerunfailures.continue_counts(config, 4, 1)
+    assert config.failures_db.get_test_failures("a") == 4
+    assert rerunfailures.reruns_of_session(config) == 2
+    rerunfailures.forget_failed_subtests(item)  # this release has no such function

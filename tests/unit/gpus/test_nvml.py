@@ -14,7 +14,7 @@ import pytest
 from pytest_cudafork.gpus.inventory import (
     phantom_machine,
 )
-from pytest_cudafork.gpus.nvml import Nvml, NvmlError, open_nvml
+from pytest_cudafork.gpus.nvml import CtypesNvml, Nvml, NvmlError, open_nvml
 from pytest_cudafork.observe.driver import native_libs
 
 
@@ -148,3 +148,89 @@ def test_without_the_library_there_is_one_kind_of_error() -> None:
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True
     )
     assert "libno-such.so.1 is not to be had" in done.stdout
+
+
+class Library:
+    """The library itself, as ctypes shows it: one GPU, whose processes need a second call."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.nvmlErrorString = lambda code: b"not found" if code == 6 else None
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "nvmlDeviceGetMigMode":
+            raise AttributeError(name)
+
+        def function(*args: Any) -> int:
+            self.calls.append(name)
+            return self.answer(name, *args)
+
+        return function
+
+    def answer(self, name: str, *args: Any) -> int:
+        """Write the answer where the last argument points, and return the code."""
+        target: Any = getattr(args[-1], "_obj", None) if args else None
+        if name in ("nvmlDeviceGetCount_v2", "nvmlDeviceGetMaxMigDeviceCount"):
+            target.value = 1
+        elif name.endswith("ByUUID") and args[0] == b"GPU-gone":
+            return 6
+        elif name in ("nvmlDeviceGetName", "nvmlDeviceGetUUID"):
+            args[1].value = b"GPU-1" if name.endswith("UUID") else b"NVIDIA H200"
+        elif name == "nvmlDeviceGetMemoryInfo":
+            args[1]._obj[2] = 7
+        elif name.startswith("nvmlDeviceGetComputeRunningProcesses"):
+            count, infos = args[1]._obj, args[2]
+            if len(infos) < 300:
+                count.value = 300
+                return 7
+            count.value = 2
+            infos[0].pid, infos[0].bytes = 11, 5
+            infos[1].pid, infos[1].bytes = 12, 2**64 - 1
+        return 0
+
+
+def test_the_library_itself_is_asked_in_the_words_of_the_binding() -> None:
+    library = Library()
+    with open_nvml(CtypesNvml(library)) as nvml:
+        assert [tuple(device) for device in nvml.devices()] == [(0, "GPU-1", "NVIDIA H200", False)]
+        memory = nvml.memory("GPU-1")
+    assert (memory.used, memory.processes) == (7, {11: 5, 12: None})
+    assert library.calls[0] == "nvmlInit_v2"
+    assert library.calls[-1] == "nvmlShutdown"
+
+
+def test_instances_of_a_gpu_in_mig_mode_are_asked_one_by_one() -> None:
+    library: Any = Library()
+    own = CtypesNvml(library)
+
+    def mode(handle: Any, now: Any, later: Any) -> int:
+        now._obj.value = 1
+        return 0
+
+    library.nvmlDeviceGetMigMode = mode
+    with open_nvml(own) as nvml:
+        assert [device.mig for device in nvml.devices()] == [True]
+    assert "nvmlDeviceGetMigDeviceHandleByIndex" in library.calls
+
+
+def test_a_failure_of_the_library_is_told_by_its_own_words() -> None:
+    def ask() -> None:
+        with open_nvml(CtypesNvml(Library())) as nvml:
+            nvml.memory("GPU-gone")
+
+    with pytest.raises(NvmlError, match=r"NVML: nvmlDeviceGetHandleByUUID: not found \(6\)"):
+        ask()
+
+
+def test_a_library_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_cudafork.gpus.nvml.LIBRARY", "libcudafork-no-such.so")
+    words = r"libcudafork-no-such\.so is not to be had"
+    with pytest.raises(NvmlError, match=words), open_nvml(CtypesNvml()):
+        pass
+
+
+def test_without_the_binding_the_library_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr("pytest_cudafork.gpus.nvml.LIBRARY", "libcudafork-no-such.so")
+    with pytest.raises(NvmlError, match="is not to be had"), open_nvml():
+        pass

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cudafork.settings.gpu_requests import GpuWish
-from pytest_cudafork.settings.markers import MARKERS, METHODS, MarkerError, Marks, read_marks
+from pytest_cudafork.settings.markers import MARKER_METHODS, MARKERS, MarkerError, Marks, read_marks
 from tests.support.helpers import assert_no_crash, module, outcomes, run_session
 
 
@@ -112,7 +112,7 @@ def test_no_arguments_break_the_reading(name: str, keywords: dict[str, Any]) -> 
     except MarkerError as error:
         words = str(error)
     else:
-        assert marks.method in METHODS
+        assert marks.method in MARKER_METHODS
         return
     assert f"@pytest.mark.{name}" in words
 

@@ -20,6 +20,7 @@ from pytest_cudafork.observe.driver.probe import Verdict
 from pytest_cudafork.observe.observer import Observer
 
 NUMBERS = itertools.count()
+STDLIB = sys.stdlib_module_names
 
 
 class Shelf:
@@ -57,8 +58,9 @@ def test_an_import_that_succeeds(shelf: Shelf) -> None:
     result = shelf.run("VALUE = 1")
     assert (result.kind, result.error, result.reason, result.traceback) == ("imported", "", "", "")
     assert (result.state, result.changed, result.waited) == ("clean", False, 0.0)
-    assert [name for name in result.loaded if name.startswith("cudafork_shelf")] == result.loaded
-    assert len(result.loaded) == 1
+    # where this process has threads, the importer's own look at OpenMP loads ctypes
+    (own,) = [name for name in result.loaded if name.partition(".")[0] not in STDLIB]
+    assert own.startswith("cudafork_shelf")
     assert 0 <= result.seconds < 5
 
 

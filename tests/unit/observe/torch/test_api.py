@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import torch_internals
 from pytest_cudafork.observe.story.touch import culprit_of, first_import_body, frames_from
+from pytest_cudafork.observe.torch import api, rows
+from pytest_cudafork.observe.torch.api import TorchWitness
+from pytest_cudafork.settings import environment
 from tests.support.torch import require_cpu_build_of_torch, run
 
 require_cpu_build_of_torch()
@@ -304,3 +312,176 @@ def test_dynamo_and_script_treat_watched_functions_as_before(tmp_path: Path) -> 
     assert out[0][0] == out[0][1] == "tensor([2.])"
     assert out[0][4] == "'handled'"
     assert "torch.Tensor.pin_memory" not in out[2]  # a fake tensor pins nothing
+
+
+# In this process: a module that stands in for torch, with one function in each table.
+STAND_IN = "cudafork_stand_in"
+SOURCE = """
+def probe():
+    return "probed"
+
+def started():
+    return "started"
+
+def counted():
+    return "counted"
+"""
+
+
+class Recorded:
+    """Notes what a witness records, and counts for the witness below it."""
+
+    def __init__(self) -> None:
+        self.touches: list[tuple[str, bool]] = []
+        self.stacks: list[list[Any]] = []
+        self.count = 0
+
+    def record(self, entry: str, *, again: bool, stack: list[Any]) -> None:
+        """Note a touch."""
+        self.touches.append((entry, again))
+        self.stacks.append(stack)
+
+    def touch_count(self) -> int:
+        """Count what the driver's witness saw."""
+        return self.count
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module, with rows for its functions, on a build without CUDA."""
+    made: Any = ModuleType(STAND_IN)
+    exec(compile(SOURCE, "/src/stand_in.py", "exec"), vars(made))
+    monkeypatch.setitem(sys.modules, STAND_IN, made)
+    monkeypatch.setattr(api, "MODULES", (STAND_IN,))
+
+    def row(name: str, behavior: Any = rows.always) -> tuple[rows.Row, ...]:
+        return (rows.Row(STAND_IN, STAND_IN, name, behavior),)
+
+    missing = row("dropped by this release")
+    monkeypatch.setattr(rows, "ABSENT_CPU", (*row("probe"), *missing))
+    monkeypatch.setattr(rows, "ABSENT", row("counted"))
+    monkeypatch.setattr(rows, "CUDA_BUILD", row("started", rows.unless_recorded))
+    monkeypatch.setattr(rows, "initialized", lambda: False)
+    monkeypatch.setattr(torch_internals, "is_cuda_build", lambda: False)
+    return made
+
+
+@pytest.fixture
+def recorded() -> Recorded:
+    """What is recorded."""
+    return Recorded()
+
+
+def names(recorded: Recorded) -> list[str]:
+    """Return the last parts of the entries that were recorded."""
+    return [entry.rpartition(".")[2] for entry, _ in recorded.touches]
+
+
+@pytest.mark.parametrize(
+    ("face", "cuda_build", "expected"),
+    [
+        ("absent", False, ["probe", "counted"]),
+        ("absent", True, ["started", "counted"]),
+        ("real", True, ["started"]),
+        ("real", False, []),
+    ],
+)
+def test_face_and_build_decide_what_is_hooked(
+    face: str,
+    cuda_build: bool,
+    expected: list[str],
+    module: Any,
+    recorded: Recorded,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch_internals, "is_cuda_build", lambda: cuda_build)
+    undo = TorchWitness(face, recorded.record, recorded).install()
+    answers = [module.probe(), module.started(), module.counted()]
+    undo()
+    undo()
+    assert answers == ["probed", "started", "counted"]
+    assert names(recorded) == expected
+    module.probe()
+    assert names(recorded) == expected
+
+
+def test_the_stack_begins_at_the_caller(module: Any, recorded: Recorded) -> None:
+    with contextlib.ExitStack() as stack:
+        stack.callback(TorchWitness("absent", recorded.record).install())
+        module.probe()
+    filename, _, name, _ = recorded.stacks[0][0]
+    assert (filename, name.rpartition(".")[2]) == (
+        __file__,
+        "test_the_stack_begins_at_the_caller",
+    )
+
+
+def test_a_touch_is_recorded_once_for_each_stack_and_test(
+    module: Any, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    witness = TorchWitness("absent", recorded.record)
+    undo = witness.install()
+    assert not witness.touched
+    for test in ("test_a", "test_a", "test_b"):
+        monkeypatch.setenv(environment.TEST, test)
+        module.probe()
+    undo()
+    assert [again for _, again in recorded.touches] == [False, True]
+    assert witness.touched
+
+
+def test_what_the_driver_saw_before_makes_a_touch_one_more(module: Any, recorded: Recorded) -> None:
+    recorded.count = 1
+    undo = TorchWitness("absent", recorded.record, recorded).install()
+    module.probe()
+    undo()
+    assert [again for _, again in recorded.touches] == [True]
+
+
+def test_a_call_that_the_driver_saw_is_not_recorded_again(
+    module: Any, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_internals, "is_cuda_build", lambda: True)
+    witness = TorchWitness("real", recorded.record, recorded)
+    undo = witness.install()
+    with witness.unseen("entry", None):
+        recorded.count += 1
+    assert recorded.touches == []
+    with witness.unseen("entry", None):
+        pass
+    undo()
+    assert recorded.touches == [("entry", True)]
+
+
+def test_a_child_begins_anew(
+    module: Any, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    witness = TorchWitness("absent", recorded.record)
+    undo = witness.install()
+    module.probe()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        assert not witness.touched
+    undo()
+
+
+def test_another_face_is_shown_for_a_while(
+    module: Any, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(
+        "pytest_cudafork.observe.torch.present.arm",
+        lambda witness, undo: shown.append(witness.face),
+    )
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    witness = TorchWitness("absent", recorded.record)
+    undo = witness.install()
+    back = witness.become("sm_90")
+    module.probe()
+    assert (witness.face, shown, recorded.touches) == ("sm_90", ["sm_90"], [])
+    back()
+    module.probe()
+    assert (witness.face, names(recorded)) == ("absent", ["probe"])
+    undo()
+    with pytest.raises(ValueError, match="is no present face"):
+        witness.become("gpu")

@@ -1,20 +1,13 @@
-"""Owns what a test leaves for the time after a crash: its output so far, and who it is.
+"""What names a test in any session over the same files, so that a child can find it.
 
-Runs in the child and in the parent; it does not know why the output is wanted.
+Used in the parent, which says which test it means, and in the child, which looks for it.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
-
-from pytest_cudafork.compat import forked, pytest_internals
-from pytest_cudafork.process.channel import Channel
-from pytest_cudafork.process.protocol import messages
 
 _LONGEST_VALUE = 500
 
@@ -99,86 +92,3 @@ def _is_directory(node: Any) -> bool:
     directory = getattr(pytest, "Directory", None)  # pytest >= 8
     package = getattr(pytest, "Package", None)
     return isinstance(node, tuple(kind for kind in (directory, package) if kind is not None))
-
-
-def share_capture(config: pytest.Config, channel: Channel) -> None:
-    """Give the parent the files that hold this process's captured output, for after a crash.
-
-    pytest empties them at the end of each phase, so they hold the output of the phase that crashed.
-    With ``--capture=sys`` there are none, so the text is written to memory files as well.
-    """
-    streams = pytest_internals.captured_streams(config)
-    if streams is None:
-        return
-    if streams[0] is None and forked.claim_of(config).every_test:
-        # pytest-forked keeps the output of a crash with --capture=no, too
-        channel.send_with_fds(messages.CaptureFiles(), [_mirror("stdout"), _mirror("stderr")])
-        return
-    fds = [_file_of(part) for part in streams]
-    if all(fd >= 0 for fd in fds):
-        channel.send_with_fds(messages.CaptureFiles(), fds)
-
-
-def _mirror(name: str) -> int:
-    """Let what is written to a stream of ``sys`` go to a memory file as well; return that."""
-    fd = os.memfd_create("pytest-cudafork-output", os.MFD_CLOEXEC)
-    setattr(sys, name, _Mirror(getattr(sys, name), fd))
-    return fd
-
-
-class _Mirror:
-    """A text stream that also writes to a file; everything else is the stream's."""
-
-    def __init__(self, stream: Any, fd: int) -> None:
-        self._stream = stream
-        self._fd = fd
-
-    def write(self, text: str) -> Any:
-        os.write(self._fd, text.encode("utf-8", "backslashreplace"))
-        return self._stream.write(text)
-
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
-
-    def __iter__(self) -> Any:
-        return iter(self._stream)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-def _file_of(part: Any) -> int:
-    """Return the descriptor of the file behind one captured stream, or -1."""
-    in_memory = pytest_internals.memory_stream()
-    file = getattr(part, "tmpfile", None)
-    if type(file) is in_memory:
-        part.tmpfile = file = _mirrored(in_memory)
-        fd: int = file.mirror
-        return fd
-    try:
-        return -1 if file is None else int(file.fileno())
-    except (OSError, ValueError, AttributeError):
-        return -1
-
-
-def _mirrored(base: type) -> Any:
-    """Return an in-memory text stream that also writes to a memory file, ``mirror``."""
-
-    class Mirrored(base):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.mirror = os.memfd_create("pytest-cudafork-output", os.MFD_CLOEXEC)
-
-        def write(self, text: str) -> int:
-            os.write(self.mirror, text.encode("utf-8", "backslashreplace"))
-            written: int = super().write(text)
-            return written
-
-        def truncate(self, size: int | None = None) -> int:
-            os.ftruncate(self.mirror, 0)
-            os.lseek(self.mirror, 0, os.SEEK_SET)
-            kept: int = super().truncate(size)
-            return kept
-
-    return Mirrored()

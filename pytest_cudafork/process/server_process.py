@@ -1,0 +1,401 @@
+"""One fork server as its parent sees it, from its start to its end (``fork_server.py``).
+
+A server that is started again when it is lost is a ``ForkServerClient``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import warnings
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pytest_cudafork.compat import standard_library
+from pytest_cudafork.errors import ChildError
+from pytest_cudafork.process import exit_status, hang_stacks, launch, leftovers
+from pytest_cudafork.process.protocol import frames, messages, server_messages
+from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
+
+READY_SECONDS = 600.0
+"""How long the preparation may take."""
+CLOSE_SECONDS = 5.0
+"""How long a server may take to end."""
+_ANSWER_SECONDS = 60.0
+_STACKS_SECONDS = 2.0
+_LOG_BYTES = 1 << 14
+
+
+class NoAnswerError(Exception):
+    """A server said nothing in time. No TimeoutError, which an alarm of the user's may raise."""
+
+
+def loud_warning(warning: Warning) -> None:
+    """Warn of what no test's report can tell.
+
+    It is shown even where warnings are errors: here it would end the session.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn(warning, stacklevel=3)
+
+
+class ServerProcess:
+    """One fork server, from its start to its end."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        outputs: bool = False,
+        env: Mapping[str, str] | None = None,
+        new_session: bool = False,
+        quiet: bool = False,
+    ) -> None:
+        """Start it; it gets ready by itself.
+
+        Args:
+            settings: What it is told; ``path`` and ``argv`` are filled in.
+            outputs: Whether its children need this process's standard output and error.
+            env: Its whole environment; None: this process's.
+            new_session: Whether it is cut off from the terminal.
+            quiet: Whether nobody is warned that it did not end as it should.
+
+        Raises:
+            OSError: There is no process or descriptor left for it.
+
+        """
+        import subprocess
+
+        self.why_not: CannotFork | None = None
+        """Why it cannot be forked, once it is ready."""
+        self.about: dict[str, Any] = {}
+        """What the preparation had to tell."""
+        self.is_ready = False
+        self._preparing = settings.preparing
+        self._quiet = quiet
+        self._owner = os.getpid()
+        self._exits: dict[int, int] = {}
+        self._refusal = ""
+        """Why a child that was asked for could not be forked."""
+        self._due = 0
+        """How many children are on their way."""
+        self._ahead: list[tuple[int, bytes, list[int]]] = []
+        self._inbox: deque[tuple[messages.Message, list[int]]] = deque()
+        self._done = False
+        self._cookie = frames.new_cookie()
+        self._things = contextlib.ExitStack()
+        self._files = contextlib.ExitStack()
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._files.close)
+            undo.callback(self._things.close)
+            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._things.enter_context(self._control)
+            self._log_fd = self._file("pytest-cudafork-server")
+            self._stacks_fd = self._file("pytest-cudafork-stacks")
+            settings = replace(
+                settings,
+                path=tuple(launch.path_texts()),
+                argv=tuple(settings.argv or [str(arg) for arg in sys.argv]),
+            )
+            request = {"cookie": self._cookie, "settings": settings.to_plain()}
+            with theirs, launch.request_file(request) as request_fd, contextlib.ExitStack() as fds:
+                given = [-1, -1]
+                if outputs:
+                    given = [os.dup(fd) for fd in (1, 2)]
+                    for fd in given:
+                        fds.callback(os.close, fd)
+                arguments = (theirs.fileno(), request_fd, self._stacks_fd, *given)
+                code = (
+                    f"import gc, sys; gc.disable(); sys.path[:] = {launch.path_texts()!a}; "
+                    f"from pytest_cudafork.process.fork_server import main; main{arguments}"
+                )
+                self._process = subprocess.Popen(
+                    [sys.executable, *standard_library.interpreter_flags(), "-c", code],
+                    pass_fds=[fd for fd in arguments if fd >= 0],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log_fd,
+                    stderr=self._log_fd,
+                    env=None if env is None else dict(env),
+                    start_new_session=new_session,
+                )
+            undo.pop_all()
+        self._ended = {self._cookie: self.pid}
+
+    def _file(self, name: str) -> int:
+        fd = os.memfd_create(name, os.MFD_CLOEXEC)
+        self._files.callback(os.close, fd)
+        return fd
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return int(self._process.pid)
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this process started it, and was not forked since."""
+        return self._owner == os.getpid()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended."""
+        return self._process.poll() is not None
+
+    def descriptors(self) -> list[int]:
+        """Return what leads to it and to the children that it has forked ahead."""
+        return [self._control.fileno(), *(fds[0] for _, _, fds in self._ahead)]
+
+    # -- its start -------------------------------------------------------------------------------
+
+    def wait_ready(self) -> CannotFork | None:
+        """Wait until it is prepared; return why it cannot be forked, or None if it can."""
+        if not self.is_ready:
+            deadline = time.monotonic() + READY_SECONDS
+            self.tell(server_messages.Waiting())  # it may have been using the time
+            try:
+                while not self.is_ready:
+                    self._take_message(deadline)
+            except (NoAnswerError, EOFError, ConnectionError) as error:
+                self.why_not = self._failed_start(error)
+                self.is_ready = True
+        return self.why_not
+
+    def _failed_start(self, error: Exception) -> CannotFork:
+        """Say why it did not get ready."""
+        import subprocess
+
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=0 if isinstance(error, NoAnswerError) else CLOSE_SECONDS)
+        if self._process.returncode is None:
+            self._process.kill()
+        how = str(error) if isinstance(error, NoAnswerError) else ""
+        how = how or exit_status.describe(self._process.returncode)
+        text = f"the fork server {how} {self._preparing}"
+        return CannotFork("", "start", text, output=self.log)
+
+    @property
+    def log(self) -> str:
+        """The end of what it wrote."""
+        size = os.fstat(self._log_fd).st_size
+        tail = os.pread(self._log_fd, _LOG_BYTES, max(0, size - _LOG_BYTES))
+        return tail.decode("utf-8", "replace").strip()
+
+    # -- children --------------------------------------------------------------------------------
+
+    def fork_ahead(self) -> None:
+        """Have the next child forked: after the last one got its work, which goes first."""
+        self._due += 1
+        self.tell(server_messages.Fork())
+
+    def take_child(self) -> launch.Running:
+        """Return a child that waits for its job.
+
+        Raises:
+            ChildError: There is none to be had.
+            EOFError: The server is gone.
+
+        """
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        asked_again = False
+        while not self._ahead:
+            if self._refusal:
+                refusal, self._refusal = self._refusal, ""
+                if asked_again:
+                    raise ChildError(f"the fork server could not fork: {refusal}")
+                asked_again = True  # it was some time ago, and may be possible by now
+                self.fork_ahead()
+            elif self._due <= 0:
+                self.fork_ahead()
+            try:
+                self._take_message(deadline)
+            except NoAnswerError:
+                raise ChildError(
+                    f"the fork server gave no process within {_ANSWER_SECONDS:.0f} s"
+                ) from None
+            except ConnectionError as error:
+                raise EOFError(str(error)) from error
+        pid, cookie, fds = self._ahead.pop(0)
+        sock = socket.socket(fileno=fds[0])
+        return launch.Running(
+            pid,
+            launch.pidfd(pid),
+            sock,
+            fds[1],
+            lambda: self._exit_code(pid),
+            cookie,
+            ends_group=True,
+        )
+
+    def _exit_code(self, pid: int) -> int:
+        """Wait for the word on a dead child; killed, if the server took it with itself."""
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while pid not in self._exits:
+            try:
+                self._take_message(deadline)
+            except (ConnectionError, NoAnswerError, EOFError, ValueError):
+                # ValueError: it was closed meanwhile
+                return -signal.SIGKILL
+        return self._exits.pop(pid)
+
+    # -- the connection --------------------------------------------------------------------------
+
+    def tell(self, message: messages.Message) -> None:
+        """Tell it something; one that is gone is noticed where its answer is waited for."""
+        with contextlib.suppress(OSError):
+            self._control.send(frames.encode(message.to_plain(), self._cookie))
+
+    def next_message(self, seconds: float) -> tuple[messages.Message, list[int]] | None:
+        """Return the next message that is not about attended children, and its descriptors.
+
+        None if nothing has come for so long.
+
+        Raises:
+            EOFError: The server is gone.
+
+        """
+        deadline = time.monotonic() + seconds
+        while not self._inbox:
+            try:
+                self._take_message(deadline)
+            except NoAnswerError:
+                return None
+            except ConnectionError as error:
+                raise EOFError(str(error)) from error
+        return self._inbox.popleft()
+
+    def _take_message(self, deadline: float) -> None:
+        """Take one message and note what it says.
+
+        Raises:
+            NoAnswerError: None came in time.
+            EOFError: The server is gone.
+
+        """
+        message, fds = self._receive(deadline)
+        if isinstance(message, server_messages.ChildForked) and len(fds) == 2:
+            self._due -= 1
+            self._ahead.append((message.pid, message.cookie, fds))
+            return
+        if isinstance(message, server_messages.JobEnded) and len(fds) == 1:
+            self._inbox.append((message, fds))
+            return
+        for fd in fds:
+            os.close(fd)
+        if isinstance(message, server_messages.ChildEnded):
+            self._exits[message.pid] = message.exitcode
+        elif isinstance(message, server_messages.ForkRefused):
+            self._due -= 1
+            self._refusal = message.text
+        elif isinstance(message, messages.Done):
+            self._done = True
+        elif isinstance(message, server_messages.Ready):
+            self.is_ready = True
+            self.about = message.about
+            self._due += message.ahead
+            if message.why_not is not None:
+                self.why_not = replace(CannotFork(**message.why_not), pid=self.pid)
+            self._inbox.append((message, []))
+        elif message is not None:
+            if isinstance(message, server_messages.JobStarted):
+                self._ended[message.cookie] = message.pid
+            self._inbox.append((message, []))
+
+    def _receive(self, deadline: float) -> tuple[messages.Message | None, list[int]]:
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise NoAnswerError(f"took longer than {READY_SECONDS:.0f} s")
+        data, fds, _, _ = socket.recv_fds(
+            self._control, server_messages.LONGEST_PACKET, server_messages.MOST_DESCRIPTORS
+        )
+        if not data:
+            raise EOFError("the fork server closed the connection")
+        return messages.decode_or_none(frames.only(data, self._cookie)), fds
+
+    # -- its end ---------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End it and its children; ``reap`` has to follow.
+
+        Between the two the kernel takes it apart, which nobody need wait for.
+        """
+        if not self.is_mine:
+            self._process.returncode = 0  # not our child: Popen must neither wait nor warn
+        else:
+            with contextlib.suppress(OSError):
+                self._control.shutdown(socket.SHUT_WR)
+            if not self.is_gone:
+                deadline = time.monotonic() + CLOSE_SECONDS
+                if not self._is_done(deadline):
+                    self._wait_for_end(deadline)
+        self._things.close()
+        for pid, cookie, fds in self._ahead:
+            self._ended[cookie] = pid
+            for fd in fds:
+                os.close(fd)
+        self._ahead.clear()
+        while self._inbox:
+            for fd in self._inbox.pop()[1]:
+                os.close(fd)
+
+    def reap(self) -> None:
+        """Wait for the process, and end what it has left."""
+        if self.is_mine:
+            if not self.is_gone:
+                self._wait_for_end(time.monotonic() + CLOSE_SECONDS)
+            leftovers.end(self._ended)
+        self._files.close()
+
+    def kill(self) -> int:
+        """End it at once, with what it has started; return its exit code (negative: signal)."""
+        import subprocess
+
+        with contextlib.suppress(OSError):
+            self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
+            self._process.wait(timeout=CLOSE_SECONDS)
+        return self.exitcode(0.0)
+
+    def exitcode(self, seconds: float) -> int:
+        """Wait so long for its end; return its exit code, that of SIGKILL if it has not ended."""
+        import subprocess
+
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return int(self._process.wait(timeout=seconds))
+        return -signal.SIGKILL
+
+    def _is_done(self, deadline: float) -> bool:
+        """Whether it says that it has finished its session, and that all went well."""
+        with contextlib.suppress(OSError, EOFError, ValueError, NoAnswerError):
+            while not self._done:
+                self._take_message(deadline)
+        return self._done
+
+    def _wait_for_end(self, deadline: float) -> None:
+        """Wait while it finishes its session; say so if that goes wrong."""
+        import subprocess
+
+        trouble = ""
+        try:
+            code = self._process.wait(timeout=max(0.0, deadline - time.monotonic()))
+            trouble = exit_status.describe(code) if code != 0 else ""
+        except subprocess.TimeoutExpired:
+            trouble = f"did not end within {CLOSE_SECONDS:g} s and was killed"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                if hang_stacks.ask(self.pid):
+                    self._process.wait(timeout=_STACKS_SECONDS)
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
+                self._process.wait(timeout=CLOSE_SECONDS)
+        if trouble and not self._quiet:
+            log = exit_status.shorten(self.log)
+            text = f"the fork server {trouble} at the end of its session; it wrote:\n{log}"
+            loud_warning(RuntimeWarning(text))

@@ -1,0 +1,49 @@
+"""Tests of warnings on their way from a child."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+from pytest_cudafork.process.protocol import caught_warnings
+
+
+class OwnWarning(UserWarning):
+    """A warning whose class both sides know."""
+
+
+def caught(warning: Warning) -> warnings.WarningMessage:
+    with warnings.catch_warnings(record=True) as all_of_them:
+        warnings.simplefilter("always")
+        warnings.warn(warning, stacklevel=1)
+    return all_of_them[0]
+
+
+def test_a_warning_comes_back_with_its_class_text_file_and_line() -> None:
+    sent = caught(OwnWarning("mind this"))
+    loaded = caught_warnings.load(caught_warnings.pack(sent))
+    assert type(loaded.message) is OwnWarning
+    assert str(loaded.message) == "mind this"
+    assert (loaded.filename, loaded.lineno) == (sent.filename, sent.lineno)
+
+
+def test_one_that_does_not_pickle_has_the_name_of_its_class_and_its_text() -> None:
+    class Unpicklable(UserWarning):
+        def __reduce__(self) -> tuple[object, ...]:
+            raise TypeError("not this one")
+
+    packed = caught_warnings.pack(caught(Unpicklable("mind this")))
+    assert packed.pickled is None
+    loaded = caught_warnings.load(packed)
+    assert type(loaded.message).__name__ == "Unpicklable"
+    assert str(loaded.message) == "mind this"
+
+
+def test_a_known_class_stays_the_base_of_one_that_cannot_be_loaded() -> None:
+    packed = caught_warnings.pack(caught(OwnWarning("mind this")))
+    for pickled in (b"junk", b"\x80\x04K\x05."):  # no pickle; that of a number
+        loaded = caught_warnings.load(dataclasses.replace(packed, pickled=pickled))
+        assert isinstance(loaded.message, OwnWarning)
+        assert str(loaded.message) == "mind this"
+    unknown = dataclasses.replace(packed, pickled=None, type="no.such.Name")
+    assert type(caught_warnings.load(unknown).message).__name__ == "Name"

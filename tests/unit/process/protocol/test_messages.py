@@ -1,0 +1,75 @@
+"""Tests of the messages: each comes back as it was, and what is none is refused with words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.process.protocol import frames, messages, server_messages
+
+MESSAGES: list[messages.Message] = [
+    messages.Job("a.b:c", ["request", "stdout"]),
+    messages.Run(["a"], None, {"cwd": "/"}, None, None),
+    messages.Report({"when": "call"}, wait=True),
+    messages.CaughtWarning(None, "a.B", "text", "file.py", 3, None),
+    messages.TestOver(last=True, shouldstop="reason"),
+    messages.TestMissing(["a"], []),
+    messages.SessionStop("why", None),
+    messages.Exited("text", "traceback"),
+    messages.Returned(b"pickle", "1"),
+    messages.Done(),
+    server_messages.Ready(None, 2, {"tests": 5}),
+    server_messages.ChildForked(7, b"cookie"),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda one: one.kind)
+def test_a_message_comes_back_as_it_was(message: messages.Message) -> None:
+    (plain,) = frames.Decoder().feed(frames.encode(message.to_plain()))
+    assert messages.decode(plain) == message
+
+
+@pytest.mark.parametrize(
+    ("plain", "words"),
+    [
+        ({"kind": "surprise"}, "there are no messages of kind 'surprise'"),
+        ({"kind": "phase"}, "kind 'phase' is damaged"),
+        ({"kind": "phase", "phase": 5}, "phase is 5"),
+        ({"kind": "phase", "phase": "call", "more": 1}, "more"),
+        ({"kind": "missing", "found": ["a", 1], "errors": []}, "found is"),
+        ({"kind": "stop", "reason": "a", "returncode": "b"}, "returncode is 'b'"),
+        ({"kind": "warnings", "warnings": [5]}, "warnings is 5"),
+        ({"kind": "warnings", "warnings": [{"type": 5}]}, "type is 5"),
+        ({"kind": "ready", "why_not": [], "ahead": 1, "about": {}}, "why_not is"),
+    ],
+)
+def test_what_is_no_message_is_refused_with_words(plain: dict[str, Any], words: str) -> None:
+    with pytest.raises(frames.FrameError, match=words):
+        messages.decode(plain)
+    assert messages.decode_or_none(plain) is None
+
+
+def test_every_field_of_every_message_is_looked_at() -> None:
+    for cls in messages.KINDS.values():
+        assert cls.types.keys() == {
+            name
+            for name, annotation in cls.__annotations__.items()
+            if not annotation.startswith("ClassVar")
+        }
+    assert messages.decode_or_none(None) is None
+
+
+def test_the_warnings_of_a_call_are_messages_of_their_own() -> None:
+    one = messages.CaughtWarning(b"x", "a.B", "text", "file.py", 3, None)
+    assert messages.CaughtWarnings([vars(one)]).each() == [one]
+
+
+def test_a_kind_whose_fields_cannot_be_checked_is_refused_where_it_is_written() -> None:
+    with pytest.raises(AssertionError, match="no check for"):
+
+        @messages.of_kind("test_only")
+        class Strange(messages.Message):
+            field: set[str]
+
+    assert "test_only" not in messages.KINDS

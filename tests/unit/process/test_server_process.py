@@ -1,0 +1,120 @@
+"""Tests of one fork server as its parent sees it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_cudafork.errors import ChildError
+from pytest_cudafork.process import fork_server, server_process
+from pytest_cudafork.process.protocol import frames, server_messages
+from pytest_cudafork.process.protocol.server_messages import ServerSettings
+from pytest_cudafork.process.server_process import ServerProcess
+
+HERE = "tests.unit.process.test_server_process"
+
+
+def prepare_badly(server: fork_server.ForkServer) -> None:
+    """Serve, and fail afterwards; a preparation."""
+    server.serve(pid=os.getpid())
+    os.write(1, b"words before the end\n")
+    if server.settings.data == "hangs":
+        time.sleep(100)
+    raise SystemExit(3)
+
+
+@pytest.fixture
+def server() -> Iterator[ServerProcess]:
+    made = ServerProcess(ServerSettings())
+    yield made
+    made.close()
+    made.reap()
+
+
+def test_a_server_is_ready_gives_children_and_ends(server: ServerProcess) -> None:
+    assert server.wait_ready() is None
+    assert server.is_mine
+    running = server.take_child()
+    assert running.ends_group
+    assert not running.has_ended
+    os.kill(running.pid, signal.SIGKILL)
+    assert running.reap() == -signal.SIGKILL
+    running.close()
+    assert server.next_message(1.0) is not None  # that it is ready
+    assert server.next_message(0.05) is None
+
+
+def test_what_bears_another_cookie_is_no_message(server: ServerProcess) -> None:
+    server.wait_ready()
+    server._control.send(frames.encode(server_messages.Fork().to_plain(), bytes(16)))
+    server._control.send(b"junk")
+    first, second = server.take_child(), server.take_child()
+    assert first.pid != second.pid
+    assert server._ahead == []
+    for running in (first, second):
+        running.close()
+
+
+def test_a_server_that_is_gone_is_noticed(server: ServerProcess) -> None:
+    server.wait_ready()
+    assert server.kill() == -signal.SIGKILL
+    assert server.is_gone
+    with pytest.raises(EOFError):
+        server.take_child()
+
+
+def test_a_server_that_stops_answering_gives_no_child(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.wait_ready()
+    monkeypatch.setattr(server_process, "_ANSWER_SECONDS", 0.2)
+    os.kill(server.pid, signal.SIGSTOP)
+    with pytest.raises(ChildError, match="gave no process within"):
+        server.take_child()
+    os.kill(server.pid, signal.SIGCONT)
+
+
+def test_a_refused_fork_is_asked_for_once_more_and_then_told(server: ServerProcess) -> None:
+    server.wait_ready()
+    server._refusal = "no memory"  # it was some time ago
+    server.take_child().close()
+    asked = []
+
+    def refuse() -> None:
+        asked.append(1)
+        server._refusal = "no memory at all"
+
+    server.fork_ahead = refuse  # type: ignore[method-assign]
+    server._take_message = lambda deadline: None  # type: ignore[method-assign]
+    server._refusal = "no memory"
+    with pytest.raises(ChildError, match="could not fork: no memory at all"):
+        server.take_child()
+    assert asked == [1]
+    del server.fork_ahead, server._take_message  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("how", ["fails", "hangs"])
+def test_trouble_at_the_end_is_told_loudly(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_process, "CLOSE_SECONDS", 30.0 if how == "fails" else 0.5)
+    server = ServerProcess(ServerSettings(f"{HERE}:prepare_badly", how), outputs=True)
+    assert server.wait_ready() is None
+    assert server.about == {"pid": server.pid}
+    words = "exited with status 70" if how == "fails" else "did not end within 0.5 s"
+    with pytest.warns(RuntimeWarning, match=words) as caught:  # noqa: PT031  # either may warn
+        server.close()
+        server.reap()
+    assert "words before the end" in str(caught[0].message)
+
+
+def test_a_quiet_one_ends_without_a_word() -> None:
+    server = ServerProcess(
+        ServerSettings(f"{HERE}:prepare_badly"), quiet=True, new_session=True, env=dict(os.environ)
+    )
+    server.wait_ready()
+    server.close()
+    server.reap()
+    assert server.exitcode(1.0) == 70
