@@ -49,6 +49,17 @@ def test_there_is_no_cycle_of_imports_at_the_top_of_modules() -> None:
         pytest.fail(f"modules import each other: {' -> '.join(error.args[1])}")
 
 
+def test_no_two_folders_import_each_other() -> None:
+    graph: dict[str, set[str]] = {}
+    for module in modules():
+        targets = {folder_of(BY_NAME[found.target]) for found in own_imports(module)}
+        graph.setdefault(folder_of(module), set()).update(targets - {folder_of(module)})
+    try:
+        list(graphlib.TopologicalSorter(graph).static_order())
+    except graphlib.CycleError as error:
+        pytest.fail(f"folders import each other: {' <- '.join(error.args[1])}")
+
+
 @pytest.mark.parametrize("module", ALL, ids=lambda m: m.short)
 def test_code_for_a_child_imports_nothing_of_the_side_of_pytest(module: Module) -> None:
     if folder_of(module).rpartition("/")[2] not in CHILD_SIDE:

@@ -1,1 +1,1 @@
-"""capture_pair: warm-up and capture of one forward, and the checks of the pair."""
+"""capture_pair: its arguments, the table of its checks, and each check in a module of its name."""

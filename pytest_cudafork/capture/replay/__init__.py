@@ -1,1 +1,1 @@
-"""assert_replay_equals_eager: rounds of change, eager run, replay and comparison."""
+"""Runs of the code under test: warm-up, capture, replays and eager runs, compared in rounds."""

@@ -91,12 +91,24 @@ def walk(
         yield node
         if len(node.path) > _LONG_PATH:
             node = node._replace(path=_shortened(node.path))
+        if _has_more_items(node.value, MOST_OBJECTS - count - len(waiting)):
+            raise _too_many(name, node)
         for below in children(node, plain) if node.kind is not Kind.VALUE else ():
             waiting.append(below)
             if count + len(waiting) > MOST_OBJECTS:
-                raise TooManyObjectsError(
-                    f"{name} holds more than {MOST_OBJECTS:,} objects; most hang below {node.path}"
-                )
+                raise _too_many(name, node)
+
+
+def _too_many(name: str, node: Node) -> TooManyObjectsError:
+    return TooManyObjectsError(
+        f"{name} holds more than {MOST_OBJECTS:,} objects; most hang below {node.path}"
+    )
+
+
+def _has_more_items(value: Any, most: int) -> bool:
+    """Whether a container has more items to be walked, told without looking at each of them."""
+    kinds = (dict, list, tuple, set, frozenset, collections.deque)
+    return type(value) in kinds and len(value) > most and not is_plain(value)
 
 
 _LONG_PATH = 600

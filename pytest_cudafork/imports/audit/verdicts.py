@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest_cudafork
 from pytest_cudafork.imports.values.import_result import ImportResult
 from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.imports.values.settings import AuditSettings
@@ -128,7 +127,7 @@ def explained(reason: str) -> str:
 
 def _checkout() -> Path | None:
     """Return the folder of the checkout in which this package lies; None if it was installed."""
-    folder = Path(pytest_cudafork.__file__).resolve().parent.parent
+    folder = Path(__file__).resolve().parents[3]  # above the package
     try:
         text = (folder / "setup.py").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -85,3 +85,88 @@ def test_an_error_is_about_the_capture_or_not(said: str, about: bool) -> None:
     from pytest_cudafork.capture.cuda.failing_line import is_about_capture
 
     assert is_about_capture(RuntimeError(said)) is about
+
+
+def test_an_error_says_whether_the_capture_was_broken_before() -> None:
+    from pytest_cudafork.capture.cuda.failing_line import is_late, raising_line
+
+    assert is_late(None)
+    assert is_late(RuntimeError("failed due to a previous error during capture"))
+    assert not is_late(RuntimeError("no"))
+    assert raising_line(None) == ""
+    with pytest.raises(KeyError) as caught:
+        dict[str, int]()["x"]
+    assert raising_line(caught.value).startswith(__file__)
+
+
+@pytest.mark.parametrize(
+    ("between", "words", "where"),
+    [
+        (("", ""), "by a call that no line of this thread's Python made", ""),
+        (("/a.py:1", "/a.py:3"), "after /a.py:1 and before /a.py:3", "/a.py:3"),
+        (("", "/a.py:3"), "between its start and before /a.py:3", "/a.py:3"),
+        (("/a.py:1", ""), "after /a.py:1 and its end", "/a.py:1"),
+    ],
+)
+def test_a_failure_without_a_line_is_bracketed(
+    between: tuple[str, str], words: str, where: str
+) -> None:
+    from pytest_cudafork.capture.cuda.failing_line import Clue, explain
+
+    found = explain(Clue("", between=between), None)
+    assert words in found.what
+    assert "the stream's capture was invalidated" in found.what
+    assert found.where == where
+
+
+def test_an_error_without_words_is_named_by_its_type() -> None:
+    from pytest_cudafork.capture.cuda.failing_line import Clue, explain
+
+    assert "(RuntimeError)" in explain(Clue("a.py:1"), RuntimeError()).what
+
+
+class Frame:
+    """A frame of a function of the user's, at a line."""
+
+    def __init__(self, line: int, back: Any = None, file: str = __file__) -> None:
+        self.f_lineno, self.f_back = line, back
+        self.f_code = type("Code", (), {"co_filename": file})
+
+
+@pytest.fixture
+def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The trace functions that are set: called by hand, as a debugger may be at work here."""
+    seen: list[Any] = []
+    monkeypatch.setattr(sys, "settrace", seen.append)
+    return seen
+
+
+def test_the_line_after_which_the_capture_no_longer_holds(traces: list[Any]) -> None:
+    from pytest_cudafork.capture.cuda.failing_line import LineTracer
+
+    holds = [True]
+    tracer = LineTracer(lambda: holds[0])
+    outer = Frame(10)
+    with tracer.running():
+        trace = traces[0]
+        assert trace(Frame(1, file=pytest.__file__), "call", None) is None
+        for line, event in ((20, "call"), (21, "line"), (22, "return")):
+            assert trace(Frame(line, outer), event, None) is trace
+        holds[0] = False
+        trace(Frame(11), "line", None)
+        assert trace(Frame(12), "line", None) is None, "it is found"
+    assert tracer.where == f"{__file__}:10"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_capture_that_breaks_at_the_first_line_or_the_last(
+    first: bool, traces: list[Any]
+) -> None:
+    from pytest_cudafork.capture.cuda.failing_line import LineTracer
+
+    holds = [not first]
+    tracer = LineTracer(lambda: holds[0])
+    with tracer.running():
+        traces[0](Frame(5), "line", None)
+        holds[0] = False
+    assert tracer.where == f"{__file__}:5"

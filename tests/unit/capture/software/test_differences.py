@@ -12,6 +12,10 @@ torch = pytest.importorskip("torch")
 
 
 from pytest_cudafork import assert_replay_equals_eager  # noqa: E402
+from pytest_cudafork.capture.software.differences import (  # noqa: E402
+    DIFFERENCES,
+    explaining_gpu_code,
+)
 from pytest_cudafork.errors import GraphCaptureError, GraphUsageError  # noqa: E402
 
 
@@ -50,3 +54,38 @@ def test_code_for_a_gpu_only_is_told_of_the_device() -> None:
     assert "Torch not compiled with CUDA enabled" in text
     assert "graph_backend" in text
     assert Path(__file__).name in text
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("Torch not compiled with CUDA enabled", "take the device from the graph_backend fixture"),
+        ("no CUDA-capable device is detected", "take the device from the graph_backend fixture"),
+        ("If capturable=True, params must be on a GPU", "fused=True as well"),
+    ],
+)
+def test_an_error_is_explained_with_its_line(said: str, words: str) -> None:
+    def check() -> None:
+        with explaining_gpu_code():
+            raise AssertionError(said)
+
+    with pytest.raises(GraphUsageError, match=words) as caught:
+        check()
+    first = str(caught.value).splitlines()[0]
+    assert first.startswith("AssertionError at ")
+    assert Path(__file__).name in first
+    assert said in first
+
+
+def test_other_errors_pass() -> None:
+    def check() -> None:
+        with explaining_gpu_code():
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        check()
+
+
+def test_the_differences_are_a_list_of_subjects() -> None:
+    subjects = [line[2:].partition(":")[0] for line in DIFFERENCES.splitlines() if line[:2] == "- "]
+    assert {"Streams and events", "Memory", "Random numbers", "Threads"} <= set(subjects)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch")
 
 
 from pytest_cudafork import assert_replay_equals_eager  # noqa: E402
+from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 from pytest_cudafork.errors import GraphCaptureError  # noqa: E402
 
 
@@ -53,3 +55,48 @@ def test_objects_can_be_asked_whether_they_are_streams() -> None:
         return x + float(isinstance(x, (torch.cuda.Stream, torch.cuda.Event)))
 
     assert_replay_equals_eager(fn, [torch.randn(4)], backend="software")
+
+
+def test_in_a_recorded_run_they_do_nothing() -> None:
+    x = torch.ones(2)
+
+    def fn() -> Any:
+        stream, event = torch.cuda.Stream(), torch.cuda.Event()
+        with torch.cuda.stream(stream):
+            event.record(stream)
+            assert event.query(), "the work is done"
+            torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize()
+        assert not hasattr(stream, "__array__")
+        return x * 2
+
+    recording = SoftwareBackend().record(fn)
+    assert [node.name for node in recording.nodes or ()] == ["aten::mul"]
+
+
+def test_a_capture_says_that_it_is_one() -> None:
+    seen = []
+    before = torch.cuda.is_current_stream_capturing
+    x = torch.ones(2)
+
+    def fn() -> Any:
+        seen.append(torch.cuda.is_current_stream_capturing())
+        return x * 2
+
+    SoftwareBackend().capture(fn)
+    assert seen == [True]
+    assert torch.cuda.is_current_stream_capturing is before
+
+
+def test_other_threads_get_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: calls.append("torch"))
+
+    def fn() -> Any:
+        thread = threading.Thread(target=torch.cuda.synchronize)
+        thread.start()
+        thread.join()
+        return torch.ones(1)
+
+    SoftwareBackend().record(fn)
+    assert calls == ["torch"]
