@@ -1,4 +1,4 @@
-"""Owns classes of warnings whose module is not imported in a child: they are looked up late.
+"""Classes of warnings whose module is not imported in a child: they are looked up late.
 
 A filter for a warning of torch would otherwise import torch into every child. As long as nobody has
 imported the module, nobody can give such a warning.

@@ -1,6 +1,6 @@
-"""Owns which modules' functions travel to a child by value. Runs in the parent.
+"""Pickling a call for another interpreter, and which functions travel there by value.
 
-It does not know how the child is started. A function is sent by reference (module and name) where
+A function is sent by reference (module and name) where
 the child can import the module without side effects worth mentioning: installed libraries and
 packages on the path. Test modules, conftest files and what cannot be imported go by value.
 """

@@ -1,7 +1,6 @@
-"""Owns how the coverage of code that ran in children arrives in the session's measurement.
+"""How the coverage of code that ran in children arrives in the session's measurement.
 
-It does not know how a child is started, nor how what it returns travels. Used in every process;
-where coverage.py is not loaded it does nothing and imports nothing.
+Used in every process; where coverage.py is not loaded it does nothing and imports nothing.
 
 A child measures with the parent's settings. What it measured stays in its memory, is sent to the
 parent as plain data, and is added there to the data of the running measurement. So it is in the

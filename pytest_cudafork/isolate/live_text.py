@@ -1,7 +1,6 @@
-"""Owns what a test in a child writes to the terminal at once: it goes to the parent's terminal.
+"""What a test in a child writes to the terminal at once: it goes to the parent's terminal.
 
-Used in the child (``ChildTerminal``) and in the parent (``show``). It does not know how messages
-travel, nor what the terminal shows besides.
+Used in the child (``ChildTerminal``) and in the parent (``show``).
 
 ``--setup-show``, live logs and plugins write while a test runs. The parent writes what they wrote
 between its own words, and knows where on the line it stands. With ``-s`` a test's own output goes

@@ -1,7 +1,4 @@
-"""Owns the choice of how a test is isolated. Pure.
-
-It does not read options, markers or the driver: their values are passed in.
-"""
+"""The choice of how a test is isolated, from the values of options, markers and the driver."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Owns what a report says beyond pytest's own serialization: one form, both ways.
+"""Reports as plain data, with what they say beyond pytest's own serialization.
 
-Used in the child (``pack``) and in the parent (``load``). It does not know how it travels.
+Used in the child (``pack``) and in the parent (``load``).
 
 pytest turns a representation other than a traceback (an unknown fixture, a doctest) into text when
 it serializes a report; then it is shown without colors, and once more in the short summary. The

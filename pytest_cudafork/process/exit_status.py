@@ -1,7 +1,4 @@
-"""Owns the words for how a process ended: exit statuses and signals.
-
-Pure: it does not know which process, which test, or who waited for it. Used in every process.
-"""
+"""The words for how a process ended: exit statuses, signals, and where it was."""
 
 from __future__ import annotations
 
@@ -16,15 +13,20 @@ _HINTS = {
     "SIGSYS": "a seccomp filter refused a system call",
 }
 _SHELL_SIGNAL_BASE = 128
-_MACHINERY = (
-    "in pytest_pyfunc_call",
-    "in pytest_fixture_setup",
-    "in pytest_runtest_setup",
-    "in pytest_runtest_call",
-    "in pytest_runtest_teardown",
-    "/pytest_cudafork/isolate/",
+RUNS_A_TEST = (
+    "pytest_pyfunc_call",
+    "pytest_fixture_setup",
+    "pytest_runtest_setup",
+    "pytest_runtest_call",
+    "pytest_runtest_teardown",
 )
-"""Frames from which on, outwards, a stack shows pytest and this package only."""
+"""Functions from which on, outwards, a stack shows pytest and this package only."""
+OWN_FOLDERS = tuple(f"pytest_cudafork/{name}/" for name in ("isolate", "call", "process"))
+"""Folders whose frames do the same."""
+_MACHINERY = (
+    *(f"in {name}" for name in RUNS_A_TEST),
+    *(f"/{folder}" for folder in OWN_FOLDERS),
+)
 
 
 def signal_name(exitcode: int) -> str:

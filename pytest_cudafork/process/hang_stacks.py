@@ -1,6 +1,6 @@
-"""Owns how a process that hangs is made to write its stacks and die of it. Runs in the parent.
+"""How a process that hangs is made to write its stacks and die of it.
 
-It does not know which process it is. The process has armed faulthandler; what stands in the way is
+The process has armed faulthandler; what stands in the way is
 a signal that it blocks or ignores, or that it has become another program meanwhile.
 """
 

@@ -1,6 +1,6 @@
-"""Owns what can be learned from outside about a process that hangs. Runs in the parent.
+"""What can be learned from outside about a process that hangs.
 
-It does not know why the process hangs or what is done about it. Native stacks come from py-spy
+Native stacks come from py-spy
 where that is installed; the states of the threads come from the kernel.
 """
 
@@ -12,15 +12,13 @@ import signal
 import subprocess
 import sys
 
+from pytest_cudafork.process import exit_status
+
 PY_SPY_SECONDS = 10.0
 """How long py-spy may take; reading the symbols of a large library takes seconds."""
 _MACHINERY = (
-    "pytest_pyfunc_call (",
-    "pytest_fixture_setup (",
-    "pytest_runtest_setup (",
-    "pytest_runtest_call (",
-    "pytest_runtest_teardown (",
-    "(pytest_cudafork/isolate/",
+    *(f"{name} (" for name in exit_status.RUNS_A_TEST),
+    *(f"({folder}" for folder in exit_status.OWN_FOLDERS),
 )
 """Frames from which on, outwards, a stack shows pytest and this package only."""
 _STATES = {

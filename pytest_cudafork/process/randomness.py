@@ -1,6 +1,6 @@
-"""Owns the random numbers of children that are forked from one process.
+"""The random numbers of children that are forked from one process.
 
-It does not know who forks. A generator that the user's code has seeded goes on from there in every
+A generator that the user's code has seeded goes on from there in every
 child, as it would in a run of that test alone; one that nobody seeded differs from child to child,
 as in any two processes. torch's generator is left alone: in most releases its default seed is a
 constant, and whether somebody has set it cannot be told.

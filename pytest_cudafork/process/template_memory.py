@@ -1,7 +1,4 @@
-"""Owns what makes a process that has imported much cheap and safe to fork. Linux.
-
-It does not know who forks, nor why.
-"""
+"""What makes a process that has imported much cheap and safe to fork, on Linux."""
 
 from __future__ import annotations
 

@@ -68,8 +68,12 @@ def run_session(
     *args: str | Path,
     env: Mapping[str, str] | None = None,
     plugin: tuple[str, ...] = ("-p", "pytest_cudafork.plugin"),
+    time_limit: float = TIME_LIMIT,
 ) -> pytest.RunResult:
-    """Run a pytest session of its own, with no plugin but ours: others cost half of the time."""
+    """Run a pytest session of its own, with no plugin but ours: others cost half of the time.
+
+    ``time_limit`` is in seconds; beyond it the test fails.
+    """
     variables = {
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -79,7 +83,7 @@ def run_session(
     with pytest.MonkeyPatch.context() as patch:
         for name, value in variables.items():
             patch.setenv(name, value)
-        return pytester.runpytest_subprocess(*plugin, *args, timeout=TIME_LIMIT)
+        return pytester.runpytest_subprocess(*plugin, *args, timeout=time_limit)
 
 
 def run_python(code: str, cwd: Path) -> str:

@@ -21,7 +21,7 @@ from pytest_cudafork.capture.interface.backend import (
     Recording,
     ReplayFailedError,
 )
-from pytest_cudafork.capture.operators.refusals import Refusals
+from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.operators.shapes import Shapes, Specs
 from pytest_cudafork.capture.operators.traits import Traits
 from pytest_cudafork.capture.software.capture_mode import CaptureMode

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.lines import line_at_work
-from pytest_cudafork.capture.operators.refusals import INDEX_PUT_TODO, Refusals
+from pytest_cudafork.capture.operators.refusal_words import INDEX_PUT_TODO, Refusals
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.shapes import (
     NotDenseError,

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from pytest_cudafork.capture.interface.lines import is_library
-from pytest_cudafork.capture.operators.refusals import (
+from pytest_cudafork.capture.operators.refusal_words import (
     CHECKPOINT,
     SPLIT_WHY,
     Refusals,

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_cudafork.capture.operators.refusals import Refusals
+from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.mode import EagerMode, Recorder, RecordingMode
 from pytest_cudafork.capture.software.tape import resolve

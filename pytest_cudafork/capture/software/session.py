@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
-from pytest_cudafork.capture.operators.refusals import Refusals
+from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.software import launches, streams
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.host_calls import HostCalls

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pytest_cudafork.capture.operators.refusals import Refusals
+from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["ignored", "refused"]

@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
-from pytest_cudafork.capture.operators.refusals import Refusals
+from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.traits import traits_of
 from pytest_cudafork.capture.software.profiling import in_other_threads

@@ -1,9 +1,8 @@
-"""Owns pytest-cov's part in a child that has a session of its own.
+"""pytest-cov's part in a child that has a session of its own.
 
-Runs in the child, imports nothing of the parent side, and does not know how the child measures
-(``coverage_data.py``). There pytest-cov itself is off: it would erase the data of the session, and
-report. What a test can ask of it works all the same: the marker and the fixture ``no_cover``, the
-fixture ``cov``, and ``--cov-context``.
+There pytest-cov itself is off, as it would erase the data of the session, and report; the child is
+measured by ``coverage_data.py``. What a test can ask of pytest-cov works all the same: the marker
+and the fixture ``no_cover``, the fixture ``cov``, and ``--cov-context``.
 """
 
 from __future__ import annotations

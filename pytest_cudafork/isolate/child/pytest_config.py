@@ -1,7 +1,4 @@
-"""Owns the pytest configuration of a process that works for another: made from that one's options.
-
-Runs in the child, imports nothing of the parent side, and does not know which tests will run.
-"""
+"""The pytest configuration of a process that works for another: made from that one's options."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Owns the rehearsal: a test that does nothing, run so that the tests that follow are cheap.
+"""The rehearsal: a test that does nothing, run so that the tests that follow are cheap.
 
-Runs in a process that will be forked, and in its children while they wait. It does not know what
-the tests are. Code that has run before is specialized and has its imports, and does not write to
-the pages where it lies: each page that a child writes to first is one that the kernel has to copy.
+It runs in a process that will be forked, and in its children while they wait. Code that has run
+before is specialized and has its imports, and does not write to the pages where it lies: each page
+that a child writes to first is one that the kernel has to copy.
 
 Nobody but pytest's own plugins and this package's sees the test: the hooks, fixtures and conftests
 of the user are not called.

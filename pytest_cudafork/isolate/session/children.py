@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -60,6 +60,14 @@ class ItemProcess:
         """Close the files that it has shared."""
         while self.capture_fds:
             os.close(self.capture_fds.pop())
+
+
+class _Wish(NamedTuple):
+    """For what a child is wanted: a test, the next of its group, variables that it is to have."""
+
+    item: pytest.Item
+    following: pytest.Item | None
+    env: dict[str, str]
 
 
 class Children:
@@ -131,7 +139,13 @@ class Children:
             preparing="while it collected",
         )
 
-    def _from_fork_server(self) -> launch.Running:
+    # -- one method each: see ``_START`` -----------------------------------------------------------
+
+    def by_fork(self, wish: _Wish) -> launch.Running:
+        """Return a child that is forked from this process."""
+        return self._forks.take(wish.item, wish.env, self._descriptors())
+
+    def by_fork_server(self, wish: _Wish) -> launch.Running:
         """Return a child of the fork server, of a new one if the old is gone.
 
         Raises:
@@ -143,6 +157,16 @@ class Children:
         running = self._server.take_child()
         send_job(running, messages.Job(FORKED_TESTS), [])
         return running
+
+    def by_spawn(self, wish: _Wish) -> launch.Running:
+        """Return a fresh interpreter: the one that was started ahead for the test, or a new one."""
+        ahead = self._spares.take(wish.item, wish.env)
+        if ahead is not None:
+            return ahead
+        target = target_of(wish.item)
+        if wish.following is not None:  # the whole file
+            target = target.partition("::")[0]
+        return launch.start_spawn(SPAWNED_TESTS, session_request(self._config, [target]), wish.env)
 
     # -- tests -----------------------------------------------------------------------------------
 
@@ -167,7 +191,7 @@ class Children:
         order = work_order(item, following, env=env)
         fresh = process is None
         if process is None:
-            running = self._start(item, following, method.name, env)
+            running = _START[method.name](self, _Wish(item, following, env))
             supervisor = supervision.Supervisor(running, self._sweeper)
             process = ItemProcess(supervisor, method.name)
         try:
@@ -183,15 +207,6 @@ class Children:
             process.close()
             raise
         return process
-
-    def _start(
-        self, item: pytest.Item, following: pytest.Item | None, method: str, env: dict[str, str]
-    ) -> launch.Running:
-        if method == "fork":
-            return self._forks.take(item, env, self._descriptors())
-        if method == "spawn":
-            return self._spares.take(item, env) or self._spawn(item, following, env)
-        return self._from_fork_server()
 
     def _descriptors(self) -> list[int]:
         """Return what leads to other processes than the next child."""
@@ -232,14 +247,6 @@ class Children:
             troubles.append(f"its process {exit_status.describe(ending.exitcode)}")
         for text in troubles:
             loud_warning(pytest.PytestWarning(f"teardown of a group of isolated tests: {text}"))
-
-    def _spawn(
-        self, item: pytest.Item, following: pytest.Item | None, env: dict[str, str]
-    ) -> launch.Running:
-        target = target_of(item)
-        if following is not None:  # the whole file
-            target = target.partition("::")[0]
-        return launch.start_spawn(SPAWNED_TESTS, session_request(self._config, [target]), env)
 
     def look_ahead(
         self, item: pytest.Item, upcoming: Sequence[pytest.Item], next_fork: pytest.Item | None
@@ -284,6 +291,13 @@ class Children:
         self.close()
         self._server.close_server()
 
+
+_START: Mapping[str, Callable[[Children, _Wish], launch.Running]] = {
+    "fork": Children.by_fork,
+    "forkserver": Children.by_fork_server,
+    "spawn": Children.by_spawn,
+}
+"""How each method of isolation (``settings.METHODS``) comes by a child."""
 
 CHILDREN = pytest.StashKey[Children]()
 

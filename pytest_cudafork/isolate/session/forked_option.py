@@ -1,6 +1,6 @@
-"""Owns what replaces pytest-forked: ``--forked``, the marker ``forked``, and whose they are.
+"""What replaces pytest-forked: ``--forked``, the marker ``forked``, and whose they are.
 
-It does not know how a test is isolated. pytest-forked, where it is loaded, keeps both, unless the
+pytest-forked, where it is loaded, keeps both, unless the
 session asks for this plugin (see ``decide``).
 """
 

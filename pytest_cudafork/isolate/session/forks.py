@@ -1,6 +1,4 @@
-"""Owns the forks of the pytest process: how it is made ready, and the one that is made ahead.
-
-Runs in the parent. It does not know which tests are forked, nor what their processes report.
+"""The forks of the pytest process: how it is made ready, and the one that is made ahead.
 
 The process of a test that follows a forked one is made while that one still runs. It must not have
 anything of the other test: so the filters of warnings are those of the session, what is captured

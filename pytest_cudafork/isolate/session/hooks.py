@@ -1,7 +1,4 @@
-"""Owns the way from a test's markers and the options to a process of its own.
-
-It does not know how a child is run.
-"""
+"""The way from a test's markers and the options to its process, and what the user sees of it."""
 
 from __future__ import annotations
 

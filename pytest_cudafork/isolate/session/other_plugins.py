@@ -1,7 +1,7 @@
-"""Owns what other plugins and isolated tests need of each other. Runs in the parent.
+"""What other plugins and isolated tests need of each other in the pytest process.
 
-It does not know how a child is run. pytest-timeout and pytest-rerunfailures do their work inside
-the process of the test, as they would in the pytest process (see ``child_plugins.py``); here stands
+pytest-timeout and pytest-rerunfailures do their work inside
+the process of the test, as they would in the pytest process (see ``child/plugins.py``); here stands
 what is left to do.
 """
 

@@ -1,6 +1,4 @@
-"""Owns running one whole test in a child and replaying its reports here. Runs in the parent.
-
-It does not choose the method (``policy.py``) and knows of the child only what it sends.
+"""Running one whole test in a child and replaying its reports here.
 
 Covered: set-up, call and teardown; every report, section, warning, subtest, property and duration;
 outcomes as they are; a crash, exit or hang as a failure of its phase; descendants. Not covered:

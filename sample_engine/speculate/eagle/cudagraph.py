@@ -63,7 +63,7 @@ class PrefillForward(Protocol):
 class PrefillEagleCudaGraphManager(CudaGraphManager):
     """FULL graphs of the head's prefill, for descriptors that the model has FULL graphs of."""
 
-    def capture(  # type: ignore[override]  # of vLLM's form: it makes the factory of the states
+    def capture(  # type: ignore[override]  # as in vLLM: it makes the factory itself
         self,
         forward_fn: PrefillForward,
         attn_states: Mapping[BatchExecutionDescriptor, AttentionStatePair],

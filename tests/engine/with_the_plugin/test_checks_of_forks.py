@@ -10,6 +10,7 @@ from tests.support.helpers import run_session
 
 SEED = Path(__file__).parents[1] / "seed"
 PROJECT = SEED.parents[2]
+TIME_LIMIT = 300  # seconds; engine cores are started, which import torch again
 CHECK = ("--cuda-fork-check", "--cuda-fork-device=phantom:sm_90")
 
 
@@ -35,7 +36,7 @@ def test_the_engine_touches_nothing_and_forks_safely(session: pytest.Pytester) -
             assert cuda_state().safe_to_fork
         """
     )
-    result = run_session(session, "--cuda-fork-check=touch", CHECK[1])
+    result = run_session(session, "--cuda-fork-check=touch", CHECK[1], time_limit=TIME_LIMIT)
     result.assert_outcomes(passed=4)
 
 
@@ -50,7 +51,7 @@ def test_a_forked_core_after_a_class_body_probe_is_refused_with_its_line(
             generate("probing_backend", "fork")
         """
     )
-    result = run_session(session, *CHECK)
+    result = run_session(session, *CHECK, time_limit=TIME_LIMIT)
     result.assert_outcomes(failed=1)
     line = _line_of("full_graphs", "probing_backend.py")
     result.stdout.re_match_lines(

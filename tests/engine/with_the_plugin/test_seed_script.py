@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.helpers import failure, outcomes, run_session
 
+TIME_LIMIT = 300  # seconds; engine cores are started, which import torch again
+
 Session = Callable[[str], pytest.RunResult]
 
 SEED = Path(__file__).parents[1] / "seed"
@@ -64,7 +66,7 @@ def session(pytester: pytest.Pytester, finished: dict[str, pytest.RunResult]) ->
             pytester.makepyfile(SCRIPTS[level])
             flags = (f"--cuda-fork-check={level}", "--cuda-fork-device=phantom:sm_90", "-v")
             env = {"PYTHONPATH": f"{PROJECT}:{SEED}"}
-            finished[level] = run_session(pytester, *flags, env=env)
+            finished[level] = run_session(pytester, *flags, env=env, time_limit=TIME_LIMIT)
         return finished[level]
 
     return run

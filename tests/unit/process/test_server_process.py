@@ -94,7 +94,7 @@ def test_a_refused_fork_is_asked_for_once_more_and_then_told(server: ServerProce
     with pytest.raises(ChildError, match="could not fork: no memory at all"):
         server.take_child()
     assert asked == [1]
-    del server.fork_ahead, server._take_message  # type: ignore[method-assign]
+    del server.fork_ahead, server._take_message
 
 
 @pytest.mark.parametrize("how", ["fails", "hangs"])

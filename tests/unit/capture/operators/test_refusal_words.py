@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pytest_cudafork.capture.interface.backend import CaptureFailedError
-from pytest_cudafork.capture.operators.refusals import OPTIMIZER_TODO, Refusals, runs_in
+from pytest_cudafork.capture.operators.refusal_words import OPTIMIZER_TODO, Refusals, runs_in
 
 
 def test_a_refusal_names_the_line_and_is_raised() -> None:
     refusals = Refusals()
-    with pytest.raises(CaptureFailedError, match=r"tolist at .*test_refusals.py:\d+ reads") as one:
+    with pytest.raises(CaptureFailedError, match=r"tolist at .*test_refusal_words.py:\d+ reads") as one:
         refusals.sync("tolist")
     assert one.value.finding is refusals.first
     assert one.value.finding.check == "host-sync"
@@ -49,7 +49,9 @@ def test_what_code_is_at_work_is_known_by_its_file() -> None:
 
 
 def test_within_an_optimizer_the_optimizer_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_cudafork.capture.operators.refusals._OPTIMIZERS", "test_refusals")
+    monkeypatch.setattr(
+        "pytest_cudafork.capture.operators.refusal_words._OPTIMIZERS", "test_refusals"
+    )
     with pytest.raises(CaptureFailedError) as caught:
         Refusals().sync("item")
     assert caught.value.finding.todo == OPTIMIZER_TODO

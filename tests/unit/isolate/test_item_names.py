@@ -1,0 +1,67 @@
+"""Tests of what names a test in any session over the same files."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_cudafork.isolate.item_names import Finder, identity, name_of, parameters
+
+SOURCE = """
+import pytest
+
+def test_plain(): pass
+
+class TestClass:
+    def test_method(self): pass
+
+@pytest.mark.parametrize("x", [(1, "a"), (2, "b"), [3]])
+def test_params(x): pass
+"""
+
+
+@pytest.fixture
+def items(pytester: pytest.Pytester) -> list[pytest.Item]:
+    """The tests of a file, as one session has them."""
+    return pytester.getitems(SOURCE)
+
+
+def test_a_test_is_named_by_its_file_and_the_names_below(items: list[pytest.Item]) -> None:
+    file = str(items[0].path)
+    assert [identity(item) for item in items] == [
+        (file, "test_plain"),
+        (file, "TestClass", "test_method"),
+        (file, "test_params[x0]"),
+        (file, "test_params[x1]"),
+        (file, "test_params[x2]"),
+    ]
+
+
+def test_parameters_that_are_no_plain_data_say_nothing(items: list[pytest.Item]) -> None:
+    assert [parameters(item) for item in items] == [
+        [],
+        [],
+        [("x", "(1, 'a')")],
+        [("x", "(2, 'b')")],
+        [],
+    ]
+
+
+def test_a_test_is_found_again_by_what_names_it(items: list[pytest.Item]) -> None:
+    finder = Finder(items)
+    assert [finder.find(*name_of(item)) for item in items] == items
+    assert finder.find([str(items[0].path), "test_other"], []) is None
+
+
+def test_the_likeliest_test_is_found_without_looking_at_the_others(
+    items: list[pytest.Item],
+) -> None:
+    finder = Finder(items[1:], first=items[0])
+    assert finder.find(*name_of(items[0])) is items[0]
+
+
+def test_ids_in_another_order_are_matched_by_value(items: list[pytest.Item]) -> None:
+    names, values = name_of(items[2])
+    swapped = [*names[:-1], "test_params[x1]"]
+    assert Finder(items).find(swapped, values) is items[2]
+    assert Finder(items).find(swapped, [["x", "(9, 'z')"]]) is None
+    assert Finder(items).find([names[0], "test_plain"], [["x", "1"]]) is None
