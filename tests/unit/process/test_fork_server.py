@@ -1,0 +1,223 @@
+"""Tests of the fork server's own side, run in this process: what it answers, forks and reaps."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.process import child, fork_server, launch
+from pytest_cudafork.process.channel import EXIT_LOST
+from pytest_cudafork.process.fork_server import ForkServer, Prepared
+from pytest_cudafork.process.protocol import frames, messages, server_messages
+from pytest_cudafork.process.protocol.server_messages import CannotFork, Limits, ServerSettings
+from tests.support.isolation import is_gone
+
+COOKIE = bytes(range(16))
+
+
+class Parent:
+    """The other end of a server that runs in this process."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.server = ForkServer(theirs, settings, COOKIE, (-1, -1))
+        self.sock.settimeout(30)
+
+    def tell(self, message: messages.Message) -> None:
+        self.sock.send(frames.encode(message.to_plain(), COOKIE))
+
+    def hear(self) -> tuple[messages.Message, list[int]]:
+        data, fds, _, _ = socket.recv_fds(self.sock, 1 << 18, 4)
+        message = messages.decode_or_none(frames.only(data, COOKIE))
+        assert message is not None
+        return message, fds
+
+    def child(self) -> tuple[int, list[int]]:
+        message, fds = self.hear()
+        assert isinstance(message, server_messages.ChildForked)
+        return message.pid, fds
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parent]:
+    monkeypatch.setattr(child, "die_with_parent", lambda yes=True: None)
+    made = Parent(ServerSettings(most_ahead=1, limits=Limits(memory=0)))
+    yield made
+    made.server._end()
+    made.server._quiet.__exit__(None, None, None)
+    made.sock.close()
+    made.server.connection.close()
+
+
+@pytest.fixture
+def parent(fresh: Parent) -> Parent:
+    """The parent of a server that has begun to serve, step by step."""
+    fresh.server._quiet.__enter__()
+    fresh.server.poller.register(fresh.server.connection, select.POLLIN)
+    return fresh
+
+
+def test_it_serves_until_its_parent_is_gone(fresh: Parent) -> None:
+    parent = fresh
+    parent.tell(server_messages.Waiting())
+    parent.tell(server_messages.Fork())
+    parent.sock.send(b"junk")
+    parent.sock.shutdown(socket.SHUT_WR)
+    parent.server.serve(about="this")
+    ready, _ = parent.hear()
+    assert ready == server_messages.Ready(None, 1, {"about": "this"})
+    children = [parent.child() for _ in range(2)]  # one ahead, one that was asked for
+    for pid, fds in children:
+        for fd in fds:
+            os.close(fd)
+        assert is_gone(pid)
+
+
+def test_a_dead_child_is_reaped_and_told(parent: Parent) -> None:
+    parent.server._fork_asked_for()
+    pid, fds = parent.child()
+    os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while parent.server._attended and time.monotonic() < deadline:
+        assert parent.server._serve_once()
+    message, _ = parent.hear()
+    assert message == server_messages.ChildEnded(pid, -signal.SIGKILL)
+    for fd in fds:
+        os.close(fd)
+
+
+def test_a_child_that_nobody_needs_ends_well(parent: Parent) -> None:
+    parent.server._fork_asked_for()
+    pid, fds = parent.child()
+    for fd in fds:
+        os.close(fd)
+    while parent.server._attended:
+        parent.server._serve_once()
+    message, _ = parent.hear()
+    assert message == server_messages.ChildEnded(pid, 0)
+
+
+def test_a_server_that_holds_too_much_ends_when_its_children_have(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "_FORKS_PER_LOOK", 1)
+    monkeypatch.setattr(fork_server, "_GROWTH_BYTES", 0)
+    parent.tell(server_messages.Fork())
+    assert parent.server._take_message()
+    parent.tell(server_messages.Fork())
+    assert parent.server._take_message()
+    _, fds = parent.child()
+    for fd in fds:
+        os.close(fd)
+    parent.sock.setblocking(False)
+    while parent.server._serve_once():
+        pass
+    assert not parent.server._attended
+
+
+def test_a_fork_that_is_refused_is_told(parent: Parent, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise RuntimeError("the guard refuses")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    parent.server._fork_asked_for()
+    assert parent.hear()[0] == server_messages.ForkRefused("RuntimeError: the guard refuses")
+
+
+def test_a_child_that_holds_too_much_memory_is_killed(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parent.server, "settings", ServerSettings(limits=Limits(memory=5)))
+    monkeypatch.setattr("pytest_cudafork.process.template_memory.bytes_beyond_ours", lambda pid: 6)
+    parent.server._fork_asked_for()
+    pid, fds = parent.child()
+    assert parent.server._wait_ms() == 200
+    while parent.server._attended:
+        parent.server._serve_once()
+    assert parent.hear()[0] == server_messages.ChildEnded(pid, -signal.SIGKILL)
+    for fd in fds:
+        os.close(fd)
+
+
+def test_requests_for_unattended_jobs_reach_their_queue(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+    for name in ("add", "drop", "preload"):
+        monkeypatch.setattr(parent.server._jobs, name, lambda *args: asked.append(args))
+    for message in (
+        server_messages.QueueJobs("a:b", ["x"]),
+        server_messages.DropJobs(["y"]),
+        server_messages.Preload(["z"]),
+    ):
+        parent.tell(message)
+        assert parent.server._take_message()
+    assert asked == [("a:b", ["x"]), (["y"],), (["z"],)]
+
+
+def test_why_it_cannot_fork_is_told(parent: Parent) -> None:
+    parent.server.ready(CannotFork("a.py", "cuda", "CUDA runs"), tests=3)
+    ready, _ = parent.hear()
+    assert isinstance(ready, server_messages.Ready)
+    assert CannotFork(**(ready.why_not or {})).text == "CUDA runs"
+    assert ready.about == {"tests": 3}
+
+
+def test_jobs_that_need_nothing_prepared() -> None:
+    prepared = Prepared()
+    prepared.begin_child(0)
+    prepared.grown()
+    prepared.refuse("a")
+    assert prepared.limit_of("a") is None
+    assert prepared.preload("json")
+    assert not prepared.preload("no_such_module")
+    assert prepared.wants_preloaded("a", b"", 0, 3) == []
+    assert prepared.worth_trying(["json", "no_such_module", "no_such_module"]) == ["no_such_module"]
+
+
+class LeftError(Exception):
+    """The process would have ended."""
+
+
+@pytest.mark.parametrize(("entry", "status"), [("", 0), ("no.such.module:prepare", EXIT_LOST)])
+def test_the_server_is_made_of_its_request(
+    entry: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    left: list[tuple[int, object]] = []
+
+    def leave(code: int, server: object) -> None:
+        left.append((code, server))
+        raise LeftError
+
+    served: list[ForkServer] = []
+    monkeypatch.setattr(child, "leave", leave)
+    monkeypatch.setattr(child, "prepare", lambda stacks_fd: None)
+    monkeypatch.setattr("pytest_cudafork.process.leftovers.mark_process", lambda cookie: True)
+    monkeypatch.setattr("gc.disable", lambda: None)
+    monkeypatch.setattr("sys.path", [])
+    monkeypatch.setattr("sys.argv", [])
+    monkeypatch.setattr(ForkServer, "serve", lambda self: served.append(self))
+    ours, theirs = socket.socketpair()
+    settings = ServerSettings(entry, path=("p",), argv=("a",))
+    request = {"cookie": COOKIE, "settings": settings.to_plain()}
+    with launch.request_file(request) as fd, pytest.raises(LeftError):
+        fork_server.main(theirs.detach(), os.dup(fd), -1, -1, -1)
+    assert [code for code, _ in left] == [status]
+    assert len(served) == (0 if entry else 1)
+    assert ("No module named" in capsys.readouterr().err) == bool(entry)
+    ours.close()
+
+
+def test_an_orphan_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    statuses: list[int] = []
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    fork_server.leave_orphaned(os.getppid())
+    fork_server.leave_orphaned(-1)
+    assert statuses == [EXIT_LOST]

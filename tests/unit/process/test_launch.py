@@ -1,0 +1,127 @@
+"""Tests of starting children by fork and as a fresh interpreter."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from pytest_cudafork.process import child, launch, supervision
+from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.protocol import frames, messages
+
+HERE = "tests.unit.process.test_launch"
+
+
+def tell_world(task: child.Task) -> int:
+    """Tell what a fresh interpreter finds; the job of these tests."""
+    text = f"{task.data} {os.environ.get('LAUNCH_TEST')} {sys.argv} {os.getcwd()}"
+    task.the_channel().send(messages.InternalError(text))
+    return 0
+
+
+def all_of(running: launch.Running) -> tuple[list[messages.Message], supervision.Ending]:
+    said: list[messages.Message] = []
+
+    def take(message: messages.Message, fds: list[int]) -> supervision.Said:
+        said.append(message)
+        return supervision.Said.MORE
+
+    ending = supervision.Supervisor(running).watch(take, 60.0)
+    assert ending is not None
+    return said, ending
+
+
+def test_a_fork_runs_a_body_that_cannot_reach_other_processes() -> None:
+    ours, theirs = socket.socketpair()
+    order: list[str] = []
+
+    def body(channel: Channel, stacks_fd: int) -> NoReturn:
+        written = os.write(ours.fileno(), b"to nobody")
+        channel.send(messages.InternalError(f"{order} {written} {os.fstat(stacks_fd).st_size}"))
+        os._exit(3)
+
+    running = launch.start_fork(body, [ours.fileno()], lambda: order.append("first"))
+    said, ending = all_of(running)
+    assert said == [messages.InternalError("['first'] 9 0")]
+    assert ending.exitcode == 3
+    theirs.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        theirs.recv(10)
+    ours.close()
+    theirs.close()
+
+
+def test_a_body_that_raises_ends_its_process() -> None:
+    def body(channel: Channel, stacks_fd: int) -> NoReturn:
+        os.close(2)
+        raise ValueError("nobody catches this")
+
+    _, ending = all_of(launch.start_fork(body))
+    assert ending.exitcode != 0
+
+
+def test_a_fresh_interpreter_has_the_world_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["a", "b"])
+    monkeypatch.setattr(sys, "path", [os.getcwd(), *sys.path, 5])
+    monkeypatch.chdir(tmp_path)
+    running = launch.start_spawn(f"{HERE}:tell_world", {"x": 1}, {"LAUNCH_TEST": "set"})
+    said, ending = all_of(running)
+    text = f"{{'x': 1}} set ['a', 'b'] {tmp_path}"
+    assert said == [messages.InternalError(text), messages.Done()]
+    assert ending.exitcode == 0
+
+
+def test_a_start_that_fails_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise RuntimeError("the guard refuses")
+
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(os, "fork", refuse)
+    with pytest.raises(RuntimeError, match="the guard refuses"):
+        launch.start_fork(lambda channel, stacks_fd: os._exit(0))
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_one_that_somebody_else_has_reaped_counts_as_ended_well() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(3)
+    os.waitpid(pid, 0)
+    assert launch._wait(pid) == 0
+
+
+def test_an_ended_child_is_known_by_its_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(channel: Channel, stacks_fd: int) -> NoReturn:
+        channel.receive()
+        os._exit(0)
+
+    running = launch.start_fork(body)
+    assert not running.has_ended
+    os.kill(running.pid, signal.SIGKILL)
+    assert running.reap() == -signal.SIGKILL
+    running.close()
+    monkeypatch.delattr(os, "pidfd_open")
+    assert launch.pidfd(os.getpid()) == -1
+
+
+@pytest.mark.parametrize(("workers", "share"), [("1", 1), ("1000", 1000), ("junk", 1)])
+def test_cores_are_shared_with_the_other_workers(
+    workers: str, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", workers)
+    assert launch.usable_cores() == max(1, len(os.sched_getaffinity(0)) // share)
+
+
+def test_a_request_is_read_from_its_file() -> None:
+    request = launch.forked_request({"x": (1, b"bytes")})
+    with launch.request_file(request) as fd:
+        assert child.read_request(os.dup(fd)) == request
+    assert frames.loads(frames.dumps(request["data"])) == {"x": (1, b"bytes")}

@@ -1,0 +1,161 @@
+"""Tests of the watch over one child: messages, time limit, end, descendants."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+import pytest
+
+from pytest_cudafork.process import child, launch, supervision
+from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.leftovers import Sweeper
+from pytest_cudafork.process.protocol import messages
+from pytest_cudafork.process.supervision import Said, Supervisor
+from tests.support.isolation import is_gone
+
+
+def start(work: Callable[[Channel], None]) -> launch.Running:
+    """Fork a child that does this and ends well."""
+
+    def body(channel: Channel, stacks_fd: int) -> NoReturn:
+        child.prepare(stacks_fd)
+        work(channel)
+        os._exit(0)
+
+    return launch.start_fork(body)
+
+
+def take(message: messages.Message, fds: list[int]) -> Said:
+    """Take a message as its kind says."""
+    for fd in fds:
+        os.close(fd)
+    if isinstance(message, messages.Done):
+        return Said.DONE
+    return Said.LEAVING if isinstance(message, messages.TestOver) else Said.MORE
+
+
+def test_a_child_that_ends_well() -> None:
+    def work(channel: Channel) -> None:
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        channel.send_with_fds(messages.CaptureFiles(), [nothing, nothing])
+        channel.send(messages.Done())
+
+    ending = Supervisor(start(work), Sweeper()).watch(take, 60.0)
+    assert ending is not None
+    assert (ending.exitcode, ending.finished, ending.malformed) == (0, True, "")
+    assert (ending.timed_out, ending.lingered, ending.stacks) == (False, False, "")
+
+
+def test_a_child_with_more_work_goes_on() -> None:
+    def work(channel: Channel) -> None:
+        while isinstance(channel.receive(), messages.Shown):
+            channel.send(messages.Done())
+
+    supervisor = Supervisor(start(work))
+    for _ in range(2):
+        supervisor.outbox.put(messages.Shown())
+        assert supervisor.watch(take, 60.0, until_done=True) is None
+    assert not supervisor.settle(wait=False)
+    supervisor.outbox.put(messages.End())
+    assert supervisor.settle(wait=True)
+    assert is_gone(supervisor.running.pid)
+
+
+def test_a_child_that_hangs_is_ended_with_its_stacks() -> None:
+    ending = Supervisor(start(lambda channel: time.sleep(100))).watch(take, 0.3)
+    assert ending is not None
+    assert ending.timed_out
+    assert "in work" not in ending.stacks
+    assert "test_supervision.py" in ending.stacks
+    assert ending.exitcode == -signal.SIGABRT
+
+
+def test_one_that_stays_after_its_last_message_lingers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "EXIT_SECONDS", 0.3)
+
+    def work(channel: Channel) -> None:
+        channel.send(messages.TestOver(last=True))
+        time.sleep(100)
+
+    ending = Supervisor(start(work)).watch(take, 60.0)
+    assert ending is not None
+    assert (ending.lingered, ending.timed_out) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"this is no message at all", "expected a frame"),
+        (b"\xc0FRK", "the last message is cut off after 4 bytes"),
+    ],
+)
+def test_what_is_no_message_ends_the_child(data: bytes, words: str) -> None:
+    def work(channel: Channel) -> None:
+        channel._sock.sendall(data)
+        if not data.startswith(b"\xc0"):
+            time.sleep(100)
+
+    ending = Supervisor(start(work)).watch(take, 60.0)
+    assert ending is not None
+    assert words in ending.malformed
+
+
+def test_before_any_work_is_given_no_message_is_due() -> None:
+    supervisor = Supervisor(start(lambda channel: channel.send(messages.Done())))
+    with pytest.raises(Exception, match="before any work was given"):
+        supervisor._on_message(messages.Done(), [])
+    supervisor.kill()
+
+
+def test_an_error_of_the_one_who_takes_messages_ends_the_child() -> None:
+    def work(channel: Channel) -> None:
+        channel.send(messages.Done())
+        time.sleep(100)
+
+    def fail(message: messages.Message, fds: list[int]) -> Said:
+        raise KeyboardInterrupt
+
+    running = start(work)
+    with pytest.raises(KeyboardInterrupt):
+        Supervisor(running).watch(fail, 60.0)
+    assert is_gone(running.pid)
+
+
+def test_descendants_are_ended_with_the_child() -> None:
+    def work(channel: Channel) -> None:
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            time.sleep(100)
+        channel.send(messages.InternalError(str(pid)))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    said: list[messages.Message] = []
+
+    def keep(message: messages.Message, fds: list[int]) -> Said:
+        said.append(message)
+        return Said.MORE
+
+    ending = Supervisor(start(work)).watch(keep, 60.0)
+    assert ending is not None
+    assert ending.exitcode == -signal.SIGKILL
+    (one,) = said
+    assert isinstance(one, messages.InternalError)
+    assert is_gone(int(one.text))
+
+
+def test_without_pidfds_the_child_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "pidfd", lambda pid: -1)
+    running = start(lambda channel: channel.send(messages.Done()))
+    assert not running.has_ended
+    ending = Supervisor(running).watch(take, 60.0)
+    assert ending is not None
+    assert ending.exitcode == 0
+    hanging = Supervisor(start(lambda channel: time.sleep(100)))
+    ending = hanging.watch(take, 0.2)
+    assert ending is not None
+    assert ending.timed_out
