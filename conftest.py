@@ -1,7 +1,4 @@
-"""Owns what all tests of this repository share: pytester, the ``gpu`` marker, a clean environment.
-
-It does not know any test.
-"""
+"""What all tests of this repository share: pytester, the ``gpu`` marker, a clean environment."""
 
 from __future__ import annotations
 

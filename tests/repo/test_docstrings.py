@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -26,6 +27,14 @@ def test_the_module_says_what_it_is_for(module: Module) -> None:
     text = ast.get_docstring(module.tree) or ""
     first, _, _ = text.partition("\n")
     assert first, f"{module.path} has no docstring"
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda m: m.name)
+def test_the_first_line_is_a_sentence_in_plain_english(module: Module) -> None:
+    first = (ast.get_docstring(module.tree) or "").partition("\n")[0]
+    assert first.endswith("."), f"{module.path}: the first line is no sentence: {first!r}"
+    assert len(f'"""{first}') <= 100, f"{module.path}: the first line is too long"
+    assert not re.match(r"Owns\b|It does not know", first), f"{module.path}: say what it is for"
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda m: m.name)

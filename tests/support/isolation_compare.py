@@ -1,7 +1,4 @@
-"""Owns the comparison of a session in one process with the same session isolated.
-
-It does not know what the tests of the sessions are about.
-"""
+"""Compares a session in one process with the same session isolated, line by line."""
 
 from __future__ import annotations
 

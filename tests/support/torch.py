@@ -1,7 +1,4 @@
-"""Owns the running of scripts under a torch witness, in a process of their own.
-
-It does not know what the tests look for.
-"""
+"""Runs scripts under a witness in torch, each in a process of its own."""
 
 from __future__ import annotations
 

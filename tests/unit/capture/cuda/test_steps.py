@@ -139,3 +139,42 @@ def test_the_watch_keeps_no_tensor_alive() -> None:
     alive = weakref.ref(x)
     del x
     assert alive() is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["copy_", "zero_.default", "geometric_", "cauchy_", "log_normal_", "_foreach_copy_",
+     "_foreach_zero_"],
+)  # fmt: skip
+def test_what_an_operator_overwrites_it_does_not_read(name: str) -> None:
+    import torch
+
+    from pytest_cudafork.capture.cuda.steps import signature_of
+
+    op = getattr(torch.ops.aten, name.partition(".")[0]).default
+    signature = signature_of(op)
+    assert signature.written == signature.replaced == {0, "self"}
+
+
+def test_both_backends_agree_on_what_every_operator_of_torch_reads_and_writes() -> None:
+    import torch
+
+    from pytest_cudafork.capture.cuda.steps import signature_of
+    from pytest_cudafork.capture.operators.rules import Kind
+    from pytest_cudafork.capture.operators.traits import traits_of
+
+    aten = [name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
+    for name, _, overload in (one.removeprefix("aten::").partition(".") for one in aten):
+        op = getattr(getattr(torch.ops.aten, name), overload or "default", None)
+        if op is None:
+            continue
+        traits, signature = traits_of(op), signature_of(op)
+        if traits.kind is Kind.WORK:
+            assert signature.written == {
+                at for one in traits.written for at in (one.position, one.name)
+            }
+            assert signature.reads is not traits.shape_only
+        elif traits.kind is Kind.VIEW:
+            assert signature.view
+            assert not signature.reads
+    assert len(aten) > 1000

@@ -69,3 +69,31 @@ def test_places_are_shown_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert shown(f"{tmp_path}/a/b.py:3, /x/site-packages/lib/c.py:4") == "a/b.py:3, lib/c.py:4"
     assert shown("<stdin>:1") == "<stdin>:1"
     assert shown("") == ""
+
+
+def test_the_line_at_work_and_that_of_an_exception() -> None:
+    import sys
+    import threading
+
+    from pytest_cudafork.capture.interface import lines
+
+    here = lines.line_at_work()
+    assert here.startswith(f"{__file__}:")
+    assert lines.line_of(None) == ""
+    thread = threading.get_ident()
+    assert lines.line_in_thread(thread).startswith(f"{__file__}:")
+    assert lines.line_in_thread(-1) == ""
+    assert lines.line_of_traceback(None) == ""
+    try:
+        raise KeyError
+    except KeyError:
+        found = lines.line_of_traceback(sys.exc_info()[2])
+    assert found.startswith(f"{__file__}:")
+
+
+def test_code_without_a_file_may_be_the_users() -> None:
+    from pytest_cudafork.capture.interface.lines import is_foreign, is_library
+
+    assert (is_foreign("<string>"), is_library("<string>")) == (True, False)
+    assert not is_foreign("<stdin>")
+    assert is_library("<frozen importlib._bootstrap>")

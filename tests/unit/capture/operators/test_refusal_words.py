@@ -10,7 +10,7 @@ from pytest_cudafork.capture.operators.refusal_words import OPTIMIZER_TODO, Refu
 
 def test_a_refusal_names_the_line_and_is_raised() -> None:
     refusals = Refusals()
-    with pytest.raises(CaptureFailedError, match=r"tolist at .*test_refusal_words.py:\d+ reads") as one:
+    with pytest.raises(CaptureFailedError, match=r"tolist at .*_words.py:\d+ reads") as one:
         refusals.sync("tolist")
     assert one.value.finding is refusals.first
     assert one.value.finding.check == "host-sync"

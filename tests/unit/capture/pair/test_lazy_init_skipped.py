@@ -34,3 +34,22 @@ def test_a_flag_that_survives_elsewhere_is_an_initialization_that_is_skipped() -
         runner.check()
     paths = {one.path for one in caught.value.findings if one.check == "lazy-init-skipped"}
     assert "state.attn_metadata['layers.0'].plan" in paths
+
+
+def test_a_buffer_that_the_capture_does_not_write_is_found() -> None:
+    runner = Runner()
+
+    def create(desc: Any, warmup: bool) -> Any:
+        state = {"table": torch.zeros(4, 1), "flags": {}}
+
+        def forward(mode: Any) -> Any:
+            if warmup:
+                state["table"].fill_(2.0)
+            return runner.x * state["table"]
+
+        return forward, state
+
+    with pytest.raises(CapturePairError) as caught:
+        runner.check(create)
+    found = {one.path: one.what for one in caught.value.findings if one.check.startswith("lazy")}
+    assert "no work in the graph writes it" in found["state['table']"]

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
+from pytest_cudafork.capture.interface.backend import ReplayFailedError  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 
 Fn = Callable[[Any], Any]
@@ -269,3 +270,14 @@ def test_tensor_subclasses_are_recorded_by_what_they_are_made_of() -> None:
     assert [node.name for node in graph.recording.nodes or ()] == ["aten::mul", "aten::add"]
     graph.replay()
     assert torch.equal(graph.recording.result, x * 2 + 1)
+
+
+def test_an_assertion_on_the_device_is_checked_at_each_replay() -> None:
+    flag = torch.tensor(True)
+    graph = SoftwareBackend().capture(lambda: torch._assert_async(flag, "the flag is down"))
+    nodes = graph.recording.nodes or ()
+    assert [node.name for node in nodes] == ["aten::_assert_async"]
+    graph.replay()
+    flag.fill_(False)
+    with pytest.raises(ReplayFailedError, match="the flag is down"):
+        graph.replay()

@@ -145,10 +145,11 @@ def test_containers_of_plain_values_count_as_one_object() -> None:
 
 
 def test_too_many_objects_are_refused_soon_and_in_words() -> None:
-    begin = time.perf_counter()
+    state = {"big": [[i] for i in range(1_000_000)]}
+    begin = time.process_time()
     with pytest.raises(TooManyObjectsError, match=r"more than 100,000 objects.*state\['big'\]"):
-        list(walk({"big": [[i] for i in range(1_000_000)]}))
-    assert time.perf_counter() - begin < 20
+        list(walk(state))
+    assert time.process_time() - begin < 20
 
 
 def test_what_is_skipped_is_not_entered() -> None:
