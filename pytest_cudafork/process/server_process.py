@@ -313,12 +313,20 @@ class ServerProcess:
         poller.register(self._control, select.POLLIN)
         if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
             raise NoAnswerError(f"took longer than {READY_SECONDS:.0f} s")
-        data, fds, _, _ = socket.recv_fds(
-            self._control, server_messages.LONGEST_PACKET, server_messages.MOST_DESCRIPTORS
-        )
+        try:
+            data, fds = self._receive_packet()
+        except ConnectionResetError:
+            # it has ended without reading all; what it had sent before is still there
+            data, fds = self._receive_packet()
         if not data:
             raise EOFError("the fork server closed the connection")
         return messages.decode_or_none(frames.only(data, self._cookie)), fds
+
+    def _receive_packet(self) -> tuple[bytes, list[int]]:
+        data, fds, _, _ = socket.recv_fds(
+            self._control, server_messages.LONGEST_PACKET, server_messages.MOST_DESCRIPTORS
+        )
+        return data, fds
 
     # -- its end ---------------------------------------------------------------------------------
 

@@ -53,15 +53,8 @@ def replay(item: pytest.Item, heard: Heard) -> Replay:
 
 def packed(item: pytest.Item, when: str, outcome: str = "passed") -> messages.Report:
     """Return a report as a child sends it."""
-    report = pytest.TestReport(
-        item.nodeid,
-        item.location,
-        {},
-        outcome,
-        None,
-        when,
-        duration=0.5,  # type: ignore[arg-type]
-    )
+    fields: dict[str, Any] = {"outcome": outcome, "when": when, "longrepr": None}
+    report = pytest.TestReport(item.nodeid, item.location, {}, duration=0.5, **fields)
     packer = report_data.ReportPacker(item.config)
     packer.begin()
     return messages.Report(packer.pack(report))
@@ -70,9 +63,9 @@ def packed(item: pytest.Item, when: str, outcome: str = "passed") -> messages.Re
 def test_reports_and_warnings_are_the_hook_calls_of_this_session(
     replay: Replay, heard: Heard, item: pytest.Item
 ) -> None:
-    assert replay.phase == "setup"
+    before = replay.phase
     assert replay.take(packed(item, "setup"), []) is Said.MORE
-    assert replay.phase == "call"
+    assert (before, replay.phase) == ("setup", "call")
     assert replay.missing == "call"
     replay.take(WARNING, [])
     assert [report.when for report in heard.reports] == ["setup"]
