@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+_PLUGINS = ("-p", "pytest_cudafork.plugin", "-p", "no:unraisableexception")
+"""The second one would collect garbage at the end of each session, for half of its time."""
+
 
 def items_of(pytester: pytest.Pytester, source: str, *args: str) -> list[pytest.Item]:
     """Return the tests of a file, collected by a session with the plugin and these options."""
     path = pytester.makepyfile(source)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-        config = pytester.parseconfigure("-p", "pytest_cudafork.plugin", *args, str(path))
+        config = pytester.parseconfigure(*_PLUGINS, *args, str(path))
     session = pytest.Session.from_config(config)
     config.hook.pytest_sessionstart(session=session)
     return list(session.perform_collect())

@@ -1,0 +1,304 @@
+"""Tests of the hook calls that become of a child's messages, without a child."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
+from pytest_cudafork.isolate import coverage_data, live_text
+from pytest_cudafork.isolate.policy import Method
+from pytest_cudafork.isolate.report_data import ReportPacker
+from pytest_cudafork.isolate.session import other_plugins
+from pytest_cudafork.isolate.session.replay import Replay
+from pytest_cudafork.process.protocol import caught_warnings, frames, messages
+from pytest_cudafork.process.supervision import Said
+from tests.unit.isolate.session import Heard, items_of
+
+FORK = Method("fork")
+
+
+@pytest.fixture
+def item(pytester: pytest.Pytester) -> pytest.Item:
+    """A test of a session in this process."""
+    (made,) = items_of(pytester, "def test_it(): pass")
+    return made
+
+
+@pytest.fixture
+def heard(item: pytest.Item) -> Heard:
+    """What the session is told."""
+    return Heard(item.config)
+
+
+def report(item: pytest.Item, when: str, outcome: str = "passed", **changes: Any) -> Any:
+    """Return the message for a report."""
+    given: dict[str, Any] = {
+        "nodeid": item.nodeid,
+        "location": item.location,
+        "keywords": {},
+        "outcome": outcome,
+        "longrepr": None if outcome == "passed" else "it failed",
+        "when": when,
+        "sections": [(f"Captured stdout {when}", "text")],
+        **changes,
+    }
+    packer = ReportPacker(item.config)
+    packer.begin()
+    return messages.Report(packer.pack(pytest.TestReport(**given)))
+
+
+def test_reports_are_told_as_they_come_and_say_how_the_test_was_isolated(
+    item: pytest.Item, heard: Heard
+) -> None:
+    replayed = Replay(item, Method("spawn", why="not fork: 2 threads"))
+    phases = [replayed.phase]
+    for when in ("setup", "call", "teardown"):
+        assert replayed.take(report(item, when), []) is Said.MORE
+        phases.append(replayed.phase)
+    assert phases == ["setup", "call", "teardown", "teardown"]
+    assert heard.calls == ["setup passed", "call passed", "teardown passed"]
+    told = [(vars(one)["isolation"], vars(one)["isolation_why"]) for one in heard.reports]
+    assert told == [("spawn", "not fork: 2 threads")] * 3
+    assert replayed.reports == heard.reports
+    assert replayed.missing is None
+
+
+def test_what_has_not_been_told_is_missing(item: pytest.Item, heard: Heard) -> None:
+    replayed = Replay(item, FORK)
+    missing = [replayed.missing]
+    replayed.take(report(item, "setup"), [])
+    missing.append(replayed.missing)
+    item.config.option.setuponly = True
+    missing.append(replayed.missing)
+    replayed.take(messages.Interrupt(), [])
+    missing.append(replayed.missing)
+    assert missing == ["setup", "call", "teardown", None]
+    assert "isolation_why" not in vars(heard.reports[0])
+
+
+def test_a_phase_that_is_told_beforehand_counts(item: pytest.Item) -> None:
+    replayed = Replay(item, FORK)
+    phases = []
+    for message in (messages.PhaseBegins("teardown"), messages.RunsAgain()):
+        replayed.take(message, [])
+        phases.append(replayed.phase)
+    assert phases == ["teardown", "setup"]
+    with pytest.raises(frames.FrameError, match="no phase: 'lunch'"):
+        replayed.take(messages.PhaseBegins("lunch"), [])
+
+
+@pytest.mark.parametrize("data", [None, {"$report_type": "TestReport"}, {}])
+def test_a_report_that_is_none_is_refused(item: pytest.Item, heard: Heard, data: object) -> None:
+    with pytest.raises(frames.FrameError, match="report"):
+        Replay(item, FORK).take(messages.Report(data), [])
+    assert heard.calls == []
+
+
+def test_a_report_that_pytest_would_stumble_over_is_refused(
+    item: pytest.Item, heard: Heard
+) -> None:
+    message = report(item, "call")
+    message.data["outcome"] = 5
+    with pytest.raises(frames.FrameError, match="outcome is 5"):
+        Replay(item, FORK).take(message, [])
+    assert heard.calls == []
+
+
+def test_what_a_hook_raises_is_its_own_affair(item: pytest.Item) -> None:
+    class Broken:
+        def pytest_runtest_logreport(self) -> None:
+            raise ZeroDivisionError
+
+    item.config.pluginmanager.register(Broken())
+    with pytest.raises(ZeroDivisionError):
+        Replay(item, FORK).take(report(item, "setup"), [])
+
+
+def test_a_warning_is_recorded_under_the_name_of_the_test(item: pytest.Item, heard: Heard) -> None:
+    caught = warnings.WarningMessage(UserWarning("careful"), UserWarning, "a.py", 3)
+    Replay(item, FORK).take(caught_warnings.pack(caught), [])
+    assert heard.warnings == ["runtest: careful"]
+
+
+def test_text_and_coverage_go_where_they_are_gathered(
+    item: pytest.Item, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[object] = []
+    monkeypatch.setattr(live_text, "show", lambda config, message: shown.append(message.text))
+    gathered = SimpleNamespace(add=shown.append)
+    monkeypatch.setattr(coverage_data, "gathered", lambda config: gathered)
+    replayed = Replay(item, FORK)
+    replayed.take(messages.TerminalText("text", None, False), [])
+    replayed.take(messages.Coverage({"lines": []}), [])
+    assert shown == ["text", {"lines": []}]
+
+
+def test_a_child_that_waits_is_answered_once_its_message_is_shown(
+    item: pytest.Item, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[object] = []
+    monkeypatch.setattr(live_text, "flush", lambda config: order.append("flushed"))
+    replayed = Replay(item, FORK)
+    replayed.answer = order.append
+    replayed.take(report(item, "setup"), [])
+    assert order == []
+    replayed.take(messages.Report(report(item, "call").data, wait=True), [])
+    assert order == ["flushed", messages.Shown()]
+    assert heard.calls == ["setup passed", "call passed"]
+
+
+def test_after_the_end_of_the_test_little_may_come(item: pytest.Item) -> None:
+    replayed = Replay(item, FORK)
+    assert replayed.take(messages.TestOver(last=True), []) is Said.LEAVING
+    assert replayed.last
+    with pytest.raises(frames.FrameError, match="it came after the test was over"):
+        replayed.take(messages.Interrupt(), [])
+    replayed.take(messages.InternalError("late"), [])
+    assert replayed.take(messages.Done(), []) is Said.DONE
+    with pytest.raises(frames.FrameError, match="it came after the test was over"):
+        replayed.take(messages.InternalError("later"), [])
+
+
+def test_a_child_that_runs_another_test_is_done_with_this(item: pytest.Item) -> None:
+    replayed = Replay(item, FORK)
+    assert replayed.take(messages.TestOver(last=False, shouldstop="enough"), []) is Said.DONE
+    assert not replayed.last
+    assert (item.session.shouldstop, item.session.shouldfail) == ("enough", False)
+
+
+def test_a_message_of_another_conversation_is_refused(item: pytest.Item) -> None:
+    with pytest.raises(frames.FrameError, match="no messages of kind 'returned'"):
+        Replay(item, FORK).take(messages.Returned(None, "1"), [])
+
+
+def test_runs_of_a_test_are_counted(item: pytest.Item, heard: Heard) -> None:
+    item.stash[other_plugins.RUNS] = 2
+    replayed = Replay(item, FORK)
+    assert replayed.runs == 3
+    replayed.take(messages.RunsAgain(), [])
+    assert replayed.runs == 4
+    assert heard.calls == ["finish", "start"]
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "words"),
+    [
+        (messages.SessionStop("enough", 3), pytest.exit.Exception, "enough"),
+        (messages.Interrupt(), KeyboardInterrupt, None),
+    ],
+)
+def test_what_stops_the_childs_session_stops_this_one(
+    item: pytest.Item, message: messages.Message, kind: type, words: str | None
+) -> None:
+    replayed = Replay(item, FORK)
+    replayed.raise_stop()
+    replayed.take(message, [])
+    with pytest.raises(kind, match=words) as raised:
+        replayed.raise_stop()
+    assert getattr(raised.value, "returncode", 3) == 3
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "words"),
+    [
+        (messages.InternalError("text"), ChildError, "in the process of this test:\n\ntext"),
+        (messages.TimedOut("Timeout >1s", "stacks"), ChildTimeout, "Timeout >1s\n\nstacks"),
+        (messages.TestMissing([], ["no a"]), ChildError, "Its collection failed:\nno a"),
+        (messages.TestMissing([], []), ChildError, "It found 0 tests\n\nIs its name"),
+        (messages.TestMissing(["a", "b"], []), ChildError, "It found 2 tests: a, b\n\nIs"),
+        (messages.TestMissing(["a"] * 21, []), ChildError, "21 tests: (a, ){19}a, ...\n\nIs"),
+    ],
+)
+def test_the_first_trouble_is_kept(
+    item: pytest.Item, message: messages.Message, kind: type, words: str
+) -> None:
+    replayed = Replay(item, FORK)
+    replayed.take(message, [])
+    replayed.take(messages.InternalError("another"), [])
+    assert type(replayed.trouble) is kind
+    assert re.search(words, str(replayed.trouble))
+
+
+def memory_file(text: bytes) -> int:
+    """Return the descriptor of a file with this text."""
+    fd = os.memfd_create("captured")
+    os.write(fd, text)
+    return fd
+
+
+def test_a_failure_has_the_output_of_the_phases_before_and_what_nobody_has_read(
+    item: pytest.Item, heard: Heard
+) -> None:
+    replayed = Replay(item, FORK)
+    replayed.take(report(item, "setup"), [])
+    fds = [memory_file(b"out \xff"), memory_file(b"")]
+    assert replayed.take(messages.CaptureFiles(), fds) is Said.MORE
+    assert replayed.capture_fds == fds
+    replayed.add_output()
+    replayed.fail("call", ChildCrashed("SIGSEGV in call", -11), 2.0)
+    made = heard.reports[-1]
+    assert (made.when, made.outcome, made.duration) == ("call", "failed", 2.0)
+    assert made.sections == [
+        ("Captured stdout setup", "text"),
+        ("Captured stdout call", "out \ufffd"),
+    ]
+    for fd in fds:
+        os.close(fd)
+
+
+def test_a_test_that_is_not_run_fails_in_its_set_up_whatever_its_marks_expect(
+    item: pytest.Item, heard: Heard
+) -> None:
+    item.add_marker(pytest.mark.xfail)
+    Replay(item, FORK).refuse(ChildError("no process"))
+    assert heard.calls == ["setup failed"]
+    Replay(item, FORK).fail("setup", ChildError("it died"))
+    assert heard.calls == ["setup failed", "setup skipped"]
+
+
+@pytest.mark.parametrize("reruns", [True, False])
+def test_a_test_whose_process_died_runs_again_if_the_plugin_says_so(
+    item: pytest.Item, heard: Heard, monkeypatch: pytest.MonkeyPatch, reruns: bool
+) -> None:
+    error = ChildCrashed("SIGSEGV in call", -11)
+    asked: list[object] = []
+
+    def rerun_elsewhere(*args: object) -> bool:
+        asked.append(args)
+        return reruns
+
+    monkeypatch.setattr(other_plugins, "rerun_elsewhere", rerun_elsewhere)
+    replayed = Replay(item, FORK)
+    replayed.fail_or_rerun("call", error, 1.0)
+    assert replayed.again is reruns
+    assert asked == [(item, 1, error)]
+    assert heard.calls == ["call rerun" if reruns else "call failed"]
+
+
+def test_an_expected_failure_is_not_run_again(
+    item: pytest.Item, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(other_plugins, "rerun_elsewhere", lambda *args: True)
+    item.add_marker(pytest.mark.xfail)
+    replayed = Replay(item, FORK)
+    replayed.fail_or_rerun("call", ChildCrashed("SIGSEGV in call", -11), 1.0)
+    assert not replayed.again
+    assert heard.calls == ["call skipped"]
+
+
+def test_what_a_forked_child_left_in_the_capture_is_dropped(item: pytest.Item) -> None:
+    capture: Any = item.config.pluginmanager.get_plugin("capturemanager")
+    capture.resume_global_capture()
+    os.write(1, b"of this process")
+    before = capture.read_global_capture()
+    os.write(1, b"of the child")
+    Replay(item, FORK).empty_shared_capture()
+    after = capture.read_global_capture()
+    capture.suspend_global_capture()
+    assert (tuple(before), tuple(after)) == (("of this process", ""), ("", ""))
