@@ -41,6 +41,6 @@ class Heard:
         """Note the end of a test."""
         self.calls.append("finish")
 
-    def pytest_warning_recorded(self, warning_message: object, when: str) -> None:
+    def pytest_warning_recorded(self, warning_message: object, nodeid: str, when: str) -> None:
         """Note a warning."""
-        self.warnings.append(f"{when}: {getattr(warning_message, 'message', '')}")
+        self.warnings.append(f"{when} of {nodeid}: {getattr(warning_message, 'message', '')}")

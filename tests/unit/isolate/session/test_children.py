@@ -25,6 +25,7 @@ from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
 from pytest_cudafork.process.supervision import Said
+from pytest_cudafork.settings import METHODS
 from tests.support.isolation import is_gone
 from tests.unit.isolate.session import items_of
 
@@ -187,6 +188,39 @@ def stage(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(launch, "start_spawn", start_spawn)
     yield made
     made.children.close()
+
+
+def test_each_method_has_its_way() -> None:
+    assert set(children._START) == set(METHODS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_test_runs_in_a_real_child(
+    method: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # there as here
+    (item,) = items_of(pytester, "def test_it(): pass")
+    real = Children(item.config, Randomness(), ())
+    kinds: list[str] = []
+
+    def take(message: messages.Message, fds: list[int]) -> Said:
+        kinds.append(message.kind)
+        for fd in fds:
+            os.close(fd)
+        return Said.DONE if isinstance(message, messages.Done) else Said.MORE
+
+    try:
+        if method == "forkserver":
+            assert real.why_not_forked(item) is None
+        real.look_ahead(item, [], None)
+        process = real.process_for(item, None, Method(method))
+        assert process.supervisor.watch(take, 60.0, until_done=True) is None
+        real.keep(process, None)
+        real.end_leftovers()
+    finally:
+        real.finish()
+    assert kinds.count("report") == 3
+    assert kinds[-2:] == ["over", "done"]
 
 
 def test_a_fork_gets_the_test_its_variables_and_what_it_must_not_have(stage: _Stage) -> None:
@@ -392,6 +426,7 @@ def test_a_process_that_was_forked_only_forgets_them(stage: _Stage) -> None:
 def test_a_session_has_its_children_once_and_ends_them(stage: _Stage) -> None:
     config = stage.items[0].config
     children.close_children(config)  # there are none yet
+    assert children.CHILDREN not in config.stash
     made = children.children_of(config)
     assert children.children_of(config) is made
     server: Any = made._server

@@ -121,7 +121,8 @@ PLAIN = "def test_a(): pass\ndef test_b(): pass"
 def test_it_is_started_at_once_if_every_test_needs_it(
     stage: _Stage, args: list[str], started: bool
 ) -> None:
-    stage.begin(PLAIN, *args)
+    stage.begin(PLAIN, *args, ".")
+    assert len(stage.config.args) == 2
     assert stage.children.calls == ([("start", stage.config.args)] if started else [])
 
 
@@ -140,7 +141,7 @@ def test_an_import_that_makes_this_process_unsafe_to_fork_starts_it(
     stage.state = state
     stage.begin(PLAIN, f"--cuda-fork-isolate={option}", ".")
     starts = [call for call in stage.children.calls if call[0] == "start"]
-    assert starts == ([("start", [".", *stage.config.args[1:]])] if started else [])
+    assert starts == ([("start", stage.config.args)] if started else [])
     assert len(stage.config.args) == 2
 
 

@@ -123,7 +123,7 @@ def test_what_a_hook_raises_is_its_own_affair(item: pytest.Item) -> None:
 def test_a_warning_is_recorded_under_the_name_of_the_test(item: pytest.Item, heard: Heard) -> None:
     caught = warnings.WarningMessage(UserWarning("careful"), UserWarning, "a.py", 3)
     Replay(item, FORK).take(caught_warnings.pack(caught), [])
-    assert heard.warnings == ["runtest: careful"]
+    assert heard.warnings == [f"runtest of {item.nodeid}: careful"]
 
 
 def test_text_and_coverage_go_where_they_are_gathered(
@@ -172,9 +172,20 @@ def test_a_child_that_runs_another_test_is_done_with_this(item: pytest.Item) -> 
     assert (item.session.shouldstop, item.session.shouldfail) == ("enough", False)
 
 
-def test_a_message_of_another_conversation_is_refused(item: pytest.Item) -> None:
-    with pytest.raises(frames.FrameError, match="no messages of kind 'returned'"):
-        Replay(item, FORK).take(messages.Returned(None, "1"), [])
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (messages.Report({}), "kind 'report' is damaged"),
+        (messages.TerminalText("text", {}, wait=False), "kind 'terminal' is damaged"),
+        (messages.Coverage(5), "kind 'coverage' is damaged"),
+        (messages.Returned(None, "1"), "there are no messages of kind 'returned'"),
+    ],
+)
+def test_what_makes_no_sense_is_an_error_with_words(
+    item: pytest.Item, message: messages.Message, words: str
+) -> None:
+    with pytest.raises(frames.FrameError, match=words):
+        Replay(item, FORK).take(message, [])
 
 
 def test_runs_of_a_test_are_counted(item: pytest.Item, heard: Heard) -> None:
