@@ -158,10 +158,15 @@ def test_forked_expected(): pass
 CRASH = ChildCrashed("SIGSEGV in call: it is gone\nstacks", -11, "SIGSEGV")
 
 
+def collected(pytester: pytest.Pytester, *args: str) -> dict[str, pytest.Item]:
+    """Return tests by their names; none is run, so no fork server is started for them."""
+    return {item.name: item for item in items_of(pytester, SOURCE, "--collect-only", *args)}
+
+
 @pytest.fixture
 def items(pytester: pytest.Pytester) -> dict[str, pytest.Item]:
     """Tests by their names."""
-    return {item.name: item for item in items_of(pytester, SOURCE)}
+    return collected(pytester)
 
 
 def test_a_report_is_shown_as_that_of_a_failed_test(items: dict[str, pytest.Item]) -> None:
@@ -204,7 +209,7 @@ def test_a_test_that_was_not_run_has_not_failed_as_expected(
 
 
 def test_with_runxfail_no_failure_is_expected(pytester: pytest.Pytester) -> None:
-    items = {item.name: item for item in items_of(pytester, SOURCE, "--runxfail")}
+    items = collected(pytester, "--runxfail")
     assert failure.report(items["test_expected"], "call", CRASH, []).outcome == "failed"
 
 
