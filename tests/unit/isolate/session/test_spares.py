@@ -1,66 +1,155 @@
-"""Tests of fresh interpreters that are started ahead of the tests they are meant for."""
+"""Tests of the interpreters that are started ahead; forked children stand in for them here."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import pytest
 
-from pytest_cudafork.isolate.session.request import CHILD_ENV
+from pytest_cudafork.isolate.session import spares
+from pytest_cudafork.isolate.session.request import CHILD_ENV, SPAWNED_TESTS, target_of
 from pytest_cudafork.isolate.session.spares import Spares
 from pytest_cudafork.process import launch, supervision
+from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.settings import environment
 from tests.support.isolation import is_gone
+from tests.unit.isolate.session import items_of
+
+
+class _Started:
+    """Starts children that wait, and notes for which targets."""
+
+    def __init__(self) -> None:
+        self.targets: list[str] = []
+        self.running: list[launch.Running] = []
+        self.refuse = False
+
+    def start_spawn(self, entry: str, data: Any) -> launch.Running:
+        if self.refuse:
+            raise OSError("no process is left")
+        assert entry == SPAWNED_TESTS
+
+        def wait(channel: Channel, stacks_fd: int) -> NoReturn:
+            channel.receive()
+            os._exit(0)
+
+        self.targets += data["targets"]
+        self.running.append(launch.start_fork(wait))
+        return self.running[-1]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> _Started:
+    """What is started in the place of interpreters, of which two may wait."""
+    made = _Started()
+    stand_in = SimpleNamespace(start_spawn=made.start_spawn, usable_cores=lambda: 3)
+    monkeypatch.setattr(spares, "launch", stand_in)
+    return made
 
 
 @pytest.fixture
 def items(pytester: pytest.Pytester) -> list[pytest.Item]:
-    return pytester.getitems("def test_a(): pass\ndef test_b(): pass\ndef test_c(): pass\n")
+    """Four tests."""
+    return items_of(pytester, "\n".join(f"def test_{name}(): pass" for name in "abcd"))
 
 
 @pytest.fixture
-def spares(items: list[pytest.Item], monkeypatch: pytest.MonkeyPatch) -> Iterator[Spares]:
-    monkeypatch.setattr(launch, "usable_cores", lambda: 2)
+def ahead(started: _Started, items: list[pytest.Item]) -> Iterator[Spares]:
+    """Interpreters that wait, for a session of these tests."""
     made = Spares(items[0].config)
     yield made
     made.close()
 
 
-def test_as_many_wait_as_there_are_cores_for(spares: Spares, items: list[pytest.Item]) -> None:
-    first, second, third = items
-    second.stash[CHILD_ENV] = {"GPU": "1"}
-    spares.prepare([first, third])
-    assert len(spares.descriptors()) == 1
-    running = spares.take(first, {})
-    assert running is not None
-    assert spares.take(first, {}) is None
-    supervision.Supervisor(running).kill()
-    spares.prepare([second])  # what its environment will be is not known before its turn
-    assert spares.descriptors() == []
-
-
-def test_one_whose_world_has_changed_is_ended(
-    spares: Spares, items: list[pytest.Item], monkeypatch: pytest.MonkeyPatch
+def test_as_many_are_started_as_cores_are_free_each_for_its_test(
+    ahead: Spares, started: _Started, items: list[pytest.Item]
 ) -> None:
-    for env, name in (({"X": "1"}, ""), ({}, "CUDAFORK_TEST_CHANGED")):
-        spares.prepare(items[:1])
-        (waiting, _) = spares._waiting[items[0]]
-        if name:
-            monkeypatch.setenv(name, "1")
-        assert spares.take(items[0], env) is None
-        assert is_gone(waiting.pid)
+    ahead.prepare(items)
+    assert started.targets == [target_of(item) for item in items[:2]]
+    assert ahead.descriptors() == [one.sock.fileno() for one in started.running]
+    ahead.prepare(items)
+    assert len(started.running) == 2
 
 
-def test_one_that_is_not_wanted_any_more_is_ended(
-    spares: Spares, items: list[pytest.Item], monkeypatch: pytest.MonkeyPatch
+def test_a_test_takes_its_own_and_nobody_elses(
+    ahead: Spares, started: _Started, items: list[pytest.Item]
 ) -> None:
-    spares.prepare(items[:1])
-    (waiting, _) = spares._waiting[items[0]]
+    ahead.prepare(items[:2])
+    assert ahead.take(items[1], {}) is started.running[1]
+    assert ahead.take(items[1], {}) is None
+    assert ahead.take(items[2], {}) is None
+    assert ahead.descriptors() == [started.running[0].sock.fileno()]
+    supervision.Supervisor(started.running[1]).kill()
 
-    def refuse(*args: Any) -> None:
-        raise OSError("no process is left")
 
-    monkeypatch.setattr(launch, "start_spawn", refuse)
-    spares.prepare(items[1:])
-    assert is_gone(waiting.pid)
-    assert spares.descriptors() == []
+def test_those_whose_tests_do_not_come_soon_are_ended(
+    ahead: Spares, started: _Started, items: list[pytest.Item]
+) -> None:
+    ahead.prepare(items[:2])
+    ahead.prepare(items[1:3])
+    assert is_gone(started.running[0].pid)
+    assert not started.running[1].has_ended
+    assert started.targets == [target_of(item) for item in items[:3]]
+
+
+def test_a_test_with_variables_of_its_own_gets_none_ahead(
+    ahead: Spares, started: _Started, items: list[pytest.Item]
+) -> None:
+    items[0].stash[CHILD_ENV] = {"MORE": "1"}
+    ahead.prepare(items[:2])
+    assert started.targets == [target_of(items[1])]
+    assert ahead.take(items[1], {"MORE": "1"}) is None
+    assert is_gone(started.running[0].pid)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [("ANYTHING", False), (environment.TEST, True), (environment.PHASE, True)],
+)
+def test_one_with_another_environment_is_of_no_use(
+    ahead: Spares,
+    started: _Started,
+    items: list[pytest.Item],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    kept: bool,
+) -> None:
+    ahead.prepare(items[:1])
+    monkeypatch.setenv(name, "changed")
+    taken = ahead.take(items[0], {})
+    assert (taken is not None) is kept
+    if taken is not None:
+        supervision.Supervisor(taken).kill()
+    assert is_gone(started.running[0].pid)
+
+
+def test_one_that_has_ended_is_of_no_use(
+    ahead: Spares, started: _Started, items: list[pytest.Item]
+) -> None:
+    ahead.prepare(items[:1])
+    os.kill(started.running[0].pid, 9)
+    os.waitid(os.P_PID, started.running[0].pid, os.WEXITED | os.WNOWAIT)
+    assert ahead.take(items[0], {}) is None
+
+
+def test_where_no_process_is_left_nothing_is_said_yet(
+    ahead: Spares, started: _Started, items: list[pytest.Item]
+) -> None:
+    started.refuse = True
+    ahead.prepare(items)
+    assert ahead.take(items[0], {}) is None
+    started.refuse = False
+    ahead.prepare(items)
+    assert len(started.running) == 2
+
+
+def test_at_the_end_none_is_left(
+    ahead: Spares, started: _Started, items: list[pytest.Item]
+) -> None:
+    ahead.prepare(items)
+    ahead.close()
+    assert [is_gone(one.pid) for one in started.running] == [True, True]
+    assert ahead.descriptors() == []
