@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
-from pytest_cudafork.isolate import coverage_data, item_names
+from pytest_cudafork.isolate import coverage_data, item_names, live_text
 from pytest_cudafork.isolate.child import cov_plugin, pytest_session, rehearsal
 from pytest_cudafork.isolate.child.items import Reporter
 from pytest_cudafork.isolate.child.pytest_session import WorkSession
@@ -98,6 +98,7 @@ class _Looks(WorkSession):
         self.cwd = os.getcwd()
         factory: Any = session.config._tmp_path_factory  # type: ignore[attr-defined]
         self.basetemp = factory.getbasetemp()
+        self.terminal = session.config.pluginmanager.get_plugin("terminalreporter")
         self.plugins = {name for name, _ in session.config.pluginmanager.list_name_plugin()}
 
 
@@ -161,13 +162,17 @@ def test_what_went_wrong_in_its_collection_is_kept(
     assert "No module named 'no_such_module'" in error
 
 
-@pytest.mark.parametrize("terminal", [None, {"markup": False, "width": 33}])
-def test_plugins_find_a_terminal_where_the_parent_has_one(
-    terminal: dict[str, Any] | None, request_for: Request, capfd: pytest.CaptureFixture[str]
+def test_plugins_find_a_terminal_as_wide_as_the_parents_and_it_shows_nothing(
+    request_for: Request,
 ) -> None:
-    session = _run({**request_for(), "terminal": terminal})
-    assert ("terminalreporter" in session.plugins) == (terminal is not None)
-    assert capfd.readouterr().out.count("test session starts") <= 1  # the parent's own
+    session = _run({**request_for(), "terminal": {"markup": False, "width": 33}})
+    assert isinstance(session.terminal, live_text.StandIn)
+    assert pytest_internals.writer_of(session.terminal).fullwidth == 33
+    assert pytest_internals.current_line(pytest_internals.writer_of(session.terminal)) == ""
+
+
+def test_where_the_parent_has_no_terminal_they_find_none(request_for: Request) -> None:
+    assert _run({**request_for(), "terminal": None}).terminal is None
 
 
 def test_pytest_cov_has_a_stand_in_where_it_measures(
