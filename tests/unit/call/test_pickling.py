@@ -1,0 +1,95 @@
+"""Tests of which functions travel by value, and of classes and filters on their way."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import socket
+import sys
+import types
+import warnings
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from pytest_cudafork.call import pickling
+from pytest_cudafork.errors import ChildError
+
+
+def test_a_call_of_a_test_module_needs_no_module_there() -> None:
+    data = pickling.dump_call(test_a_call_of_a_test_module_needs_no_module_there, (), {})
+    assert b"needs_no_module_there" in data
+    fn, args, kwargs = pickle.loads(pickling.dump_call(json.dumps, ([1],), {"indent": None}))
+    assert fn is json.dumps
+    assert (args, kwargs) == (([1],), {"indent": None})
+    assert cloudpickle.list_registry_pickle_by_value() == set()
+
+
+def test_what_does_not_pickle_is_told() -> None:
+    with socket.socket() as sock, pytest.raises(ChildError, match="cannot be sent to another"):
+        pickling.dump_call(print, (sock,), {})
+
+
+def test_filters_travel_one_by_one() -> None:
+    class LocalWarning(UserWarning):
+        def __reduce__(self) -> str:
+            return "no"
+
+    with warnings.catch_warnings():
+        warnings.resetwarnings()
+        warnings.simplefilter("error", DeprecationWarning)
+        warnings.filterwarnings("ignore", "this", UserWarning)
+        kept = [pickle.loads(one) for one in pickle.loads(pickling.dump_filters())]
+    assert [(action, category) for action, _, category, _, _ in kept] == [
+        ("ignore", UserWarning),
+        ("error", DeprecationWarning),
+    ]
+    assert kept[0][1].match("this is it")
+
+
+def test_local_classes_that_a_call_mentions_are_known_again() -> None:
+    class LocalError(Exception):
+        pass
+
+    class Owner:
+        def method(self, error: type = LocalError, *, other: object = None) -> object:
+            return error, other
+
+    def function() -> object:
+        return LocalError, empty
+
+    if len(sys.argv) > 10**6:  # never: the cell stays empty
+        empty = 1
+    pickling.remember_classes(function, (Owner().method,), {"x": LocalError()})
+    assert cloudpickle.loads(cloudpickle.dumps(LocalError)) is LocalError
+    assert cloudpickle.loads(cloudpickle.dumps(Owner)) is Owner
+
+
+def test_modules_made_by_hand_go_by_value(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = types.ModuleType("cudafork_made")
+    assert not pickling._goes_by_value(made)  # nobody can import it from anywhere
+    monkeypatch.setitem(sys.modules, "cudafork_made", made)
+    assert pickling._goes_by_value(made)
+    assert not pickling._goes_by_value(json)
+    assert not pickling._goes_by_value("no module")
+    assert not pickling._goes_by_value(sys.modules["__main__"])
+    made.__file__ = str(tmp_path / "conftest.py")
+    assert pickling._goes_by_value(made)
+
+
+def test_a_module_on_the_path_goes_by_reference_and_one_that_is_not_does_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "pkg").mkdir()
+    for name in ("__init__", "part"):
+        (tmp_path / "pkg" / f"{name}.py").write_text("")
+    (tmp_path / "pkg").rename(tmp_path / "cudafork_pkg")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    part = __import__("cudafork_pkg.part").part
+    assert not pickling._goes_by_value(part)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if one != str(tmp_path)])
+    assert pickling._goes_by_value(part)
+    monkeypatch.delitem(sys.modules, "cudafork_pkg")
+    assert pickling._goes_by_value(part)
+    monkeypatch.delitem(sys.modules, "cudafork_pkg.part")

@@ -1,0 +1,152 @@
+"""Tests of calling a function in a child, and of what becomes of what the child says."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.call import run
+from pytest_cudafork.errors import (
+    ChildCrashed,
+    ChildError,
+    ChildExit,
+    ChildTimeout,
+    RemoteTraceback,
+)
+from pytest_cudafork.process import supervision
+from pytest_cudafork.process.fork_server_client import ForkServerClient
+from pytest_cudafork.process.protocol import frames, messages
+
+PICKLED_PARTS = pickle.dumps((KeyError, ("a",), {"note": 1}))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServerClient]:
+    made = run.new_server()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_result_comes_back_by_each_method(method: str, server: ForkServerClient) -> None:
+    seen: list[tuple[str, int]] = []
+    result = run.run_in_child(
+        method, int, ("7",), timeout=60, server=server, observer=lambda *one: seen.append(one)
+    )
+    assert result == 7
+    assert [event for event, _ in seen] == ["started", "ended"]
+
+
+def test_deaths_are_told_apart() -> None:
+    with pytest.raises(ChildTimeout, match=r"did not end within its time limit of 0\.2 s"):
+        run.run_in_child("fork", time.sleep, (50,), timeout=0.2)
+    with pytest.raises(ChildCrashed, match="SIGABRT") as crashed:
+        run.run_in_child("fork", os.abort, timeout=60)
+    assert "Current thread" in str(crashed.value)
+    with pytest.raises(ChildExit, match="exited with status 3"):
+        run.run_in_child("fork", os._exit, (3,), timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"method": "thread", "timeout": 1.0}, "'thread' is no start method"),
+        ({"method": "fork", "timeout": 0.0}, "above 0 seconds"),
+        ({"method": "forkserver", "timeout": 1.0}, "needs the server argument"),
+    ],
+)
+def test_wrong_arguments_are_named(kwargs: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        run.run_in_child(fn=int, **kwargs)
+
+
+def ending(**changes: Any) -> supervision.Ending:
+    """Return the end of a child that was as it should be, with changes."""
+    fields: dict[str, Any] = {
+        "exitcode": 0,
+        "timed_out": False,
+        "lingered": False,
+        "finished": True,
+        "malformed": "",
+        "stacks": "",
+        "seconds": 1.0,
+    }
+    return supervision.Ending(**{**fields, **changes})
+
+
+def test_an_end_after_the_result_may_still_be_a_failure() -> None:
+    last = messages.Returned(b"", "")
+    assert run._failure_of(ending(), last, "f", 1.0) is None
+    assert run._failure_of(ending(exitcode=-9, lingered=True), last, "f", 1.0) is None
+    crashed = run._failure_of(ending(exitcode=-11), last, "f", 1.0)
+    assert "after it gave a result" in str(crashed)
+    garbage = run._failure_of(ending(malformed="junk"), None, "f", 1.0)
+    assert "sent something that is no message: junk" in str(garbage)
+
+
+def test_what_a_call_says_is_sorted() -> None:
+    outcome = run._Outcome()
+    warning = messages.CaughtWarning(None, "builtins.UserWarning", "text", "f.py", 1, None)
+    assert outcome.take(messages.CaughtWarnings([vars(warning)]), []) is supervision.Said.MORE
+    assert outcome.take(messages.Returned(b"", "1"), []) is supervision.Said.LEAVING
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    assert outcome.take(messages.Done(), [nothing]) is supervision.Said.LEAVING
+    assert outcome.last == messages.Returned(b"", "1")
+    assert outcome.warnings == [warning]
+    with pytest.raises(frames.FrameError, match="no messages of kind 'over'"):
+        outcome.take(messages.TestOver(last=True), [])
+    with pytest.warns(UserWarning, match="text"):
+        run._show_warnings(outcome.warnings)
+
+
+RAISED = messages.Raised(repr="repr", type="a.B", traceback="lines", why="no reason")
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "words"),
+    [
+        (messages.Returned(None, "<obj>", "TypeError: no"), ChildError, "does not pickle"),
+        (messages.Returned(b"junk", "<obj>"), ChildError, "cannot be read here"),
+        (messages.Exited(3, "lines"), ChildExit, r"called sys.exit\(3\)"),
+        (messages.NotLoaded("lines"), ChildError, "could not load f"),
+        (messages.InternalError("lines"), ChildError, "could not run f"),
+        (RAISED, ChildError, "raised a.B, which cannot be sent back"),
+        (messages.Raised("", "", "", pickled=b"junk"), ChildError, "cannot be sent back"),
+        (messages.Raised("", "", "", pickled=pickle.dumps(OSError("x"))), OSError, "x"),
+        (messages.Raised("", "", "", parts=PICKLED_PARTS), KeyError, "a"),
+    ],
+)
+def test_what_is_no_result_is_raised(
+    message: messages.Message, kind: type[BaseException], words: str
+) -> None:
+    with pytest.raises(kind, match=words) as raised:
+        run._unpack(message, "f")
+    if not isinstance(message, messages.Returned):
+        assert isinstance(raised.value.__cause__, RemoteTraceback)
+
+
+def test_outcomes_of_pytest_are_raised_as_such() -> None:
+    parts = pickle.dumps(((), {"msg": "not today"}))
+    message = messages.Raised("", "", "", parts=parts, outcome=pytest.skip.Exception.__name__)
+    with pytest.raises(pytest.skip.Exception):
+        run._unpack(message, "f")
+
+
+def test_a_session_has_one_server_that_ends_with_it() -> None:
+    cleanups: list[Any] = []
+
+    class Config:
+        stash = pytest.Stash()
+
+        def add_cleanup(self, function: Any) -> None:
+            cleanups.append(function)
+
+    config: Any = Config()
+    assert run.server_of(config) is run.server_of(config)
+    assert cleanups == [run.server_of(config).close]
+    assert run.runner(config, "fork")(int, "5") == 5

@@ -1,0 +1,105 @@
+"""Tests of the audit's processes as their parent sees them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_cudafork.imports.audit import process
+from pytest_cudafork.imports.audit.process import AuditProcess, FreshImport, Message, unwatched
+from pytest_cudafork.imports.values.settings import AuditSettings
+from tests.support.imports import TOUCH, write_package
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    files = {
+        "__init__": "",
+        "a": "print('hello')",
+        "hot": TOUCH,
+        "hangs": "import time\ntime.sleep(60)",
+    }
+    write_package(tmp_path, "pkg", files)
+    return tmp_path
+
+
+def answer_about(audit: AuditProcess, module: str) -> Message:
+    """Read until a module is told of."""
+    while True:
+        message = audit.read(60.0)
+        assert message is not None
+        if message.get("module") == module:
+            return message
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_server_imports_what_it_is_asked_to(folder: Path) -> None:
+    with contextlib.closing(AuditProcess(AuditSettings(timeout=30.0))) as audit:
+        audit.say({"preload": ["colorsys"]})
+        audit.say({"import": ["pkg.a", "pkg.hot", "pkg.dropped"], "drop": ["pkg.dropped"]})
+        answer = answer_about(audit, "pkg.a")
+        assert audit.pid > 0
+        assert audit.error == ""
+        assert (answer["status"], answer["output"]) == (0, "hello")
+        assert answer["told"]["kind"] == "imported"
+        assert audit.touches_of(answer["pid"]) == []
+        answer = answer_about(audit, "pkg.hot")
+        assert len(audit.touches_of(answer["pid"])) == 1
+        assert audit.touches_of(answer["pid"]) == []
+        assert audit.read(0.05) is None
+        assert not audit.is_gone
+        audit.kill()
+        assert audit.read(60.0) is None
+        assert audit.is_gone
+        assert audit.how_it_ended().startswith("was killed by SIGKILL")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_fresh_interpreter_imports_one_module() -> None:
+    with contextlib.closing(FreshImport(AuditSettings(), "pkg.hot")) as fresh:
+        answer = fresh.answer(60.0)
+        assert (answer["module"], answer["status"], answer["timed_out"]) == ("pkg.hot", 0, False)
+        assert answer["told"]["state"] == "initialized"
+        assert len(fresh.touches_of(answer["pid"])) == 1
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_import_that_takes_too_long_is_ended_with_its_stacks() -> None:
+    with contextlib.closing(FreshImport(AuditSettings(), "pkg.hangs")) as fresh:
+        answer = fresh.answer(0.5)
+        assert answer["timed_out"]
+        assert answer["told"] is None
+        assert "hangs.py" in answer["stacks"]
+
+
+def test_a_process_that_cannot_watch_says_why() -> None:
+    with contextlib.closing(FreshImport(AuditSettings(without="sys"), "json")) as fresh:
+        fresh.answer(60.0)
+        assert "sys cannot be hidden" in fresh.error
+
+
+def test_where_nothing_can_be_started_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError("no process is left")
+
+    monkeypatch.setattr("subprocess.Popen", refuse)
+    before = os.listdir("/proc/self/fd")
+    for make in (lambda: AuditProcess(AuditSettings()), lambda: FreshImport(AuditSettings(), "a")):
+        with pytest.raises(OSError, match="no process is left"):
+            make()
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_the_environment_of_the_audit_has_nothing_of_a_watched_session() -> None:
+    own = f"{process._OWN_FOLDER}/pytest_cudafork/_startup"
+    environ = {
+        "_CUDAFORK_LEDGER": "x",
+        "PYTHONPATH": f"{own}:/other",
+        "LD_LIBRARY_PATH": own,
+        "HOME": "/home",
+    }
+    assert unwatched(environ) == {"PYTHONPATH": "/other", "HOME": "/home"}
