@@ -275,7 +275,7 @@ class UnattendedJobs:
         poller = select.poll()
         for each in (fd, pidfd):
             poller.register(each, select.POLLIN)
-        poller.register(control, 0)  # that the other end is closed is told in any case
+        poller.register(control, select.POLLRDHUP)  # the parent says nothing more, or is gone
         limit = self._limits.seconds * 1000 if self._limits.seconds else None
         count = 0
         while count < most:

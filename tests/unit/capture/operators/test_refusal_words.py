@@ -44,13 +44,13 @@ def test_a_place_without_lines_of_the_user_is_said() -> None:
 
 
 def test_what_code_is_at_work_is_known_by_its_file() -> None:
-    assert runs_in("test_refusals")
+    assert runs_in("test_refusal_words")
     assert not runs_in("no_such_file_at_all")
 
 
 def test_within_an_optimizer_the_optimizer_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "pytest_cudafork.capture.operators.refusal_words._OPTIMIZERS", "test_refusals"
+        "pytest_cudafork.capture.operators.refusal_words._OPTIMIZERS", "test_refusal_words"
     )
     with pytest.raises(CaptureFailedError) as caught:
         Refusals().sync("item")
