@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -84,3 +86,100 @@ def test_as_with_pytest_forked_output_is_kept_without_capture_too(
     assert list(stream) == []
     for fd in fds:
         os.close(fd)
+
+
+@pytest.fixture
+def outputs() -> Iterator[None]:
+    """Standard output and error of this process, which are as before when a test is over."""
+    kept = [os.dup(1), os.dup(2)]
+    yield
+    for number, fd in enumerate(kept):
+        os.dup2(fd, number + 1)
+        os.close(fd)
+
+
+def _captured(tmp_path: Path) -> list[Any]:
+    """Capture as pytest does, into files: 1 and 2 lead to them, and so do their descriptors."""
+    parts = []
+    for number, name in enumerate(("out", "err")):
+        file = open(tmp_path / name, "w+")  # noqa: SIM115  # the test closes it
+        os.dup2(file.fileno(), number + 1)
+        parts.append(SimpleNamespace(tmpfile=file))
+    return parts
+
+
+def _read(file: Any) -> bytes:
+    return os.pread(file.fileno(), 1000, 0)
+
+
+@pytest.mark.usefixtures("outputs")
+def test_a_child_captures_into_files_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    parts = _captured(tmp_path)
+    monkeypatch.setattr(pytest_internals, "captured_streams", lambda config: parts)
+    os.write(1, b"the parent's")
+    files = capture_files.capture_files(cast("Any", None))
+    assert files == [part.tmpfile.fileno() for part in parts]
+    capture_files.renew_files(files)
+    os.write(1, b"out of the child")
+    os.write(2, b"err of the child")
+    assert [_read(part.tmpfile) for part in parts] == [b"out of the child", b"err of the child"]
+    assert (tmp_path / "out").read_bytes() == b"the parent's"
+    assert (tmp_path / "err").read_bytes() == b""
+    assert not any(os.get_inheritable(fd) for fd in files)
+    for part in parts:
+        part.tmpfile.close()
+
+
+@pytest.mark.usefixtures("outputs")
+def test_where_the_output_leads_elsewhere_for_now_it_stays_so(tmp_path: Path) -> None:
+    parts = _captured(tmp_path)
+    with open(tmp_path / "terminal", "w+") as terminal:
+        os.dup2(terminal.fileno(), 1)
+        capture_files.renew_files([parts[0].tmpfile.fileno(), -1])
+        os.write(1, b"shown")
+        os.write(2, b"as before")
+        assert _read(terminal) == b"shown"
+    assert _read(parts[0].tmpfile) == b""
+    assert (tmp_path / "err").read_bytes() == b"as before"
+    for part in parts:
+        part.tmpfile.close()
+
+
+@pytest.mark.parametrize("file", [None, io.StringIO(), SimpleNamespace(fileno=lambda: "x")])
+def test_what_pytest_does_not_capture_into_files_has_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch, file: object
+) -> None:
+    for streams in (None, (None, SimpleNamespace(tmpfile=file))):
+        monkeypatch.setattr(pytest_internals, "captured_streams", lambda config, s=streams: s)
+        assert capture_files.capture_files(cast("Any", None)) == [-1, -1]
+
+
+@pytest.mark.usefixtures("outputs")
+def test_the_child_of_a_process_that_captures_for_nobody_writes_to_the_parents_terminal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    parts = _captured(tmp_path)
+    names = ("terminal out", "terminal err")
+    terminal = [os.open(tmp_path / name, os.O_RDWR | os.O_CREAT) for name in names]
+    for part in parts:  # where pytest's own capture leads back to
+        part.targetfd_save = os.open(os.devnull, os.O_WRONLY)
+    monkeypatch.setattr(pytest_internals, "captured_streams", lambda config: parts)
+    capture = capture_files.ForkedCapture(cast("Any", None), terminal[0], terminal[1])
+    capture.renew()
+    os.write(1, b"to 1")
+    os.write(2, b"to 2")
+    for part, text in zip(parts, (b"saved out", b"saved err"), strict=True):
+        os.write(part.targetfd_save, text)
+        os.close(part.targetfd_save)
+    assert [(tmp_path / name).read_bytes() for name in names] == [
+        b"to 1saved out",
+        b"to 2saved err",
+    ]
+    assert [_read(part.tmpfile) for part in parts] == [b"", b""]  # not those of other children
+    for fd in terminal:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+    for part in parts:
+        part.tmpfile.close()

@@ -1,0 +1,389 @@
+"""Tests of how a child runs its tests, in this process: its channel is one end of a socket here."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.isolate import item_names
+from pytest_cudafork.isolate.child import items as child_items
+from pytest_cudafork.isolate.child import plugins
+from pytest_cudafork.isolate.child.items import ItemServer, Reporter
+from pytest_cudafork.process import child
+from pytest_cudafork.process.channel import EXIT_LOST, Channel
+from pytest_cudafork.process.protocol import caught_warnings, frames, messages
+from tests.support.peer import Peer, of_kind
+
+SOURCE = """
+import pytest, warnings
+
+SEEN = []
+
+@pytest.fixture(scope="module")
+def shared():
+    SEEN.append("set up")
+    yield
+    SEEN.append("torn down")
+
+@pytest.fixture(scope="module")
+def never_torn_down():
+    yield
+    raise ValueError("broken teardown")
+
+def test_passes(shared): SEEN.append("passes")
+def test_fails(shared): assert 0, "this one"
+@pytest.mark.filterwarnings("always")
+def test_warns(): warnings.warn("look here", FutureWarning)
+def test_exits(): pytest.exit("enough", 7)
+def test_interrupts(): raise KeyboardInterrupt
+def test_breaks(): pass
+def test_leaves_something(never_torn_down): pass
+"""
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    """The parent."""
+    made = Peer()
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def _few_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the sessions here load no plugin that happens to be installed: that takes a second."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    for name in ("pytest_timeout", "pytest_rerunfailures"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "argv", list(sys.argv))
+
+
+@pytest.fixture
+def tests(pytester: pytest.Pytester) -> dict[str, pytest.Item]:
+    """The tests of a session that has collected, by name."""
+    return {item.name: item for item in pytester.getitems(SOURCE)}
+
+
+@pytest.fixture
+def seen(tests: dict[str, Any]) -> list[str]:
+    """What the tests have noted."""
+    noted: list[str] = tests["test_passes"].module.SEEN
+    return noted
+
+
+Serve = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def reporter(tests: dict[str, pytest.Item]) -> Reporter:
+    """The reporter of the session, in force."""
+    session = tests["test_passes"].session
+    made = Reporter(session.config)
+    session.config.pluginmanager.register(made)
+    made.take_over(session)
+    return made
+
+
+@pytest.fixture
+def serve(tests: dict[str, pytest.Item], reporter: Reporter, peer: Peer) -> Serve:
+    """Serve orders for these tests, the last one followed by none; return what is said."""
+
+    def run(*names: str, following: str | None = None, more: Any = None) -> list[Any]:
+        server = ItemServer(reporter, list(tests.values()))
+        if more is not None:
+            more(server)
+        pairs = zip(names, [*names[1:], following], strict=True) if names else ()
+        peer.orders(*[_order(tests[one], after and tests[after]) for one, after in pairs])
+        server.serve(peer.channel)
+        return peer.said()
+
+    return run
+
+
+def _order(item: pytest.Item, following: Any = None, **more: Any) -> messages.Run:
+    given = {
+        "test": list(item_names.name_of(item)),
+        "next": following and list(item_names.name_of(following)),
+        "surroundings": child.surroundings({}),
+        "position": None,
+        "reruns": None,
+        **more,
+    }
+    return messages.Run(**given)
+
+
+def _outcomes(said: list[Any]) -> list[tuple[str, str]]:
+    return [(one.data["when"], one.data["outcome"]) for one in of_kind(said, messages.Report)]
+
+
+PASSED = [("setup", "passed"), ("call", "passed"), ("teardown", "passed")]
+
+
+def test_a_test_is_run_and_its_reports_are_told_as_they_come(serve: Serve, seen: list[str]) -> None:
+    said = serve("test_passes")
+    assert isinstance(said.pop(0), messages.CaptureFiles)  # for what a crash leaves
+    assert _outcomes(said) == PASSED
+    assert said[-1] == messages.TestOver(last=True)
+    assert len(said) == 4
+    assert seen == ["set up", "passes", "torn down"]
+
+
+def test_what_the_next_test_needs_stays_set_up(serve: Serve, seen: list[str]) -> None:
+    said = serve("test_passes", "test_fails")
+    first, second = of_kind(said, messages.TestOver)
+    assert (first.last, second.last) == (False, True)
+    assert _outcomes(said) == [*PASSED, PASSED[0], ("call", "failed"), PASSED[2]]
+    assert "this one" in str(of_kind(said, messages.Report)[4].data["longrepr"])
+    assert seen == ["set up", "passes", "torn down"]
+
+
+def test_a_group_that_ends_before_its_last_test_is_torn_down(serve: Serve, seen: list[str]) -> None:
+    said = serve("test_passes", following="test_fails")
+    assert said[-1] == messages.TestOver(last=False)
+    assert seen[-1] == "torn down"
+
+
+def test_a_teardown_that_fails_then_is_told(serve: Serve) -> None:
+    said = serve("test_leaves_something", following="test_passes")
+    assert said[-2] == messages.TestOver(last=False)
+    assert "ValueError: broken teardown" in said[-1].text
+
+
+def test_a_parent_that_wants_nothing_is_left(serve: Serve, seen: list[str]) -> None:
+    assert of_kind(serve(), messages.TestOver) == []
+    assert seen == []
+
+
+def test_a_warning_of_a_test_is_told(serve: Serve) -> None:
+    (warning,) = of_kind(serve("test_warns"), messages.CaughtWarning)
+    assert (warning.type, warning.text) == (
+        caught_warnings.pack(_warning("look here", FutureWarning)).type,
+        "look here",
+    )
+
+
+def _warning(text: str, category: type[Warning]) -> warnings.WarningMessage:
+    return warnings.WarningMessage(category(text), category, "test_a.py", 1)
+
+
+def test_warnings_of_collection_are_the_parents(reporter: Reporter, peer: Peer) -> None:
+    reporter.report_to(peer.channel)
+    reporter.pytest_warning_recorded(_warning("w", UserWarning), "collect")
+    assert peer.said() == []
+    reporter.pytest_warning_recorded(_warning("w", UserWarning), "runtest")
+    assert len(peer.said()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("test_exits", messages.SessionStop("enough", 7)),
+        ("test_interrupts", messages.Interrupt()),
+    ],
+)
+def test_a_test_that_ends_the_session_ends_it_in_the_parent(
+    name: str, message: messages.Message, serve: Serve, seen: list[str]
+) -> None:
+    said = serve("test_passes", name, "test_fails")
+    assert said[-2] == message
+    assert said[-1].last
+    assert len(of_kind(said, messages.TestOver)) == 2  # the third was not run
+    assert seen[-1] == "torn down"
+
+
+def test_an_error_in_a_plugin_is_told_and_ends_it(
+    serve: Serve, tests: dict[str, pytest.Item], seen: list[str]
+) -> None:
+    class Broken:
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+            if item.name == "test_breaks":
+                raise RuntimeError("a broken plugin")
+
+    tests["test_breaks"].config.pluginmanager.register(Broken())
+    said = serve("test_passes", "test_breaks", "test_fails")
+    assert "RuntimeError: a broken plugin" in said[-2].text
+    assert isinstance(said[-2], messages.InternalError)
+    assert said[-1].last
+    assert seen[-1] == "torn down"
+
+
+def test_what_the_session_is_told_to_stop_for_is_told(
+    serve: Serve, tests: dict[str, pytest.Item]
+) -> None:
+    class Stops:
+        def pytest_runtest_call(self, item: pytest.Item) -> None:
+            item.session.shouldstop = "a reason"
+
+    tests["test_passes"].config.pluginmanager.register(Stops())
+    assert serve("test_passes")[-1] == messages.TestOver(True, shouldstop="a reason")
+
+
+def test_a_test_that_is_not_there_is_told_with_those_that_are(
+    tests: dict[str, pytest.Item], reporter: Reporter, peer: Peer
+) -> None:
+    server = ItemServer(reporter, [tests["test_passes"]], ["cannot be collected"])
+    peer.orders(_order(tests["test_fails"]), _order(tests["test_passes"]))
+    server.serve(peer.channel)
+    _, missing, over = peer.said()
+    assert missing.found == [tests["test_passes"].nodeid]
+    assert missing.errors == ["cannot be collected"]
+    assert over.last
+
+
+def test_its_world_and_the_terminals_place_are_the_parents(
+    tests: dict[str, pytest.Item], reporter: Reporter, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_THE_CHILD", "1")
+    surroundings = child.surroundings({})
+    monkeypatch.delenv("OF_THE_CHILD")
+    taken: list[Any] = []
+    monkeypatch.setattr(child, "take_over", lambda *args: taken.append(args))
+    server = ItemServer(reporter, list(tests.values()))
+    server.environment = b"before the fork"
+    told: list[Any] = []
+    monkeypatch.setattr(plugins, "continue_reruns", lambda config, reruns: told.append(reruns))
+    position = {"at": "where it stands", "line": "text"}
+    more = {"surroundings": surroundings, "position": position, "reruns": {"runs": 1}}
+    peer.orders(_order(tests["test_warns"], **more))
+    server.serve(peer.channel)
+    assert taken == [(surroundings, b"before the fork")]
+    assert told == [{"runs": 1}]
+    terminal: Any = tests["test_warns"].config.pluginmanager.get_plugin("terminalreporter")
+    assert terminal.currentfspath == "where it stands"
+
+
+@pytest.mark.parametrize("data", [None, {"lines": [], "arcs": [], "tracers": {}}])
+def test_what_was_measured_is_told_before_the_test_is_over(
+    serve: Serve, data: dict[str, Any] | None
+) -> None:
+    def measure(server: ItemServer) -> None:
+        coverage: Any = SimpleNamespace(take=lambda: data)
+        server.coverage = coverage
+
+    *_, last_but_one, over = serve("test_warns", more=measure)
+    assert isinstance(over, messages.TestOver)
+    if data is None:
+        assert not isinstance(last_but_one, messages.Coverage)
+    else:
+        assert last_but_one == messages.Coverage(data)
+
+
+def test_tests_can_be_looked_up_before(tests: dict[str, pytest.Item], reporter: Reporter) -> None:
+    finder = item_names.Finder(list(tests.values()))
+    ItemServer(reporter, list(tests.values()), finder=finder).look_up()
+    assert finder._by_name is not None
+    ItemServer(reporter, []).look_up()  # a session without tests
+
+
+def test_a_plugin_that_runs_a_test_again_says_so(reporter: Reporter, peer: Peer) -> None:
+    for _ in range(2):
+        reporter.report_to(peer.channel)
+        reporter.pytest_runtest_logstart()
+        assert peer.said() == []  # the parent knows of the first time
+        reporter.pytest_runtest_logstart()
+        assert peer.said() == [messages.RunsAgain()]
+        reporter.report_to(None)
+        reporter.pytest_runtest_logstart()
+
+
+def test_between_two_tests_nothing_is_told(reporter: Reporter, peer: Peer) -> None:
+    reporter.report_to(peer.channel)
+    reporter.report_to(None)
+    report: Any = SimpleNamespace()
+    reporter.pytest_runtest_logreport(report)
+    reporter.pytest_warning_recorded(_warning("w", UserWarning), "runtest")
+    assert peer.said() == []
+
+
+def test_other_processes_hear_of_nothing_but_the_session_counts(
+    pytester: pytest.Pytester, peer: Peer
+) -> None:
+    class Theirs:
+        def __init__(self) -> None:
+            self.heard: list[str] = []
+
+        def pytest_runtest_logreport(self) -> None:
+            self.heard.append("report")
+
+        def pytest_runtest_logstart(self) -> None:
+            self.heard.append("start")
+
+        def pytest_runtest_logfinish(self) -> None:
+            self.heard.append("finish")
+
+        def pytest_warning_recorded(self) -> None:
+            self.heard.append("warning")
+
+    item = pytester.getitem(SOURCE, "test_fails")
+    theirs, manager = Theirs(), item.config.pluginmanager
+    manager.register(theirs)
+    reporter = Reporter(item.config)
+    manager.register(reporter)
+    reporter.take_over(item.session)
+    peer.orders(_order(item))
+    ItemServer(reporter, [item]).serve(peer.channel)
+    assert len(of_kind(peer.said(), messages.Report)) == 3
+    assert theirs.heard == []
+    assert item.session.testsfailed == 1
+
+
+def test_plugins_that_need_it_have_a_part_in_the_child(
+    tests: dict[str, pytest.Item], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = tests["test_passes"].session
+    for name in ("pytest_timeout", "pytest_rerunfailures"):
+        module: Any = SimpleNamespace()
+        monkeypatch.setitem(sys.modules, name, module)
+    Reporter(session.config).take_over(session)
+    kinds = {type(one) for _, one in session.config.pluginmanager.list_name_plugin()}
+    assert {plugins.TimeLimit, plugins.Phases} <= kinds
+
+
+def test_with_a_terminal_of_its_own_each_report_waits_until_it_is_shown(
+    tests: dict[str, pytest.Item], peer: Peer
+) -> None:
+    session = tests["test_warns"].session
+    session.config.option.capture = "no"
+    reporter = Reporter(session.config)
+    session.config.pluginmanager.register(reporter)
+    reporter.take_over(session)
+    peer.orders(_order(tests["test_warns"]), *[messages.Shown()] * 3)
+    ItemServer(reporter, list(tests.values())).serve(peer.channel)
+    said = peer.said()
+    assert [one.wait for one in of_kind(said, messages.Report)] == [True] * 3
+    assert peer.channel.receive() is None  # each was waited for
+
+
+def _task(peer: Peer, serve: Callable[[Channel], None]) -> Any:
+    prepared = SimpleNamespace(items=SimpleNamespace(serve=serve))
+    return child.Task(None, -1, peer.channel, prepared=prepared)
+
+
+def test_the_job_of_a_child_of_the_fork_server_is_to_serve(peer: Peer) -> None:
+    channels: list[Channel] = []
+    assert child_items.run(_task(peer, channels.append)) == 0
+    assert channels == [peer.channel]
+    assert peer.said() == []
+
+
+def _fail(channel: Channel) -> None:
+    raise frames.FrameError("no message")
+
+
+def test_a_job_that_fails_is_told(peer: Peer) -> None:
+    assert child_items.run(_task(peer, _fail)) == EXIT_LOST
+    error, over = peer.said()
+    assert "FrameError: no message" in error.text
+    assert "in _fail" in error.text
+    assert over == messages.TestOver(last=True)
+
+
+def test_where_the_parent_is_gone_nobody_is_told(peer: Peer) -> None:
+    peer.leave()
+    assert child_items.run(_task(peer, _fail)) == EXIT_LOST
