@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable
@@ -86,6 +87,7 @@ class _Stage:
 
         running = launch.start_fork(body)
         self.pids.append(running.pid)
+        select.select([running.sock], [], [], 30.0)  # a short time limit begins with its first word
         output = os.memfd_create("output")
         os.write(output, b"last words")
         self.process = ItemProcess(supervision.Supervisor(running), asked[2].name, [output])
