@@ -413,6 +413,17 @@ def test_the_end_waits_for_every_child(stage: _Stage) -> None:
     stage.children.end_leftovers()
 
 
+def test_a_child_whose_end_nobody_waited_for_is_cleared_away_before_the_next(
+    stage: _Stage,
+) -> None:
+    stage.run(stage.items[0])
+    (pid,) = stage.source.pids
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    stage.run(stage.items[1])
+    with pytest.raises(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+
+
 def test_a_process_that_was_forked_only_forgets_them(stage: _Stage) -> None:
     process, _ = stage.run(stage.items[0], stage.items[1])
     pid = os.fork()

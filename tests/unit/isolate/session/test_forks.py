@@ -98,6 +98,16 @@ def test_a_fork_runs_a_test_without_reach_to_other_processes(stage: _Stage) -> N
     assert phases == [PASSED[0], ("call", f"Exception: {os.devnull}"), PASSED[2]]
 
 
+def test_children_find_the_directory_for_temporary_files_made(
+    stage: _Stage, pytester: pytest.Pytester
+) -> None:
+    folder = pytester.path / "temporary"
+    stage.config._tmp_path_factory._given_basetemp = folder  # type: ignore[attr-defined]
+    running = stage.forks.take(stage.a, {}, [])
+    assert folder.is_dir()
+    assert stage.run(running, stage.a) == PASSED
+
+
 def told(running: launch.Running) -> str:
     """Return what a child says that is told to end."""
     said: list[str] = []

@@ -62,6 +62,11 @@ def test_a_childs_session_has_the_ini_file_and_the_log_of_this_one(
     assert asked["workerinput"] == {"workerid": "gw0"}
 
 
+def test_without_temporary_directories_there_is_none_to_share(pytester: pytest.Pytester) -> None:
+    (item,) = items_of(pytester, "def test_it(): pass", "-p", "no:tmpdir")
+    assert request.make_basetemp(item.config) == ""
+
+
 def test_of_a_test_its_function_is_collected_and_of_an_odd_one_the_file(
     pytester: pytest.Pytester,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable
@@ -38,6 +39,7 @@ class _Stage:
         self.kept: list[pytest.Item | None] = []
         self.asked: list[tuple[object, ...]] = []
         self.pids: list[int] = []
+        self.process: ItemProcess | None = None
         self._scripts: list[Callable[[Channel], None]] = []
         self._packer = ReportPacker(self.item.config)
         self._packer.begin()
@@ -85,7 +87,11 @@ class _Stage:
 
         running = launch.start_fork(body)
         self.pids.append(running.pid)
-        return ItemProcess(supervision.Supervisor(running), asked[2].name)
+        select.select([running.sock], [], [], 30.0)  # a short time limit begins with its first word
+        output = os.memfd_create("output")
+        os.write(output, b"last words")
+        self.process = ItemProcess(supervision.Supervisor(running), asked[2].name, [output])
+        return self.process
 
     def keep(self, process: ItemProcess, following: pytest.Item | None) -> None:
         self.kept.append(following)
@@ -162,8 +168,13 @@ def test_an_end_that_should_not_be_fails_the_phase_with_the_output(
     assert stage.heard.calls == ["start", "setup passed", "call failed", "finish"]
     report = stage.heard.reports[-1]
     assert words in report.longreprtext
-    assert report.sections == [("Captured stdout setup", "text")]
+    assert report.sections == [
+        ("Captured stdout setup", "text"),
+        ("Captured stdout call", "last words"),
+    ]
     assert is_gone(stage.pids[0])
+    assert stage.process is not None
+    assert stage.process.capture_fds == []
 
 
 def test_a_child_that_keeps_a_report_to_itself_gets_no_other_test(stage: _Stage) -> None:
