@@ -16,13 +16,16 @@ import warnings
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_cudafork.compat import standard_library
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.process import exit_status, hang_stacks, launch, leftovers
 from pytest_cudafork.process.protocol import frames, messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
+
+if TYPE_CHECKING:
+    import subprocess
 
 READY_SECONDS = 600.0
 """How long the preparation may take."""
@@ -45,6 +48,12 @@ def loud_warning(warning: Warning) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         warnings.warn(warning, stacklevel=3)
+
+
+def _with_paths(settings: ServerSettings) -> ServerSettings:
+    """Fill in what a server has of this process."""
+    argv = tuple(settings.argv or [str(arg) for arg in sys.argv])
+    return replace(settings, path=tuple(launch.path_texts()), argv=argv)
 
 
 class ServerProcess:
@@ -72,8 +81,6 @@ class ServerProcess:
             OSError: There is no process or descriptor left for it.
 
         """
-        import subprocess
-
         self.why_not: CannotFork | None = None
         """Why it cannot be forked, once it is ready."""
         self.about: dict[str, Any] = {}
@@ -100,12 +107,7 @@ class ServerProcess:
             self._things.enter_context(self._control)
             self._log_fd = self._file("pytest-cudafork-server")
             self._stacks_fd = self._file("pytest-cudafork-stacks")
-            settings = replace(
-                settings,
-                path=tuple(launch.path_texts()),
-                argv=tuple(settings.argv or [str(arg) for arg in sys.argv]),
-            )
-            request = {"cookie": self._cookie, "settings": settings.to_plain()}
+            request = {"cookie": self._cookie, "settings": _with_paths(settings).to_plain()}
             with theirs, launch.request_file(request) as request_fd, contextlib.ExitStack() as fds:
                 given = [-1, -1]
                 if outputs:
@@ -113,21 +115,28 @@ class ServerProcess:
                     for fd in given:
                         fds.callback(os.close, fd)
                 arguments = (theirs.fileno(), request_fd, self._stacks_fd, *given)
-                code = (
-                    f"import gc, sys; gc.disable(); sys.path[:] = {launch.path_texts()!a}; "
-                    f"from pytest_cudafork.process.fork_server import main; main{arguments}"
-                )
-                self._process = subprocess.Popen(
-                    [sys.executable, *standard_library.interpreter_flags(), "-c", code],
-                    pass_fds=[fd for fd in arguments if fd >= 0],
-                    stdin=subprocess.DEVNULL,
-                    stdout=self._log_fd,
-                    stderr=self._log_fd,
-                    env=None if env is None else dict(env),
-                    start_new_session=new_session,
-                )
+                self._process = self._exec(arguments, env, new_session)
             undo.pop_all()
         self._ended = {self._cookie: self.pid}
+
+    def _exec(
+        self, arguments: tuple[int, ...], env: Mapping[str, str] | None, new_session: bool
+    ) -> subprocess.Popen[bytes]:
+        import subprocess
+
+        code = (
+            f"import gc, sys; gc.disable(); sys.path[:] = {launch.path_texts()!a}; "
+            f"from pytest_cudafork.process.fork_server import main; main{arguments}"
+        )
+        return subprocess.Popen(
+            [sys.executable, *standard_library.interpreter_flags(), "-c", code],
+            pass_fds=[fd for fd in arguments if fd >= 0],
+            stdin=subprocess.DEVNULL,
+            stdout=self._log_fd,
+            stderr=self._log_fd,
+            env=None if env is None else dict(env),
+            start_new_session=new_session,
+        )
 
     def _file(self, name: str) -> int:
         fd = os.memfd_create(name, os.MFD_CLOEXEC)
@@ -313,12 +322,20 @@ class ServerProcess:
         poller.register(self._control, select.POLLIN)
         if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
             raise NoAnswerError(f"took longer than {READY_SECONDS:.0f} s")
-        data, fds, _, _ = socket.recv_fds(
-            self._control, server_messages.LONGEST_PACKET, server_messages.MOST_DESCRIPTORS
-        )
+        try:
+            data, fds = self._receive_packet()
+        except ConnectionResetError:
+            # it has ended without reading all; what it had sent before is still there
+            data, fds = self._receive_packet()
         if not data:
             raise EOFError("the fork server closed the connection")
         return messages.decode_or_none(frames.only(data, self._cookie)), fds
+
+    def _receive_packet(self) -> tuple[bytes, list[int]]:
+        data, fds, _, _ = socket.recv_fds(
+            self._control, server_messages.LONGEST_PACKET, server_messages.MOST_DESCRIPTORS
+        )
+        return data, fds
 
     # -- its end ---------------------------------------------------------------------------------
 

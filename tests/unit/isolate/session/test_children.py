@@ -1,177 +1,436 @@
-"""Tests of which process runs a test, and of what becomes of it afterwards."""
+"""Tests of the children of a session: which process runs a test, and how long it is kept."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 import pytest
 
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate.policy import Method
-from pytest_cudafork.isolate.session import children as module
-from pytest_cudafork.isolate.session.children import (
-    _START,
-    CHILDREN,
-    Children,
-    children_of,
-    close_children,
+from pytest_cudafork.isolate.session import children
+from pytest_cudafork.isolate.session.children import Children, ItemProcess
+from pytest_cudafork.isolate.session.request import (
+    CHILD_ENV,
+    COLLECTION,
+    FORKED_TESTS,
+    SPAWNED_TESTS,
 )
-from pytest_cudafork.process import supervision
+from pytest_cudafork.process import child, launch
+from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.protocol import messages
-from pytest_cudafork.process.protocol.server_messages import CannotFork
+from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
+from pytest_cudafork.process.supervision import Said
 from pytest_cudafork.settings import METHODS
 from tests.support.isolation import is_gone
+from tests.unit.isolate.session import items_of
 
-SOURCE = """
-import os
-def test_a(): assert os.environ.get("BY") != "fails"
-def test_b(): pass
-"""
+FORK, FORKSERVER, SPAWN = (Method(name) for name in ("fork", "forkserver", "spawn"))
+
+
+class _Source:
+    """Where children come from; forked stand-ins, which say which tests they were told to run."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, ...]] = []
+        self.pids: list[int] = []
+        self.at_end: Callable[[Channel], None] = lambda channel: None
+
+    def child(self, *asked: object) -> launch.Running:
+        """Return one, and note for what."""
+        self.asked.append(asked)
+        running = launch.start_fork(self._serve)
+        self.pids.append(running.pid)
+        return running
+
+    def _serve(self, channel: Channel, stacks_fd: int) -> NoReturn:
+        child.prepare(stacks_fd)
+        while not isinstance(order := channel.receive(), messages.End | None):
+            if isinstance(order, messages.Job):
+                channel.send(messages.InternalError(order.entry))
+            if isinstance(order, messages.Run):
+                channel.send(messages.InternalError(order.test[0][-1]))
+                channel.send(messages.TestOver(last=order.next is None))
+                if order.next is None:
+                    os._exit(0)
+        self.at_end(channel)
+        channel.send(messages.Done())
+        os._exit(0)
+
+
+class _Forks:
+    """Forks of this process."""
+
+    def __init__(self, *args: object) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self.source: _Source
+
+    def take(self, item: pytest.Item, env: object, private: object) -> launch.Running:
+        return self.source.child("fork", item, env, private)
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: self.calls.append((name, *args))
+
+
+class _Server:
+    """A fork server; ``why_not`` is what each that is started finds in its way."""
+
+    def __init__(self, settings: Callable[[], ServerSettings], **options: object) -> None:
+        self.settings = settings
+        self.started: list[ServerSettings] = []
+        self.why_not: list[CannotFork | None] = []
+        self.refuse = False
+        self.pid: int | None = None
+        self.ahead = 0
+        self.closed: list[bool] = []
+        self.source: _Source
+
+    @property
+    def starts(self) -> int:
+        return len(self.started)
+
+    @property
+    def may_start(self) -> bool:
+        return self.starts < 3
+
+    def start(self) -> None:
+        if self.refuse:
+            raise OSError("no process is left")
+        self.started.append(self.settings())
+        self.pid = 1
+
+    def wait_ready(self) -> CannotFork | None:
+        return self.why_not.pop(0) if self.why_not else None
+
+    def take_child(self) -> launch.Running:
+        return self.source.child("forkserver")
+
+    def fork_ahead(self) -> None:
+        self.ahead += 1
+
+    def descriptors(self) -> list[int]:
+        return [101]
+
+    def close_server(self, *, reap: bool = True) -> None:
+        self.closed.append(reap)
+        self.pid = None
+
+
+class _Spares:
+    """Interpreters that are started ahead."""
+
+    def __init__(self, config: object) -> None:
+        self.prepared: list[object] = []
+        self.ahead: launch.Running | None = None
+        self.error: BaseException | None = None
+        self.is_closed = False
+
+    def prepare(self, upcoming: object) -> None:
+        self.prepared.append(upcoming)
+        if self.error is not None:
+            raise self.error
+
+    def take(self, item: object, env: object) -> launch.Running | None:
+        return self.ahead
+
+    def descriptors(self) -> list[int]:
+        return [102]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class _Stage:
+    """The children of a session of three tests, and where they come from."""
+
+    def __init__(self, items: list[pytest.Item]) -> None:
+        self.items = items
+        self.children = Children(items[0].config, Randomness(), ())
+        parts: Any = self.children
+        self.forks, self.server, self.spares = parts._forks, parts._server, parts._spares
+        self.source = self.forks.source = self.server.source = _Source()
+
+    def run(
+        self, item: pytest.Item, following: pytest.Item | None = None, method: Method = FORK
+    ) -> tuple[ItemProcess, list[str]]:
+        """Run a test; return the process, which was kept, and what it has said."""
+        process = self.children.process_for(item, following, method)
+        said: list[str] = []
+
+        def take(message: messages.Message, fds: list[int]) -> Said:
+            if isinstance(message, messages.TestOver):
+                return Said.DONE
+            assert isinstance(message, messages.InternalError)
+            said.append(message.text)
+            return Said.MORE
+
+        assert process.supervisor.watch(take, 30.0, until_done=True) is None
+        self.children.keep(process, following)
+        return process, said
 
 
 @pytest.fixture
-def items(pytester: pytest.Pytester) -> list[pytest.Item]:
-    items = pytester.getitems(SOURCE)
-    items[0].session.items = items
-    return items
+def stage(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Stage]:
+    """Children of stand-ins."""
+    monkeypatch.setattr(children, "Forks", _Forks)
+    monkeypatch.setattr(children, "ForkServerClient", _Server)
+    monkeypatch.setattr(children, "Spares", _Spares)
+    names = "abc"
+    made = _Stage(items_of(pytester, "\n".join(f"def test_{name}(): pass" for name in names)))
 
+    def start_spawn(entry: str, data: dict[str, Any], env: object) -> launch.Running:
+        return made.source.child("spawn", entry, data["targets"], env)
 
-@pytest.fixture
-def children(items: list[pytest.Item]) -> Iterator[Children]:
-    made = Children(items[0].config, Randomness(), [])
+    monkeypatch.setattr(launch, "start_spawn", start_spawn)
     yield made
-    made.finish()
-
-
-def run(children: Children, item: pytest.Item, method: str, following: Any = None) -> list[str]:
-    """Run a test in a child; return the kinds of messages."""
-    process = children.process_for(item, following, Method(method))
-    kinds: list[str] = []
-
-    def take(message: messages.Message, fds: list[int]) -> supervision.Said:
-        kinds.append(message.kind)
-        for fd in fds:
-            os.close(fd)
-        if isinstance(message, messages.TestOver):
-            return supervision.Said.LEAVING if message.last else supervision.Said.DONE
-        done = isinstance(message, messages.Done)
-        return supervision.Said.DONE if done else supervision.Said.MORE
-
-    ending = process.supervisor.watch(take, 60.0, until_done=True)
-    assert ending is None
-    children.keep(process, following)
-    return kinds
+    made.children.close()
 
 
 def test_each_method_has_its_way() -> None:
-    assert set(_START) == set(METHODS)
+    assert set(children._START) == set(METHODS)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_test_runs_in_a_child(method: str, children: Children, items: list[pytest.Item]) -> None:
-    if method == "forkserver":
-        assert not children.has_fork_server
-        assert children.why_not_forked(items[0]) is None
-        assert children.has_fork_server
-    children.look_ahead(items[0], [], None)
-    kinds = run(children, items[0], method)
+def test_a_test_runs_in_a_real_child(
+    method: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # there as here
+    (item,) = items_of(pytester, "def test_it(): pass")
+    real = Children(item.config, Randomness(), ())
+    kinds: list[str] = []
+
+    def take(message: messages.Message, fds: list[int]) -> Said:
+        kinds.append(message.kind)
+        for fd in fds:
+            os.close(fd)
+        return Said.DONE if isinstance(message, messages.Done) else Said.MORE
+
+    try:
+        if method == "forkserver":
+            assert real.why_not_forked(item) is None
+        real.look_ahead(item, [], None)
+        process = real.process_for(item, None, Method(method))
+        assert process.supervisor.watch(take, 60.0, until_done=True) is None
+        real.keep(process, None)
+        real.end_leftovers()
+    finally:
+        real.finish()
     assert kinds.count("report") == 3
     assert kinds[-2:] == ["over", "done"]
-    children.end_leftovers()
 
 
-def test_a_group_shares_a_process_and_ends_with_its_last_test(
-    children: Children, items: list[pytest.Item]
+def test_a_fork_gets_the_test_its_variables_and_what_it_must_not_have(stage: _Stage) -> None:
+    item, following, _ = stage.items
+    item.stash[CHILD_ENV] = {"MORE": "1"}
+    stage.children.look_ahead(item, [], following)
+    process, said = stage.run(item)
+    assert said == ["test_a"]
+    assert process.forked
+    assert stage.source.asked == [("fork", item, {"MORE": "1"}, [101, 102])]
+    name, *args, fds = stage.forks.calls[1]
+    assert stage.forks.calls[0] == ("keep_ahead_for", item)
+    assert (name, args) == ("use_time_of", [item, following])
+    assert fds[:2] == [101, 102]
+    assert len(fds) == 3
+
+
+def test_a_child_of_the_fork_server_is_told_its_job_and_the_next_is_forked(stage: _Stage) -> None:
+    stage.server.start()
+    process, said = stage.run(stage.items[0], method=FORKSERVER)
+    assert said == [FORKED_TESTS, "test_a"]
+    assert not process.forked
+    assert stage.server.ahead == 1
+    assert [name for name, *_ in stage.forks.calls] == []
+
+
+def test_without_a_fork_server_there_is_no_child_of_it(stage: _Stage) -> None:
+    with pytest.raises(ChildError, match="died again and again"):
+        stage.children.process_for(stage.items[0], None, FORKSERVER)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_interpreter_collects_what_it_has_to_run(stage: _Stage, whole: bool) -> None:
+    item, following, _ = stage.items
+    _, said = stage.run(item, following if whole else None, SPAWN)
+    assert said == ["test_a"]
+    ((_, entry, targets, env),) = stage.source.asked
+    assert entry == SPAWNED_TESTS
+    assert targets == [str(item.path) if whole else f"{item.path}::test_a"]
+    assert env == {}
+
+
+def test_one_that_was_started_ahead_is_taken_and_others_are_prepared(stage: _Stage) -> None:
+    stage.spares.ahead = stage.source.child("ahead")
+    stage.children.look_ahead(stage.items[0], stage.items[1:], None)
+    process, said = stage.run(stage.items[0], method=SPAWN)
+    assert process.supervisor.running is stage.spares.ahead
+    assert said == ["test_a"]
+    assert stage.spares.prepared == [stage.items[1:]]
+
+
+def test_the_tests_of_a_group_share_a_process(stage: _Stage) -> None:
+    first, second, third = stage.items
+    process, _ = stage.run(first, second)
+    again, said = stage.run(second, third)
+    assert again is process
+    assert said == ["test_b"]
+    last, _ = stage.run(third)
+    assert last is process
+    assert len(stage.source.pids) == 1
+
+
+def test_a_group_that_ends_early_is_torn_down(stage: _Stage) -> None:
+    first, second, third = stage.items
+    process, _ = stage.run(first, second)
+    other, said = stage.run(third)
+    assert other is not process
+    assert said == ["test_c"]
+    stage.children.close()
+    assert [is_gone(pid) for pid in stage.source.pids] == [True, True]
+
+
+def test_the_next_test_of_a_group_by_another_method_has_a_process_of_its_own(
+    stage: _Stage,
 ) -> None:
-    first, second = items
-    assert "done" not in run(children, first, "fork", second)
-    group = children._group
-    assert group is not None
-    pid = group.supervisor.running.pid
-    assert run(children, second, "fork")[-1] == "done"
-    children._settle(wait=True)
-    assert is_gone(pid)
+    first, second, _ = stage.items
+    stage.run(first, second)
+    stage.run(second, method=SPAWN)
+    assert [asked[0] for asked in stage.source.asked] == ["fork", "spawn"]
 
 
-def test_a_group_whose_next_test_does_not_come_is_torn_down(
-    children: Children, items: list[pytest.Item]
+def fail(channel: Channel) -> None:
+    """Fail in the teardown of a group."""
+    channel.send(messages.InternalError("it was not torn down"))
+
+
+@pytest.mark.parametrize(
+    ("at_end", "words"),
+    [
+        (fail, "teardown of a group of isolated tests: it was not torn down"),
+        (lambda channel: os._exit(3), "its process exited with status 3"),
+        (lambda channel: time.sleep(100), "(?s)it took longer than 0 s\n.*File "),
+    ],
+    ids=["error", "exit", "hang"],
+)
+def test_what_goes_wrong_in_the_teardown_of_a_group_is_warned_of(
+    stage: _Stage,
+    monkeypatch: pytest.MonkeyPatch,
+    at_end: Callable[[Channel], None],
+    words: str,
 ) -> None:
-    run(children, items[0], "fork", items[1])
-    group = children._group
-    assert group is not None
-    pid = group.supervisor.running.pid
-    children.close()
-    assert is_gone(pid)
+    monkeypatch.setattr(children, "GROUP_END_SECONDS", 0.3 if "longer" in words else 30.0)
+    stage.source.at_end = at_end
+    stage.run(stage.items[0], stage.items[1])
+    with pytest.warns(pytest.PytestWarning, match=words):
+        stage.children.close()
+    assert is_gone(stage.source.pids[0])
 
 
-def test_a_file_that_cannot_be_forked_is_left_out(
-    children: Children, items: list[pytest.Item], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    item, path = items[0], str(items[0].path)
-    reasons = [CannotFork(path, "threads", "threads run (x)"), None]
-    monkeypatch.setattr(children._server, "start", lambda: None)
-    monkeypatch.setattr(children._server, "wait_ready", lambda: reasons.pop(0))
-    monkeypatch.setattr(type(children._server), "pid", 5)
-    why_not = children.why_not_forked(item)
-    assert why_not is not None
-    assert why_not.text == "threads run (x)"
-    assert children.why_not_forked(item) is why_not  # known by now
-    assert len(reasons) == 1
-
-
-def test_where_no_server_can_be_started_all_know(
-    children: Children, items: list[pytest.Item], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse() -> None:
-        raise OSError("no process is left")
-
-    monkeypatch.setattr(children._server, "start", refuse)
-    for item in items:
-        why_not = children.why_not_forked(item)
-        assert why_not is not None
-        assert why_not.reason == "the fork server could not be started: no process is left"
-    with pytest.raises(ChildError, match="again and again"):
-        children.process_for(items[0], None, Method("forkserver"))
-
-
-def test_an_interrupt_while_a_child_is_told_its_work_ends_it(
-    children: Children, items: list[pytest.Item], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(upcoming: object) -> None:
-        raise KeyboardInterrupt
-
-    killed: list[int] = []
-    kill = supervision.Supervisor.kill
-
-    def note(self: supervision.Supervisor) -> None:
-        killed.append(self.running.pid)
-        kill(self)
-
-    monkeypatch.setattr(children._spares, "prepare", interrupt)
-    monkeypatch.setattr(supervision.Supervisor, "kill", note)
+def test_an_interrupt_before_the_child_is_watched_ends_it(stage: _Stage) -> None:
+    stage.spares.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        children.process_for(items[0], None, Method("fork"))
-    assert len(killed) == 1
-    assert is_gone(killed[0])
+        stage.children.process_for(stage.items[0], None, FORK)
+    assert is_gone(stage.source.pids[0])
 
 
-def test_trouble_in_the_end_of_a_group_is_told_loudly(
-    children: Children, items: list[pytest.Item], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(children, items[0], "fork", items[1])
-    monkeypatch.setattr(module, "GROUP_END_SECONDS", 0.0)
-    monkeypatch.setattr(supervision, "_STACKS_SECONDS", 0.1)
-    with pytest.warns(pytest.PytestWarning, match="it took longer than 0 s"):
-        children.close()
+def test_files_of_a_childs_output_are_closed_with_it(stage: _Stage) -> None:
+    process, _ = stage.run(stage.items[0], stage.items[1])
+    files = os.pipe()
+    process.capture_fds += files
+    process.close()
+    for fd in files:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
 
 
-def test_a_session_has_its_children_once(items: list[pytest.Item]) -> None:
-    config = items[0].config
-    close_children(config)  # there are none
-    assert CHILDREN not in config.stash
-    made = children_of(config)
-    assert children_of(config) is made
-    close_children(config)
+IMPORT = CannotFork("/src/conftest.py", "cuda", "CUDA is initialized")
+
+
+def test_the_fork_server_is_started_when_a_test_needs_it(stage: _Stage) -> None:
+    item = stage.items[0]
+    assert not stage.children.has_fork_server
+    assert stage.children.why_not_forked(item) is None
+    assert stage.children.has_fork_server
+    assert stage.children.why_not_forked(item) is None
+    (settings,) = stage.server.started
+    assert settings.data["targets"] == [str(item.path)]
+    assert (settings.prepare, settings.fold) == (COLLECTION, True)
+
+
+def test_it_collects_what_is_expected_to_need_it(stage: _Stage) -> None:
+    stage.children.expect(["a.py", "b.py"])
+    stage.children.why_not_forked(stage.items[0])
+    assert stage.server.started[0].data["targets"] == ["a.py", "b.py"]
+
+
+def test_a_file_that_it_cannot_import_is_left_out_of_the_next(stage: _Stage) -> None:
+    stage.server.why_not = [IMPORT]
+    assert stage.children.why_not_forked(stage.items[0]) is None
+    assert [one.data["left_out"] for one in stage.server.started] == [(), (IMPORT.path,)]
+
+
+def test_tests_of_a_file_that_is_left_out_cannot_have_it(stage: _Stage) -> None:
+    own = CannotFork(str(stage.items[0].path), "threads", "2 threads run")
+    stage.server.why_not = [own]
+    assert stage.children.why_not_forked(stage.items[0]) is own
+    assert stage.server.starts == 1
+
+
+def test_after_some_attempts_it_is_given_up(stage: _Stage) -> None:
+    why_not = [CannotFork(f"/src/{name}.py", "cuda", "initialized") for name in "abcd"]
+    stage.server.why_not = list(why_not)
+    assert stage.children.why_not_forked(stage.items[0]) is why_not[2]
+    assert stage.children.why_not_forked(stage.items[1]) is why_not[2]
+    assert stage.server.starts == 3
+
+
+def test_what_no_file_is_to_blame_for_is_not_tried_again(stage: _Stage) -> None:
+    why_not = CannotFork("", "start", "exited with status 1")
+    stage.server.why_not = [why_not]
+    assert stage.children.why_not_forked(stage.items[0]) is why_not
+    assert stage.server.starts == 1
+
+
+def test_one_that_cannot_be_started_is_the_reason(stage: _Stage) -> None:
+    stage.server.refuse = True
+    stage.children.start_fork_server(["a.py"])
+    why_not = stage.children.why_not_forked(stage.items[0])
+    assert why_not is not None
+    assert why_not.text == "the fork server could not be started: no process is left"
+
+
+def test_the_end_waits_for_every_child(stage: _Stage) -> None:
+    stage.run(stage.items[0])
+    stage.children.finish()
+    assert is_gone(stage.source.pids[0])
+    assert stage.spares.is_closed
+    assert ("forget_ahead",) in stage.forks.calls
+    assert stage.server.closed == [False, True]
+    stage.children.end_leftovers()
+
+
+def test_a_process_that_was_forked_only_forgets_them(stage: _Stage) -> None:
+    process, _ = stage.run(stage.items[0], stage.items[1])
+    pid = os.fork()
+    if pid == 0:
+        stage.children.close()
+        os._exit(0 if stage.server.closed == [False] and not stage.spares.is_closed else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert not process.supervisor.running.has_ended
+
+
+def test_a_session_has_its_children_once_and_ends_them(stage: _Stage) -> None:
+    config = stage.items[0].config
+    children.close_children(config)  # there are none yet
+    assert children.CHILDREN not in config.stash
+    made = children.children_of(config)
+    assert children.children_of(config) is made
+    server: Any = made._server
+    children.close_children(config)
+    assert server.closed == [False]
+    config._ensure_unconfigure()
+    assert server.closed == [False, False, True]

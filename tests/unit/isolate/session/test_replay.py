@@ -1,160 +1,175 @@
-"""Tests of what becomes of a child's messages: hook calls, and what is kept for the end."""
+"""Tests of the hook calls that become of a child's messages, without a child."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pytest_cudafork.errors import ChildError, ChildTimeout
-from pytest_cudafork.isolate import report_data
+from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
+from pytest_cudafork.isolate import coverage_data, live_text
 from pytest_cudafork.isolate.policy import Method
+from pytest_cudafork.isolate.report_data import ReportPacker
 from pytest_cudafork.isolate.session import other_plugins
 from pytest_cudafork.isolate.session.replay import Replay
-from pytest_cudafork.process.protocol import frames, messages
+from pytest_cudafork.process.protocol import caught_warnings, frames, messages
 from pytest_cudafork.process.supervision import Said
+from tests.unit.isolate.session import Heard, items_of
 
-WARNING = messages.CaughtWarning(None, "builtins.UserWarning", "mind this", "f.py", 3, None)
-
-
-class Heard:
-    """A plugin that keeps what it hears."""
-
-    def __init__(self) -> None:
-        self.reports: list[Any] = []
-        self.warnings: list[Any] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.reports.append(report)
-
-    def pytest_warning_recorded(self, warning_message: Any, nodeid: str, when: str) -> None:
-        self.warnings.append((str(warning_message.message), nodeid, when))
+FORK = Method("fork")
 
 
 @pytest.fixture
 def item(pytester: pytest.Pytester) -> pytest.Item:
-    return pytester.getitem("def test_x(): pass", "test_x")
+    """A test of a session in this process."""
+    (made,) = items_of(pytester, "def test_it(): pass")
+    return made
 
 
 @pytest.fixture
 def heard(item: pytest.Item) -> Heard:
-    plugin = Heard()
-    item.config.pluginmanager.register(plugin)
-    return plugin
+    """What the session is told."""
+    return Heard(item.config)
 
 
-@pytest.fixture
-def replay(item: pytest.Item, heard: Heard) -> Replay:
-    return Replay(item, Method("forkserver", why="a reason"))
-
-
-def packed(item: pytest.Item, when: str, outcome: str = "passed") -> messages.Report:
-    """Return a report as a child sends it."""
-    report = pytest.TestReport(
-        item.nodeid,
-        item.location,
-        {},
-        outcome,
-        None,
-        when,
-        duration=0.5,  # type: ignore[arg-type]
-    )
-    packer = report_data.ReportPacker(item.config)
+def report(item: pytest.Item, when: str, outcome: str = "passed", **changes: Any) -> Any:
+    """Return the message for a report."""
+    given: dict[str, Any] = {
+        "nodeid": item.nodeid,
+        "location": item.location,
+        "keywords": {},
+        "outcome": outcome,
+        "longrepr": None if outcome == "passed" else "it failed",
+        "when": when,
+        "sections": [(f"Captured stdout {when}", "text")],
+        **changes,
+    }
+    packer = ReportPacker(item.config)
     packer.begin()
-    return messages.Report(packer.pack(report))
+    return messages.Report(packer.pack(pytest.TestReport(**given)))
 
 
-def test_reports_and_warnings_are_the_hook_calls_of_this_session(
-    replay: Replay, heard: Heard, item: pytest.Item
+def test_reports_are_told_as_they_come_and_say_how_the_test_was_isolated(
+    item: pytest.Item, heard: Heard
 ) -> None:
-    assert replay.phase == "setup"
-    assert replay.take(packed(item, "setup"), []) is Said.MORE
-    assert replay.phase == "call"
-    assert replay.missing == "call"
-    replay.take(WARNING, [])
-    assert [report.when for report in heard.reports] == ["setup"]
-    assert vars(heard.reports[0])["isolation"] == "forkserver"
-    assert vars(heard.reports[0])["isolation_why"] == "a reason"
-    assert heard.warnings == [("mind this", item.nodeid, "runtest")]
-    for when in ("call", "teardown"):
-        replay.take(packed(item, when), [])
-    assert replay.missing is None
+    replayed = Replay(item, Method("spawn", why="not fork: 2 threads"))
+    phases = [replayed.phase]
+    for when in ("setup", "call", "teardown"):
+        assert replayed.take(report(item, when), []) is Said.MORE
+        phases.append(replayed.phase)
+    assert phases == ["setup", "call", "teardown", "teardown"]
+    assert heard.calls == ["setup passed", "call passed", "teardown passed"]
+    told = [(vars(one)["isolation"], vars(one)["isolation_why"]) for one in heard.reports]
+    assert told == [("spawn", "not fork: 2 threads")] * 3
+    assert replayed.reports == heard.reports
+    assert replayed.missing is None
 
 
-@pytest.mark.parametrize(
-    ("message", "trouble"),
-    [
-        (messages.InternalError("lines"), "pytest failed in the process of this test:\n\nlines"),
-        (messages.TimedOut("Timeout >1s", "stacks"), "Timeout >1s\n\nstacks"),
-        (messages.TestMissing([], ["no such file"]), "Its collection failed:\nno such file"),
-        (messages.TestMissing(["a"] * 30, []), "It found 30 tests: a, a"),
-    ],
-)
-def test_trouble_is_kept_for_the_end_and_the_first_counts(
-    message: messages.Message, trouble: str, replay: Replay
+def test_what_has_not_been_told_is_missing(item: pytest.Item, heard: Heard) -> None:
+    replayed = Replay(item, FORK)
+    missing = [replayed.missing]
+    replayed.take(report(item, "setup"), [])
+    missing.append(replayed.missing)
+    item.config.option.setuponly = True
+    missing.append(replayed.missing)
+    replayed.take(messages.Interrupt(), [])
+    missing.append(replayed.missing)
+    assert missing == ["setup", "call", "teardown", None]
+    assert "isolation_why" not in vars(heard.reports[0])
+
+
+def test_a_phase_that_is_told_beforehand_counts(item: pytest.Item) -> None:
+    replayed = Replay(item, FORK)
+    phases = []
+    for message in (messages.PhaseBegins("teardown"), messages.RunsAgain()):
+        replayed.take(message, [])
+        phases.append(replayed.phase)
+    assert phases == ["teardown", "setup"]
+    with pytest.raises(frames.FrameError, match="no phase: 'lunch'"):
+        replayed.take(messages.PhaseBegins("lunch"), [])
+
+
+@pytest.mark.parametrize("data", [None, {"$report_type": "TestReport"}, {}])
+def test_a_report_that_is_none_is_refused(item: pytest.Item, heard: Heard, data: object) -> None:
+    with pytest.raises(frames.FrameError, match="report"):
+        Replay(item, FORK).take(messages.Report(data), [])
+    assert heard.calls == []
+
+
+def test_a_report_that_pytest_would_stumble_over_is_refused(
+    item: pytest.Item, heard: Heard
 ) -> None:
-    assert replay.take(message, []) is Said.MORE
-    replay.take(messages.InternalError("a later one"), [])
-    assert trouble in str(replay.trouble)
-    assert isinstance(replay.trouble, ChildTimeout) == isinstance(message, messages.TimedOut)
+    message = report(item, "call")
+    message.data["outcome"] = 5
+    with pytest.raises(frames.FrameError, match="outcome is 5"):
+        Replay(item, FORK).take(message, [])
+    assert heard.calls == []
 
 
-def test_a_test_that_is_over_may_have_more_to_follow(replay: Replay, item: pytest.Item) -> None:
-    session = item.session
-    assert replay.take(messages.TestOver(last=False), []) is Said.DONE
-    assert replay.take(messages.InternalError("at the end"), []) is Said.MORE
-    assert not session.shouldstop
+def test_what_a_hook_raises_is_its_own_affair(item: pytest.Item) -> None:
+    class Broken:
+        def pytest_runtest_logreport(self) -> None:
+            raise ZeroDivisionError
+
+    item.config.pluginmanager.register(Broken())
+    with pytest.raises(ZeroDivisionError):
+        Replay(item, FORK).take(report(item, "setup"), [])
+
+
+def test_a_warning_is_recorded_under_the_name_of_the_test(item: pytest.Item, heard: Heard) -> None:
+    caught = warnings.WarningMessage(UserWarning("careful"), UserWarning, "a.py", 3)
+    Replay(item, FORK).take(caught_warnings.pack(caught), [])
+    assert heard.warnings == [f"runtest of {item.nodeid}: careful"]
+
+
+def test_text_and_coverage_go_where_they_are_gathered(
+    item: pytest.Item, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[object] = []
+    monkeypatch.setattr(live_text, "show", lambda config, message: shown.append(message.text))
+    gathered = SimpleNamespace(add=shown.append)
+    monkeypatch.setattr(coverage_data, "gathered", lambda config: gathered)
+    replayed = Replay(item, FORK)
+    replayed.take(messages.TerminalText("text", None, False), [])
+    replayed.take(messages.Coverage({"lines": []}), [])
+    assert shown == ["text", {"lines": []}]
+
+
+def test_a_child_that_waits_is_answered_once_its_message_is_shown(
+    item: pytest.Item, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[object] = []
+    monkeypatch.setattr(live_text, "flush", lambda config: order.append("flushed"))
+    replayed = Replay(item, FORK)
+    replayed.answer = order.append
+    replayed.take(report(item, "setup"), [])
+    assert order == []
+    replayed.take(messages.Report(report(item, "call").data, wait=True), [])
+    assert order == ["flushed", messages.Shown()]
+    assert heard.calls == ["setup passed", "call passed"]
+
+
+def test_after_the_end_of_the_test_little_may_come(item: pytest.Item) -> None:
+    replayed = Replay(item, FORK)
+    assert replayed.take(messages.TestOver(last=True), []) is Said.LEAVING
+    assert replayed.last
     with pytest.raises(frames.FrameError, match="it came after the test was over"):
-        replay.take(packed(item, "call"), [])
-    assert replay.take(messages.Done(), []) is Said.DONE
+        replayed.take(messages.Interrupt(), [])
+    replayed.take(messages.InternalError("late"), [])
+    assert replayed.take(messages.Done(), []) is Said.DONE
     with pytest.raises(frames.FrameError, match="it came after the test was over"):
-        replay.take(messages.Done(), [])
+        replayed.take(messages.InternalError("later"), [])
 
 
-def test_the_last_test_of_a_process_may_stop_the_session(replay: Replay, item: pytest.Item) -> None:
-    over = messages.TestOver(last=True, shouldstop="enough", shouldfail=False)
-    assert replay.take(over, []) is Said.LEAVING
-    assert replay.last
-    assert item.session.shouldstop == "enough"
-
-
-@pytest.mark.parametrize(
-    ("message", "error"),
-    [
-        (messages.SessionStop("bye", 3), pytest.exit.Exception),
-        (messages.Interrupt(), KeyboardInterrupt),
-    ],
-)
-def test_what_stops_a_session_is_raised_at_the_end(
-    message: messages.Message, error: type[BaseException], replay: Replay
-) -> None:
-    replay.raise_stop()
-    replay.take(message, [])
-    assert replay.missing is None
-    with pytest.raises(error):
-        replay.raise_stop()
-
-
-def test_phases_and_reruns_are_noted(replay: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
-    announced: list[pytest.Item] = []
-    monkeypatch.setattr(other_plugins, "announce_rerun", announced.append)
-    replay.take(messages.PhaseBegins("teardown"), [])
-    assert replay.phase == "teardown"
-    with pytest.raises(frames.FrameError, match="no phase: 'collect'"):
-        replay.take(messages.PhaseBegins("collect"), [])
-    replay.take(messages.RunsAgain(), [])
-    assert (replay.phase, replay.runs, len(announced)) == ("setup", 2, 1)
-
-
-def test_a_child_that_waits_is_told_when_its_text_is_shown(replay: Replay) -> None:
-    answers: list[messages.Message] = []
-    replay.answer = answers.append
-    replay.take(messages.TerminalText("text", None, wait=False), [])
-    replay.take(messages.TerminalText("text", None, wait=True), [])
-    assert answers == [messages.Shown()]
+def test_a_child_that_runs_another_test_is_done_with_this(item: pytest.Item) -> None:
+    replayed = Replay(item, FORK)
+    assert replayed.take(messages.TestOver(last=False, shouldstop="enough"), []) is Said.DONE
+    assert not replayed.last
+    assert (item.session.shouldstop, item.session.shouldfail) == ("enough", False)
 
 
 @pytest.mark.parametrize(
@@ -163,50 +178,138 @@ def test_a_child_that_waits_is_told_when_its_text_is_shown(replay: Replay) -> No
         (messages.Report({}), "kind 'report' is damaged"),
         (messages.TerminalText("text", {}, wait=False), "kind 'terminal' is damaged"),
         (messages.Coverage(5), "kind 'coverage' is damaged"),
-        (messages.Returned(None, ""), "there are no messages of kind 'returned'"),
+        (messages.Returned(None, "1"), "there are no messages of kind 'returned'"),
     ],
 )
 def test_what_makes_no_sense_is_an_error_with_words(
-    message: messages.Message, words: str, replay: Replay
+    item: pytest.Item, message: messages.Message, words: str
 ) -> None:
     with pytest.raises(frames.FrameError, match=words):
-        replay.take(message, [])
+        Replay(item, FORK).take(message, [])
 
 
-def test_the_output_of_a_dead_child_is_in_its_failure(replay: Replay, heard: Heard) -> None:
-    fds = [os.memfd_create(name) for name in ("out", "err")]
-    os.write(fds[0], b"last words")
-    replay.take(messages.CaptureFiles(), fds)
-    replay.add_output()
-    replay.fail("call", ChildError("it died"), 1.5)
-    (report,) = heard.reports
-    assert (report.when, report.outcome, report.duration) == ("call", "failed", 1.5)
-    assert report.sections == [("Captured stdout setup", "last words")]
+def test_runs_of_a_test_are_counted(item: pytest.Item, heard: Heard) -> None:
+    item.stash[other_plugins.RUNS] = 2
+    replayed = Replay(item, FORK)
+    assert replayed.runs == 3
+    replayed.take(messages.RunsAgain(), [])
+    assert replayed.runs == 4
+    assert heard.calls == ["finish", "start"]
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "words"),
+    [
+        (messages.SessionStop("enough", 3), pytest.exit.Exception, "enough"),
+        (messages.Interrupt(), KeyboardInterrupt, None),
+    ],
+)
+def test_what_stops_the_childs_session_stops_this_one(
+    item: pytest.Item, message: messages.Message, kind: type, words: str | None
+) -> None:
+    replayed = Replay(item, FORK)
+    replayed.raise_stop()
+    replayed.take(message, [])
+    with pytest.raises(kind, match=words) as raised:
+        replayed.raise_stop()
+    assert getattr(raised.value, "returncode", 3) == 3
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "words"),
+    [
+        (messages.InternalError("text"), ChildError, "in the process of this test:\n\ntext"),
+        (messages.TimedOut("Timeout >1s", "stacks"), ChildTimeout, "Timeout >1s\n\nstacks"),
+        (messages.TestMissing([], ["no a"]), ChildError, "Its collection failed:\nno a"),
+        (messages.TestMissing([], []), ChildError, "It found 0 tests\n\nIs its name"),
+        (messages.TestMissing(["a", "b"], []), ChildError, "It found 2 tests: a, b\n\nIs"),
+        (messages.TestMissing(["a"] * 21, []), ChildError, "21 tests: (a, ){19}a, ...\n\nIs"),
+    ],
+)
+def test_the_first_trouble_is_kept(
+    item: pytest.Item, message: messages.Message, kind: type, words: str
+) -> None:
+    replayed = Replay(item, FORK)
+    replayed.take(message, [])
+    replayed.take(messages.InternalError("another"), [])
+    assert type(replayed.trouble) is kind
+    assert re.search(words, str(replayed.trouble))
+
+
+def memory_file(text: bytes) -> int:
+    """Return the descriptor of a file with this text."""
+    fd = os.memfd_create("captured")
+    os.write(fd, text)
+    return fd
+
+
+def test_a_failure_has_the_output_of_the_phases_before_and_what_nobody_has_read(
+    item: pytest.Item, heard: Heard
+) -> None:
+    replayed = Replay(item, FORK)
+    replayed.take(report(item, "setup"), [])
+    fds = [memory_file(b"out \xff"), memory_file(b"")]
+    assert replayed.take(messages.CaptureFiles(), fds) is Said.MORE
+    assert replayed.capture_fds == fds
+    replayed.add_output()
+    replayed.fail("call", ChildCrashed("SIGSEGV in call", -11), 2.0)
+    made = heard.reports[-1]
+    assert (made.when, made.outcome, made.duration) == ("call", "failed", 2.0)
+    assert made.sections == [
+        ("Captured stdout setup", "text"),
+        ("Captured stdout call", "out \ufffd"),
+    ]
     for fd in fds:
         os.close(fd)
-    replay.refuse(ChildError("no process"))
-    assert heard.reports[-1].when == "setup"
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_a_death_may_have_the_test_run_again(
-    again: bool, replay: Replay, heard: Heard, monkeypatch: pytest.MonkeyPatch
+def test_a_test_that_is_not_run_fails_in_its_set_up_whatever_its_marks_expect(
+    item: pytest.Item, heard: Heard
 ) -> None:
-    decide: Callable[..., bool] = lambda item, runs, error: again  # noqa: E731
-    monkeypatch.setattr(other_plugins, "rerun_elsewhere", decide)
-    replay.fail_or_rerun("call", ChildError("it died"), 1.5)
-    assert replay.again is again
-    assert heard.reports[0].outcome == ("rerun" if again else "failed")
+    item.add_marker(pytest.mark.xfail)
+    Replay(item, FORK).refuse(ChildError("no process"))
+    assert heard.calls == ["setup failed"]
+    Replay(item, FORK).fail("setup", ChildError("it died"))
+    assert heard.calls == ["setup failed", "setup skipped"]
 
 
-def test_a_shared_capture_is_emptied(replay: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
-    emptied: list[Any] = []
-    monkeypatch.setattr(
-        "pytest_cudafork.compat.pytest_internals.empty_capture", lambda config: emptied.append(1)
-    )
-    monkeypatch.setattr(
-        "pytest_cudafork.compat.pytest_internals.captured_streams",
-        lambda config: (SimpleNamespace(), SimpleNamespace()),
-    )
-    replay.empty_shared_capture()
-    assert emptied == [1]
+@pytest.mark.parametrize("reruns", [True, False])
+def test_a_test_whose_process_died_runs_again_if_the_plugin_says_so(
+    item: pytest.Item, heard: Heard, monkeypatch: pytest.MonkeyPatch, reruns: bool
+) -> None:
+    error = ChildCrashed("SIGSEGV in call", -11)
+    asked: list[object] = []
+
+    def rerun_elsewhere(*args: object) -> bool:
+        asked.append(args)
+        return reruns
+
+    monkeypatch.setattr(other_plugins, "rerun_elsewhere", rerun_elsewhere)
+    replayed = Replay(item, FORK)
+    replayed.fail_or_rerun("call", error, 1.0)
+    assert replayed.again is reruns
+    assert asked == [(item, 1, error)]
+    assert heard.calls == ["call rerun" if reruns else "call failed"]
+
+
+def test_an_expected_failure_is_not_run_again(
+    item: pytest.Item, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(other_plugins, "rerun_elsewhere", lambda *args: True)
+    item.add_marker(pytest.mark.xfail)
+    replayed = Replay(item, FORK)
+    replayed.fail_or_rerun("call", ChildCrashed("SIGSEGV in call", -11), 1.0)
+    assert not replayed.again
+    assert heard.calls == ["call skipped"]
+
+
+def test_what_a_forked_child_left_in_the_capture_is_dropped(item: pytest.Item) -> None:
+    capture: Any = item.config.pluginmanager.get_plugin("capturemanager")
+    capture.resume_global_capture()
+    os.write(1, b"of this process")
+    before = capture.read_global_capture()
+    os.write(1, b"of the child")
+    Replay(item, FORK).empty_shared_capture()
+    after = capture.read_global_capture()
+    capture.suspend_global_capture()
+    assert (tuple(before), tuple(after)) == (("of this process", ""), ("", ""))

@@ -1,0 +1,102 @@
+"""Tests of what a child is told: the session it has to make, and the test it has to run."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from pytest_cudafork.isolate import item_names
+from pytest_cudafork.isolate.session import request
+from pytest_cudafork.process import child
+from pytest_cudafork.process.protocol import frames
+from tests.unit.isolate.session import items_of
+
+SOURCE = """
+import pytest
+
+def test_plain(): pass
+
+class TestClass:
+    def test_method(self): pass
+
+@pytest.mark.parametrize("x", [1, 2], ids=["::", "b"])
+def test_params(x): pass
+"""
+
+
+def test_a_request_travels_and_holds_the_options_of_the_session(
+    pytester: pytest.Pytester,
+) -> None:
+    (item,) = items_of(pytester, "def test_it(): pass", "-k", "it", "--basetemp=mine")
+    config = item.config
+    config.option.cannot_be_pickled = lambda: None
+    asked = frames.loads(frames.dumps(request.session_request(config, ["a.py"], ("b.py",))))
+    options = {name: pickle.loads(value) for name, value in asked["options"].items()}
+    assert options["keyword"] == "it"
+    assert options["rootdir"] == str(config.rootpath) == str(pytester.path)
+    assert (options["inifilename"], asked["inipath"]) == (os.devnull, None)
+    assert options["confcutdir"] == str(pytester.path)
+    assert (options["basetemp"], options["log_file_mode"]) == (None, "a")
+    assert not {"cannot_be_pickled", "file_or_dir"} & options.keys()
+    assert (list(asked["targets"]), list(asked["left_out"])) == (["a.py"], ["b.py"])
+    assert asked["basetemp"] == str(pytester.path / "mine")
+    assert Path(asked["basetemp"]).is_dir()
+    assert asked["args"] == [str(item.path)]
+    assert asked["invocation_dir"] == str(pytester.path)
+    assert "--basetemp=mine" in asked["invocation_args"]
+    assert (asked["workerinput"], asked["log_file"], asked["pytest_cov"]) == (None, None, False)
+
+
+def test_a_childs_session_has_the_ini_file_and_the_log_of_this_one(
+    pytester: pytest.Pytester,
+) -> None:
+    ini = pytester.makeini("[pytest]")
+    (item,) = items_of(pytester, "def test_it(): pass", "--log-file=kept.log")
+    item.config.workerinput = {"workerid": "gw0"}  # type: ignore[attr-defined]
+    asked = request.session_request(item.config, [])
+    assert asked["inipath"] == str(ini) == pickle.loads(asked["options"]["inifilename"])
+    assert asked["log_file"] == str(pytester.path / "kept.log")
+    assert asked["workerinput"] == {"workerid": "gw0"}
+
+
+def test_of_a_test_its_function_is_collected_and_of_an_odd_one_the_file(
+    pytester: pytest.Pytester,
+) -> None:
+    plain, method, odd, params = items_of(pytester, SOURCE)
+    file = str(plain.path)
+    assert request.target_of(plain) == f"{file}::test_plain"
+    assert request.target_of(method) == f"{file}::TestClass::test_method"
+    assert request.target_of(odd) == request.target_of(params) == f"{file}::test_params"
+
+
+@pytest.mark.parametrize("folder", ["a[1]", "a::b"])
+def test_a_path_that_reads_like_a_part_of_a_test_is_collected_whole(
+    pytester: pytest.Pytester, folder: str
+) -> None:
+    pytester.mkdir(folder).joinpath("test_a.py").write_text("def test_it(): pass")
+    (item,) = items_of(pytester, "", ".")
+    assert request.target_of(item) == str(pytester.path / folder / "test_a.py")
+
+
+def test_what_is_no_function_is_collected_with_its_file(pytester: pytest.Pytester) -> None:
+    source = '"""\n>>> 1\n1\n"""\n'
+    (item,) = items_of(pytester, source, "--doctest-modules")
+    assert not isinstance(item, pytest.Function)
+    assert request.target_of(item) == str(item.path)
+
+
+def test_an_order_names_the_tests_and_the_world_around_them(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTSIDE", "1")
+    items = items_of(pytester, SOURCE)
+    order = request.work_order(items[0], items[1], env={"MORE": "2"})
+    assert order.test == item_names.name_of(items[0])
+    assert order.next == item_names.name_of(items[1])
+    assert order.reruns is None
+    assert order.surroundings == child.surroundings({"MORE": "2"})
+    assert frames.dumps(order.to_plain())
+    assert request.work_order(items[3], None, env={}).next is None
