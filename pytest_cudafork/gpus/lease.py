@@ -15,9 +15,8 @@ import pytest
 
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.gpus.lending import Lender, Shortage, names
-from pytest_cudafork.isolate.session.request import CHILD_ENV
 from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.markers import marks_of
+from pytest_cudafork.settings.markers import CHILD_ENV, marks_of
 
 if TYPE_CHECKING:
     from pytest_cudafork.gpus.lending import Lease

@@ -103,9 +103,13 @@ def register(config: pytest.Config) -> None:
 
 _NAMES = frozenset(marker.name for marker in MARKERS)
 _UNMARKED = Marks()
-
-
 _MARKS = pytest.StashKey[Marks]()
+CHILD_ENV = pytest.StashKey[dict[str, str]]()
+"""Environment variables for the child of an item, set before any of its code is imported there.
+
+They come of the item's marker for GPUs. An item that has some is never given a child that was
+started ahead of its turn by ``spawn``.
+"""
 
 
 def marks_of(item: pytest.Item) -> Marks:

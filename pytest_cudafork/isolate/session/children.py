@@ -13,7 +13,6 @@ from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session.forks import Forks
 from pytest_cudafork.isolate.session.request import (
-    CHILD_ENV,
     COLLECTION,
     FORKED_TESTS,
     SPAWNED_TESTS,
@@ -28,6 +27,7 @@ from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
 from pytest_cudafork.process.server_process import loud_warning
+from pytest_cudafork.settings.markers import CHILD_ENV
 
 _MOST_RESTARTS = 4
 """Servers started for one session because files had to be left out or the process was lost."""

@@ -14,11 +14,6 @@ from pytest_cudafork.isolate.session import other_plugins
 from pytest_cudafork.process import child
 from pytest_cudafork.process.protocol import frames, messages
 
-CHILD_ENV = pytest.StashKey[dict[str, str]]()
-"""Environment variables for the child of an item, set before any of its code is imported there.
-
-An item that has some is never given a child that was started ahead of its turn by ``spawn``.
-"""
 SPAWNED_TESTS = "pytest_cudafork.isolate.child.pytest_session:run_session"
 """The job of a fresh interpreter that runs tests."""
 FORKED_TESTS = "pytest_cudafork.isolate.child.items:run"

@@ -18,8 +18,8 @@ from pytest_cudafork.isolate import policy
 from pytest_cudafork.isolate.session import failure, other_plugins
 from pytest_cudafork.isolate.session.children import Children, ItemProcess
 from pytest_cudafork.isolate.session.replay import Replay
-from pytest_cudafork.isolate.session.request import CHILD_ENV
 from pytest_cudafork.process import termination
+from pytest_cudafork.settings.markers import CHILD_ENV
 
 
 def isolate(

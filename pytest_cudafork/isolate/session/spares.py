@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_cudafork.isolate.session.request import (
-    CHILD_ENV,
     SPAWNED_TESTS,
     session_request,
     target_of,
 )
 from pytest_cudafork.process import launch, supervision
 from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.markers import CHILD_ENV
 
 _VOLATILE = (environment.TEST, environment.PHASE, environment.FORK_OK)
 """Variables that differ from test to test and that no import looks at."""

@@ -16,8 +16,8 @@ from pytest_cudafork.gpus.lease import REFUSAL, GpuLeases, RefusedTests
 from pytest_cudafork.gpus.lending import Shortage
 from pytest_cudafork.gpus.locks import WaitedTooLong
 from pytest_cudafork.isolate.session import children
-from pytest_cudafork.isolate.session.request import CHILD_ENV
 from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.markers import CHILD_ENV
 from pytest_cudafork.settings.options import Settings
 
 GPU = Gpu(1, "GPU-1")

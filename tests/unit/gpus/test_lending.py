@@ -41,7 +41,8 @@ class Config:
         )
         watch: Any = None if device is None else SimpleNamespace(observer=observer)
         self.stash = pytest.Stash()
-        self.stash[SESSION] = CudaForkSession(Settings(), watch=watch, joined=joined)
+        session = self.stash[SESSION] = CudaForkSession(Settings())
+        session.watch, session.joined = watch, joined
 
     def add_cleanup(self, cleanup: Any) -> None:
         """Note what is to be done at the end."""

@@ -14,7 +14,6 @@ from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import children
 from pytest_cudafork.isolate.session.children import Children, ItemProcess
 from pytest_cudafork.isolate.session.request import (
-    CHILD_ENV,
     COLLECTION,
     FORKED_TESTS,
     SPAWNED_TESTS,
@@ -26,6 +25,7 @@ from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerS
 from pytest_cudafork.process.randomness import Randomness
 from pytest_cudafork.process.supervision import Said
 from pytest_cudafork.settings import METHODS
+from pytest_cudafork.settings.markers import CHILD_ENV
 from tests.support.isolation import is_gone
 from tests.unit.isolate.session import items_of
 

@@ -18,10 +18,10 @@ from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.report_data import ReportPacker
 from pytest_cudafork.isolate.session import other_plugins, run_test
 from pytest_cudafork.isolate.session.children import ItemProcess
-from pytest_cudafork.isolate.session.request import CHILD_ENV
 from pytest_cudafork.process import launch, supervision
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.protocol import messages
+from pytest_cudafork.settings.markers import CHILD_ENV
 from tests.support.isolation import is_gone
 from tests.unit.isolate.session import Heard, items_of
 

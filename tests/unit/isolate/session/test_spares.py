@@ -10,11 +10,12 @@ from typing import Any, NoReturn
 import pytest
 
 from pytest_cudafork.isolate.session import spares
-from pytest_cudafork.isolate.session.request import CHILD_ENV, SPAWNED_TESTS, target_of
+from pytest_cudafork.isolate.session.request import SPAWNED_TESTS, target_of
 from pytest_cudafork.isolate.session.spares import Spares
 from pytest_cudafork.process import launch, supervision
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.markers import CHILD_ENV
 from tests.support.isolation import is_gone
 from tests.unit.isolate.session import items_of
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.isolate.session.request import CHILD_ENV
 from pytest_cudafork.isolate.session.spares import Spares
 from pytest_cudafork.process import launch, supervision
+from pytest_cudafork.settings.markers import CHILD_ENV
 from tests.support.isolation import is_gone
 
 
