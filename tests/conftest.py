@@ -7,9 +7,20 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.support import interpreters, slow_folders
+
+# How long an example takes says how busy the machine is; and on a new one the first text waits for
+# the table of Unicode.
+hypothesis.settings.register_profile(
+    "suite",
+    parent=hypothesis.settings(),
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("suite")
 
 
 def pytest_configure() -> None:

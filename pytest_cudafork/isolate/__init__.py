@@ -1,4 +1,4 @@
-"""Running functions and whole tests in processes of their own.
+"""A whole test in a process of its own: what both sides of it share.
 
 Knows nothing of witnesses and touches.
 """
