@@ -14,6 +14,8 @@ TESTARGS ?=
 BENCHARGS ?=
 # Most tests wait for processes that they start, so three workers pay off on two cores.
 WORKERS ?= 3
+# Tests of the names that are used of plugins which only this environment has.
+OTHER_PLUGINS := $(patsubst %,tests/unit/compat/test_%.py,cov coverage_internals rerunfailures timeout)
 WHOLE_DEMO := tests/repo/test_demo.py::test_the_whole_demo_comes_out_as_expected
 
 PY := "$(VENV)/bin/python"
@@ -74,7 +76,7 @@ test-demo: $(STAMP)
 # An environment of its own: some of these plugins change every session that they are loaded in.
 test-plugins: $(PLUGINS_VENV)/installed
 	@PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 "$(PLUGINS_VENV)/bin/python" -m pytest -p xdist.plugin \
-	    -n $(WORKERS) tests/sessions/plugins tests/unit/compat $(TESTARGS)
+	    -n $(WORKERS) tests/sessions/plugins $(OTHER_PLUGINS) $(TESTARGS)
 
 lint: $(STAMP)
 	@$(PY) -m ruff check --quiet $(wildcard $(LINTED))
