@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.process import child, fork_server, launch
+from pytest_cudafork.process import child, fork_server, freeze_before_fork, launch
 from pytest_cudafork.process.channel import EXIT_LOST
 from pytest_cudafork.process.fork_server import ForkServer, Prepared
 from pytest_cudafork.process.protocol import frames, messages, server_messages
@@ -135,7 +135,7 @@ def test_a_child_that_holds_too_much_memory_is_killed(
     parent: Parent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parent.server, "settings", ServerSettings(limits=Limits(memory=5)))
-    monkeypatch.setattr("pytest_cudafork.process.template_memory.bytes_beyond_ours", lambda pid: 6)
+    monkeypatch.setattr(freeze_before_fork, "bytes_beyond_ours", lambda pid: 6)
     parent.server._fork_asked_for()
     pid, fds = parent.child()
     assert parent.server._wait_ms() == 200
