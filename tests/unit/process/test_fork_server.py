@@ -190,9 +190,9 @@ class LeftError(Exception):
 def test_the_server_is_made_of_its_request(
     entry: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    left: list[tuple[int, object]] = []
+    left: list[tuple[int, ForkServer]] = []
 
-    def leave(code: int, server: object) -> None:
+    def leave(code: int, server: ForkServer) -> None:
         left.append((code, server))
         raise LeftError
 
@@ -213,6 +213,8 @@ def test_the_server_is_made_of_its_request(
     assert len(served) == (0 if entry else 1)
     assert ("No module named" in capsys.readouterr().err) == bool(entry)
     ours.close()
+    for _, server in left:  # it would have ended with its process
+        server.connection.close()
 
 
 def test_an_orphan_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
