@@ -18,10 +18,14 @@ from pytest_cudafork.process.freeze_before_fork import Collapse, OpenMP
 
 
 @pytest.fixture(autouse=True)
-def _the_collector_is_put_back() -> Iterator[None]:
-    enabled = gc.isenabled()
+def _a_collector_of_its_own() -> Iterator[None]:
+    """Begin with nothing frozen, and leave what is outside as it was."""
+    enabled, was_frozen = gc.isenabled(), gc.get_freeze_count() > 0
+    gc.unfreeze()
     yield
     gc.unfreeze()
+    if was_frozen:
+        gc.freeze()
     (gc.enable if enabled else gc.disable)()
 
 
@@ -33,7 +37,6 @@ def test_frozen_objects_are_left_alone_by_a_collector_that_is_on_again() -> None
 
 
 def test_freezing_for_a_fork_is_undone_in_the_process_that_forks() -> None:
-    gc.unfreeze()
     with freeze_before_fork.frozen():
         assert gc.get_freeze_count() > 1000
     assert gc.get_freeze_count() == 0
