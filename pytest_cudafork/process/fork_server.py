@@ -28,8 +28,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from pytest_cudafork.process import child, freeze_before_fork, launch, leftovers
+from pytest_cudafork.process import child, freeze_before_fork, launch
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
+from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.ignored_signals import IgnoredSignals
 from pytest_cudafork.process.protocol import frames, messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
