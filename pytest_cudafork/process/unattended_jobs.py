@@ -248,9 +248,9 @@ class UnattendedJobs:
         """
         ours, theirs = os.pipe2(os.O_CLOEXEC)
         parent = os.getpid()
-        with freeze_before_fork.frozen():
-            pid = os.fork()
+        pid = os.fork()
         if pid == 0:
+            freeze_before_fork.freeze_in_child()
             os.close(ours)
             self._import_all(names, theirs, parent)
             return None
