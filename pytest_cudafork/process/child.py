@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from pytest_cudafork.compat import standard_library
-from pytest_cudafork.process import leftovers
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
+from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.protocol import frames, messages
 from pytest_cudafork.process.protocol.messages import Descriptor
 from pytest_cudafork.process.shared_mailbox import SharedMailbox

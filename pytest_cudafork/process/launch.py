@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from pytest_cudafork.compat import standard_library
-from pytest_cudafork.process import child, leftovers
+from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
+from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.protocol import frames
 from pytest_cudafork.settings import environment
 

@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_cudafork.process import exit_status, launch, leftovers
+from pytest_cudafork.process import exit_status, launch
 from pytest_cudafork.process.channel import Outbox
+from pytest_cudafork.process.descendants import leftovers, process_state
 from pytest_cudafork.process.protocol import frames, messages
 
 _READ_BYTES = 1 << 18
@@ -210,12 +211,7 @@ class Supervisor:
             poller = select.poll()
             poller.register(self.running.pidfd, select.POLLIN)
             return bool(poller.poll(0))
-        try:
-            with open(f"/proc/{self.running.pid}/stat", "rb") as file:
-                state = file.read().rpartition(b")")[2].split()[0]
-        except (OSError, IndexError):
-            return True
-        return state in (b"Z", b"X")
+        return not process_state.lives(self.running.pid)
 
     def _receive(self, flags: int = 0) -> bool:
         """Read once and handle the messages; False when there is nothing more to read."""

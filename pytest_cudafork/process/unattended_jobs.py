@@ -18,8 +18,9 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NoReturn
 
-from pytest_cudafork.process import child, freeze_before_fork, hang_stacks, leftovers
+from pytest_cudafork.process import child, freeze_before_fork, hang_stacks
 from pytest_cudafork.process.channel import EXIT_LOST
+from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.protocol import frames, server_messages
 from pytest_cudafork.process.protocol.server_messages import Limits
 from pytest_cudafork.process.shared_mailbox import SharedMailbox
@@ -247,9 +248,9 @@ class UnattendedJobs:
         """
         ours, theirs = os.pipe2(os.O_CLOEXEC)
         parent = os.getpid()
-        with freeze_before_fork.frozen():
-            pid = os.fork()
+        pid = os.fork()
         if pid == 0:
+            freeze_before_fork.freeze_in_child()
             os.close(ours)
             self._import_all(names, theirs, parent)
             return None

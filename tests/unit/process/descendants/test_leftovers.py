@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cudafork.process import leftovers
+from pytest_cudafork.process.descendants import leftovers
 from tests.support.isolation import is_gone
 
 
@@ -94,7 +94,7 @@ def test_a_mark_that_cannot_be_set_is_told(cookie: bytes, monkeypatch: pytest.Mo
 
 def start(cookie: bytes, code: str) -> subprocess.Popen[str]:
     """Start a process that wears the mark of a cookie and runs the code."""
-    text = "import os, sys, time; from pytest_cudafork.process import leftovers\n"
+    text = "import os, sys, time; from pytest_cudafork.process.descendants import leftovers\n"
     text += f"leftovers.mark_process({cookie!r})\n{code}\nprint('up', flush=True); time.sleep(100)"
     process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -189,7 +189,8 @@ def test_torchs_files_of_dead_processes_are_removed_and_no_others(
 def test_a_limit_that_is_set_low_already_is_left_alone() -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_RTTIME, (5000, 5000))\n"
-        "from pytest_cudafork.process import leftovers; leftovers.mark_process(bytes(16))\n"
+        "from pytest_cudafork.process.descendants import leftovers\n"
+        "leftovers.mark_process(bytes(16))\n"
         "print(resource.getrlimit(resource.RLIMIT_RTTIME))"
     )
     done = subprocess.run(

@@ -17,6 +17,8 @@ import signal
 import time
 from collections.abc import Collection, Iterable, Mapping
 
+from pytest_cudafork.process.descendants import process_state
+
 _MARK_BYTES = 7
 _BASE = 1 << 61
 _TIDY_SECONDS = 5.0
@@ -71,7 +73,7 @@ def marked_processes(cookies: Iterable[bytes]) -> list[int]:
             soft, _ = resource.prlimit(pid, resource.RLIMIT_RTTIME)
         except OSError:  # gone, or another user's
             continue
-        if soft in wanted and pid != mine and _lives(pid):
+        if soft in wanted and pid != mine and process_state.lives(pid):
             found.append(pid)
     return found
 
@@ -141,14 +143,6 @@ class Sweeper:
             end(self._ended)
             self._ended.clear()
             self._next = time.monotonic() + _SWEEP_SECONDS
-
-
-def _lives(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except (OSError, IndexError):
-        return False
 
 
 def _seconds_left_to(pid: int) -> float:
