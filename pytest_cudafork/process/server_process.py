@@ -5,27 +5,27 @@ A server that is started again when it is lost is a ``ForkServerClient``.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import signal
-import socket
 import sys
-import time
 import warnings
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_cudafork.compat import standard_library
+from pytest_cudafork.compat.unpatched import (
+    contextlib,
+    os,
+    select,
+    signal,
+    socket,
+    subprocess,
+    time,
+)
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.process import exit_status, hang_stacks, launch, leftovers
-from pytest_cudafork.process.protocol import frames, messages, server_messages
+from pytest_cudafork.process.protocol import frames, messages, server_messages, sockets
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
-
-if TYPE_CHECKING:
-    import subprocess
 
 READY_SECONDS = 600.0
 """How long the preparation may take."""
@@ -103,7 +103,7 @@ class ServerProcess:
         with contextlib.ExitStack() as undo:
             undo.callback(self._files.close)
             undo.callback(self._things.close)
-            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._control, theirs = sockets.pair(socket.SOCK_SEQPACKET)
             self._things.enter_context(self._control)
             self._log_fd = self._file("pytest-cudafork-server")
             self._stacks_fd = self._file("pytest-cudafork-stacks")
@@ -122,8 +122,6 @@ class ServerProcess:
     def _exec(
         self, arguments: tuple[int, ...], env: Mapping[str, str] | None, new_session: bool
     ) -> subprocess.Popen[bytes]:
-        import subprocess
-
         code = (
             f"import gc, sys; gc.disable(); sys.path[:] = {launch.path_texts()!a}; "
             f"from pytest_cudafork.process.fork_server import main; main{arguments}"
@@ -179,8 +177,6 @@ class ServerProcess:
 
     def _failed_start(self, error: Exception) -> CannotFork:
         """Say why it did not get ready."""
-        import subprocess
-
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=0 if isinstance(error, NoAnswerError) else CLOSE_SECONDS)
         if self._process.returncode is None:
@@ -232,7 +228,7 @@ class ServerProcess:
             except ConnectionError as error:
                 raise EOFError(str(error)) from error
         pid, cookie, fds = self._ahead.pop(0)
-        sock = socket.socket(fileno=fds[0])
+        sock = sockets.Endpoint(fds[0])
         return launch.Running(
             pid,
             launch.pidfd(pid),
@@ -332,10 +328,9 @@ class ServerProcess:
         return messages.decode_or_none(frames.only(data, self._cookie)), fds
 
     def _receive_packet(self) -> tuple[bytes, list[int]]:
-        data, fds, _, _ = socket.recv_fds(
+        return sockets.receive_with_fds(
             self._control, server_messages.LONGEST_PACKET, server_messages.MOST_DESCRIPTORS
         )
-        return data, fds
 
     # -- its end ---------------------------------------------------------------------------------
 
@@ -373,8 +368,6 @@ class ServerProcess:
 
     def kill(self) -> int:
         """End it at once, with what it has started; return its exit code (negative: signal)."""
-        import subprocess
-
         with contextlib.suppress(OSError):
             self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
@@ -383,8 +376,6 @@ class ServerProcess:
 
     def exitcode(self, seconds: float) -> int:
         """Wait so long for its end; return its exit code, that of SIGKILL if it has not ended."""
-        import subprocess
-
         with contextlib.suppress(subprocess.TimeoutExpired):
             return int(self._process.wait(timeout=seconds))
         return -signal.SIGKILL
@@ -398,8 +389,6 @@ class ServerProcess:
 
     def _wait_for_end(self, deadline: float) -> None:
         """Wait while it finishes its session; say so if that goes wrong."""
-        import subprocess
-
         trouble = ""
         try:
             code = self._process.wait(timeout=max(0.0, deadline - time.monotonic()))

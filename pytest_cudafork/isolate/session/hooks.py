@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Generator
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, Marks, marks_of
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.process import template_memory
 from pytest_cudafork.process.template_memory import Collapse, OpenMP
 
@@ -123,7 +124,7 @@ def test_pools_of_each_openmp_library_that_is_loaded_are_paused(
             return SimpleNamespace()
         return SimpleNamespace(omp_pause_resource_all=lambda kind: paused.append((path, kind)))
 
-    monkeypatch.setattr("ctypes.CDLL", library)
+    monkeypatch.setattr(unpatched.ctypes, "CDLL", library)
     monkeypatch.setattr(template_memory, "_openmp_libraries", lambda: ["/old", "/new"])
     monkeypatch.setattr(template_memory, "count_threads", lambda: 4)
     OpenMP().pause()
