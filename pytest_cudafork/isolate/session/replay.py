@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.errors import ChildError, ChildTimeout
 from pytest_cudafork.isolate import coverage_data, live_text, policy, report_data
 from pytest_cudafork.isolate.session import failure, other_plugins, report_checks

@@ -9,14 +9,9 @@ so a process that has one belongs to this child for certain.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
-import resource
-import signal
-import time
 from collections.abc import Collection, Iterable, Mapping
 
+from pytest_cudafork.compat.unpatched import contextlib, io, os, re, resource, signal, time
 from pytest_cudafork.process.descendants import process_state
 
 _MARK_BYTES = 7
@@ -90,7 +85,7 @@ def descendants(pid: int) -> list[int]:
             continue
         for task in tasks:
             with contextlib.suppress(OSError, ValueError):
-                with open(f"/proc/{current}/task/{task}/children", encoding="ascii") as file:
+                with io.open(f"/proc/{current}/task/{task}/children", encoding="ascii") as file:
                     children = [int(word) for word in file.read().split()]
                 found += children
                 waiting += children
@@ -148,7 +143,7 @@ class Sweeper:
 def _seconds_left_to(pid: int) -> float:
     """Return how long a process may live on, in seconds."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
+        with io.open(f"/proc/{pid}/cmdline", "rb") as file:
             command = file.read()
     except OSError:
         return 0.0

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.process.descendants import leftovers
 from tests.support.isolation import is_gone
 
@@ -79,7 +80,7 @@ def test_a_process_that_does_not_end_is_named_in_the_end(
     killed: list[int] = []
     monkeypatch.setattr(leftovers, "_KILL_SECONDS", 0.05)
     monkeypatch.setattr(leftovers, "marked_processes", lambda cookies: [1 << 30])
-    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
+    monkeypatch.setattr(unpatched.os, "kill", lambda pid, number: killed.append(pid))
     assert leftovers.end({cookie: 1 << 30}) == [1 << 30]
     assert set(killed) == {1 << 30}
 
@@ -88,7 +89,7 @@ def test_a_mark_that_cannot_be_set_is_told(cookie: bytes, monkeypatch: pytest.Mo
     def refuse(*args: object) -> None:
         raise ValueError("not allowed to raise maximum limit")
 
-    monkeypatch.setattr(resource, "setrlimit", refuse)
+    monkeypatch.setattr(unpatched.resource, "setrlimit", refuse)
     assert not leftovers.mark_process(cookie)
 
 
