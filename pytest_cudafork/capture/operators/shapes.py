@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pytest_cudafork.capture.operators.traits import Traits
 
-__all__ = ["NotDenseError", "Shapes", "Spec", "Specs", "map_tensors", "signature"]
+__all__ = ["NotDenseError", "Shapes", "Spec", "Specs", "extent_of", "map_tensors", "signature"]
 
 
 _SMALL = 1 << 16  # elements of all arguments
@@ -70,6 +70,15 @@ def spec_of(tensor: Tensor) -> Spec:
     numel = tensor.numel()
     last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1 if numel else 0
     return Spec(shape, stride, tensor.dtype, last * tensor.element_size(), numel)
+
+
+def extent_of(tensor: Tensor, pointer: int) -> tuple[int, int]:
+    """The addresses of a tensor's first byte and after its last; ``pointer``: of its storage."""
+    size = tensor.element_size()
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((n - 1) * s for n, s in steps) + 1 if tensor.numel() else 0
+    first = pointer + tensor.storage_offset() * size
+    return first, first + last * size
 
 
 class NotDenseError(TypeError):

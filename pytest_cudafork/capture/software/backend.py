@@ -102,7 +102,7 @@ class SoftwareBackend(GraphBackend):
         recorder = Recorder()
         with explaining_gpu_code(), noting(EagerMode(recorder, self._traits)):
             result = fn()
-        return Recording(result, tuple(recorder.nodes), recorder.memories.uses())
+        return recorder.recording(result)
 
     def capture(self, fn: Callable[[], Any], *, pool: Any = None) -> SoftwareCapture:
         """Run ``fn`` once, recording its work instead of running it."""
@@ -124,7 +124,7 @@ class SoftwareBackend(GraphBackend):
         if refusals.first is not None:
             raise CaptureFailedError(refusals.first)
         mode.settle()
-        recording = Recording(result, tuple(recorder.nodes), recorder.memories.uses())
+        recording = recorder.recording(result)
         return SoftwareCapture(mode.tape, recording, tuple(recorder.findings), pool)
 
     def differences(self) -> str:
