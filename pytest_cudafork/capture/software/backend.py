@@ -100,7 +100,8 @@ class SoftwareBackend(GraphBackend):
     def record(self, fn: Callable[[], Any]) -> Recording:
         """Run ``fn`` eagerly and list what it does."""
         recorder = Recorder()
-        with explaining_gpu_code(), noting(EagerMode(recorder, self._traits)):
+        mode = EagerMode(recorder, self._traits, Shapes(self._shapes))
+        with explaining_gpu_code(), noting(mode):
             result = fn()
         return recorder.recording(result)
 

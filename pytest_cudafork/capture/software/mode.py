@@ -22,6 +22,7 @@ from pytest_cudafork.capture.interface.backend import (
 )
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
 from pytest_cudafork.capture.operators.rules import Kind
+from pytest_cudafork.capture.operators.shapes import Shapes
 from pytest_cudafork.capture.operators.traits import Traits, Written, traits_of
 from pytest_cudafork.capture.software.memory import Memories, Memory, region_of
 from pytest_cudafork.capture.software.pool import Pool
@@ -31,6 +32,7 @@ from pytest_cudafork.compat.torch_graphs import (
     OpOverload,
     TorchDispatchMode,
     below_autograd,
+    has_no_storage,
     python_kernel,
 )
 from pytest_cudafork.observe.base.undo import UndoStack
@@ -108,7 +110,8 @@ def tensors_in(tree: Any) -> Iterable[Tensor]:
 
 def _dense(tree: Any) -> Iterable[Tensor]:
     """The tensors that have a storage."""
-    return (each for each in tensors_in(tree) if each.layout == torch.strided)
+    tensors = tensors_in(tree)
+    return (e for e in tensors if e.layout == torch.strided and not has_no_storage(e))
 
 
 def argument(written: Written, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -194,7 +197,13 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not fo
 
 
 class EagerMode(RecordingMode):
-    """Runs everything, and notes what it was."""
+    """Runs everything, and notes what it was; a capture learns from it which results there are."""
+
+    def __init__(
+        self, recorder: Recorder, known: dict[Any, Traits], shapes: Shapes | None = None
+    ) -> None:
+        super().__init__(recorder, known)
+        self._shapes = shapes
 
     def opaque(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run it; what it does inside is not noted."""
@@ -218,6 +227,8 @@ class EagerMode(RecordingMode):
             for each in tensors_in(result):
                 memories.of(each).host = True
             return result
+        if self._shapes is not None and traits.on_values is None:
+            self._shapes.learn(op, traits, args, kwargs, result)
         node = self.recorder.node("op", traits.name)
         note_uses(self.recorder, traits, args, kwargs, found, node)
         inside = {id(each) for each in found}
