@@ -97,9 +97,7 @@ REFUSED: dict[str, Callable[..., Any]] = {
     "solve": lambda square: torch.linalg.solve(_symmetric(square), square),
     "normal of tensors": lambda x, y: torch.normal(x, y.abs()),
     "combinations": lambda v: torch.combinations(v),
-    "tensor_split by a tensor": lambda x, n: torch.tensor_split(x, n.reshape(1))[0],
     "Gaussian loss that looks at its variance": lambda x, y: F.gaussian_nll_loss(x, y, y * y),
-    "embedding with a greatest norm": lambda k, cache: F.embedding(k, cache, max_norm=1.0),
 }
 
 RIGHT: dict[str, Callable[..., Any]] = {
@@ -115,6 +113,7 @@ RIGHT: dict[str, Callable[..., Any]] = {
     "multinomial": lambda x: torch.multinomial(x.softmax(-1), 2) * 0 + x[:, :2].long(),
     "multinomial of one": lambda x: torch.multinomial(x.softmax(-1), 1) * 0 + x[:, :1].long(),
     "determinant": lambda square: torch.linalg.det(square),
+    "embedding with a greatest norm": lambda k, cache: F.embedding(k, cache, max_norm=1.0),
     "QR": lambda square: torch.linalg.qr(square).R.abs(),
     "matrix power": lambda square: torch.linalg.matrix_power(square, 3),
     "matrix exponential of a small matrix": lambda square: square.tanh() @ square,
