@@ -7,6 +7,7 @@ import enum
 import functools
 import linecache
 import os
+import re
 
 
 class Scope(enum.Enum):
@@ -36,7 +37,8 @@ def source_line(filename: str, lineno: int) -> str:
         return ""
 
 
-@functools.lru_cache(maxsize=64)
+# A stack may go through a hundred files, and each story asks about all its frames.
+@functools.lru_cache(maxsize=256)
 def _tree(filename: str, _mtime: float) -> ast.Module | None:
     try:
         return ast.parse("".join(linecache.getlines(filename)))
@@ -46,12 +48,18 @@ def _tree(filename: str, _mtime: float) -> ast.Module | None:
 
 def tree_of(filename: str) -> ast.Module | None:
     """Return the syntax tree of a source file; None when it is not readable Python."""
+    mtime = _mtime_of(filename)
+    return None if mtime is None else _tree(filename, mtime)
+
+
+def _mtime_of(filename: str) -> float | None:
+    """Return when a file was changed, having forgotten its former lines; None without a file."""
     try:
         mtime = os.stat(filename).st_mtime
     except (OSError, ValueError):
         return None
     linecache.checkcache(filename)
-    return _tree(filename, mtime)
+    return mtime
 
 
 def scope_of(filename: str, lineno: int, name: str) -> Scope:
@@ -59,7 +67,22 @@ def scope_of(filename: str, lineno: int, name: str) -> Scope:
 
     For stacks that come without code flags. Falls back to ``FUNCTION``.
     """
-    tree = tree_of(filename)
+    mtime = _mtime_of(filename)
+    return Scope.FUNCTION if mtime is None else _scope(filename, mtime, lineno, name)
+
+
+@functools.lru_cache(maxsize=1024)
+def _class_names(filename: str, _mtime: float) -> frozenset[str]:
+    """Return what follows the word "class" anywhere in a file, comments and strings included."""
+    return frozenset(re.findall(r"class[\s\\]+(\w+)", "".join(linecache.getlines(filename))))
+
+
+@functools.lru_cache(maxsize=8192)
+def _scope(filename: str, mtime: float, lineno: int, name: str) -> Scope:
+    # Most frames are of functions, and no class has their name: then nothing has to be parsed.
+    if name.isascii() and name not in _class_names(filename, mtime):
+        return Scope.FUNCTION
+    tree = _tree(filename, mtime)
     if tree is None:
         return Scope.FUNCTION
     best: ast.AST | None = None
