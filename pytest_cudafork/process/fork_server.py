@@ -23,7 +23,7 @@ from os import fork  # where the fork guard puts itself in its place
 from typing import Any, NoReturn
 
 from pytest_cudafork.compat.unpatched import contextlib, gc, os, select, signal
-from pytest_cudafork.process import child, launch, leftovers, template_memory
+from pytest_cudafork.process import child, freeze_before_fork, launch, leftovers
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.ignored_signals import IgnoredSignals
 from pytest_cudafork.process.protocol import frames, messages, server_messages, sockets
@@ -103,7 +103,7 @@ class ForkServer:
         self._attended: dict[int, tuple[int, bytes]] = {}
         """Process id and cookie of each attended child by its pidfd."""
         self._jobs = UnattendedJobs(self, settings.limits)
-        self._memory: template_memory.Collapse | None = None
+        self._memory: freeze_before_fork.Collapse | None = None
         self._forks = 0
         self._first_size = 0
         self._worn_out = False
@@ -154,7 +154,7 @@ class ForkServer:
         """
         self.prepared = prepared or self.prepared
         if self.settings.fold:
-            self._memory = template_memory.Collapse()
+            self._memory = freeze_before_fork.Collapse()
             while not (self._memory.done or self._parent_waits()):
                 self._memory.step()
         self.ready(**about)
@@ -165,7 +165,7 @@ class ForkServer:
         warnings.filterwarnings("ignore", ".*use of fork\\(\\)", DeprecationWarning)
         if self.settings.ignore_signals:
             self.signals.begin()
-        self._first_size = template_memory.resident_bytes()
+        self._first_size = freeze_before_fork.resident_bytes()
         self._is_frozen = gc.get_freeze_count() > 0
         for _ in range(self._ahead):
             self._fork_attended()
@@ -247,7 +247,7 @@ class ForkServer:
 
         """
         parent = os.getpid()
-        with contextlib.nullcontext() if self._is_frozen else template_memory.frozen():
+        with contextlib.nullcontext() if self._is_frozen else freeze_before_fork.frozen():
             pid = fork()
         if pid == 0:
             try:
@@ -275,7 +275,7 @@ class ForkServer:
             self._fold()
         if self._forks % _FORKS_PER_LOOK == 0:
             limit = self._first_size * _MOST_GROWTH + _GROWTH_BYTES
-            self._worn_out = template_memory.resident_bytes() > limit
+            self._worn_out = freeze_before_fork.resident_bytes() > limit
 
     def _fork_attended(self) -> None:
         """Fork a child that waits for its work, and hand it to the parent."""
@@ -346,7 +346,7 @@ class ForkServer:
         limit = self.settings.limits.memory
         if limit:
             for pid, _ in self._attended.values():
-                if template_memory.bytes_beyond_ours(pid) > limit:
+                if freeze_before_fork.bytes_beyond_ours(pid) > limit:
                     os.kill(pid, signal.SIGKILL)
 
     def _end(self) -> None:

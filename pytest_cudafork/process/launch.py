@@ -25,16 +25,17 @@ from pytest_cudafork.settings import environment
 class Running:
     """A child process that was started and not yet reaped.
 
-    ``reap`` waits for its end and returns the exit code (negative: signal); until then its number
-    is not given to another process. ``pidfd`` is -1 where the kernel or Python has none.
-    ``ends_group`` says that whoever reaps it also ends its process group, and may do so unasked.
+    ``reap`` waits for its end and returns the exit code (negative: signal; None: whoever could tell
+    is gone); until then its number is not given to another process. ``pidfd`` is -1 where the
+    kernel or Python has none. ``ends_group`` says that whoever reaps it also ends its process
+    group, and may do so unasked.
     """
 
     pid: int
     pidfd: int
     sock: sockets.AnySocket
     stacks_fd: int
-    reap: Callable[[], int]
+    reap: Callable[[], int | None]
     cookie: bytes
     """What the frames of both sides bear, and what the child and its descendants are known by."""
     ends_group: bool = False
@@ -65,7 +66,7 @@ class Ends:
     stacks_fd: int
     cookie: bytes
 
-    def running(self, pid: int, reap: Callable[[], int]) -> Running:
+    def running(self, pid: int, reap: Callable[[], int | None]) -> Running:
         """Keep our half; the child has its own by now."""
         self.theirs.close()
         return Running(pid, pidfd(pid), self.ours, self.stacks_fd, reap, self.cookie)
@@ -82,16 +83,14 @@ def pidfd(pid: int) -> int:
 @contextlib.contextmanager
 def ends() -> Iterator[Ends]:
     """Make the descriptors; close them again if the start fails."""
-    ours, theirs = sockets.pair()
-    stacks_fd = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
-    pair = Ends(ours, theirs, stacks_fd, frames.new_cookie())
-    try:
-        yield pair
-    except BaseException:
-        ours.close()
-        theirs.close()
-        os.close(pair.stacks_fd)
-        raise
+    with contextlib.ExitStack() as undo:
+        ours, theirs = sockets.pair()
+        undo.callback(ours.close)
+        undo.callback(theirs.close)
+        stacks_fd = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
+        undo.callback(os.close, stacks_fd)
+        yield Ends(ours, theirs, stacks_fd, frames.new_cookie())
+        undo.pop_all()
 
 
 @contextlib.contextmanager

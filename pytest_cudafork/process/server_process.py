@@ -97,6 +97,9 @@ class ServerProcess:
         self._ahead: list[tuple[int, bytes, list[int]]] = []
         self._inbox: deque[tuple[messages.Message, list[int]]] = deque()
         self._done = False
+        self._hung_up = False
+        self._when = "while it served"
+        """When it ended, in words."""
         self._cookie = frames.new_cookie()
         self._things = contextlib.ExitStack()
         self._files = contextlib.ExitStack()
@@ -105,10 +108,11 @@ class ServerProcess:
             undo.callback(self._things.close)
             self._control, theirs = sockets.pair(socket.SOCK_SEQPACKET)
             self._things.enter_context(self._control)
-            self._log_fd = self._file("pytest-cudafork-server")
-            self._stacks_fd = self._file("pytest-cudafork-stacks")
-            request = {"cookie": self._cookie, "settings": _with_paths(settings).to_plain()}
-            with theirs, launch.request_file(request) as request_fd, contextlib.ExitStack() as fds:
+            with theirs, contextlib.ExitStack() as fds:
+                self._log_fd = self._file("pytest-cudafork-server")
+                self._stacks_fd = self._file("pytest-cudafork-stacks")
+                request = {"cookie": self._cookie, "settings": _with_paths(settings).to_plain()}
+                request_fd = fds.enter_context(launch.request_file(request))
                 given = [-1, -1]
                 if outputs:
                     given = [os.dup(fd) for fd in (1, 2)]
@@ -181,6 +185,7 @@ class ServerProcess:
             self._process.wait(timeout=0 if isinstance(error, NoAnswerError) else CLOSE_SECONDS)
         if self._process.returncode is None:
             self._process.kill()
+        self._quiet = True  # the reason is told where it is asked for
         how = str(error) if isinstance(error, NoAnswerError) else ""
         how = how or exit_status.describe(self._process.returncode)
         text = f"the fork server {how} {self._preparing}"
@@ -239,15 +244,15 @@ class ServerProcess:
             ends_group=True,
         )
 
-    def _exit_code(self, pid: int) -> int:
-        """Wait for the word on a dead child; killed, if the server took it with itself."""
+    def _exit_code(self, pid: int) -> int | None:
+        """Wait for the word on a dead child; None if the server is gone, which took it along."""
         deadline = time.monotonic() + _ANSWER_SECONDS
         while pid not in self._exits:
             try:
                 self._take_message(deadline)
             except (ConnectionError, NoAnswerError, EOFError, ValueError):
                 # ValueError: it was closed meanwhile
-                return -signal.SIGKILL
+                return None
         return self._exits.pop(pid)
 
     # -- the connection --------------------------------------------------------------------------
@@ -324,6 +329,7 @@ class ServerProcess:
             # it has ended without reading all; what it had sent before is still there
             data, fds = self._receive_packet()
         if not data:
+            self._hung_up = True
             raise EOFError("the fork server closed the connection")
         return messages.decode_or_none(frames.only(data, self._cookie)), fds
 
@@ -342,12 +348,13 @@ class ServerProcess:
         if not self.is_mine:
             self._process.returncode = 0  # not our child: Popen must neither wait nor warn
         else:
+            if not (self._hung_up or self.is_gone):
+                self._when = "at the end of its session"
             with contextlib.suppress(OSError):
                 self._control.shutdown(socket.SHUT_WR)
-            if not self.is_gone:
-                deadline = time.monotonic() + CLOSE_SECONDS
-                if not self._is_done(deadline):
-                    self._wait_for_end(deadline)
+            deadline = time.monotonic() + CLOSE_SECONDS
+            if not self._is_done(deadline):
+                self._wait_for_end(deadline)
         self._things.close()
         for pid, cookie, fds in self._ahead:
             self._ended[cookie] = pid
@@ -361,13 +368,13 @@ class ServerProcess:
     def reap(self) -> None:
         """Wait for the process, and end what it has left."""
         if self.is_mine:
-            if not self.is_gone:
-                self._wait_for_end(time.monotonic() + CLOSE_SECONDS)
+            self._wait_for_end(time.monotonic() + CLOSE_SECONDS)
             leftovers.end(self._ended)
         self._files.close()
 
     def kill(self) -> int:
         """End it at once, with what it has started; return its exit code (negative: signal)."""
+        self._quiet = True  # whoever does this knows
         with contextlib.suppress(OSError):
             self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
@@ -388,7 +395,10 @@ class ServerProcess:
         return self._done
 
     def _wait_for_end(self, deadline: float) -> None:
-        """Wait while it finishes its session; say so if that goes wrong."""
+        """Wait while it finishes its session; say so, once, if that goes wrong.
+
+        One that has ended by itself is asked how, too: it may have died a moment ago.
+        """
         trouble = ""
         try:
             code = self._process.wait(timeout=max(0.0, deadline - time.monotonic()))
@@ -403,5 +413,6 @@ class ServerProcess:
                 self._process.wait(timeout=CLOSE_SECONDS)
         if trouble and not self._quiet:
             log = exit_status.shorten(self.log)
-            text = f"the fork server {trouble} at the end of its session; it wrote:\n{log}"
+            text = f"the fork server {trouble} {self._when}; it wrote:\n{log or '(nothing)'}"
             loud_warning(RuntimeWarning(text))
+            self._quiet = True

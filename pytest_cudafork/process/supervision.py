@@ -20,7 +20,7 @@ from pytest_cudafork.compat.unpatched import (
     socket,
     time,
 )
-from pytest_cudafork.process import hang_stacks, launch, leftovers, native_stacks
+from pytest_cudafork.process import exit_status, hang_stacks, launch, leftovers, native_stacks
 from pytest_cudafork.process.channel import Outbox
 from pytest_cudafork.process.protocol import frames, messages, sockets
 
@@ -87,8 +87,11 @@ class Supervisor:
         self._malformed = ""
         self._hung_up = False
         self._stacks = self._native = self._state = ""
-        self._stuck = self._asked = False
+        self._stuck = self._asked = self._status_lost = False
         self._over_at: float | None = None
+        self.trouble = ""
+        """What went wrong after the child had said that it was done, as the predicate of a
+        sentence about it; known once it is settled."""
         self.outbox = Outbox(running.sock, running.cookie)
         """What the child is to be told; sent while it is watched."""
 
@@ -136,7 +139,8 @@ class Supervisor:
     def settle(self, *, wait: bool) -> bool:
         """Clear away a child that is done; False if it still runs and may do so a little longer.
 
-        With ``wait`` it has EXIT_SECONDS from its last word, and is then killed.
+        With ``wait`` it has EXIT_SECONDS from its last word, and is then killed. How it ended is
+        known afterwards: see ``trouble``.
         """
         if self._over_at is None:
             self._over_at = time.monotonic() + EXIT_SECONDS
@@ -150,7 +154,12 @@ class Supervisor:
                 select.select([self.running.pidfd], [], [], left)
             else:
                 time.sleep(_LOOK_SECONDS)
-        self._clean_up()
+        killed = not self._dead()
+        exitcode = self._clean_up()
+        if killed:
+            self.trouble = f"did not end within {EXIT_SECONDS:g} s and was killed"
+        elif exitcode != 0 and not self._status_lost:
+            self.trouble = exit_status.describe(exitcode)
         return True
 
     def kill(self) -> None:
@@ -280,19 +289,27 @@ class Supervisor:
         exitcode = -signal.SIGKILL
         try:
             if running.ends_group:
-                exitcode = exitcode if self._stuck else running.reap()
+                exitcode = self._reap(exitcode)
                 self._end_descendants(well=not killed and exitcode == 0)
             else:
                 self._end_descendants(well=not killed and self._ended_well())
                 with contextlib.suppress(OSError):  # nobody else is in the group
                     os.killpg(running.pid, signal.SIGKILL)
-                exitcode = exitcode if self._stuck else running.reap()
+                exitcode = self._reap(exitcode)
         finally:
             self._stacks = _read_all(running.stacks_fd)
             if self._asked:  # by a signal of ours, which is no news
                 self._stacks = _FATAL.sub("", self._stacks)
             running.close()
         return exitcode
+
+    def _reap(self, exitcode: int) -> int:
+        """Reap the dead child; return its exit code, or the given one where it is not known."""
+        if self._stuck:
+            return exitcode
+        found = self.running.reap()
+        self._status_lost = found is None
+        return exitcode if found is None else found
 
     def _end_descendants(self, *, well: bool) -> None:
         """End what has the child's mark: at once after a bad end, else when it suits."""

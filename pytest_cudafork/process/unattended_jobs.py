@@ -15,7 +15,7 @@ from os import fork  # where the fork guard puts itself in its place
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_cudafork.compat.unpatched import contextlib, io, os, select, signal, time
-from pytest_cudafork.process import child, hang_stacks, leftovers, template_memory
+from pytest_cudafork.process import child, freeze_before_fork, hang_stacks, leftovers
 from pytest_cudafork.process.channel import EXIT_LOST
 from pytest_cudafork.process.protocol import frames, server_messages
 from pytest_cudafork.process.protocol.server_messages import Limits
@@ -158,7 +158,7 @@ class UnattendedJobs:
             self._grow()
             self._server.prepared.grown()
             if len(self._waiting) >= _FOLD_FROM:
-                memory = template_memory.Collapse()
+                memory = freeze_before_fork.Collapse()
                 while not memory.done:
                     memory.step()
         grows_next = self._preloads and may_grow
@@ -183,7 +183,7 @@ class UnattendedJobs:
                 job.timed_out = True
                 job.end()
             elif self._limits.memory and (
-                template_memory.bytes_beyond_ours(job.pid) > self._limits.memory
+                freeze_before_fork.bytes_beyond_ours(job.pid) > self._limits.memory
             ):
                 job.over_memory = True
                 job.end()
@@ -244,7 +244,7 @@ class UnattendedJobs:
         """
         ours, theirs = os.pipe2(os.O_CLOEXEC)
         parent = os.getpid()
-        with template_memory.frozen():
+        with freeze_before_fork.frozen():
             pid = fork()
         if pid == 0:
             os.close(ours)

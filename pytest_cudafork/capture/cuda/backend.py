@@ -201,7 +201,7 @@ class CudaBackend(GraphBackend):
         reason = self.why_not()
         if reason is not None:
             raise CaptureFailedError(
-                CaptureFinding("capture-failed", f"no CUDA graph can be captured here: {reason}")
+                CaptureFinding("not-judged", f"no CUDA graph can be captured here: {reason}")
             )
         # A new stream is not made for this: that might harm the other capture.
         own = self._streams.get(torch.cuda.current_device())

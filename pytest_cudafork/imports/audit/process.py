@@ -183,10 +183,10 @@ class FreshImport(WatchedProcess):
         self._log = self._keep(os.memfd_create("pytest-cudafork-log", os.MFD_CLOEXEC))
         self._stacks = self._keep(os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC))
         self._mailbox = self._keep(mailbox_file())
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._things.enter_context(self._control)
         status, write = os.pipe2(os.O_CLOEXEC)
         self._status = self._keep(status)
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._things.enter_context(self._control)
         self._cookie = frames.new_cookie()
         request = {
             "cookie": self._cookie,

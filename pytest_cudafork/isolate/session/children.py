@@ -43,6 +43,8 @@ class ItemProcess:
 
     supervisor: supervision.Supervisor
     method: str
+    test: str
+    """The node id of the test that it was started for."""
     capture_fds: list[int] = field(default_factory=list)
     """The files that hold its captured output."""
     waits_for: pytest.Item | None = None
@@ -84,7 +86,8 @@ class Children:
         self._left_out: dict[str, CannotFork] = {}
         self._given_up: CannotFork | None = None
         self._targets: list[str] = []
-        self._retired: list[supervision.Supervisor] = []
+        self._retired: list[ItemProcess] = []
+        """Those that are done, and about to end."""
         self._group: ItemProcess | None = None
         self._upcoming: Sequence[pytest.Item] = ()
         self._next_fork: pytest.Item | None = None
@@ -193,7 +196,7 @@ class Children:
         if process is None:
             running = _START[method.name](self, _Wish(item, following, env))
             supervisor = supervision.Supervisor(running, self._sweeper)
-            process = ItemProcess(supervisor, method.name)
+            process = ItemProcess(supervisor, method.name, item.nodeid)
         try:
             process.supervisor.outbox.put(order)
             if fresh and method.name == "forkserver":
@@ -219,7 +222,7 @@ class Children:
         """
         if following is None:
             process.close()
-            self._retired.append(process.supervisor)
+            self._retired.append(process)
         else:
             process.waits_for = following
             self._group = process
@@ -240,7 +243,7 @@ class Children:
         ending = process.supervisor.watch(take, GROUP_END_SECONDS, until_done=True)
         process.close()
         if ending is None:
-            self._retired.append(process.supervisor)
+            self._retired.append(process)
         elif ending.timed_out:
             troubles.append(f"it took longer than {GROUP_END_SECONDS:.0f} s\n{ending.stacks}")
         else:
@@ -264,11 +267,15 @@ class Children:
         self._forks.keep_ahead_for(item)
 
     def _settle(self, *, wait: bool) -> None:
+        """Clear away the processes that are done; tell of those whose end was not as it should."""
         retired, self._retired = self._retired, []
         while retired:
             one = retired.pop(0)
-            if not one.settle(wait=wait):
+            if not one.supervisor.settle(wait=wait):
                 self._retired.append(one)
+            elif one.supervisor.trouble:
+                text = f"the process of {one.test} had finished, but {one.supervisor.trouble}"
+                loud_warning(pytest.PytestWarning(text))
         self._sweeper.sweep(now=wait)
 
     def end_leftovers(self) -> None:

@@ -22,8 +22,8 @@ from pytest_cudafork.isolate.child.capture_files import capture_files, renew_fil
 from pytest_cudafork.isolate.session.request import make_basetemp
 from pytest_cudafork.process import launch, supervision, termination
 from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.freeze_before_fork import Collapse, OpenMP, frozen
 from pytest_cudafork.process.randomness import Randomness
-from pytest_cudafork.process.template_memory import Collapse, OpenMP, frozen
 
 _MANY_FORKS = 5
 _MANY_TESTS = 100

@@ -286,7 +286,7 @@ def process_state(config: pytest.Config) -> ProcessState:
     """Return how safe this process is to fork, now."""
     from pytest_cudafork.check.state import current_state
     from pytest_cudafork.isolate.policy import ProcessState
-    from pytest_cudafork.process.template_memory import count_threads
+    from pytest_cudafork.process.freeze_before_fork import count_threads
 
     watch = config.stash[SESSION].watch
     state = watch.observer.state() if watch is not None else current_state()

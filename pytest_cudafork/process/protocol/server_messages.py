@@ -47,7 +47,7 @@ class ServerSettings:
         data: Plain data for that function.
         most_ahead: How many children wait for work at most, where there are cores for them; 0: a
             child is forked when it is asked for.
-        fold: Whether to make forks cheaper in idle time (``template_memory.Collapse``).
+        fold: Whether to make forks cheaper in idle time (``freeze_before_fork.Collapse``).
         ignore_signals: Whether it ignores signals that its children may send to their parent.
         limits: For unattended jobs.
         path: ``sys.path``.

@@ -16,7 +16,7 @@ from pytest_cudafork.capture.software.differences import (  # noqa: E402
     DIFFERENCES,
     explaining_gpu_code,
 )
-from pytest_cudafork.errors import GraphCaptureError, GraphUsageError  # noqa: E402
+from pytest_cudafork.errors import GraphCaptureError, GraphNotJudgedError  # noqa: E402
 
 
 def _failure(fn: Callable[[Any], Any], kind: type[Exception] = GraphCaptureError) -> str:
@@ -42,7 +42,7 @@ def _step(warm: bool = True, **options: Any) -> Callable[[Any], Any]:
 
 
 def test_adam_capturable_is_told_that_it_needs_a_gpu_and_of_fused() -> None:
-    text = _failure(_step(warm=False, capturable=True), GraphUsageError)
+    text = _failure(_step(warm=False, capturable=True), GraphNotJudgedError)
     assert "on a GPU only" in text
     assert "fused=True" in text
     assert Path(__file__).name in text
@@ -50,7 +50,7 @@ def test_adam_capturable_is_told_that_it_needs_a_gpu_and_of_fused() -> None:
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="this torch may know CUDA")
 def test_code_for_a_gpu_only_is_told_of_the_device() -> None:
-    text = _failure(lambda x: x.cuda(), GraphUsageError)
+    text = _failure(lambda x: x.cuda(), GraphNotJudgedError)
     assert "Torch not compiled with CUDA enabled" in text
     assert "graph_backend" in text
     assert Path(__file__).name in text
@@ -69,7 +69,7 @@ def test_an_error_is_explained_with_its_line(said: str, words: str) -> None:
         with explaining_gpu_code():
             raise AssertionError(said)
 
-    with pytest.raises(GraphUsageError, match=words) as caught:
+    with pytest.raises(GraphNotJudgedError, match=words) as caught:
         check()
     first = str(caught.value).splitlines()[0]
     assert first.startswith("AssertionError at ")

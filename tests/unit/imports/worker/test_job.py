@@ -159,7 +159,6 @@ def test_a_library_that_is_in_use_cannot_be_hidden() -> None:
 
 
 @pytest.mark.usefixtures("watched")
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # the process would have ended
 @pytest.mark.parametrize("device", ["sm_90", "none at all"])
 def test_a_fresh_interpreter_tells_first_whether_it_can_watch(
     device: str, imported: list[Any]

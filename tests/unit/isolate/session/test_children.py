@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
@@ -39,6 +40,7 @@ class _Source:
         self.asked: list[tuple[object, ...]] = []
         self.pids: list[int] = []
         self.at_end: Callable[[Channel], None] = lambda channel: None
+        self.at_the_last: Callable[[], None] = lambda: None
 
     def child(self, *asked: object) -> launch.Running:
         """Return one, and note for what."""
@@ -56,6 +58,7 @@ class _Source:
                 channel.send(messages.InternalError(order.test[0][-1]))
                 channel.send(messages.TestOver(last=order.next is None))
                 if order.next is None:
+                    self.at_the_last()
                     os._exit(0)
         self.at_end(channel)
         channel.send(messages.Done())
@@ -422,6 +425,14 @@ def test_a_child_whose_end_nobody_waited_for_is_cleared_away_before_the_next(
     stage.run(stage.items[1])
     with pytest.raises(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
+
+
+def test_a_child_that_dies_after_it_was_done_is_warned_of(stage: _Stage) -> None:
+    stage.source.at_the_last = os.abort
+    stage.run(stage.items[0])
+    words = f"the process of {stage.items[0].nodeid} had finished, but was killed by SIGABRT"
+    with pytest.warns(pytest.PytestWarning, match=re.escape(words)):
+        stage.children.close()
 
 
 def test_a_process_that_was_forked_only_forgets_them(stage: _Stage) -> None:

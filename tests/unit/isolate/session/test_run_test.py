@@ -90,7 +90,7 @@ class _Stage:
         select.select([running.sock], [], [], 30.0)  # a short time limit begins with its first word
         output = os.memfd_create("output")
         os.write(output, b"last words")
-        self.process = ItemProcess(supervision.Supervisor(running), asked[2].name, [output])
+        self.process = ItemProcess(supervision.Supervisor(running), asked[2].name, "", [output])
         return self.process
 
     def keep(self, process: ItemProcess, following: pytest.Item | None) -> None:

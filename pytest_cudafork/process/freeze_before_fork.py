@@ -1,4 +1,7 @@
-"""What makes a process that has imported much cheap and safe to fork, on Linux."""
+"""What is done before forks, so that they are cheap and safe: objects frozen, memory folded.
+
+For Linux, and processes that have imported much.
+"""
 
 from __future__ import annotations
 
