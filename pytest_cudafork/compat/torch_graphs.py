@@ -113,6 +113,25 @@ def storage_behind(weak: Any) -> Any:
     return torch.UntypedStorage._new_with_weak_ptr(weak.cdata)
 
 
+def has_no_storage(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for zeros without any memory, as forward derivatives make them.
+
+    ``Tensor._is_zerotensor`` tells; asking its storage for an address raises.
+    """
+    ask = getattr(tensor, "_is_zerotensor", None)
+    return bool(ask()) if ask is not None else False
+
+
+def finished_work() -> Any:
+    """Return a ``Work`` of ``torch.distributed`` that is done, as operators return it.
+
+    ``torch._C._distributed_c10d.FakeWork`` is torch's own stand-in for one.
+    """
+    from torch._C._distributed_c10d import FakeWork
+
+    return FakeWork().boxed()
+
+
 def is_freed_by_torch(storage: torch.UntypedStorage) -> bool:
     """Whether torch's allocator owns the memory of a storage; taken for granted if torch is mute.
 

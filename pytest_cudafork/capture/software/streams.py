@@ -72,7 +72,7 @@ def refused(refusals: Refusals) -> Iterator[None]:
             "joins streams needs a GPU. (A CUDA graph takes streams that are joined, and refuses "
             "synchronize() and query() of streams and events)",
             "test this function with the backend 'cuda', or leave streams to the caller of it",
-            check="capture-failed",
+            check="not-judged",
         )
 
     with _replaced(wait, stream), UndoStack() as undo:

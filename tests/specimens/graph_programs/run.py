@@ -1,0 +1,52 @@
+"""What the plugin's checks say of a graph program."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pytest_cudafork import assert_replay_equals_eager
+from pytest_cudafork.capture.pair.capture_pair import capture_pair
+from pytest_cudafork.errors import GraphCaptureError
+from tests.specimens.graph_programs.program import Pair, Place, Program
+
+__all__ = ["judge"]
+
+
+def judge(program: Program, backend: str) -> tuple[bool, str]:
+    """Return whether the program's check passes, and what it says if not.
+
+    Programs that make a graph of their own are judged as a test with them would be: an error while
+    they do is a failure, too.
+    """
+    torch.manual_seed(0)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _check(program.build(Place(backend)), backend)
+    except GraphCaptureError as error:
+        return False, str(error)[:3000]
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    return True, ""
+
+
+def _check(case: Any, backend: str) -> None:
+    options = dict(case.options)
+    if isinstance(case, Pair):
+        capture_pair(
+            case.create,
+            case.desc,
+            persistent=dict(case.persistent),
+            vary=list(case.vary),
+            backend=backend,
+            **options,
+        )
+    else:
+        assert_replay_equals_eager(
+            case.fn, case.inputs, vary=list(case.vary), backend=backend, **options
+        )
