@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 TITLE = "CUDA and fork"
 _MOST_PLACES = 10
+_AFTER_A_LOSS = (
+    "What is lost may have been an error, so the session fails. The ledger is {ledger}: see to it"
+    " that there is space and that no test removes it, or name another file by --cuda-fork-ledger."
+)
 
 
 class Counts(NamedTuple):
@@ -77,13 +81,19 @@ def write_summary(
     records = observer.records()
     counts = Counts.of(records)
     unreported = check.unreported(records)
-    bad = bool(counts.guarded or counts.poisoned or unreported)
+    lost = check.lost(records)
+    bad = bool(counts.guarded or counts.poisoned or unreported or lost)
     terminal.section(TITLE, red=bad, green=not bad, bold=bad)
-    limits = (*limits_of(observer), *observer.unrecorded(records))
+    untold = [words for words in observer.untold_touches(records) if words not in lost]
+    limits = (*limits_of(observer), *untold)
     if counts.touches or unreported:
         _write_stories(terminal, observer, records, unreported, advice=not bad)
-    elif not limits:
+    elif not limits and not lost:
         terminal.write_line("no touch of CUDA was seen")
+    for words in lost:
+        terminal.write_line(f"ERROR: {words}", red=True)
+    if lost:
+        terminal.write_line(f"  {_AFTER_A_LOSS.format(ledger=observer.settings.ledger)}")
     for limit in limits:
         terminal.write_line(f"not observable: {limit}", yellow=True)
     # Not green where something could not be seen: that is not the same as clean.
