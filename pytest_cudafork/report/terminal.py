@@ -112,6 +112,7 @@ def _write_stories(
     advice: bool,
 ) -> None:
     # Late: most sessions have nothing to tell.
+    from pytest_cudafork.observe.story.plain_text import plain
     from pytest_cudafork.observe.story.stories import History
     from pytest_cudafork.observe.story.words import indent
 
@@ -119,7 +120,7 @@ def _write_stories(
     for line in summary_lines(history, advice=advice):
         terminal.write_line(line)
     for found in unreported:
-        where = found.nodeid or str(found.record.get("phase") or "outside any test")
+        where = plain(found.nodeid or str(found.record.get("phase") or "outside any test"))
         terminal.write_line(f"ERROR: {where}, too late to fail a test:", red=True)
         for line in indent([found.story(history, simulated=observer.simulated)], "  "):
             terminal.write_line(line)

@@ -15,6 +15,7 @@ Record = dict[str, Any]
 _LONGEST = 1 << 22
 """Bytes of a line beyond which it is not looked at: a stack has a hundred frames."""
 _MOST_BITS = 63
+_NEEDED = frozenset(("k", "id", "pid"))
 _TEXTS = frozenset(
     (
         *("k", "id", "owner", "test", "phase", "witness", "entry", "library", "gil"),
@@ -36,7 +37,7 @@ def decode(line: bytes) -> Record | None:
         record = json.loads(line, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(record, dict) or not {"k", "pid"} <= record.keys():
+    if not isinstance(record, dict) or not record.keys() >= _NEEDED:
         return None
     return record if all(_is_right(key, value) for key, value in record.items()) else None
 

@@ -53,7 +53,7 @@ def test_a_writer_that_died_in_the_middle_of_its_line_loses_that_line_alone(ledg
 
 
 def test_a_line_that_is_still_being_written_is_read_when_it_is_whole(ledger: Ledger) -> None:
-    line = b"\n" + json.dumps({"k": "touch", "pid": 1, "number": 3}).encode()
+    line = b"\n" + json.dumps({"k": "touch", "id": "1-1", "pid": 1, "number": 3}).encode()
     reader = ledger.reader()
     with open(ledger.path, "ab") as file:
         file.write(line[:10])

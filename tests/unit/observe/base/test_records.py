@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +13,13 @@ from hypothesis import strategies as st
 
 from pytest_cudafork.check.findings import find, tell
 from pytest_cudafork.observe.base.records import decode
+from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.report.terminal import Counts, summary_lines
 from pytest_cudafork.settings.options import Level
 
 TOUCH: dict[str, Any] = {
-    "k": "touch", "id": "1-2", "t": 3, "pid": 4, "tid": 5, "owner": "6", "test": "", "phase": "",
+    "k": "touch", "id": "6-2", "t": 3, "pid": 6, "tid": 5, "owner": "6", "test": "", "phase": "",
     "entry": "cuInit", "library": "", "libraries": ["a"], "poisoned": False, "again": True,
     "stack": [["a.py", 1, "f", 3], ["b.py", None, "g"]], "gil": "held", "result": None, "other": {},
 }  # fmt: skip
@@ -73,4 +76,34 @@ def test_whatever_is_read_can_be_told(kind: str, changes: dict[str, object]) -> 
     assert Counts.of(records).line()
     found = find(records, Level.TOUCH)
     if found:
-        assert tell(found, records, simulated=True)
+        told = tell(found, records, simulated=True, told={})
+        assert [line for line in told.split("\n") if plain(line) != line] == []
+
+
+def test_control_sequences_do_not_reach_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    evil = "\x1b]0;title\x07\x1b[2J\r\u202e\udcff"
+    source = tmp_path / "evil\x1b[31m.py"
+    source.write_text(f"line = 1  # {evil[:6]}\n")
+    texts = dict.fromkeys(("entry", "test", "phase", "library", "api", "state"), evil)
+    for kind in ("touch", "fork"):
+        stack = [[str(source), 1, evil, 3]]
+        line = json.dumps({**TOUCH, "k": kind, **texts, "stack": stack, "verdict": "guarded"})
+        record = decode(line.encode())
+        assert record is not None
+        told = tell(find([record], Level.TOUCH), [record], simulated=True, told={})
+        assert [line for line in told.split("\n") if not line.isprintable()] == []
+        assert "\\x1b[31m.py:1" in told
+        assert "line = 1  # \\x1b]0;ti" in told
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "FIFO"])
+def test_a_source_that_is_no_plain_file_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "FIFO")
+    path = str(tmp_path / name)
+    stack = [[path, 3, "Body", -1], [path, 4, "<module>", 0], ["<frozen importlib._b>", 1, "f"]]
+    record = decode(json.dumps({**TOUCH, "pid": 6, "stack": stack}).encode())
+    assert record is not None
+    assert f"{name}:4" in tell(find([record], Level.TOUCH), [record], simulated=True, told={})
