@@ -76,7 +76,7 @@ def test_whatever_is_read_can_be_told(kind: str, changes: dict[str, object]) -> 
     assert Counts.of(records).line()
     found = find(records, Level.TOUCH)
     if found:
-        told = tell(found, records, simulated=True, told={})
+        told = tell(found, History(records), simulated=True, told={})
         assert [line for line in told.split("\n") if plain(line) != line] == []
 
 
@@ -93,7 +93,7 @@ def test_control_sequences_do_not_reach_the_terminal(
         line = json.dumps({**TOUCH, "k": kind, **texts, "stack": stack, "verdict": "guarded"})
         record = decode(line.encode())
         assert record is not None
-        told = tell(find([record], Level.TOUCH), [record], simulated=True, told={})
+        told = tell(find([record], Level.TOUCH), History([record]), simulated=True, told={})
         assert [line for line in told.split("\n") if not line.isprintable()] == []
         assert "\\x1b[31m.py:1" in told
         assert "line = 1  # \\x1b]0;ti" in told
@@ -106,4 +106,6 @@ def test_a_source_that_is_no_plain_file_is_not_waited_for(name: str, tmp_path: P
     stack = [[path, 3, "Body", -1], [path, 4, "<module>", 0], ["<frozen importlib._b>", 1, "f"]]
     record = decode(json.dumps({**TOUCH, "pid": 6, "stack": stack}).encode())
     assert record is not None
-    assert f"{name}:4" in tell(find([record], Level.TOUCH), [record], simulated=True, told={})
+    assert f"{name}:4" in tell(
+        find([record], Level.TOUCH), History([record]), simulated=True, told={}
+    )
