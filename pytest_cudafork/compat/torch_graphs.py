@@ -122,6 +122,21 @@ def is_freed_by_torch(storage: torch.UntypedStorage) -> bool:
     return bool(ask(identity_of(storage))) if ask is not None else True
 
 
+def has_no_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no memory of its own to look at.
+
+    So it is with the zeros of which forward derivatives are made, and with tensors of other
+    classes around a plain one, as functional collectives return.
+    """
+    if torch._is_zerotensor(tensor):
+        return True
+    try:
+        tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):  # "an invalid python storage"
+        return True
+    return False
+
+
 def conjugated(tensor: torch.Tensor) -> torch.Tensor:
     """Return a view of a tensor with the conjugate bit set."""
     return torch._conj(tensor)

@@ -14,7 +14,12 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding, MemoryUse
-from pytest_cudafork.compat.torch_graphs import identity_of, is_freed_by_torch, storage_behind
+from pytest_cudafork.compat.torch_graphs import (
+    has_no_memory,
+    identity_of,
+    is_freed_by_torch,
+    storage_behind,
+)
 
 _GENERAL_POOL = (0, 0)
 
@@ -67,7 +72,7 @@ class Storages:
         made: bool = False,
     ) -> None:
         """Note that a step uses a tensor."""
-        if tensor.layout is not torch.strided:
+        if tensor.layout is not torch.strided or has_no_memory(tensor):
             return
         storage = tensor.untyped_storage()
         key = identity_of(storage)

@@ -14,12 +14,27 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.operators.traits import Traits
+from pytest_cudafork.compat.torch_graphs import schema_of
 
 __all__ = ["NotDenseError", "Shapes", "Spec", "Specs", "map_tensors", "signature"]
 
 
 _SMALL = 1 << 16  # elements of all arguments
-_WORKSPACES = frozenset({"aten::mkldnn_rnn_layer"})  # a meta kernel does not know their size
+_ASK_THE_KERNEL = frozenset(
+    f"aten::{name}"
+    for name in (
+        "mkldnn_rnn_layer",  # a meta kernel does not know the size of its workspace
+        # What these keep for the backward has another shape on a CPU than their meta kernels say.
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit_no_training",
+        "native_batch_norm",
+        "_batch_norm_no_update",
+        "_batch_norm_with_update",
+        "_batch_norm_impl_index",
+        "_embedding_bag",
+        "_embedding_bag_forward_only",
+    )
+)
 
 
 class Spec(NamedTuple):
@@ -99,7 +114,7 @@ class Shapes:
     def _ask(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Specs:
         # On scratch the answer is the operator's own; a native kernel of a user is not run for it.
         aten = traits.name.startswith("aten::")
-        scratch = aten and (_small(args) or traits.name in _WORKSPACES)
+        scratch = aten and (_small(args) or traits.name in _ASK_THE_KERNEL)
         ways = (False, True) if scratch else (True, False)
         wrong: Exception | None = None
         for meta in ways:
@@ -125,6 +140,8 @@ class Shapes:
                 new_kwargs.pop("generator", None)
         with _randomness_kept(not meta):
             results = op(*new_args, **new_kwargs)
+        if meta:
+            results = _only_wanted(op, args, results)
         resized = []
         for index, written in enumerate(traits.written):
             if written.out:
@@ -133,6 +150,15 @@ class Shapes:
                 if isinstance(made, Tensor) and made.shape != given.shape:
                     resized.append((index, spec_of(made)))
         return Specs(map_tensors(spec_of, results), tuple(resized))
+
+
+def _only_wanted(op: Any, args: Any, results: Any) -> Any:
+    """Leave out the gradients that a backward is not asked for: meta kernels make them all."""
+    names = [each.name for each in schema_of(op).arguments]
+    at = names.index("output_mask") if "output_mask" in names else len(args)
+    if at >= len(args):
+        return results
+    return tuple(one if kept else None for one, kept in zip(results, args[at], strict=True))
 
 
 def _small(args: Any) -> bool:

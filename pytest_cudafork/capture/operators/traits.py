@@ -10,6 +10,11 @@ from typing import Any
 
 import torch
 
+from pytest_cudafork.capture.operators.collectives import (
+    WAITING,
+    is_collective,
+    written_arguments,
+)
 from pytest_cudafork.capture.operators.rules import (
     ALLOCATING,
     NO_RULE,
@@ -50,6 +55,7 @@ class Traits:
     has_generator: bool
     in_python: bool  # a custom operator whose kernel for CPU is Python code
     composite: bool  # made of other operators, which are what is recorded
+    collective: bool  # runs beside the thread that calls it, and is to be waited for
 
 
 _OF_TORCH = ("aten::", "prims::")
@@ -75,6 +81,14 @@ def traits_of(op: Any) -> Traits:
             if a.name in ("running_mean", "running_var")
         )
     returns = tuple(_source(each, schema, written) for each in schema.returns)
+    outputs = written_arguments(full, [a.name for a in schema.arguments])
+    if outputs:
+        written = tuple(
+            Written(i, a.name, outputs[a.name], False)
+            for i, a in enumerate(schema.arguments)
+            if a.name in outputs
+        )
+        returns = tuple(0 if "Tensor" in str(each.type) else None for each in schema.returns)
     names = {a.name for a in schema.arguments}
     return Traits(
         name=full,
@@ -89,6 +103,7 @@ def traits_of(op: Any) -> Traits:
         has_generator="generator" in names,
         in_python=not aten and has_python_kernel(full, schema.overload_name),
         composite=is_composite(op),
+        collective=is_collective(full),
     )
 
 
@@ -100,7 +115,7 @@ def rule_of(name: str) -> Rule:
 def _kind(op: Any, name: str, rule: Rule, writes: bool) -> Kind:
     schema = schema_of(op)
     aten = schema.name.startswith(_OF_TORCH)
-    if schema.name.startswith("profiler::"):
+    if schema.name.startswith("profiler::") or schema.name == WAITING:
         return Kind.VIEW
     if rule.kind is not None:
         return rule.kind

@@ -25,6 +25,7 @@ from pytest_cudafork.compat.torch_graphs import (
     OpOverload,
     TorchDispatchMode,
     below_autograd,
+    has_no_memory,
     python_kernel,
 )
 from pytest_cudafork.observe.base.undo import UndoStack
@@ -86,7 +87,11 @@ def tensors_in(tree: Any) -> Iterable[Tensor]:
 
 def _dense(tree: Any) -> Iterable[Tensor]:
     """The tensors that have a storage."""
-    return (each for each in tensors_in(tree) if each.layout == torch.strided)
+    return (
+        each
+        for each in tensors_in(tree)
+        if each.layout == torch.strided and not has_no_memory(each)
+    )
 
 
 def argument(written: Written, args: Any, kwargs: dict[str, Any]) -> Any:
