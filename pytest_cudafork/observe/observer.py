@@ -174,8 +174,8 @@ class Observer:
 
     def note_fork(
         self, *, api: str, verdict: str, rule: str, state: CudaState, frame: FrameType | None
-    ) -> None:
-        """Write a fork that happens, or was refused, while CUDA is not clean here."""
+    ) -> str:
+        """Write a fork that happens or is refused while CUDA is not clean; return its id."""
         fork = self._append(
             "fork",
             api=api,
@@ -186,6 +186,11 @@ class Observer:
         )
         # A refused fork has no child that could be told which fork made it.
         self.lineage.next_fork = "" if verdict == "guarded" else fork
+        return fork
+
+    def note_caught(self, fork: str, **place: str | int | bool) -> None:
+        """Write where the error of a refused fork was caught, and whether by its name."""
+        self._append("caught", fork=fork, **place)
 
     def _note_child(self) -> None:
         self._append(

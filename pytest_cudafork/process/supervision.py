@@ -5,21 +5,24 @@ What the messages mean is for the function that takes them (``OnMessage``) to sa
 
 from __future__ import annotations
 
-import array
-import contextlib
 import enum
-import os
-import re
-import select
-import signal
-import socket
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_cudafork.process import exit_status, launch, leftovers
+from pytest_cudafork.compat.unpatched import (
+    contextlib,
+    os,
+    re,
+    resource,
+    select,
+    signal,
+    socket,
+    time,
+)
+from pytest_cudafork.process import exit_status, hang_stacks, launch, native_stacks
 from pytest_cudafork.process.channel import Outbox
-from pytest_cudafork.process.protocol import frames, messages
+from pytest_cudafork.process.descendants import leftovers, process_state
+from pytest_cudafork.process.protocol import frames, messages, sockets
 
 _READ_BYTES = 1 << 18
 _MOST_FDS = 2
@@ -210,18 +213,13 @@ class Supervisor:
             poller = select.poll()
             poller.register(self.running.pidfd, select.POLLIN)
             return bool(poller.poll(0))
-        try:
-            with open(f"/proc/{self.running.pid}/stat", "rb") as file:
-                state = file.read().rpartition(b")")[2].split()[0]
-        except (OSError, IndexError):
-            return True
-        return state in (b"Z", b"X")
+        return not process_state.lives(self.running.pid)
 
     def _receive(self, flags: int = 0) -> bool:
         """Read once and handle the messages; False when there is nothing more to read."""
         fds: list[int] = []
         try:
-            data, fds = _receive_fds(self.running.sock, flags)
+            data, fds = sockets.receive_with_fds(self.running.sock, _READ_BYTES, _MOST_FDS, flags)
         except BlockingIOError:
             return False
         except ConnectionError:
@@ -253,10 +251,6 @@ class Supervisor:
 
     def _abort(self) -> None:
         """Let the child write its stacks and die of it; else it is killed."""
-        import resource
-
-        from pytest_cudafork.process import hang_stacks, native_stacks
-
         if self._malformed:
             return
         pid = self.running.pid
@@ -348,17 +342,6 @@ def _nothing_expected(message: messages.Message, fds: list[int]) -> Said:
 
     """
     raise frames.FrameError(f"a message of kind {message.kind!r} came before any work was given")
-
-
-def _receive_fds(sock: socket.socket, flags: int) -> tuple[bytes, list[int]]:
-    """Read bytes and the descriptors that came with them; ``socket.recv_fds`` drops the flags."""
-    fds = array.array("i")
-    space = socket.CMSG_SPACE(_MOST_FDS * fds.itemsize)
-    data, ancillary, _, _ = sock.recvmsg(_READ_BYTES, space, flags | socket.MSG_CMSG_CLOEXEC)
-    for level, kind, body in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            fds.frombytes(body[: len(body) - len(body) % fds.itemsize])
-    return data, list(fds)
 
 
 def _read_all(fd: int) -> str:

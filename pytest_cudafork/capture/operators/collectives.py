@@ -1,62 +1,70 @@
-"""Operators of torch.distributed: what their schemas do not say, and how to wait for them.
+"""The operators of ``torch.distributed``: what they write, and when their results are there.
 
-A collective runs beside the thread that calls it. On a GPU a graph orders it by streams; where an
-operator is run again on a CPU, its result is there when the work that it returns has been waited for.
+Their schemas do not say that they write their outputs, and they return before the work is done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
-__all__ = ["WAITING", "finishing", "is_collective", "written_arguments"]
+__all__ = ["OVERWRITTEN", "UPDATED", "finished", "is_collective"]
 
-WAITING = "_c10d_functional::wait_tensor"
-"""Returns its argument when the collective that fills it has ended; no work of its own."""
+OVERWRITTEN = frozenset(
+    {
+        "c10d::_allgather_base_",
+        "c10d::_reduce_scatter_base_",
+        "c10d::allgather_",
+        "c10d::allgather_coalesced_",
+        "c10d::allgather_into_tensor_coalesced_",
+        "c10d::alltoall_",
+        "c10d::alltoall_base_",
+        "c10d::gather_",
+        "c10d::recv_",
+        "c10d::recv_any_source_",
+        "c10d::reduce_scatter_",
+        "c10d::reduce_scatter_tensor_coalesced_",
+        "c10d::scatter_",
+    }
+)
+"""Their first argument holds the results, and what it held before does not matter."""
 
-_BY_WORK, _BY_TENSOR = "c10d::", "_c10d_functional::"
+UPDATED = frozenset(
+    {"c10d::allreduce_", "c10d::allreduce_coalesced_", "c10d::broadcast_", "c10d::reduce_"}
+)
+"""Their first argument is read and written."""
 
-# Those that write what they are given; all others have arguments whose names begin with "output".
-_IN_PLACE: Mapping[str, bool] = {  # whether what it held before matters
-    "allreduce_": True,
-    "allreduce_coalesced_": True,
-    "broadcast_": True,
-    "reduce_": True,
-    "recv_": False,
-    "recv_any_source_": False,
-}
-
-
-def is_collective(operator: str) -> bool:
-    """Whether an operator, named with its namespace, talks to other processes."""
-    return operator.startswith((_BY_WORK, _BY_TENSOR))
-
-
-def written_arguments(operator: str, names: Iterable[str]) -> dict[str, bool]:
-    """Return the arguments that an operator of ``c10d`` writes, and whether it reads them first.
-
-    Its schema does not say so. It returns what it has written, and a piece of work to wait for.
-    """
-    if not operator.startswith(_BY_WORK):
-        return {}
-    short = operator.removeprefix(_BY_WORK)
-    if short in _IN_PLACE:
-        return {"tensors": _IN_PLACE[short]}
-    return {name: False for name in names if name.startswith("output")}
+_FUNCTIONAL = "_c10d_functional::"
 
 
-def finishing(op: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls a collective and waits for its end."""
+def is_collective(name: str) -> bool:
+    """Whether an operator, by its name with its namespace, is one of these."""
+    return name.startswith(("c10d::", _FUNCTIONAL))
+
+
+def finished(op: Any, name: str) -> Callable[..., Any]:
+    """Return the call of an operator that waits until its results are there."""
+    if not is_collective(name):
+        return op  # type: ignore[no-any-return]
 
     def call(*args: Any, **kwargs: Any) -> Any:
         result = op(*args, **kwargs)
-        for each in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(each, torch.Tensor):
-                torch.ops._c10d_functional.wait_tensor(each)
-            elif hasattr(each, "wait"):
+        for each in _flat(result):
+            if not isinstance(each, Tensor):
                 each.wait()
+            elif name.startswith(_FUNCTIONAL):
+                torch.ops._c10d_functional.wait_tensor(each)
         return result
 
     return call
+
+
+def _flat(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, (list, tuple)):
+        for each in tree:
+            yield from _flat(each)
+    elif tree is not None:
+        yield tree

@@ -157,8 +157,6 @@ RULES: Mapping[str, Rule] = {
     "_unsafe_view": _VIEW,
     "_reshape_alias": _VIEW,
     "lift": _VIEW,
-    # Zeros without memory, of which forward derivatives are made.
-    "_efficientzerotensor": _VIEW,
     "set_": _VIEW,
     "set_data": _VIEW,
     # They change the size of a storage.

@@ -10,11 +10,7 @@ from typing import Any
 
 import torch
 
-from pytest_cudafork.capture.operators.collectives import (
-    WAITING,
-    is_collective,
-    written_arguments,
-)
+from pytest_cudafork.capture.operators.collectives import OVERWRITTEN, UPDATED
 from pytest_cudafork.capture.operators.rules import (
     ALLOCATING,
     NO_RULE,
@@ -55,7 +51,6 @@ class Traits:
     has_generator: bool
     in_python: bool  # a custom operator whose kernel for CPU is Python code
     composite: bool  # made of other operators, which are what is recorded
-    collective: bool  # runs beside the thread that calls it, and is to be waited for
 
 
 _OF_TORCH = ("aten::", "prims::")
@@ -80,15 +75,11 @@ def traits_of(op: Any) -> Traits:
             for i, a in enumerate(schema.arguments)
             if a.name in ("running_mean", "running_var")
         )
+    if full in OVERWRITTEN or full in UPDATED:
+        written = (Written(0, schema.arguments[0].name, full in UPDATED, False),)
     returns = tuple(_source(each, schema, written) for each in schema.returns)
-    outputs = written_arguments(full, [a.name for a in schema.arguments])
-    if outputs:
-        written = tuple(
-            Written(i, a.name, outputs[a.name], False)
-            for i, a in enumerate(schema.arguments)
-            if a.name in outputs
-        )
-        returns = tuple(0 if "Tensor" in str(each.type) else None for each in schema.returns)
+    if full in OVERWRITTEN or full in UPDATED:
+        returns = (0, *returns[1:]) if len(returns) > 1 else returns  # the argument, and the work
     names = {a.name for a in schema.arguments}
     return Traits(
         name=full,
@@ -103,7 +94,6 @@ def traits_of(op: Any) -> Traits:
         has_generator="generator" in names,
         in_python=not aten and has_python_kernel(full, schema.overload_name),
         composite=is_composite(op),
-        collective=is_collective(full),
     )
 
 
@@ -115,7 +105,7 @@ def rule_of(name: str) -> Rule:
 def _kind(op: Any, name: str, rule: Rule, writes: bool) -> Kind:
     schema = schema_of(op)
     aten = schema.name.startswith(_OF_TORCH)
-    if schema.name.startswith("profiler::") or schema.name == WAITING:
+    if schema.name.startswith("profiler::"):
         return Kind.VIEW
     if rule.kind is not None:
         return rule.kind

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.lines import line_at_work
-from pytest_cudafork.capture.operators.collectives import finishing
+from pytest_cudafork.capture.operators.collectives import finished
 from pytest_cudafork.capture.operators.refusal_words import INDEX_PUT_TODO, Refusals
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.shapes import (
@@ -129,8 +129,7 @@ class CaptureMode(RecordingMode):
         places = [self._place(each) for each in args]
         named = {name: self._place(each) for name, each in kwargs.items()} if kwargs else {}
         results, fresh = self._results(traits, specs.results, args, kwargs, node)
-        call = finishing(op) if traits.collective else op
-        self.tape.add(step_of(call, places, named, fresh), node)
+        self.tape.add(step_of(finished(op, traits.name), places, named, fresh), node)
         return results
 
     def _results(

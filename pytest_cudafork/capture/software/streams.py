@@ -1,7 +1,7 @@
 """Calls of ``torch.cuda`` that order work in time: streams, events and waiting for them.
 
 The software graph has none of them. A capture refuses them; in a recorded run they do nothing. The
-current stream may be asked for in both, as it is for the launch of a kernel: it is the captured one.
+current stream may be asked for in both, as it is for a launch: it is the captured one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Nothing:
 
 
 class _Captured:
-    """Stands for the stream that is captured: it has a handle, and ordering work by it is refused."""
+    """Stands for the stream that is captured: it has a handle; ordering work by it is refused."""
 
     cuda_stream = stream_id = priority = 0
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_cudafork.errors import ChildError
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session.forks import Forks
 from pytest_cudafork.isolate.session.request import (
@@ -21,8 +20,9 @@ from pytest_cudafork.isolate.session.request import (
     work_order,
 )
 from pytest_cudafork.isolate.session.spares import Spares
-from pytest_cudafork.process import exit_status, launch, leftovers, supervision
-from pytest_cudafork.process.fork_server_client import ForkServerClient, send_job
+from pytest_cudafork.process import exit_status, launch, supervision
+from pytest_cudafork.process.descendants import leftovers
+from pytest_cudafork.process.fork_server_client import ForkServerClient, NoServerError, send_job
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
@@ -152,12 +152,17 @@ class Children:
         """Return a child of the fork server, of a new one if the old is gone.
 
         Raises:
+            NoServerError, ForkRefusedError: It gives none; a fresh interpreter can do the same.
             ChildError: There is none to be had.
 
         """
-        if self._server.pid is None:
-            raise ChildError("the fork server died again and again")
-        running = self._server.take_child()
+        if self._given_up is not None:
+            raise NoServerError(self._given_up.reason)
+        try:
+            running = self._server.take_child()
+        except NoServerError as error:
+            self._given_up = CannotFork("", "lost", str(error))
+            raise
         send_job(running, messages.Job(FORKED_TESTS), [])
         return running
 
@@ -179,6 +184,8 @@ class Children:
         """Return a child that has been told to run the test: that of its group, or a new one.
 
         Raises:
+            NoServerError, ForkRefusedError: It is to be a child of the fork server, which gives
+                none.
             ChildError: There is none to be had.
             OSError, RuntimeError: It cannot be started; RuntimeError also from the fork guard.
 

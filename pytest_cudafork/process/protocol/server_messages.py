@@ -8,11 +8,11 @@ and may write to any descriptor.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.process.protocol.messages import Message, of_kind
 
 LONGEST_PACKET = 1 << 18
@@ -82,7 +82,7 @@ class CannotFork:
 
     Attributes:
         path: The file whose import did it, or "".
-        kind: "cuda", "threads" or "start".
+        kind: "cuda", "threads", "start" or "lost".
         text: One line.
         pid: The process that showed it, or 0.
         output: What the process wrote before it failed.

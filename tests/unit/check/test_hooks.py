@@ -195,7 +195,7 @@ def test_a_collection_that_touches_fails(observer: Observer, outcome: str) -> No
     assert phases == ["collect test_it.py"]
     assert environment.value(environment.PHASE) == "before"
     assert report.outcome == "failed"
-    told = report.longrepr if outcome == "passed" else report.sections[0][1]
+    told = str(report.longrepr) if outcome == "passed" else report.sections[0][1]
     assert "engine.py:3" in told
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_cudafork.process import child, launch, supervision
 from pytest_cudafork.process.channel import Channel
-from pytest_cudafork.process.leftovers import Sweeper
+from pytest_cudafork.process.descendants.leftovers import Sweeper
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.supervision import Said, Supervisor
 from tests.support.isolation import is_gone

@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import children
 from pytest_cudafork.isolate.session.children import Children, ItemProcess
@@ -21,6 +20,7 @@ from pytest_cudafork.isolate.session.request import (
 )
 from pytest_cudafork.process import child, launch
 from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.fork_server_client import NoServerError
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
@@ -87,6 +87,7 @@ class _Server:
         self.started: list[ServerSettings] = []
         self.why_not: list[CannotFork | None] = []
         self.refuse = False
+        self.lost = ""
         self.pid: int | None = None
         self.ahead = 0
         self.closed: list[bool] = []
@@ -110,6 +111,8 @@ class _Server:
         return self.why_not.pop(0) if self.why_not else None
 
     def take_child(self) -> launch.Running:
+        if self.lost:
+            raise NoServerError(self.lost)
         return self.source.child("forkserver")
 
     def fork_ahead(self) -> None:
@@ -250,9 +253,14 @@ def test_a_child_of_the_fork_server_is_told_its_job_and_the_next_is_forked(stage
     assert [name for name, *_ in stage.forks.calls] == []
 
 
-def test_without_a_fork_server_there_is_no_child_of_it(stage: _Stage) -> None:
-    with pytest.raises(ChildError, match="died again and again"):
-        stage.children.process_for(stage.items[0], None, FORKSERVER)
+def test_a_fork_server_that_is_lost_for_good_is_not_asked_again(stage: _Stage) -> None:
+    stage.server.lost = "the fork server died 5 times"
+    for _ in range(2):
+        with pytest.raises(NoServerError, match="the fork server died 5 times"):
+            stage.children.process_for(stage.items[0], None, FORKSERVER)
+        stage.server.lost = ""
+    why_not = stage.children.why_not_forked(stage.items[1])
+    assert why_not == CannotFork("", "lost", "the fork server died 5 times")
 
 
 @pytest.mark.parametrize("whole", [False, True])
