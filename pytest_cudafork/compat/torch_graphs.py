@@ -114,12 +114,21 @@ def storage_behind(weak: Any) -> Any:
 
 
 def has_no_storage(tensor: torch.Tensor) -> bool:
-    """Whether a tensor stands for zeros without any memory, as forward derivatives make them.
+    """Whether a tensor has no memory to look at: it is all zeros, or stands around another one.
 
-    ``Tensor._is_zerotensor`` tells; asking its storage for an address raises.
+    Forward derivatives are made of such zeros, which ``Tensor._is_zerotensor`` tells; functional
+    collectives return tensors of a class of their own. Asking their storage for an address raises.
     """
     ask = getattr(tensor, "_is_zerotensor", None)
-    return bool(ask()) if ask is not None else False
+    if ask is not None and ask():
+        return True
+    if type(tensor) is torch.Tensor:
+        return False
+    try:
+        tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):  # "an invalid python storage"
+        return True
+    return False
 
 
 def finished_work() -> Any:
