@@ -114,12 +114,16 @@ def storage_behind(weak: Any) -> Any:
 
 
 def has_no_storage(tensor: torch.Tensor) -> bool:
-    """Whether a tensor stands for zeros without any memory, as forward derivatives make them.
+    """Whether a tensor has no memory of its own, though its layout says so.
 
-    ``Tensor._is_zerotensor`` tells; asking its storage for an address raises.
+    Forward derivatives make such that stand for zeros (``Tensor._is_zerotensor``), and so are results
+    of collectives that are not waited for yet: asking their storage for an address raises.
     """
-    ask = getattr(tensor, "_is_zerotensor", None)
-    return bool(ask()) if ask is not None else False
+    try:
+        tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return True
+    return False
 
 
 def finished_work() -> Any:
