@@ -116,8 +116,8 @@ def storage_behind(weak: Any) -> Any:
 def has_no_storage(tensor: torch.Tensor) -> bool:
     """Whether a tensor has no memory of its own, though its layout says so.
 
-    Forward derivatives make such that stand for zeros (``Tensor._is_zerotensor``), and so are results
-    of collectives that are not waited for yet: asking their storage for an address raises.
+    Forward derivatives make such that stand for zeros, and so are results of collectives that are
+    not waited for yet: asking their storage for an address raises.
     """
     try:
         tensor.untyped_storage().data_ptr()
