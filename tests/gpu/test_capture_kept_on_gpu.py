@@ -1,4 +1,4 @@
-"""Real CUDA graphs: results of the warm-up that a graph reads, stale inputs, graphs of one's own."""
+"""Real CUDA graphs: what is kept of the warm-up, stale inputs, and graphs of one's own."""
 
 from __future__ import annotations
 
