@@ -1,7 +1,8 @@
 """The exceptions and warnings that users filter on or catch.
 
-Those of functions and tests in processes of their own are ``ChildError`` and below; those of
-captured graphs are ``GraphCaptureError`` and below.
+Those of functions and tests in processes of their own are ``ChildError`` and below. What is wrong
+with captured graphs is ``GraphCaptureError`` and below; ``GraphUsageError`` and
+``GraphNotJudgedError`` say that nothing was found out.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ __all__ = [
     "CudaForkWarning",
     "CudaTouchError",
     "GraphCaptureError",
+    "GraphNotJudgedError",
     "GraphUsageError",
     "PoisonedTouchError",
     "RemoteTraceback",
@@ -72,8 +74,23 @@ class ReplayDiffersError(GraphCaptureError):
     """``assert_replay_equals_eager`` found a replay that eager code contradicts; Recoverable."""
 
 
-class GraphUsageError(GraphCaptureError):
-    """A check of graphs was given something that it cannot check; Recoverable by another call."""
+class GraphNotJudgedError(RuntimeError):
+    """The backend cannot run what the code does: that says nothing for the code or against it.
+
+    ``findings`` says what stands in the way. Recoverable by another backend. It is no
+    ``GraphCaptureError``, so that a test that expects a verdict does not pass without one.
+    """
+
+    def __init__(self, text: str, findings: tuple[CaptureFinding, ...] = ()) -> None:
+        super().__init__(text)
+        self.findings = findings
+
+
+class GraphUsageError(ValueError):
+    """A check of graphs was given something that it cannot check; Recoverable by another call.
+
+    It is no ``GraphCaptureError``, so that a test that expects a verdict fails over a typo.
+    """
 
 
 class ChildError(Exception):
@@ -153,6 +170,7 @@ for _public in (
     CudaForkWarning,
     CudaTouchError,
     GraphCaptureError,
+    GraphNotJudgedError,
     GraphUsageError,
     PoisonedTouchError,
     ReplayDiffersError,

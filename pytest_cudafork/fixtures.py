@@ -135,6 +135,7 @@ def capture_pair(graph_backend: GraphBackend) -> Iterator[CapturePair]:
 
     Raises (when called):
         CapturePairError: something is wrong; the message has each finding with its path and line.
+        GraphNotJudgedError: the backend cannot run what the code does.
         GraphUsageError: the factory or the arguments cannot be checked.
 
     """

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from sample_engine.batch.limits import SchedulerLimits
 from sample_engine.batch.outputs import CoreOutput
 from sample_engine.batch.request import Request, SamplingParams
+from sample_engine.batch.request_limits import SchedulerLimits
 from sample_engine.batch.scheduled_batch import StepResult
 from sample_engine.config import EngineConfig
 from sample_engine.errors import EngineDeadError, PromptError

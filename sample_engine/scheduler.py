@@ -18,9 +18,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sample_engine.batch.limits import SchedulerLimits
 from sample_engine.batch.outputs import CoreOutput
 from sample_engine.batch.request import FinishReason, Request, RequestStatus
+from sample_engine.batch.request_limits import SchedulerLimits
 from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest, StepResult
 from sample_engine.errors import PromptError
 from sample_engine.kv_cache.manager import KVCacheManager

@@ -113,6 +113,34 @@ def storage_behind(weak: Any) -> Any:
     return torch.UntypedStorage._new_with_weak_ptr(weak.cdata)
 
 
+def has_no_storage(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no memory to look at: it is all zeros, or stands around another one.
+
+    Forward derivatives are made of such zeros, which ``Tensor._is_zerotensor`` tells; functional
+    collectives return tensors of a class of their own. Asking their storage for an address raises.
+    """
+    ask = getattr(tensor, "_is_zerotensor", None)
+    if ask is not None and ask():
+        return True
+    if type(tensor) is torch.Tensor:
+        return False
+    try:
+        tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):  # "an invalid python storage"
+        return True
+    return False
+
+
+def finished_work() -> Any:
+    """Return a ``Work`` of ``torch.distributed`` that is done, as operators return it.
+
+    ``torch._C._distributed_c10d.FakeWork`` is torch's own stand-in for one.
+    """
+    from torch._C._distributed_c10d import FakeWork
+
+    return FakeWork().boxed()
+
+
 def is_freed_by_torch(storage: torch.UntypedStorage) -> bool:
     """Whether torch's allocator owns the memory of a storage; taken for granted if torch is mute.
 

@@ -16,22 +16,18 @@ that it sends and takes bears a cookie, and it reaps nobody but its children.
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import os
-import select
-import signal
-import socket
 import sys
-import traceback
 import warnings
 from collections.abc import Callable
+from os import fork  # where the fork guard puts itself in its place
 from typing import Any, NoReturn
 
-from pytest_cudafork.process import child, launch, leftovers, template_memory
+from pytest_cudafork.compat.unpatched import contextlib, gc, os, select, signal
+from pytest_cudafork.process import child, freeze_before_fork, launch
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
+from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.ignored_signals import IgnoredSignals
-from pytest_cudafork.process.protocol import frames, messages, server_messages
+from pytest_cudafork.process.protocol import frames, messages, server_messages, sockets
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.unattended_jobs import UnattendedJobs
 
@@ -90,7 +86,11 @@ class ForkServer:
     """The server's end of the connection to the parent, and its children."""
 
     def __init__(
-        self, sock: socket.socket, settings: ServerSettings, cookie: bytes, outputs: tuple[int, int]
+        self,
+        sock: sockets.AnySocket,
+        settings: ServerSettings,
+        cookie: bytes,
+        outputs: tuple[int, int],
     ) -> None:
         self.settings = settings
         self.outputs = outputs
@@ -104,13 +104,10 @@ class ForkServer:
         self._attended: dict[int, tuple[int, bytes]] = {}
         """Process id and cookie of each attended child by its pidfd."""
         self._jobs = UnattendedJobs(self, settings.limits)
-        self._memory: template_memory.Collapse | None = None
+        self._memory: freeze_before_fork.Collapse | None = None
         self._forks = 0
         self._first_size = 0
         self._worn_out = False
-        self._is_frozen = False
-        """Whether the preparation has frozen all objects for good. Python counts them when it is
-        asked, which takes longer than the fork."""
         cores = max(1, launch.usable_cores() - _BUSY_CORES + 1)
         self._ahead = min(settings.most_ahead, cores)
         self.spare_cores = self._ahead > 1
@@ -124,7 +121,7 @@ class ForkServer:
         packet = frames.encode(message.to_plain(), self._cookie)
         with contextlib.suppress(OSError):
             if fds:
-                socket.send_fds(self._sock, [packet], fds)
+                sockets.send_with_fds(self._sock, packet, list(fds))
             else:
                 self._sock.send(packet)
 
@@ -134,7 +131,7 @@ class ForkServer:
         self.send(server_messages.Ready(reason, self._ahead, about))
 
     @property
-    def connection(self) -> socket.socket:
+    def connection(self) -> sockets.AnySocket:
         """The socket, for those that watch whether the parent is still there."""
         return self._sock
 
@@ -155,7 +152,7 @@ class ForkServer:
         """
         self.prepared = prepared or self.prepared
         if self.settings.fold:
-            self._memory = template_memory.Collapse()
+            self._memory = freeze_before_fork.Collapse()
             while not (self._memory.done or self._parent_waits()):
                 self._memory.step()
         self.ready(**about)
@@ -166,8 +163,7 @@ class ForkServer:
         warnings.filterwarnings("ignore", ".*use of fork\\(\\)", DeprecationWarning)
         if self.settings.ignore_signals:
             self.signals.begin()
-        self._first_size = template_memory.resident_bytes()
-        self._is_frozen = gc.get_freeze_count() > 0
+        self._first_size = freeze_before_fork.resident_bytes()
         for _ in range(self._ahead):
             self._fork_attended()
         self.poller.register(self._sock, select.POLLIN)
@@ -214,7 +210,7 @@ class ForkServer:
     def _take_message(self) -> bool:
         """Do what the parent asks; False when it is gone."""
         try:
-            data, fds, _, _ = socket.recv_fds(
+            data, fds = sockets.receive_with_fds(
                 self._sock, server_messages.LONGEST_PACKET, server_messages.MOST_DESCRIPTORS
             )
         except ConnectionError:
@@ -248,10 +244,10 @@ class ForkServer:
 
         """
         parent = os.getpid()
-        with contextlib.nullcontext() if self._is_frozen else template_memory.frozen():
-            pid = os.fork()
+        pid = fork()
         if pid == 0:
             try:
+                freeze_before_fork.freeze_in_child()
                 self._quiet.__exit__(None, None, None)
                 self._sock.close()
                 for fd in (*self._attended, *self._jobs.pidfds()):
@@ -276,11 +272,11 @@ class ForkServer:
             self._fold()
         if self._forks % _FORKS_PER_LOOK == 0:
             limit = self._first_size * _MOST_GROWTH + _GROWTH_BYTES
-            self._worn_out = template_memory.resident_bytes() > limit
+            self._worn_out = freeze_before_fork.resident_bytes() > limit
 
     def _fork_attended(self) -> None:
         """Fork a child that waits for its work, and hand it to the parent."""
-        ours, theirs = socket.socketpair()
+        ours, theirs = sockets.pair()
         cookie = frames.new_cookie()
         stacks = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
 
@@ -300,7 +296,7 @@ class ForkServer:
             theirs.close()
             os.close(stacks)
 
-    def _be_attended(self, sock: socket.socket, stacks: int, cookie: bytes) -> NoReturn:
+    def _be_attended(self, sock: sockets.AnySocket, stacks: int, cookie: bytes) -> NoReturn:
         """Wait for a job, in the child, and do it."""
         status = EXIT_LOST
         channel = None
@@ -316,11 +312,11 @@ class ForkServer:
                 status = 0
         except BaseException as error:
             if channel is None:
-                traceback.print_exc()
+                sys.stderr.write(child.text_of(error))
             else:
                 channel.leave_if_not_mine()
                 with contextlib.suppress(OSError):
-                    channel.send(messages.InternalError(text_of(error)))
+                    channel.send(messages.InternalError(child.text_of(error)))
         finally:
             if channel is not None:
                 channel.leave_if_not_mine()
@@ -347,7 +343,7 @@ class ForkServer:
         limit = self.settings.limits.memory
         if limit:
             for pid, _ in self._attended.values():
-                if template_memory.bytes_beyond_ours(pid) > limit:
+                if freeze_before_fork.bytes_beyond_ours(pid) > limit:
                     os.kill(pid, signal.SIGKILL)
 
     def _end(self) -> None:
@@ -372,11 +368,6 @@ def leave_orphaned(parent: int) -> None:
         os._exit(EXIT_LOST)
 
 
-def text_of(error: BaseException) -> str:
-    """Return the traceback of an error as text."""
-    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
-
-
 def main(control_fd: int, request_fd: int, stacks_fd: int, stdout: int, stderr: int) -> NoReturn:
     """Run as the fork server.
 
@@ -392,7 +383,7 @@ def main(control_fd: int, request_fd: int, stacks_fd: int, stdout: int, stderr: 
         if fd >= 0:
             os.set_inheritable(fd, False)
     gc.disable()  # until everything is imported; it takes a third of the time
-    sock = socket.socket(fileno=control_fd)
+    sock = sockets.Endpoint(control_fd)
     status = EXIT_LOST
     server: ForkServer | None = None
     try:
@@ -409,6 +400,6 @@ def main(control_fd: int, request_fd: int, stacks_fd: int, stdout: int, stderr: 
             server.serve()
         status = 0
     except BaseException as error:
-        sys.stderr.write(text_of(error))
+        sys.stderr.write(child.text_of(error))
     finally:
         child.leave(status, server)

@@ -6,19 +6,19 @@ Children of a fork server come from ``fork_server_client.py``. How a child is wa
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from os import fork  # where the fork guard puts itself in its place
 from typing import Any, NoReturn
+from warnings import catch_warnings, filterwarnings
 
 from pytest_cudafork.compat import standard_library
-from pytest_cudafork.process import child, leftovers
+from pytest_cudafork.compat.unpatched import contextlib, io, os, select, signal, subprocess
+from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
-from pytest_cudafork.process.protocol import frames
+from pytest_cudafork.process.descendants import leftovers
+from pytest_cudafork.process.protocol import frames, sockets
 from pytest_cudafork.settings import environment
 
 
@@ -26,16 +26,17 @@ from pytest_cudafork.settings import environment
 class Running:
     """A child process that was started and not yet reaped.
 
-    ``reap`` waits for its end and returns the exit code (negative: signal); until then its number
-    is not given to another process. ``pidfd`` is -1 where the kernel or Python has none.
-    ``ends_group`` says that whoever reaps it also ends its process group, and may do so unasked.
+    ``reap`` waits for its end and returns the exit code (negative: signal; None: whoever could tell
+    is gone); until then its number is not given to another process. ``pidfd`` is -1 where the
+    kernel or Python has none. ``ends_group`` says that whoever reaps it also ends its process
+    group, and may do so unasked.
     """
 
     pid: int
     pidfd: int
-    sock: socket.socket
+    sock: sockets.AnySocket
     stacks_fd: int
-    reap: Callable[[], int]
+    reap: Callable[[], int | None]
     cookie: bytes
     """What the frames of both sides bear, and what the child and its descendants are known by."""
     ends_group: bool = False
@@ -61,12 +62,12 @@ class Running:
 class Ends:
     """The descriptors made for one child, before it exists."""
 
-    ours: socket.socket
-    theirs: socket.socket
+    ours: sockets.AnySocket
+    theirs: sockets.AnySocket
     stacks_fd: int
     cookie: bytes
 
-    def running(self, pid: int, reap: Callable[[], int]) -> Running:
+    def running(self, pid: int, reap: Callable[[], int | None]) -> Running:
         """Keep our half; the child has its own by now."""
         self.theirs.close()
         return Running(pid, pidfd(pid), self.ours, self.stacks_fd, reap, self.cookie)
@@ -83,23 +84,19 @@ def pidfd(pid: int) -> int:
 @contextlib.contextmanager
 def ends() -> Iterator[Ends]:
     """Make the descriptors; close them again if the start fails."""
-    ours, theirs = socket.socketpair()
-    stacks_fd = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
-    pair = Ends(ours, theirs, stacks_fd, frames.new_cookie())
-    try:
-        yield pair
-    except BaseException:
-        ours.close()
-        theirs.close()
-        os.close(pair.stacks_fd)
-        raise
+    with contextlib.ExitStack() as undo:
+        ours, theirs = sockets.pair()
+        undo.callback(ours.close)
+        undo.callback(theirs.close)
+        stacks_fd = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
+        undo.callback(os.close, stacks_fd)
+        yield Ends(ours, theirs, stacks_fd, frames.new_cookie())
+        undo.pop_all()
 
 
 @contextlib.contextmanager
 def _signals_held_back() -> Iterator[Callable[[], None]]:
     """Hold back signals whose Python handlers raise, so that none can tear a fork apart."""
-    import signal
-
     held = {signal.SIGINT, signal.SIGTERM, signal.SIGALRM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
 
@@ -133,14 +130,12 @@ def start_fork(
         CudaForkError: The fork guard refuses (raised by ``os.fork`` itself, nothing was forked).
 
     """
-    import warnings
-
     __tracebackhide__ = True  # of a refusal the user's line says more
     child.flush_streams()
     with ends() as pair, _signals_held_back() as let_through:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*use of fork\\(\\)", DeprecationWarning)
-            pid = os.fork()
+        with catch_warnings():
+            filterwarnings("ignore", ".*use of fork\\(\\)", DeprecationWarning)
+            pid = fork()
         if pid == 0:
             try:
                 pair.ours.close()
@@ -186,8 +181,6 @@ def start_spawn(entry: str, data: Any, env: dict[str, str] | None = None) -> Run
         env: Variables to add to the environment.
 
     """
-    import subprocess
-
     child.flush_streams()
     with ends() as pair, request_file(_request(entry, data, pair.cookie)) as request_fd:
         fds = (pair.theirs.fileno(), request_fd, pair.stacks_fd)
@@ -227,7 +220,7 @@ def request_file(request: dict[str, Any]) -> Iterator[int]:
     """Put a request into a memory file: its size never matters, and no reader has to be there."""
     fd = os.memfd_create("pytest-cudafork-request", os.MFD_CLOEXEC)
     try:
-        with open(fd, "wb", closefd=False) as file:
+        with io.open(fd, "wb", closefd=False) as file:
             file.write(frames.dumps(request))
         yield fd
     finally:

@@ -5,39 +5,46 @@ A server that is started again when it is lost is a ``ForkServerClient``.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import signal
-import socket
 import sys
-import time
 import warnings
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_cudafork.compat import standard_library
+from pytest_cudafork.compat.unpatched import (
+    contextlib,
+    os,
+    select,
+    signal,
+    socket,
+    subprocess,
+    time,
+)
 from pytest_cudafork.errors import ChildError
-from pytest_cudafork.process import exit_status, hang_stacks, launch, leftovers
-from pytest_cudafork.process.protocol import frames, messages, server_messages
+from pytest_cudafork.process import exit_status, hang_stacks, launch
+from pytest_cudafork.process.descendants import leftovers, process_state
+from pytest_cudafork.process.protocol import frames, messages, server_messages, sockets
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
-
-if TYPE_CHECKING:
-    import subprocess
 
 READY_SECONDS = 600.0
 """How long the preparation may take."""
 CLOSE_SECONDS = 5.0
 """How long a server may take to end."""
-_ANSWER_SECONDS = 60.0
+_ANSWER_SECONDS = 30.0
+_LOOK_SECONDS = 0.5
+"""How long a server may be silent before somebody looks whether it is stopped."""
 _STACKS_SECONDS = 2.0
 _LOG_BYTES = 1 << 14
 
 
 class NoAnswerError(Exception):
     """A server said nothing in time. No TimeoutError, which an alarm of the user's may raise."""
+
+
+class ForkRefusedError(ChildError):
+    """A server cannot fork."""
 
 
 def loud_warning(warning: Warning) -> None:
@@ -97,18 +104,24 @@ class ServerProcess:
         self._ahead: list[tuple[int, bytes, list[int]]] = []
         self._inbox: deque[tuple[messages.Message, list[int]]] = deque()
         self._done = False
+        self._hung_up = False
+        self._silence = ""
+        """For what it was asked in vain, as the predicate of a sentence about it."""
+        self._when = "while it served"
+        """When it ended, in words."""
         self._cookie = frames.new_cookie()
         self._things = contextlib.ExitStack()
         self._files = contextlib.ExitStack()
         with contextlib.ExitStack() as undo:
             undo.callback(self._files.close)
             undo.callback(self._things.close)
-            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._control, theirs = sockets.pair(socket.SOCK_SEQPACKET)
             self._things.enter_context(self._control)
-            self._log_fd = self._file("pytest-cudafork-server")
-            self._stacks_fd = self._file("pytest-cudafork-stacks")
-            request = {"cookie": self._cookie, "settings": _with_paths(settings).to_plain()}
-            with theirs, launch.request_file(request) as request_fd, contextlib.ExitStack() as fds:
+            with theirs, contextlib.ExitStack() as fds:
+                self._log_fd = self._file("pytest-cudafork-server")
+                self._stacks_fd = self._file("pytest-cudafork-stacks")
+                request = {"cookie": self._cookie, "settings": _with_paths(settings).to_plain()}
+                request_fd = fds.enter_context(launch.request_file(request))
                 given = [-1, -1]
                 if outputs:
                     given = [os.dup(fd) for fd in (1, 2)]
@@ -122,8 +135,6 @@ class ServerProcess:
     def _exec(
         self, arguments: tuple[int, ...], env: Mapping[str, str] | None, new_session: bool
     ) -> subprocess.Popen[bytes]:
-        import subprocess
-
         code = (
             f"import gc, sys; gc.disable(); sys.path[:] = {launch.path_texts()!a}; "
             f"from pytest_cudafork.process.fork_server import main; main{arguments}"
@@ -155,8 +166,8 @@ class ServerProcess:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has ended."""
-        return self._process.poll() is not None
+        """Whether it has ended, or is about to."""
+        return self._hung_up or self._process.poll() is not None
 
     def descriptors(self) -> list[int]:
         """Return what leads to it and to the children that it has forked ahead."""
@@ -179,12 +190,11 @@ class ServerProcess:
 
     def _failed_start(self, error: Exception) -> CannotFork:
         """Say why it did not get ready."""
-        import subprocess
-
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=0 if isinstance(error, NoAnswerError) else CLOSE_SECONDS)
         if self._process.returncode is None:
             self._process.kill()
+        self._quiet = True  # the reason is told where it is asked for
         how = str(error) if isinstance(error, NoAnswerError) else ""
         how = how or exit_status.describe(self._process.returncode)
         text = f"the fork server {how} {self._preparing}"
@@ -208,7 +218,8 @@ class ServerProcess:
         """Return a child that waits for its job.
 
         Raises:
-            ChildError: There is none to be had.
+            ForkRefusedError: There is no process or memory left for it, or the fork guard refuses.
+            NoAnswerError: The server does not answer; it is to be closed, which tells of it.
             EOFError: The server is gone.
 
         """
@@ -218,7 +229,7 @@ class ServerProcess:
             if self._refusal:
                 refusal, self._refusal = self._refusal, ""
                 if asked_again:
-                    raise ChildError(f"the fork server could not fork: {refusal}")
+                    raise ForkRefusedError(f"the fork server could not fork: {refusal}")
                 asked_again = True  # it was some time ago, and may be possible by now
                 self.fork_ahead()
             elif self._due <= 0:
@@ -226,13 +237,12 @@ class ServerProcess:
             try:
                 self._take_message(deadline)
             except NoAnswerError:
-                raise ChildError(
-                    f"the fork server gave no process within {_ANSWER_SECONDS:.0f} s"
-                ) from None
+                self._silence = f"gave no process within {_ANSWER_SECONDS:g} s"
+                raise
             except ConnectionError as error:
                 raise EOFError(str(error)) from error
         pid, cookie, fds = self._ahead.pop(0)
-        sock = socket.socket(fileno=fds[0])
+        sock = sockets.Endpoint(fds[0])
         return launch.Running(
             pid,
             launch.pidfd(pid),
@@ -243,15 +253,15 @@ class ServerProcess:
             ends_group=True,
         )
 
-    def _exit_code(self, pid: int) -> int:
-        """Wait for the word on a dead child; killed, if the server took it with itself."""
+    def _exit_code(self, pid: int) -> int | None:
+        """Wait for the word on a dead child; None if the server is gone, which took it along."""
         deadline = time.monotonic() + _ANSWER_SECONDS
         while pid not in self._exits:
             try:
                 self._take_message(deadline)
             except (ConnectionError, NoAnswerError, EOFError, ValueError):
                 # ValueError: it was closed meanwhile
-                return -signal.SIGKILL
+                return None
         return self._exits.pop(pid)
 
     # -- the connection --------------------------------------------------------------------------
@@ -320,22 +330,25 @@ class ServerProcess:
     def _receive(self, deadline: float) -> tuple[messages.Message | None, list[int]]:
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
-        if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise NoAnswerError(f"took longer than {READY_SECONDS:.0f} s")
+        while not poller.poll(max(0.0, min(_LOOK_SECONDS, deadline - time.monotonic())) * 1000):
+            if time.monotonic() >= deadline:
+                raise NoAnswerError(f"took longer than {READY_SECONDS:.0f} s")
+            if self.is_mine and not self.is_gone:
+                process_state.wake(self.pid)  # a test may have stopped it
         try:
             data, fds = self._receive_packet()
         except ConnectionResetError:
             # it has ended without reading all; what it had sent before is still there
             data, fds = self._receive_packet()
         if not data:
+            self._hung_up = True
             raise EOFError("the fork server closed the connection")
         return messages.decode_or_none(frames.only(data, self._cookie)), fds
 
     def _receive_packet(self) -> tuple[bytes, list[int]]:
-        data, fds, _, _ = socket.recv_fds(
+        return sockets.receive_with_fds(
             self._control, server_messages.LONGEST_PACKET, server_messages.MOST_DESCRIPTORS
         )
-        return data, fds
 
     # -- its end ---------------------------------------------------------------------------------
 
@@ -347,12 +360,13 @@ class ServerProcess:
         if not self.is_mine:
             self._process.returncode = 0  # not our child: Popen must neither wait nor warn
         else:
+            if not (self._silence or self.is_gone):
+                self._when = "at the end of its session"
             with contextlib.suppress(OSError):
                 self._control.shutdown(socket.SHUT_WR)
-            if not self.is_gone:
-                deadline = time.monotonic() + CLOSE_SECONDS
-                if not self._is_done(deadline):
-                    self._wait_for_end(deadline)
+            deadline = time.monotonic() + (0.0 if self._silence else CLOSE_SECONDS)
+            if not self._is_done(deadline):
+                self._wait_for_end(deadline)
         self._things.close()
         for pid, cookie, fds in self._ahead:
             self._ended[cookie] = pid
@@ -366,15 +380,13 @@ class ServerProcess:
     def reap(self) -> None:
         """Wait for the process, and end what it has left."""
         if self.is_mine:
-            if not self.is_gone:
-                self._wait_for_end(time.monotonic() + CLOSE_SECONDS)
+            self._wait_for_end(time.monotonic() + CLOSE_SECONDS)
             leftovers.end(self._ended)
         self._files.close()
 
     def kill(self) -> int:
         """End it at once, with what it has started; return its exit code (negative: signal)."""
-        import subprocess
-
+        self._quiet = True  # whoever does this knows
         with contextlib.suppress(OSError):
             self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
@@ -383,8 +395,6 @@ class ServerProcess:
 
     def exitcode(self, seconds: float) -> int:
         """Wait so long for its end; return its exit code, that of SIGKILL if it has not ended."""
-        import subprocess
-
         with contextlib.suppress(subprocess.TimeoutExpired):
             return int(self._process.wait(timeout=seconds))
         return -signal.SIGKILL
@@ -397,15 +407,17 @@ class ServerProcess:
         return self._done
 
     def _wait_for_end(self, deadline: float) -> None:
-        """Wait while it finishes its session; say so if that goes wrong."""
-        import subprocess
+        """Wait while it finishes its session; say so, once, if that goes wrong.
 
+        One that has ended by itself is asked how, too: it may have died a moment ago.
+        """
         trouble = ""
         try:
             code = self._process.wait(timeout=max(0.0, deadline - time.monotonic()))
             trouble = exit_status.describe(code) if code != 0 else ""
         except subprocess.TimeoutExpired:
-            trouble = f"did not end within {CLOSE_SECONDS:g} s and was killed"
+            trouble = self._silence or f"did not end within {CLOSE_SECONDS:g} s"
+            trouble += " and was killed"
             with contextlib.suppress(subprocess.TimeoutExpired):
                 if hang_stacks.ask(self.pid):
                     self._process.wait(timeout=_STACKS_SECONDS)
@@ -414,5 +426,6 @@ class ServerProcess:
                 self._process.wait(timeout=CLOSE_SECONDS)
         if trouble and not self._quiet:
             log = exit_status.shorten(self.log)
-            text = f"the fork server {trouble} at the end of its session; it wrote:\n{log}"
+            text = f"the fork server {trouble} {self._when}; it wrote:\n{log or '(nothing)'}"
             loud_warning(RuntimeWarning(text))
+            self._quiet = True

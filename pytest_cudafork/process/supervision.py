@@ -5,21 +5,24 @@ What the messages mean is for the function that takes them (``OnMessage``) to sa
 
 from __future__ import annotations
 
-import array
-import contextlib
 import enum
-import os
-import re
-import select
-import signal
-import socket
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_cudafork.process import launch, leftovers
+from pytest_cudafork.compat.unpatched import (
+    contextlib,
+    os,
+    re,
+    resource,
+    select,
+    signal,
+    socket,
+    time,
+)
+from pytest_cudafork.process import exit_status, hang_stacks, launch, native_stacks
 from pytest_cudafork.process.channel import Outbox
-from pytest_cudafork.process.protocol import frames, messages
+from pytest_cudafork.process.descendants import leftovers, process_state
+from pytest_cudafork.process.protocol import frames, messages, sockets
 
 _READ_BYTES = 1 << 18
 _MOST_FDS = 2
@@ -84,8 +87,11 @@ class Supervisor:
         self._malformed = ""
         self._hung_up = False
         self._stacks = self._native = self._state = ""
-        self._stuck = self._asked = False
+        self._stuck = self._asked = self._status_lost = False
         self._over_at: float | None = None
+        self.trouble = ""
+        """What went wrong after the child had said that it was done, as the predicate of a
+        sentence about it; known once it is settled."""
         self.outbox = Outbox(running.sock, running.cookie)
         """What the child is to be told; sent while it is watched."""
 
@@ -133,7 +139,8 @@ class Supervisor:
     def settle(self, *, wait: bool) -> bool:
         """Clear away a child that is done; False if it still runs and may do so a little longer.
 
-        With ``wait`` it has EXIT_SECONDS from its last word, and is then killed.
+        With ``wait`` it has EXIT_SECONDS from its last word, and is then killed. How it ended is
+        known afterwards: see ``trouble``.
         """
         if self._over_at is None:
             self._over_at = time.monotonic() + EXIT_SECONDS
@@ -147,7 +154,12 @@ class Supervisor:
                 select.select([self.running.pidfd], [], [], left)
             else:
                 time.sleep(_LOOK_SECONDS)
-        self._clean_up()
+        killed = not self._dead()
+        exitcode = self._clean_up()
+        if killed:
+            self.trouble = f"did not end within {EXIT_SECONDS:g} s and was killed"
+        elif exitcode != 0 and not self._status_lost:
+            self.trouble = exit_status.describe(exitcode)
         return True
 
     def kill(self) -> None:
@@ -201,18 +213,13 @@ class Supervisor:
             poller = select.poll()
             poller.register(self.running.pidfd, select.POLLIN)
             return bool(poller.poll(0))
-        try:
-            with open(f"/proc/{self.running.pid}/stat", "rb") as file:
-                state = file.read().rpartition(b")")[2].split()[0]
-        except (OSError, IndexError):
-            return True
-        return state in (b"Z", b"X")
+        return not process_state.lives(self.running.pid)
 
     def _receive(self, flags: int = 0) -> bool:
         """Read once and handle the messages; False when there is nothing more to read."""
         fds: list[int] = []
         try:
-            data, fds = _receive_fds(self.running.sock, flags)
+            data, fds = sockets.receive_with_fds(self.running.sock, _READ_BYTES, _MOST_FDS, flags)
         except BlockingIOError:
             return False
         except ConnectionError:
@@ -244,10 +251,6 @@ class Supervisor:
 
     def _abort(self) -> None:
         """Let the child write its stacks and die of it; else it is killed."""
-        import resource
-
-        from pytest_cudafork.process import hang_stacks, native_stacks
-
         if self._malformed:
             return
         pid = self.running.pid
@@ -281,19 +284,27 @@ class Supervisor:
         exitcode = -signal.SIGKILL
         try:
             if running.ends_group:
-                exitcode = exitcode if self._stuck else running.reap()
+                exitcode = self._reap(exitcode)
                 self._end_descendants(well=not killed and exitcode == 0)
             else:
                 self._end_descendants(well=not killed and self._ended_well())
                 with contextlib.suppress(OSError):  # nobody else is in the group
                     os.killpg(running.pid, signal.SIGKILL)
-                exitcode = exitcode if self._stuck else running.reap()
+                exitcode = self._reap(exitcode)
         finally:
             self._stacks = _read_all(running.stacks_fd)
             if self._asked:  # by a signal of ours, which is no news
                 self._stacks = _FATAL.sub("", self._stacks)
             running.close()
         return exitcode
+
+    def _reap(self, exitcode: int) -> int:
+        """Reap the dead child; return its exit code, or the given one where it is not known."""
+        if self._stuck:
+            return exitcode
+        found = self.running.reap()
+        self._status_lost = found is None
+        return exitcode if found is None else found
 
     def _end_descendants(self, *, well: bool) -> None:
         """End what has the child's mark: at once after a bad end, else when it suits."""
@@ -331,17 +342,6 @@ def _nothing_expected(message: messages.Message, fds: list[int]) -> Said:
 
     """
     raise frames.FrameError(f"a message of kind {message.kind!r} came before any work was given")
-
-
-def _receive_fds(sock: socket.socket, flags: int) -> tuple[bytes, list[int]]:
-    """Read bytes and the descriptors that came with them; ``socket.recv_fds`` drops the flags."""
-    fds = array.array("i")
-    space = socket.CMSG_SPACE(_MOST_FDS * fds.itemsize)
-    data, ancillary, _, _ = sock.recvmsg(_READ_BYTES, space, flags | socket.MSG_CMSG_CLOEXEC)
-    for level, kind, body in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            fds.frombytes(body[: len(body) - len(body) % fds.itemsize])
-    return data, list(fds)
 
 
 def _read_all(fd: int) -> str:

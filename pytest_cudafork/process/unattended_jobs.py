@@ -10,16 +10,14 @@ Used in the server only.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import signal
-import time
 from collections.abc import Iterable
+from os import fork  # where the fork guard puts itself in its place
 from typing import TYPE_CHECKING, NoReturn
 
-from pytest_cudafork.process import child, hang_stacks, leftovers, template_memory
+from pytest_cudafork.compat.unpatched import contextlib, io, os, select, signal, time
+from pytest_cudafork.process import child, freeze_before_fork, hang_stacks
 from pytest_cudafork.process.channel import EXIT_LOST
+from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.protocol import frames, server_messages
 from pytest_cudafork.process.protocol.server_messages import Limits
 from pytest_cudafork.process.shared_mailbox import SharedMailbox
@@ -161,7 +159,7 @@ class UnattendedJobs:
             self._grow()
             self._server.prepared.grown()
             if len(self._waiting) >= _FOLD_FROM:
-                memory = template_memory.Collapse()
+                memory = freeze_before_fork.Collapse()
                 while not memory.done:
                     memory.step()
         grows_next = self._preloads and may_grow
@@ -186,7 +184,7 @@ class UnattendedJobs:
                 job.timed_out = True
                 job.end()
             elif self._limits.memory and (
-                template_memory.bytes_beyond_ours(job.pid) > self._limits.memory
+                freeze_before_fork.bytes_beyond_ours(job.pid) > self._limits.memory
             ):
                 job.over_memory = True
                 job.end()
@@ -198,7 +196,7 @@ class UnattendedJobs:
         self._sweeper.sweep()
         file = os.memfd_create("pytest-cudafork-left", os.MFD_CLOEXEC)
         try:
-            with open(file, "wb", closefd=False) as stream:
+            with io.open(file, "wb", closefd=False) as stream:
                 stream.write(left)
             self._server.send(answer, (file,))
         finally:
@@ -247,9 +245,9 @@ class UnattendedJobs:
         """
         ours, theirs = os.pipe2(os.O_CLOEXEC)
         parent = os.getpid()
-        with template_memory.frozen():
-            pid = os.fork()
+        pid = fork()
         if pid == 0:
+            freeze_before_fork.freeze_in_child()
             os.close(ours)
             self._import_all(names, theirs, parent)
             return None

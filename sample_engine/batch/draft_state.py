@@ -17,7 +17,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from sample_engine.batch.drafts import Drafts, RequestSampling, StepDrafts, Unverified, Verdict
+from sample_engine.batch.draft_tensors import (
+    Drafts,
+    RequestSampling,
+    StepDrafts,
+    Unverified,
+    Verdict,
+)
 from sample_engine.batch.input_buffers import PackedFields
 from sample_engine.batch.request import Request
 from sample_engine.batch.scheduled_batch import ScheduledBatch

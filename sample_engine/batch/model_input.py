@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from sample_engine.attention.interface import CommonAttentionMetadata
-from sample_engine.batch.drafts import StepDrafts
+from sample_engine.batch.draft_tensors import StepDrafts
 from sample_engine.sampling import SamplingTensors
 
 __all__ = ["ModelInput", "common_of"]

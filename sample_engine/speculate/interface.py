@@ -1,7 +1,7 @@
 """The interface of speculators, and what they draft from.
 
 ``speculate.registry`` lists them. All tensors are on the engine's device; nothing here waits for
-it. What is drafted, and what becomes of it, are values of ``batch.drafts``.
+it. What is drafted, and what becomes of it, are values of ``batch.draft_tensors``.
 
 Shapes, in this file and in all speculators::
 
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from sample_engine.attention.interface import CommonAttentionMetadata
-from sample_engine.batch.drafts import Drafts, RequestSampling
+from sample_engine.batch.draft_tensors import Drafts, RequestSampling
 
 if TYPE_CHECKING:  # they import this module
     from sample_engine.graphs.descriptor import BatchExecutionDescriptor

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sample_engine.batch.drafts import Drafts
+from sample_engine.batch.draft_tensors import Drafts
 from sample_engine.speculate.interface import Speculator, SpeculatorState
 
 if TYPE_CHECKING:

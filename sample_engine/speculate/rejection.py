@@ -13,14 +13,14 @@ top-k and top-p. All noise is counter-based (:class:`sample_engine.sampling.Purp
 may draw with the noise of ``Purpose.CHOICE`` at the position that it drafts: ``probabilistic`` uses
 that noise at positions without a draft alone, and in ``strict`` it makes drafts right more often.
 
-Shapes are those of ``batch.drafts``.
+Shapes are those of ``batch.draft_tensors``.
 """
 
 from __future__ import annotations
 
 import torch
 
-from sample_engine.batch.drafts import RequestSampling, Unverified, Verdict
+from sample_engine.batch.draft_tensors import RequestSampling, Unverified, Verdict
 from sample_engine.config import REJECTION_METHODS
 from sample_engine.sampling import (
     Purpose,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from sample_engine.batch.draft_state import DraftState
-from sample_engine.batch.drafts import Drafts, Verdict
+from sample_engine.batch.draft_tensors import Drafts, Verdict
 from sample_engine.batch.model_input import ModelInput
 from sample_engine.batch.scheduled_batch import ScheduledBatch, StepResult
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor

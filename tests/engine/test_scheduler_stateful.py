@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from sample_engine.batch.limits import SchedulerLimits
+from sample_engine.batch.request_limits import SchedulerLimits
 from tests.engine.support.scheduler import VOCAB, Harness, limits, next_token
 
 # Few texts to begin with, so that requests share them.

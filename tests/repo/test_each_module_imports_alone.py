@@ -10,15 +10,17 @@ import sys
 from tests.repo.sources import Module, imports_of, modules
 
 # One interpreter forks a child for each module: a fresh interpreter each would cost ten times this.
-# What the children share is what this import needs, nothing of the package.
-# The checks of graphs import torch, which takes longer than all else: the children share it, too.
+# What the children share is what this import needs, and libraries that many modules import: pytest,
+# and torch, which takes longer than all else. Nothing of the package is among it.
 IMPORT_EACH = """
-import importlib, importlib.util, os, sys, traceback, warnings
-if "torch" in os.environ["SHARED"]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import torch
-        import torch.utils._python_dispatch
+import gc, importlib, importlib.util, os, sys, traceback, warnings
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    for name in os.environ["SHARED"].split():
+        importlib.import_module(name)
+gc.collect()
+gc.freeze()
+gc.disable()
 warnings.simplefilter("error")
 for name in sys.argv[1:]:
     sys.stdout.flush()
@@ -37,6 +39,8 @@ for name in sys.argv[1:]:
     _, status = os.waitpid(pid, 0)
     print(f"{name} {'ok' if status == 0 else 'failed'}")
 """
+
+TORCH = ("torch", "torch.utils._python_dispatch")
 
 
 def needs_torch(module: Module) -> bool:
@@ -59,7 +63,7 @@ def test_each_module_imports_alone_and_without_a_warning() -> None:
     names = [module.name for module in modules() if torch or not needs_torch(module)]
     # A watch that this process is under would be inherited, and with it modules of the package.
     env = {name: value for name, value in os.environ.items() if not name.startswith("_CUDAFORK_")}
-    env["SHARED"] = "torch" if torch else ""
+    env["SHARED"] = " ".join(["pytest", "cloudpickle", *(TORCH if torch else ())])
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", IMPORT_EACH, *names],
         stdout=subprocess.PIPE,

@@ -21,6 +21,7 @@ PUBLIC = {
     "CudaState",
     "CudaTouchError",
     "GraphCaptureError",
+    "GraphNotJudgedError",
     "GraphUsageError",
     "ImportRecord",
     "ImportVerdict",

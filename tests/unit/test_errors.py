@@ -44,7 +44,14 @@ def test_an_error_of_a_graph_has_its_findings_and_fails_a_test_as_an_assertion_d
     assert error.findings == (finding,)
     assert isinstance(error, errors.GraphCaptureError)
     assert isinstance(error, AssertionError)
-    assert errors.GraphUsageError("words").findings == ()
+
+
+def test_what_is_no_verdict_on_a_graph_is_not_taken_for_one() -> None:
+    for error in (errors.GraphUsageError, errors.GraphNotJudgedError):
+        assert not issubclass(error, AssertionError)
+        assert not issubclass(error, errors.GraphCaptureError)
+    assert issubclass(errors.GraphUsageError, ValueError)
+    assert errors.GraphNotJudgedError("words").findings == ()
 
 
 @pytest.mark.parametrize("name", [name for name in errors.__all__ if name != "RemoteTraceback"])

@@ -178,7 +178,7 @@ class CudaBackend(GraphBackend):
             for one in recorder.storages
         )
         why_not = kernels.why_not if self._kernels else "kernels of warm-ups were not asked for"
-        return Recording(result, kernels.nodes, uses, why_not)
+        return Recording(result, kernels.nodes, uses, why_not, recorder.work())
 
     def capture(self, fn: Callable[[], Any], *, pool: Any = None) -> CudaCapture:
         """Capture ``fn`` on a side stream."""
@@ -201,7 +201,7 @@ class CudaBackend(GraphBackend):
         reason = self.why_not()
         if reason is not None:
             raise CaptureFailedError(
-                CaptureFinding("capture-failed", f"no CUDA graph can be captured here: {reason}")
+                CaptureFinding("not-judged", f"no CUDA graph can be captured here: {reason}")
             )
         # A new stream is not made for this: that might harm the other capture.
         own = self._streams.get(torch.cuda.current_device())

@@ -18,7 +18,9 @@ __all__ = [
     "GraphNode",
     "MemoryUse",
     "Recording",
+    "Region",
     "ReplayFailedError",
+    "Work",
 ]
 
 
@@ -40,6 +42,27 @@ class MemoryUse(NamedTuple):
     owned: bool  # allocated within the recorded work
     tensor: str  # as a reader knows it: "float32[4, 8]"
     node: int  # index of the first node that uses it
+
+
+class Region(NamedTuple):
+    """A part of a storage that one piece of work reads or writes: what a tensor covers."""
+
+    storage: int  # the same for all regions of a storage, within one recording
+    pointer: int  # address of the storage's first byte
+    first: int  # address of the region's first byte
+    end: int  # address after its last byte
+    tensor: str  # as a reader knows it: "float32[4, 8]"
+    find: Callable[[], Any]  # returns the storage; None where it is gone
+
+
+class Work(NamedTuple):
+    """One operator or launch, in order, with the memory it uses."""
+
+    name: str
+    where: str  # file:line of user code; "": unknown
+    reads: tuple[Region, ...]
+    writes: tuple[Region, ...]
+    exact: bool  # False: what it reads and what it writes is not known, all counts as both
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +104,7 @@ class Recording:
     nodes: tuple[GraphNode, ...] | None
     uses: tuple[MemoryUse, ...] | None
     why_not: str = ""
+    work: tuple[Work, ...] | None = None
 
 
 class Capture(abc.ABC):

@@ -28,4 +28,6 @@ CheckName = Literal[
     "freed-memory",
     "not-captured",
     "capture-failed",
+    # no verdict: the backend cannot run what the code does
+    "not-judged",
 ]

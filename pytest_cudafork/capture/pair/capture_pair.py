@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
+
+import torch
 
 from pytest_cudafork.capture.choose import capturing, usable
 from pytest_cudafork.capture.interface.backend import (
@@ -21,12 +23,13 @@ from pytest_cudafork.capture.pair.checks import run_checks
 from pytest_cudafork.capture.pair.evidence import Arguments, Evidence
 from pytest_cudafork.capture.replay.cleanup import released_on_failure
 from pytest_cudafork.capture.replay.factory import MODES, Factory, check_mode
-from pytest_cudafork.capture.replay.passes import Passes
+from pytest_cudafork.capture.replay.outcome import raise_what_was_found
+from pytest_cudafork.capture.replay.passes import Passes, Persistent
 from pytest_cudafork.capture.replay.stimulus import check_callables
 from pytest_cudafork.capture.state.aliasing import Allowed
 from pytest_cudafork.capture.state.compare import Tolerance, short
 from pytest_cudafork.capture.state.written import nothing_compared
-from pytest_cudafork.capture.story.findings import CheckLog, failure_text
+from pytest_cudafork.capture.story.findings import CheckLog
 from pytest_cudafork.errors import CapturePairError, GraphUsageError
 
 
@@ -58,8 +61,8 @@ def capture_pair(
     desc: Any,
     *,
     mode: str = "FULL",
-    persistent: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None,
-    outputs: Callable[[], Any] | None = None,
+    persistent: Persistent = None,
+    outputs: Callable[[], Any] | Sequence[Any] | Mapping[str, Any] | None = None,
     vary: Sequence[Callable[..., Any]] = (),
     rtol: float | None = None,
     atol: float | None = None,
@@ -78,9 +81,10 @@ def capture_pair(
             ``forward_fn`` is called with the graph mode if it takes an argument.
         desc: The batch descriptor, handed to the factory as it is.
         mode: "FULL", or "PIECEWISE": the forward captures its own pieces and the states may be one.
-        persistent: Tensors by name that warm-up and capture must share, or a function of the state
-            that returns them. Their contents change between replays.
-        outputs: Returns the static outputs; by default they are what ``forward_fn`` returns.
+        persistent: Tensors that warm-up and capture must share, by name or in a list, or a
+            function of the state that returns them. Their contents change between replays.
+        outputs: The static outputs in a list or by name, or a function that returns them; by
+            default they are what ``forward_fn`` returns.
         vary: Each changes the contents of the persistent inputs in place; one that takes an
             argument gets the state, to refresh it as the program does before a replay. It may
             return a whole number: only so many first rows of the outputs are compared then.
@@ -91,25 +95,26 @@ def capture_pair(
             contents must survive that.
         shared: What both states may hold: objects, or paths as ``"state.config"`` with wildcards.
         belongs: ``belongs(state, desc)`` says whether the state's contents fit the descriptor:
-            False, or an AssertionError, if not.
+            what counts as false, or an AssertionError, if not; None says nothing.
         poison: Overwrite the outputs before each replay, and give float inputs other values.
         rng: The forward draws random numbers: each replay must draw others.
         backend: "auto", "software" or "cuda"; the fixture sets it.
 
     Raises:
         CapturePairError: something is wrong; ``findings`` lists it.
+        GraphNotJudgedError: the backend cannot run what the code does.
         GraphUsageError: the factory or the arguments cannot be checked.
 
     """
     __tracebackhide__ = True
     modes = type(mode) if isinstance(mode, enum.Enum) else None
     mode = str(getattr(mode, "name", mode))
-    _check_arguments(mode, vary, outputs, belongs)
+    _check_arguments(mode, vary, belongs)
     _check_lists(shared, other_descs)
     check_mode(mode, desc)
     given = Arguments(
-        mode, persistent, outputs, tuple(vary), Tolerance.given(rtol, atol), tuple(other_descs),
-        Allowed(shared), belongs, poison, rng,
+        mode, persistent, _returning(outputs), tuple(vary), Tolerance.given(rtol, atol),
+        tuple(other_descs), Allowed(shared), belongs, poison, rng,
     )  # fmt: skip
     return _check(Factory(create_forward_fn, desc, modes), given, usable(backend))
 
@@ -120,13 +125,26 @@ def _check_lists(shared: Any, other_descs: Any) -> None:
             raise GraphUsageError(f"{name} is {short(value)}: give a list, as in {name}=[...]")
 
 
-def _check_arguments(mode: str, vary: Any, outputs: Any, belongs: Any) -> None:
+def _check_arguments(mode: str, vary: Any, belongs: Any) -> None:
     if mode not in MODES:
         raise GraphUsageError(f"mode={mode!r}: use one of {', '.join(MODES)}")
     check_callables(vary, "vary")
-    for name, value in (("outputs", outputs), ("belongs", belongs)):
-        if value is not None and not callable(value):
-            raise GraphUsageError(f"{name} is {short(value)}, which cannot be called")
+    if belongs is not None and not callable(belongs):
+        raise GraphUsageError(f"belongs is {short(belongs)}, which cannot be called")
+
+
+def _returning(outputs: Any) -> Callable[[], Any] | None:
+    """Return a function that returns the outputs, however they were given."""
+    if outputs is None or callable(outputs):
+        return cast("Callable[[], Any] | None", outputs)
+    if isinstance(outputs, torch.Tensor | Mapping | Sequence) and not isinstance(
+        outputs, str | bytes
+    ):
+        return lambda: outputs
+    raise GraphUsageError(
+        f"outputs is {short(outputs)}: give a list of the static outputs, or a function that "
+        "returns them"
+    )
 
 
 def _check(factory: Factory, given: Arguments, backend: GraphBackend) -> CapturedPair:
@@ -151,16 +169,8 @@ def _check(factory: Factory, given: Arguments, backend: GraphBackend) -> Capture
 def _result(passes: Passes, log: CheckLog) -> CapturedPair:
     __tracebackhide__ = True
     backend, graph = passes.backend, passes.graph
-    if log.findings:
-        text = failure_text(
-            f"capture_pair({short(passes.factory.desc)}, mode={passes.mode!r})",
-            log.findings,
-            backend=backend.name,
-            not_checked=log.skipped,
-            notes=log.notes,
-            differs=backend.differences(),
-        )
-        raise CapturePairError(text, tuple(log.findings)) from log.cause
+    title = f"capture_pair({short(passes.factory.desc)}, mode={passes.mode!r})"
+    raise_what_was_found(log, title, backend, CapturePairError)
     assert graph is not None, "a capture that failed is a finding"
     report = PairReport(
         backend.name,

@@ -20,6 +20,7 @@ def check(pair: Evidence) -> None:
     """Replay after each change of the inputs, and compare."""
     passes, log, arguments = pair.passes, pair.log, pair.arguments
     subject = PairSubject(passes, arguments.outputs, log)
+    subject.watched = pair.kept
     before = len(log.findings)
     cuda = passes.backend.name == "cuda"
     rounds = Rounds(subject, log, arguments.tolerance, poison=arguments.poison, cuda=cuda)
@@ -34,3 +35,4 @@ def check(pair: Evidence) -> None:
         rounds.run(Stimulus("the first inputs again", subject.varying(None), "back"))
     pair.replays_differ = len(log.findings) > before
     pair.compared = rounds.compared
+    pair.refreshed, pair.varied = subject.refreshed, subject.varied

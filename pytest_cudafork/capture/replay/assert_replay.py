@@ -19,6 +19,7 @@ from pytest_cudafork.capture.interface.backend import (
 )
 from pytest_cudafork.capture.replay.cleanup import release, released_on_failure
 from pytest_cudafork.capture.replay.function_subject import FunctionSubject
+from pytest_cudafork.capture.replay.outcome import raise_what_was_found
 from pytest_cudafork.capture.replay.rounds import Rounds
 from pytest_cudafork.capture.replay.stimulus import (
     Stimulus,
@@ -31,7 +32,7 @@ from pytest_cudafork.capture.state.compare import Tolerance, short
 from pytest_cudafork.capture.state.reach import check_devices
 from pytest_cudafork.capture.state.tensors import restored
 from pytest_cudafork.capture.state.written import nothing_compared
-from pytest_cudafork.capture.story.findings import CheckLog, failure_text
+from pytest_cudafork.capture.story.findings import CheckLog
 from pytest_cudafork.errors import GraphUsageError, ReplayDiffersError
 
 
@@ -90,6 +91,7 @@ def assert_replay_equals_eager(
 
     Raises:
         ReplayDiffersError: something is wrong; ``findings`` lists it.
+        GraphNotJudgedError: the backend cannot run what the code does.
         GraphUsageError: the arguments cannot be checked.
 
     """
@@ -232,16 +234,8 @@ def _result(
 ) -> ReplayReport:
     __tracebackhide__ = True
     graph = subject.graph
-    if log.findings:
-        text = failure_text(
-            "the replay is not what eager code computes",
-            log.findings,
-            backend=backend.name,
-            not_checked=log.skipped,
-            notes=log.notes,
-            differs=backend.differences(),
-        )
-        raise ReplayDiffersError(text, tuple(log.findings)) from log.cause
+    title = "the replay is not what eager code computes"
+    raise_what_was_found(log, title, backend, ReplayDiffersError)
     return ReplayReport(
         backend.name,
         tuple(log.ran),

@@ -25,7 +25,7 @@ def randomness(subject: Subject, log: CheckLog, *, cuda: bool) -> int:
     before.restore()
     exact = Tolerance(0, 0)
     if not differences(eagers[0], eagers[1], exact):
-        log.note("random numbers were to be checked, but two eager runs give the same")
+        _nothing_random(subject, log, before, eagers[0])
         return 2
     if not differences(replays[0], replays[1], exact):
         log.add(
@@ -39,6 +39,35 @@ def randomness(subject: Subject, log: CheckLog, *, cuda: bool) -> int:
             "within the graph; a number that Python counts is frozen",
         )
     return 2
+
+
+def _nothing_random(subject: Subject, log: CheckLog, before: Before, first: Any) -> None:
+    """Judge that two eager runs give the same: by chance, or because nothing is drawn."""
+    exact, drew, alike = Tolerance(0, 0), False, True
+    for _ in range(_MORE_DRAWS):
+        before.inputs.restore()
+        again = frozen_copy(subject.eager(), subject.name)
+        drew = before.randomness.has_advanced()
+        alike = not differences(first, again, exact)
+        if not alike:
+            break
+    before.restore()
+    if drew or not alike:
+        log.note("random numbers were to be checked, but two eager runs give the same")
+        return
+    log.add(
+        "rng-frozen",
+        f"rng=True says that random numbers are drawn, and {_MORE_DRAWS + 2} eager runs draw none: "
+        f"they give the same {subject.name}",
+        path=subject.name,
+        why="a check of random numbers that are not there passes whatever the graph does",
+        todo="see that the code draws (dropout in train mode, a temperature above 0) and does not "
+        "seed its generator in each call; else leave rng=True out",
+    )
+
+
+_MORE_DRAWS = 6
+"""How often eager code is run again before it counts as drawing nothing: equal is not rare."""
 
 
 def uninitialized(subject: Subject, log: CheckLog, tolerance: Tolerance, *, cuda: bool) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from pytest_cudafork.capture.interface.backend import GraphBackend, Recording
+from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.replay.capture_graph import capture_graph
 from pytest_cudafork.capture.replay.cleanup import on_another_stream
-from pytest_cudafork.capture.replay.missing import inputs_read_by, missing_nodes
+from pytest_cudafork.capture.replay.kept import handed_over, inputs_behind
 from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus
 from pytest_cudafork.capture.replay.subject import Subject
 from pytest_cudafork.capture.state.host_values import carried_values, what_changed
@@ -82,14 +83,16 @@ class FunctionSubject(Subject):
     def _look_for_once(self, warmup: Recording) -> None:
         """Tell of work on the inputs that only the first call does: eager code has done it, too."""
         assert self.graph is not None, "there is a graph to compare with"
-        once = missing_nodes(warmup, self.graph.recording)
-        inputs = inputs_read_by(once, warmup, self.graph.recording, self.inputs())
-        if inputs and self.is_own_reference:
-            names = ", ".join(sorted(name for _, name in once))
+        kept = handed_over(warmup, self.graph.recording)
+        once = inputs_behind(warmup, kept, self.inputs())
+        if once and self.is_own_reference:
+            inputs = ", ".join(dict.fromkeys(path for _, paths in once for path in paths))
+            lines = (f"{one.work.name} at {shown(one.work.where)}" for one, _ in once)
             text = (
-                f"the first call of fn computed something from {', '.join(inputs)} that the graph "
-                f"does not compute again ({names}). Eager code keeps it, too, so the comparison "
-                "cannot tell whether that is right: give eager=, a computation without it"
+                f"the first call of fn computed something from {inputs} that the graph reads and "
+                f"does not compute again ({', '.join(dict.fromkeys(lines))}). Eager code keeps it, "
+                "too, so the comparison cannot tell whether that is right: give eager=, a "
+                "computation without it"
             )
             self._log.note(text)
             warnings.warn(text, CudaForkWarning, stacklevel=2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -26,9 +26,11 @@ from pytest_cudafork.capture.state.state_tree import TooManyObjectsError, closur
 from pytest_cudafork.capture.state.tensors import Randomness, Saved, devices_of, tensors_in
 from pytest_cudafork.capture.state.written import has_tensors, refuse_lazy
 from pytest_cudafork.capture.story.findings import CheckLog
-from pytest_cudafork.errors import GraphUsageError
+from pytest_cudafork.errors import GraphNotJudgedError, GraphUsageError
 
-Persistent = Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None
+Named = Mapping[str, Any] | Sequence[Any]
+"""Tensors by name, or in a list."""
+Persistent = Named | Callable[[Any], Named] | None
 
 # What torch says where a CUDA graph is made: built without CUDA, without a driver, without a GPU.
 _NO_GPU = ("dummy base class", "driver version is insufficient", "no CUDA-capable device")
@@ -41,7 +43,7 @@ class Pieces(Capture):
         """Run the forward for the first time.
 
         Raises:
-            GraphUsageError: its pieces need a GPU, and there is none.
+            GraphNotJudgedError: its pieces need a GPU, and there is none.
 
         """
         self._again = again
@@ -52,7 +54,7 @@ class Pieces(Capture):
             words = str(error).partition("\n")[0]
             if not any(each in words for each in _NO_GPU):
                 raise
-            raise GraphUsageError(
+            raise GraphNotJudgedError(
                 f"mode='PIECEWISE': the forward makes a CUDA graph of its own ({words}), and there "
                 "is no CUDA here. Pieces are captured by your code, so this needs a GPU: mark the "
                 "test @pytest.mark.graph_capture(backends=['cuda']), which skips it here"
@@ -184,8 +186,8 @@ class Passes:
         except AssertionError as error:
             self.complaint = f"belongs(state, desc) says: {short(str(error), 200)}"
             return
-        if answer is False:
-            self.complaint = f"belongs(state, desc) is False for {short(desc)}"
+        if answer is not None and not _is_true(answer):
+            self.complaint = f"belongs(state, desc) is {short(answer)} for {short(desc)}"
 
     def _look(self, one: Pass) -> Look:
         """Look at the state of a pass and at what its forward carries beside it."""
@@ -255,16 +257,18 @@ class Passes:
         """Return the persistent inputs of a pass, by path.
 
         Raises:
-            GraphUsageError: they are no mapping from names to tensors.
+            GraphUsageError: they are no mapping from names to tensors, and no list of tensors.
 
         """
         given = self._persistent(one.state) if callable(self._persistent) else self._persistent
         if given is None:
             return {}
+        if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+            given = dict(enumerate(given))
         if not isinstance(given, Mapping):
             raise GraphUsageError(
-                f"persistent is {short(given)}: give a dict from names to tensors, or a function "
-                "of the state that returns one"
+                f"persistent is {short(given)}: give a dict from names to tensors, a list of "
+                "tensors, or a function of the state that returns one"
             )
         found: dict[str, torch.Tensor] = {}
         for name, value in given.items():
@@ -296,6 +300,23 @@ class Passes:
             return
         with as_before(self._held, present.values()):
             yield made
+
+
+def _is_true(answer: Any) -> bool:
+    """Whether an answer says yes: all elements of it, where it has several.
+
+    Raises:
+        GraphUsageError: it has no truth.
+
+    """
+    try:
+        every = getattr(answer, "all", None)
+        return bool(every() if callable(every) else answer)
+    except Exception as error:
+        raise GraphUsageError(
+            f"belongs returned {short(answer)}, which is neither yes nor no ({error}): return True "
+            "or False, or assert"
+        ) from error
 
 
 def _is_object(value: Any) -> bool:

@@ -11,7 +11,8 @@ import torch
 
 from pytest_cudafork.capture.interface.backend import ReplayFailedError
 from pytest_cudafork.capture.replay.extra_checks import randomness, uninitialized
-from pytest_cudafork.capture.replay.stimulus import Poison, Refill, Stimulus, check_rows, rows_of
+from pytest_cudafork.capture.replay.refill import Refill
+from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus, check_rows, rows_of
 from pytest_cudafork.capture.replay.subject import Before, Subject
 from pytest_cudafork.capture.state.compare import (
     Difference,
@@ -55,6 +56,7 @@ class Rounds:
         self._base = Saved(subject.inputs())
         self._first: dict[str, Any] | None = None
         self._effects_then: dict[str, Any] = {}
+        self._stale: dict[str, torch.Tensor] = {}  # what refills have left of other batches
         self.drew = False
         self.replays = 0
         self.compared = 0  # tensors, in all rounds
@@ -118,8 +120,9 @@ class Rounds:
 
     def _refill(self, stimulus: Stimulus) -> tuple[int | None, dict[str, Any]]:
         """Refill once; what it leaves is clean for eager code, and of another batch afterwards."""
-        refill = Refill(self._subject.inputs())
-        rows = rows_of(stimulus.apply(), stimulus.name)
+        refill = Refill(self._subject.inputs(), self._stale)
+        with refill.watched():
+            rows = rows_of(stimulus.apply(), stimulus.name)
         refill.leave(clean=True)
         before = self._save()
         expected, _ = self._eager(before)

@@ -100,9 +100,10 @@ class SoftwareBackend(GraphBackend):
     def record(self, fn: Callable[[], Any]) -> Recording:
         """Run ``fn`` eagerly and list what it does."""
         recorder = Recorder()
-        with explaining_gpu_code(), noting(EagerMode(recorder, self._traits)):
+        mode = EagerMode(recorder, self._traits, Shapes(self._shapes))
+        with explaining_gpu_code(), noting(mode):
             result = fn()
-        return Recording(result, tuple(recorder.nodes), recorder.memories.uses())
+        return recorder.recording(result)
 
     def capture(self, fn: Callable[[], Any], *, pool: Any = None) -> SoftwareCapture:
         """Run ``fn`` once, recording its work instead of running it."""
@@ -124,7 +125,7 @@ class SoftwareBackend(GraphBackend):
         if refusals.first is not None:
             raise CaptureFailedError(refusals.first)
         mode.settle()
-        recording = Recording(result, tuple(recorder.nodes), recorder.memories.uses())
+        recording = recorder.recording(result)
         return SoftwareCapture(mode.tape, recording, tuple(recorder.findings), pool)
 
     def differences(self) -> str:

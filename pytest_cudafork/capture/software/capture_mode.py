@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.lines import line_at_work
+from pytest_cudafork.capture.operators.collectives import finished
 from pytest_cudafork.capture.operators.refusal_words import INDEX_PUT_TODO, Refusals
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.shapes import (
@@ -72,7 +73,7 @@ class CaptureMode(RecordingMode):
             "tensors and could be recorded operator by operator",
             "call the function that it wraps, leave this call outside the capture, or test it "
             "with the backend 'cuda'",
-            check="capture-failed",
+            check="not-judged",
         )
 
     def handle(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -128,7 +129,7 @@ class CaptureMode(RecordingMode):
         places = [self._place(each) for each in args]
         named = {name: self._place(each) for name, each in kwargs.items()} if kwargs else {}
         results, fresh = self._results(traits, specs.results, args, kwargs, node)
-        self.tape.add(step_of(op, places, named, fresh), node)
+        self.tape.add(step_of(finished(op, traits.name), places, named, fresh), node)
         return results
 
     def _results(
@@ -263,7 +264,7 @@ class CaptureMode(RecordingMode):
             "the software graph records dense tensors; operators on others mostly wait for their "
             "shapes on a GPU",
             "use a dense tensor within the graph",
-            check="capture-failed",
+            check="not-judged",
         )
 
     def _elsewhere(
@@ -275,7 +276,7 @@ class CaptureMode(RecordingMode):
             f"{traits.name} at {{where}} works on {device}",
             "the software graph records work on CPU tensors",
             "make all tensors of this test on the CPU, or use the backend 'cuda'",
-            check="capture-failed",
+            check="not-judged",
         )
 
     def _refuse_values(self, traits: Traits) -> None:

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator
 
 from pytest_cudafork.capture.interface.lines import line_of_traceback, shown
-from pytest_cudafork.errors import GraphUsageError
+from pytest_cudafork.errors import GraphNotJudgedError
 
 __all__ = ["DIFFERENCES", "explaining_gpu_code"]
 
@@ -69,7 +69,7 @@ def explaining_gpu_code() -> Iterator[None]:
     """Explain errors of the code in a ``with`` which mean that it needs a GPU; others pass.
 
     Raises:
-        GraphUsageError: the code cannot run on a CPU.
+        GraphNotJudgedError: the code cannot run on a CPU.
 
     """
     try:
@@ -80,7 +80,7 @@ def explaining_gpu_code() -> Iterator[None]:
             if words in text:
                 where = line_of_traceback(error.__traceback__)
                 at = f" at {shown(where)}" if where else ""
-                raise GraphUsageError(
+                raise GraphNotJudgedError(
                     f"{type(error).__name__}{at}: {text.splitlines()[0][:200]}\n{meaning}"
                 ) from error
         raise

@@ -138,8 +138,8 @@ def _store(result: Any, fresh: Any) -> None:
             _store(each, place)
 
 
-def _other_shape(result: Tensor, place: Place) -> RuntimeError:
-    return RuntimeError(
+def _other_shape(result: Tensor, place: Place) -> UnlikeCaptureError:
+    return UnlikeCaptureError(
         f"its result has shape {list(result.shape)}, at the capture it had {list(place.shape)}"
     )
 
@@ -254,7 +254,7 @@ def _failed(error: Exception, nodes: tuple[GraphNode, ...], step: int) -> Captur
     if odd or (node.name.startswith("aten::") and isinstance(error, (AttributeError, TypeError))):
         words = str(error) if odd else f"{type(error).__name__}: {error}"
         return CaptureFinding(
-            "capture-failed",
+            "not-judged",
             f"the software graph cannot replay {node.name}{where}: {words}",
             where=node.where,
             why="this is a limit, or a bug, of the software graph; it says nothing against the "

@@ -16,19 +16,19 @@ from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.process import exit_status
 
 _MOST_LOSSES = 60
-"""How many templates may be lost to modules that end their parent, each of them twice."""
+"""How many fork servers may be lost to modules that end their parent, each of them twice."""
 _MOST_FAULTS = 3
 """How many may be lost while no module is imported."""
 _NO_PROCESS = "a process for the audit cannot be started"
 _SILENCE_SECONDS = 30.0
-"""How long a template may say nothing beyond the time that an import may take."""
+"""How long a fork server may say nothing beyond the time that an import may take."""
 
 
 class Auditor:
-    """Imports modules in processes of their own, through one template that is restarted if lost.
+    """Imports modules in processes of their own, through one fork server that is restarted if lost.
 
-    A template that is lost while modules are imported was most likely ended by one of them. Each of
-    those is then imported again while no other one is, so that it is known which.
+    A fork server that is lost while modules are imported was most likely ended by one of them. Each
+    of those is then imported again while no other one is, so that it is known which.
     """
 
     def __init__(self, package: str, settings: AuditSettings, preloads: Sequence[str] = ()) -> None:
@@ -101,7 +101,7 @@ class Auditor:
         return bool(package)
 
     def close(self) -> None:
-        """End the template and everything that it has started."""
+        """End the fork server and everything that it has started."""
         process, self._process = self._process, None
         if process is not None:
             process.close()
@@ -121,7 +121,7 @@ class Auditor:
         return self._suspects[:1] or [name for name in self._asked if name not in self._records]
 
     def _take(self) -> None:
-        """Take one message of the template; start another one if it is gone."""
+        """Take one message of the fork server; start another one if it is gone."""
         if self._process is None:
             self._start()
         process = self._process
@@ -143,7 +143,7 @@ class Auditor:
                 process.say({"import": self._next()})
 
     def _replace(self, process: AuditProcess) -> None:
-        """Find out why a template is gone, or silent, and go on with another one."""
+        """Find out why a fork server is gone, or silent, and go on with another one."""
         if not process.is_gone:
             process.kill()
         how = process.how_it_ended()
@@ -162,8 +162,8 @@ class Auditor:
     def _attribute_loss(self, running: list[str], how: str) -> None:
         """Put the loss down to an import that ran alone; otherwise have each run alone.
 
-        One import that is known to have run need not have been alone: a module may end the template
-        before that could say that it has started it.
+        One import that is known to have run need not have been alone: a module may end the fork
+        server before that could say that it has started it.
         """
         self._losses += 1
         if running != self._suspects[:1]:

@@ -1,6 +1,6 @@
 """Which verdicts a fresh interpreter must confirm before they are reported, and which one counts.
 
-A module that was imported in a process forked from a template may have found things that other
+A module that was imported by a child of a fork server may have found things that other
 modules left there. The records of one package, with one library hidden or none, are checked by one
 ``Confirmer``.
 """
@@ -29,7 +29,7 @@ class CheckedRecord(NamedTuple):
 
     Attributes:
         record: Its ``confirmed`` says whether a fresh interpreter was asked, and agreed.
-        artifact: What the template had said, in words, if the fresh interpreter did not agree.
+        artifact: What the fork server had said, in words, if the fresh interpreter did not agree.
 
     """
 
@@ -79,7 +79,7 @@ class Confirmer:
         """Return what may be reported of a module.
 
         Args:
-            record: What the import in a process forked from the template said.
+            record: What the import in a child of the fork server said.
             fresh: Imports a module in a fresh interpreter.
 
         """

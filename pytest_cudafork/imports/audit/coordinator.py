@@ -1,6 +1,6 @@
 """Answers for all targets of an audit, one auditor for each package and hidden library.
 
-Here a target's way is put together: the auditor imports it, in a process forked from a template;
+Here a target's way is put together: the auditor imports it, in a child of a fork server;
 where that should be confirmed, a fresh interpreter imports it once more.
 """
 
@@ -27,7 +27,7 @@ class _Group:
 
 
 class AuditCoordinator:
-    """Answers for the targets of a session; each group of them has a template of its own."""
+    """Answers for the targets of a session; each group of them has a fork server of its own."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class AuditCoordinator:
         """Say which answers will be asked for, and in which order.
 
         With the first question of a group all its imports begin, and with the answer to the last
-        one its template ends.
+        one its fork server ends.
         """
         self._expected.clear()
         for target in targets:

@@ -1,4 +1,4 @@
-"""A guess which modules are worth importing once, in the template, before all others."""
+"""A guess which modules are worth importing once, in the fork server, before all others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def preloads_of(modules: Iterable[FoundModule]) -> list[str]:
 
     The package's own parents come before everything else: every import of a module runs them.
 
-    Whether they are clean is not known: each is tried in a child of the template first.
+    Whether they are clean is not known: each is tried in a child of the fork server first.
     """
     known = list(modules)
     names = {module.name for module in known}

@@ -22,7 +22,8 @@ from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import supervisor
 from pytest_cudafork.observe.base.ledger import Ledger, LedgerReader
 from pytest_cudafork.observe.story.touch import Touch
-from pytest_cudafork.process import exit_status, hang_stacks, ignored_signals, launch, leftovers
+from pytest_cudafork.process import exit_status, hang_stacks, ignored_signals, launch
+from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.protocol import frames, messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import Limits, ServerSettings
 from pytest_cudafork.process.server_process import ServerProcess
@@ -183,10 +184,10 @@ class FreshImport(WatchedProcess):
         self._log = self._keep(os.memfd_create("pytest-cudafork-log", os.MFD_CLOEXEC))
         self._stacks = self._keep(os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC))
         self._mailbox = self._keep(mailbox_file())
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._things.enter_context(self._control)
         status, write = os.pipe2(os.O_CLOEXEC)
         self._status = self._keep(status)
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._things.enter_context(self._control)
         self._cookie = frames.new_cookie()
         request = {
             "cookie": self._cookie,

@@ -193,7 +193,7 @@ def _difference(findings: Findings, found: Difference, limits: _Limits) -> Itera
 
 
 def _confirmations(findings: Findings) -> Iterator[Line]:
-    """Say how much of this does not rest on the template alone."""
+    """Say how much of this does not rest on the fork server alone."""
     checked = [record for record in findings.records if record.confirmed]
     lines = {record.where for record in checked if record.verdict.touched}
     clean = sum(record.verdict is ImportVerdict.CLEAN and not record.so_far for record in checked)

@@ -46,7 +46,7 @@ class ImportResult(NamedTuple):
 
     @property
     def is_clean(self) -> bool:
-        """Whether the process can serve as a template for others."""
+        """Whether the process can serve as a fork server for others."""
         is_clean = self.kind == "imported" and self.state == "clean"
         return is_clean and self.threads == 1 and not self.changed
 

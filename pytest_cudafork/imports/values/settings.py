@@ -38,7 +38,7 @@ class AuditSettings(NamedTuple):
 
     @property
     def longest_limit(self) -> float:
-        """The longest of the limits: how long a template may be busy with one module, any one."""
+        """The longest of the limits: how long a fork server may be busy with any one module."""
         return self.timeout
 
     def to_plain(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from pytest_cudafork.imports.worker.interpreter_state import InterpreterState, L
 from pytest_cudafork.imports.worker.threads import Threads, WaitBudget
 from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.process import child
-from pytest_cudafork.process.template_memory import OpenMP
+from pytest_cudafork.process.freeze_before_fork import OpenMP
 
 _MOST_TRACEBACK = 4000
 _MOST_REASON = 300

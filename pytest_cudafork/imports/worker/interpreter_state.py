@@ -69,7 +69,7 @@ class InterpreterState:
         return self._loaded.looked_up() if added is None else added
 
     def has_changed(self) -> bool:
-        """Whether anything is not as it was, so that this process cannot serve as a template."""
+        """Whether anything is not as it was, so that this process cannot serve as a fork server."""
         if sys.modules is not self._modules or builtins.__import__ is not self._import:
             return True
         if any(vars(os).get(name) is not value for name, value in self._loaded.os.items()):

@@ -21,7 +21,8 @@ from pytest_cudafork.imports.worker.interpreter_state import LoadedModules
 from pytest_cudafork.imports.worker.threads import WaitBudget
 from pytest_cudafork.observe.observer import Observer, WatchSettings
 from pytest_cudafork.observe.witnesses import WitnessError
-from pytest_cudafork.process import child, fork_server, leftovers
+from pytest_cudafork.process import child, fork_server
+from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.protocol import frames, server_messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork
 from pytest_cudafork.process.shared_mailbox import SharedMailbox
@@ -115,23 +116,24 @@ def main(control_fd: int, request_fd: int, stacks_fd: int, mailbox_fd: int) -> N
     gc.disable()  # a collection while modules are imported takes a third of the time
     child.prepare(stacks_fd)
     child.adopt_streams()
-    control = socket.socket(fileno=control_fd)
     request = child.read_request(request_fd)
     cookie = request["cookie"]
     leftovers.mark_process(cookie)
     sys.argv[:] = ["pytest-cudafork-imports"]
     settings = AuditSettings.from_plain(request["settings"])
+    with socket.socket(fileno=control_fd) as control:  # the import has no use for it
 
-    def ready(why_not: CannotFork | None = None, **about: Any) -> None:
-        reason = None if why_not is None else dict(vars(why_not))
-        control.send(frames.encode(server_messages.Ready(reason, 0, about).to_plain(), cookie))
+        def ready(why_not: CannotFork | None = None, **about: Any) -> None:
+            reason = None if why_not is None else dict(vars(why_not))
+            message = server_messages.Ready(reason, 0, about)
+            control.send(frames.encode(message.to_plain(), cookie))
 
-    try:
-        observer, about = _begin_watch(settings, request["ledger"])
-    except (WitnessError, ValueError, RuntimeError) as error:
-        ready(CannotFork("", "watch", str(error)))
-        leave(0)
-    ready(**about)
+        try:
+            observer, about = _begin_watch(settings, request["ledger"])
+        except (WitnessError, ValueError, RuntimeError) as error:
+            ready(CannotFork("", "watch", str(error)))
+            leave(0)
+        ready(**about)
     mailbox = SharedMailbox(mailbox_fd)
     budget = WaitBudget(settings, request["endless"])
     result = importer.Importer(observer, None, budget).run(request["module"])

@@ -1,6 +1,6 @@
-"""What the imports of one template load again and again, and so is worth importing in it once.
+"""What the imports of one fork server load again and again, and so is worth importing in it once.
 
-Whether a module is clean is not known here: each is tried in a child of the template first.
+Whether a module is clean is not known here: each is tried in a child of the fork server first.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def _is_stdlib(name: str) -> bool:
 
 
 class RepeatedImports:
-    """Watches what the imports load again and again that the template has not got.
+    """Watches what the imports load again and again that the fork server has not got.
 
-    It answers when enough time was lost, and not for ever: each time the template grows it is
+    It answers when enough time was lost, and not for ever: each time the fork server grows it is
     another process, forked from the one before, and the longer that line is, the more slowly the
     kernel forks.
     """

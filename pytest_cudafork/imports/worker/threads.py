@@ -22,16 +22,16 @@ from pytest_cudafork.observe.story.touch import Frame
 _MOST_SECONDS = 5.0
 """How long one import is waited for; a thread that serves for ever would never end."""
 _MOST_IN_ALL = 60.0
-"""How long the imports of one template are waited for with no result, taken together."""
+"""How long the imports of one fork server are waited for with no result, taken together."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
 _MOST_NAME = 60
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
 class WaitBudget:
-    """How long threads are waited for: after one import, and after all imports of one template.
+    """How long threads are waited for: after one import, and after all imports of one fork server.
 
-    A template hands its budget on to the processes that it forks, and updates it from what these
+    A fork server hands its budget on to the processes that it forks, and updates it from what these
     report: a thread that once did not end in time is not waited for again, wherever else the same
     line starts it.
     """

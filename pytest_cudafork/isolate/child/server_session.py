@@ -7,15 +7,15 @@ each test, which finds the tests imported and everything that is the same for al
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 
 from pytest_cudafork.check.state import current_state
+from pytest_cudafork.compat.unpatched import threading
 from pytest_cudafork.isolate import coverage_data
 from pytest_cudafork.isolate.child import capture_files, items, pytest_session, rehearsal
-from pytest_cudafork.process import child, fork_server, randomness, template_memory
+from pytest_cudafork.process import child, fork_server, freeze_before_fork, randomness
 from pytest_cudafork.process.protocol.server_messages import CannotFork
 
 _MOST_ERRORS = 20
@@ -110,7 +110,7 @@ class CollectedSession(pytest_session.WorkSession):
     def work(self, session: pytest.Session) -> None:
         """Say what this process is; if it may be forked, fork until the parent has enough."""
         self._seeds.look()
-        template_memory.OpenMP().pause()
+        freeze_before_fork.OpenMP().pause()
         about = {
             "tests": len(self.items),
             "errors": [text[:_LONGEST_TEXT] for text in self.errors[:_MOST_ERRORS]],
@@ -136,7 +136,7 @@ class CollectedSession(pytest_session.WorkSession):
         )
         if self.coverage is not None:
             tests.add_coverage(measured)
-        template_memory.freeze()
+        freeze_before_fork.freeze()
         self._server.serve(tests, **about)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_cudafork.errors import ChildError
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session.forks import Forks
 from pytest_cudafork.isolate.session.request import (
@@ -21,8 +20,9 @@ from pytest_cudafork.isolate.session.request import (
     work_order,
 )
 from pytest_cudafork.isolate.session.spares import Spares
-from pytest_cudafork.process import exit_status, launch, leftovers, supervision
-from pytest_cudafork.process.fork_server_client import ForkServerClient, send_job
+from pytest_cudafork.process import exit_status, launch, supervision
+from pytest_cudafork.process.descendants import leftovers
+from pytest_cudafork.process.fork_server_client import ForkServerClient, NoServerError, send_job
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
@@ -43,6 +43,8 @@ class ItemProcess:
 
     supervisor: supervision.Supervisor
     method: str
+    test: str
+    """The node id of the test that it was started for."""
     capture_fds: list[int] = field(default_factory=list)
     """The files that hold its captured output."""
     waits_for: pytest.Item | None = None
@@ -84,7 +86,8 @@ class Children:
         self._left_out: dict[str, CannotFork] = {}
         self._given_up: CannotFork | None = None
         self._targets: list[str] = []
-        self._retired: list[supervision.Supervisor] = []
+        self._retired: list[ItemProcess] = []
+        """Those that are done, and about to end."""
         self._group: ItemProcess | None = None
         self._upcoming: Sequence[pytest.Item] = ()
         self._next_fork: pytest.Item | None = None
@@ -149,12 +152,17 @@ class Children:
         """Return a child of the fork server, of a new one if the old is gone.
 
         Raises:
+            NoServerError, ForkRefusedError: It gives none; a fresh interpreter can do the same.
             ChildError: There is none to be had.
 
         """
-        if self._server.pid is None:
-            raise ChildError("the fork server died again and again")
-        running = self._server.take_child()
+        if self._given_up is not None:
+            raise NoServerError(self._given_up.reason)
+        try:
+            running = self._server.take_child()
+        except NoServerError as error:
+            self._given_up = CannotFork("", "lost", str(error))
+            raise
         send_job(running, messages.Job(FORKED_TESTS), [])
         return running
 
@@ -176,6 +184,8 @@ class Children:
         """Return a child that has been told to run the test: that of its group, or a new one.
 
         Raises:
+            NoServerError, ForkRefusedError: It is to be a child of the fork server, which gives
+                none.
             ChildError: There is none to be had.
             OSError, RuntimeError: It cannot be started; RuntimeError also from the fork guard.
 
@@ -193,7 +203,7 @@ class Children:
         if process is None:
             running = _START[method.name](self, _Wish(item, following, env))
             supervisor = supervision.Supervisor(running, self._sweeper)
-            process = ItemProcess(supervisor, method.name)
+            process = ItemProcess(supervisor, method.name, item.nodeid)
         try:
             process.supervisor.outbox.put(order)
             if fresh and method.name == "forkserver":
@@ -219,7 +229,7 @@ class Children:
         """
         if following is None:
             process.close()
-            self._retired.append(process.supervisor)
+            self._retired.append(process)
         else:
             process.waits_for = following
             self._group = process
@@ -240,7 +250,7 @@ class Children:
         ending = process.supervisor.watch(take, GROUP_END_SECONDS, until_done=True)
         process.close()
         if ending is None:
-            self._retired.append(process.supervisor)
+            self._retired.append(process)
         elif ending.timed_out:
             troubles.append(f"it took longer than {GROUP_END_SECONDS:.0f} s\n{ending.stacks}")
         else:
@@ -264,11 +274,15 @@ class Children:
         self._forks.keep_ahead_for(item)
 
     def _settle(self, *, wait: bool) -> None:
+        """Clear away the processes that are done; tell of those whose end was not as it should."""
         retired, self._retired = self._retired, []
         while retired:
             one = retired.pop(0)
-            if not one.settle(wait=wait):
+            if not one.supervisor.settle(wait=wait):
                 self._retired.append(one)
+            elif one.supervisor.trouble:
+                text = f"the process of {one.test} had finished, but {one.supervisor.trouble}"
+                loud_warning(pytest.PytestWarning(text))
         self._sweeper.sweep(now=wait)
 
     def end_leftovers(self) -> None:

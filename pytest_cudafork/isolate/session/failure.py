@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Any
 
 import pytest
 
 from pytest_cudafork.compat import forked, pytest_internals
+from pytest_cudafork.compat.unpatched import signal, time
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
 from pytest_cudafork.isolate.session.report_checks import Phase, missing_phase, next_phase
 from pytest_cudafork.process import exit_status
@@ -83,8 +83,6 @@ def report(
 
     A test that could not be run (``ran`` is false) has not failed as expected.
     """
-    import time
-
     headline, _, _ = str(error).partition("\n")
     name = type(error).__name__
     more = forked.crash_line(item, error)

@@ -8,7 +8,6 @@ a test (a user's wrapper of its protocol) or where fixtures live in the pytest p
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Sequence
 from types import ModuleType
@@ -17,13 +16,14 @@ from typing import Any, NoReturn
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.isolate.child import items, pytest_session
 from pytest_cudafork.isolate.child.capture_files import capture_files, renew_files
 from pytest_cudafork.isolate.session.request import make_basetemp
 from pytest_cudafork.process import launch, supervision, termination
 from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.freeze_before_fork import Collapse, OpenMP, freeze_in_child
 from pytest_cudafork.process.randomness import Randomness
-from pytest_cudafork.process.template_memory import Collapse, OpenMP, frozen
 
 _MANY_FORKS = 5
 _MANY_TESTS = 100
@@ -123,6 +123,10 @@ class Forks:
         self._openmp.pause()
         self._randomness.look()
 
+        def begin() -> None:
+            freeze_in_child()
+            termination.forget()
+
         def run(channel: Channel, stacks_fd: int) -> NoReturn:
             self._randomness.renew()
             if ahead:
@@ -130,8 +134,7 @@ class Forks:
             practice = ahead and launch.usable_cores() > _BUSY_CORES
             pytest_session.run_forked(item, env, reporter, channel, stacks_fd, practice=practice)
 
-        with frozen():
-            return launch.start_fork(run, private, termination.forget)
+        return launch.start_fork(run, private, begin)
 
     def _leave_the_test_before(self) -> None:
         """Take off what the test whose protocol this was forked in has put on."""

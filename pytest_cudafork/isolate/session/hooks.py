@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Generator
+from os import getpid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_cudafork.check.session import SESSION
-from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, Marks, marks_of
+from pytest_cudafork.settings.markers import Marks, marks_of
 
 if TYPE_CHECKING:
     from pytest_cudafork.isolate.policy import IsolationConfig, Method, ProcessState
@@ -30,8 +30,11 @@ class IsolationHooks:
 
     def __init__(self, config: pytest.Config, isolate: str | None) -> None:
         """Read what the session asks for; ``isolate`` is its method for every test, if any."""
+        # what is loaded is copied when this is, so before the first test module is imported
+        import pytest_cudafork.compat.unpatched  # noqa: F401
+
         self._config = config
-        self._pid = os.getpid()
+        self._pid = getpid()
         session = config.stash[SESSION]
         self._isolate = isolate
         option = config.option
@@ -51,7 +54,7 @@ class IsolationHooks:
     def _off(self) -> bool:
         """Whether nothing is isolated in this process."""
         # a forked child has these hooks too
-        return self._inside or self._debugger or self._pid != os.getpid()
+        return self._inside or self._debugger or self._pid != getpid()
 
     @property
     def _runs_tests(self) -> bool:
@@ -199,7 +202,7 @@ class IsolationHooks:
 
         return IsolationConfig(
             every_test=self._isolate,
-            timeout=DEFAULT_TIMEOUT,
+            timeout=self._config.stash[SESSION].settings.isolate_timeout,
             debugger=self._debugger,
             inside=self._inside,
         )
@@ -283,7 +286,7 @@ def process_state(config: pytest.Config) -> ProcessState:
     """Return how safe this process is to fork, now."""
     from pytest_cudafork.check.state import current_state
     from pytest_cudafork.isolate.policy import ProcessState
-    from pytest_cudafork.process.template_memory import count_threads
+    from pytest_cudafork.process.freeze_before_fork import count_threads
 
     watch = config.stash[SESSION].watch
     state = watch.observer.state() if watch is not None else current_state()

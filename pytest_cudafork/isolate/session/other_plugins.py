@@ -7,12 +7,10 @@ what is left to do.
 
 from __future__ import annotations
 
-import re
-import time
-
 import pytest
 
 from pytest_cudafork.compat import rerunfailures
+from pytest_cudafork.compat.unpatched import re, time
 
 RUNS = pytest.StashKey[int]()
 """How often a test has been run before, in processes that died."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.errors import ChildError, ChildTimeout
 from pytest_cudafork.isolate import coverage_data, live_text, policy, report_data
 from pytest_cudafork.isolate.session import failure, other_plugins, report_checks
@@ -32,7 +32,8 @@ class Replay:
 
     def __init__(self, item: pytest.Item, method: policy.Method) -> None:
         self._item = item
-        self._method = method
+        self.method = method
+        """How it is isolated, which its reports say."""
         self.capture_fds: list[int] = []
         """The files that hold the child's captured output; they belong to who runs the child."""
         self.answer: Callable[[messages.Message], None] | None = None
@@ -148,9 +149,9 @@ class Replay:
 
     def _log(self, report: pytest.TestReport) -> None:
         # attributes, because those travel on to the controller of pytest-xdist
-        vars(report)["isolation"] = self._method.name
-        if self._method.why:
-            vars(report)["isolation_why"] = self._method.why
+        vars(report)["isolation"] = self.method.name
+        if self.method.why:
+            vars(report)["isolation_why"] = self.method.why
         if type(report) is pytest.TestReport:  # a subtest's report ends no phase
             self.reports.append(report)
         self._item.ihook.pytest_runtest_logreport(report=report)

@@ -7,6 +7,7 @@ import enum
 import functools
 import linecache
 import os
+import re
 from collections.abc import Iterable, Iterator
 
 
@@ -37,7 +38,8 @@ def source_line(filename: str, lineno: int) -> str:
         return ""
 
 
-@functools.lru_cache(maxsize=64)
+# A stack may go through a hundred files, and each story asks about all its frames.
+@functools.lru_cache(maxsize=256)
 def _tree(filename: str, stamp: float) -> ast.Module | None:
     if stamp < 0:
         return None
@@ -68,12 +70,21 @@ def scope_of(filename: str, lineno: int, name: str) -> Scope:
     For stacks that come without code flags. Falls back to ``FUNCTION``.
     """
     stamp = _stamp(filename)
+    # Most frames are of functions, and no class has their name: then nothing has to be parsed.
+    if name.isascii() and name not in _class_names(filename, stamp):
+        return Scope.FUNCTION
     found = [
         (start, is_class)
         for start, end, is_class in _definitions(filename, stamp).get(name, ())
         if start <= lineno <= end
     ]
     return Scope.CLASS if found and max(found)[1] else Scope.FUNCTION
+
+
+@functools.lru_cache(maxsize=1024)
+def _class_names(filename: str, stamp: float) -> frozenset[str]:
+    """Return what follows the word "class" anywhere in a file, comments and strings included."""
+    return frozenset(re.findall(r"class[\s\\]+(\w+)", "".join(linecache.getlines(filename))))
 
 
 @functools.lru_cache(maxsize=64)

@@ -8,11 +8,11 @@ and may write to any descriptor.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.process.protocol.messages import Message, of_kind
 
 LONGEST_PACKET = 1 << 18
@@ -47,7 +47,7 @@ class ServerSettings:
         data: Plain data for that function.
         most_ahead: How many children wait for work at most, where there are cores for them; 0: a
             child is forked when it is asked for.
-        fold: Whether to make forks cheaper in idle time (``template_memory.Collapse``).
+        fold: Whether to make forks cheaper in idle time (``freeze_before_fork.Collapse``).
         ignore_signals: Whether it ignores signals that its children may send to their parent.
         limits: For unattended jobs.
         path: ``sys.path``.
@@ -82,7 +82,7 @@ class CannotFork:
 
     Attributes:
         path: The file whose import did it, or "".
-        kind: "cuda", "threads" or "start".
+        kind: "cuda", "threads", "start" or "lost".
         text: One line.
         pid: The process that showed it, or 0.
         output: What the process wrote before it failed.

@@ -28,7 +28,7 @@ import torch
 
 from sample_engine.attention.interface import AttentionSpec, CommonAttentionMetadata
 from sample_engine.attention.registry import choose
-from sample_engine.batch.drafts import Drafts
+from sample_engine.batch.draft_tensors import Drafts
 from sample_engine.errors import ConfigError
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.graphs.model_graphs import ModelGraphs

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from sample_engine.batch.drafts import RequestSampling
+from sample_engine.batch.draft_tensors import RequestSampling
 from sample_engine.config import REJECTION_METHODS
 from sample_engine.sampling import probabilities, sample
 from sample_engine.speculate import rejection

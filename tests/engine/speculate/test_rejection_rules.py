@@ -10,7 +10,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sample_engine.batch.drafts import RequestSampling, Unverified, Verdict
+from sample_engine.batch.draft_tensors import RequestSampling, Unverified, Verdict
 from sample_engine.config import REJECTION_METHODS
 from sample_engine.sampling import probabilities, sample
 from sample_engine.speculate.rejection import verify

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from sample_engine.batch.drafts import RequestSampling, Unverified, Verdict
+from sample_engine.batch.draft_tensors import RequestSampling, Unverified, Verdict
 from sample_engine.sampling import SamplingTensors, noise_keys, probabilities, sample, seed_keys
 from sample_engine.speculate.rejection import verify
 

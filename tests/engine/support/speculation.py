@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from sample_engine.batch.drafts import Drafts
+from sample_engine.batch.draft_tensors import Drafts
 from sample_engine.batch.request import SamplingParams
 from sample_engine.engine_core import EngineCore
 from sample_engine.speculate.interface import Speculator, SpeculatorState

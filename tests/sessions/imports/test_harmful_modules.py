@@ -252,7 +252,7 @@ def test_each_gets_its_verdict_and_does_not_touch_the_others(
         assert records["foe.touches_and_ends"].where.endswith("touches_and_ends.py:9")
 
 
-# Each is imported by many, so that it is tried in the template.
+# Each is imported by many, so that it is tried in the fork server.
 @pytest.mark.parametrize(
     ("text", "verdict"),
     [
@@ -269,7 +269,7 @@ def test_each_gets_its_verdict_and_does_not_touch_the_others(
     ],
     ids=lambda value: str(value)[:24],
 )
-def test_what_is_tried_in_the_template_does_not_spoil_it(
+def test_what_is_tried_in_the_fork_server_does_not_spoil_it(
     tmp_path: Path, text: str, verdict: str
 ) -> None:
     users = {f"user{number}": "from foe.common import note" for number in range(5)}
@@ -323,7 +323,7 @@ def test_below_a_package_that_hangs_nothing_is_imported_again_and_again(tmp_path
     assert records["foe.sub.m59"].reason == "its package foe.sub took longer than 1 s"
 
 
-def test_a_template_that_says_nothing_any_more_is_replaced(
+def test_a_fork_server_that_says_nothing_any_more_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auditor, "_SILENCE_SECONDS", 2.0)

@@ -28,7 +28,7 @@ ENDLESS = {
 }
 
 
-@pytest.fixture(params=["alone", "tried in the template"])
+@pytest.fixture(params=["alone", "tried in the fork server"])
 def endless(pytester: pytest.Pytester, request: pytest.FixtureRequest) -> list[str]:
     write_package(pytester.path, "endless", ENDLESS)
     if request.param != "alone":

@@ -37,6 +37,8 @@ WRONG = {
     "--cuda-fork-device=phantom:": "--cuda-fork-device: '' is not a face of the phantom driver",
     "--cuda-fork-device=phantom:sm_90x99": "'sm_90x99' is not a face of the phantom driver",
     "--cuda-fork-device=real:sm_90": "only the phantom takes a GPU, as in phantom:sm_90",
+    "--cuda-fork-isolate-timeout=0": "--cuda-fork-isolate-timeout: '0' is not a time limit: use",
+    "--cuda-fork-isolate-timeout=soon": "'soon' is not a time limit: use a number of seconds above",
     "--cuda-fork-allow=a-b": "--cuda-fork-allow: 'a-b' is not a module name",
 }
 

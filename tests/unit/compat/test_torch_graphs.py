@@ -172,6 +172,16 @@ def test_views_with_their_bits() -> None:
     assert torch_graphs.negated(x).is_neg()
 
 
+def test_zeros_without_memory_are_told_from_tensors_with_some() -> None:
+    assert torch_graphs.has_no_storage(torch._efficientzerotensor((2,)))
+    assert not torch_graphs.has_no_storage(torch.zeros(2))
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="a torch without distributed")
+def test_work_that_is_done_can_be_waited_for() -> None:
+    torch_graphs.finished_work().wait()
+
+
 def test_memory_counts_as_torchs_where_torch_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._C, "_has_Standard_Deleter", lambda _: False, raising=False)
     assert not torch_graphs.is_freed_by_torch(torch.ones(1).untyped_storage())

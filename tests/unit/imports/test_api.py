@@ -188,7 +188,7 @@ def test_arguments_of_a_wrong_type(
 
 
 @needs_torch
-def test_touches_by_way_of_torch_are_seen_where_the_template_has_imported_it(
+def test_touches_by_way_of_torch_are_seen_where_the_fork_server_has_imported_it(
     tmp_path: Path,
 ) -> None:
     files = {f"m{number}": "import torch" for number in range(8)}

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.process import child, fork_server, launch
+from pytest_cudafork.compat import unpatched
+from pytest_cudafork.process import child, fork_server, freeze_before_fork, launch
 from pytest_cudafork.process.channel import EXIT_LOST
 from pytest_cudafork.process.fork_server import ForkServer, Prepared
 from pytest_cudafork.process.protocol import frames, messages, server_messages
@@ -126,7 +127,7 @@ def test_a_fork_that_is_refused_is_told(parent: Parent, monkeypatch: pytest.Monk
     def refuse() -> int:
         raise RuntimeError("the guard refuses")
 
-    monkeypatch.setattr(os, "fork", refuse)
+    monkeypatch.setattr(fork_server, "fork", refuse)
     parent.server._fork_asked_for()
     assert parent.hear()[0] == server_messages.ForkRefused("RuntimeError: the guard refuses")
 
@@ -135,7 +136,7 @@ def test_a_child_that_holds_too_much_memory_is_killed(
     parent: Parent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parent.server, "settings", ServerSettings(limits=Limits(memory=5)))
-    monkeypatch.setattr("pytest_cudafork.process.template_memory.bytes_beyond_ours", lambda pid: 6)
+    monkeypatch.setattr(freeze_before_fork, "bytes_beyond_ours", lambda pid: 6)
     parent.server._fork_asked_for()
     pid, fds = parent.child()
     assert parent.server._wait_ms() == 200
@@ -190,16 +191,18 @@ class LeftError(Exception):
 def test_the_server_is_made_of_its_request(
     entry: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    left: list[tuple[int, object]] = []
+    left: list[tuple[int, ForkServer]] = []
 
-    def leave(code: int, server: object) -> None:
+    def leave(code: int, server: ForkServer) -> None:
         left.append((code, server))
         raise LeftError
 
     served: list[ForkServer] = []
     monkeypatch.setattr(child, "leave", leave)
     monkeypatch.setattr(child, "prepare", lambda stacks_fd: None)
-    monkeypatch.setattr("pytest_cudafork.process.leftovers.mark_process", lambda cookie: True)
+    monkeypatch.setattr(
+        "pytest_cudafork.process.descendants.leftovers.mark_process", lambda cookie: True
+    )
     monkeypatch.setattr("gc.disable", lambda: None)
     monkeypatch.setattr("sys.path", [])
     monkeypatch.setattr("sys.argv", [])
@@ -213,11 +216,13 @@ def test_the_server_is_made_of_its_request(
     assert len(served) == (0 if entry else 1)
     assert ("No module named" in capsys.readouterr().err) == bool(entry)
     ours.close()
+    for _, server in left:  # it would have ended with its process
+        server.connection.close()
 
 
 def test_an_orphan_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     statuses: list[int] = []
-    monkeypatch.setattr(os, "_exit", statuses.append)
+    monkeypatch.setattr(unpatched.os, "_exit", statuses.append)
     fork_server.leave_orphaned(os.getppid())
     fork_server.leave_orphaned(-1)
     assert statuses == [EXIT_LOST]

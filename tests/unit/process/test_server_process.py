@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import time
+import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from pytest_cudafork.errors import ChildError
 from pytest_cudafork.process import fork_server, server_process
-from pytest_cudafork.process.protocol import frames, server_messages
+from pytest_cudafork.process.protocol import frames, messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import ServerSettings
-from pytest_cudafork.process.server_process import ServerProcess
+from pytest_cudafork.process.server_process import ForkRefusedError, NoAnswerError, ServerProcess
+from tests.support.isolation import is_gone
 
 HERE = "tests.unit.process.test_server_process"
 
@@ -24,7 +26,21 @@ def prepare_badly(server: fork_server.ForkServer) -> None:
     os.write(1, b"words before the end\n")
     if server.settings.data == "hangs":
         time.sleep(100)
+    if server.settings.data == "dies when it has said goodbye":
+        send = server.send
+
+        def send_and_die(message: messages.Message) -> None:
+            send(message)
+            os.abort()
+
+        server.send = send_and_die  # type: ignore[method-assign]
+        return
     raise SystemExit(3)
+
+
+def wait_for_death(server: ServerProcess) -> None:
+    """Wait until the kernel has nothing left of it but its exit status."""
+    os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
 
 
 @pytest.fixture
@@ -67,15 +83,38 @@ def test_a_server_that_is_gone_is_noticed(server: ServerProcess) -> None:
         server.take_child()
 
 
-def test_a_server_that_stops_answering_gives_no_child(
+def test_a_server_that_is_stopped_is_woken(
     server: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(server_process, "_LOOK_SECONDS", 0.05)
+    server.wait_ready()
+    os.kill(server.pid, signal.SIGSTOP)
+    running = server.take_child()
+    os.kill(running.pid, signal.SIGKILL)
+    os.kill(server.pid, signal.SIGSTOP)
+    assert running.reap() == -signal.SIGKILL
+    running.close()
+    os.kill(server.pid, signal.SIGSTOP)
+    assert end(server) == []
+
+
+def be_silent(server: fork_server.ForkServer) -> None:
+    """Be ready, and answer nothing; a preparation."""
+    server.ready()
+    time.sleep(100)
+
+
+def test_a_server_that_does_not_answer_is_killed_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ServerProcess(ServerSettings(f"{HERE}:be_silent"))
     server.wait_ready()
     monkeypatch.setattr(server_process, "_ANSWER_SECONDS", 0.2)
-    os.kill(server.pid, signal.SIGSTOP)
-    with pytest.raises(ChildError, match="gave no process within"):
+    with pytest.raises(NoAnswerError):
         server.take_child()
-    os.kill(server.pid, signal.SIGCONT)
+    (told,) = end(server)
+    assert told.startswith(
+        "the fork server gave no process within 0.2 s and was killed while it served; it wrote:"
+    )
+    assert is_gone(server.pid)
 
 
 def test_a_refused_fork_is_asked_for_once_more_and_then_told(server: ServerProcess) -> None:
@@ -91,7 +130,7 @@ def test_a_refused_fork_is_asked_for_once_more_and_then_told(server: ServerProce
     server.fork_ahead = refuse  # type: ignore[method-assign]
     server._take_message = lambda deadline: None  # type: ignore[method-assign]
     server._refusal = "no memory"
-    with pytest.raises(ChildError, match="could not fork: no memory at all"):
+    with pytest.raises(ForkRefusedError, match="could not fork: no memory at all"):
         server.take_child()
     assert asked == [1]
     del server.fork_ahead, server._take_message
@@ -108,6 +147,61 @@ def test_trouble_at_the_end_is_told_loudly(how: str, monkeypatch: pytest.MonkeyP
         server.close()
         server.reap()
     assert "words before the end" in str(caught[0].message)
+
+
+class ShutDownAndWait:
+    """A connection; whoever shuts it down goes on when the server has died of that."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self._server = server
+        self._control = server._control
+
+    def shutdown(self, how: int) -> None:
+        self._control.shutdown(how)
+        wait_for_death(self._server)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._control, name)
+
+
+def end(server: ServerProcess) -> list[str]:
+    """End a server and return the warnings that came of it."""
+    with warnings.catch_warnings(record=True) as caught:
+        server.close()
+        server.reap()
+    return [str(one.message) for one in caught]
+
+
+def test_a_death_before_anybody_looks_is_told_once() -> None:
+    server = ServerProcess(ServerSettings(f"{HERE}:prepare_badly"), outputs=True)
+    server.wait_ready()
+    server._control = ShutDownAndWait(server)  # type: ignore[assignment]
+    (told,) = end(server)
+    assert told.startswith("the fork server exited with status 70 at the end of its session; ")
+
+
+def test_a_death_after_the_last_word_is_told_once() -> None:
+    how = "dies when it has said goodbye"
+    server = ServerProcess(ServerSettings(f"{HERE}:prepare_badly", how), outputs=True)
+    server.wait_ready()
+    (told,) = end(server)
+    assert told.startswith("the fork server was killed by SIGABRT")
+    assert "words before the end" in told
+
+
+def test_a_death_while_it_served_is_told_once(server: ServerProcess) -> None:
+    server.wait_ready()
+    os.kill(server.pid, signal.SIGKILL)
+    wait_for_death(server)
+    (told,) = end(server)
+    assert "was killed by SIGKILL" in told
+    assert told.endswith(" while it served; it wrote:\n(nothing)")
+
+
+def test_whoever_ends_it_is_not_told(server: ServerProcess) -> None:
+    server.wait_ready()
+    server.kill()
+    assert end(server) == []
 
 
 def test_a_quiet_one_ends_without_a_word() -> None:

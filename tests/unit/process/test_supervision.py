@@ -12,7 +12,7 @@ import pytest
 
 from pytest_cudafork.process import child, launch, supervision
 from pytest_cudafork.process.channel import Channel
-from pytest_cudafork.process.leftovers import Sweeper
+from pytest_cudafork.process.descendants.leftovers import Sweeper
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.supervision import Said, Supervisor
 from tests.support.isolation import is_gone
@@ -63,6 +63,44 @@ def test_a_child_with_more_work_goes_on() -> None:
     supervisor.outbox.put(messages.End())
     assert supervisor.settle(wait=True)
     assert is_gone(supervisor.running.pid)
+
+
+@pytest.mark.parametrize(
+    ("last", "trouble"),
+    [
+        (lambda: None, ""),
+        (os.abort, "was killed by SIGABRT (exit status -6)"),
+        (lambda: os._exit(3), "exited with status 3"),
+        (lambda: time.sleep(100), "did not end within 0.5 s and was killed"),
+    ],
+    ids=["well", "abort", "exit", "hang"],
+)
+def test_what_a_child_does_after_it_was_done_is_known(
+    last: Callable[[], None], trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "EXIT_SECONDS", 0.5 if "within" in trouble else 30.0)
+
+    def work(channel: Channel) -> None:
+        channel.send(messages.Done())
+        last()
+
+    supervisor = Supervisor(start(work))
+    assert supervisor.watch(take, 60.0, until_done=True) is None
+    assert supervisor.settle(wait=True)
+    assert supervisor.trouble == trouble
+
+
+def test_the_status_of_a_child_that_went_with_its_server_is_no_trouble_of_its_own() -> None:
+    supervisor = Supervisor(start(lambda channel: channel.send(messages.Done())))
+    assert supervisor.watch(take, 60.0, until_done=True) is None
+    reap = supervisor.running.reap
+
+    def unknown() -> None:
+        reap()
+
+    supervisor.running.reap = unknown
+    assert supervisor.settle(wait=True)
+    assert supervisor.trouble == ""
 
 
 def test_a_child_that_hangs_is_ended_with_its_stacks() -> None:

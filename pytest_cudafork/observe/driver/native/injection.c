@@ -1,6 +1,6 @@
 /* The witness on a real driver: the library that CUDA_INJECTION64_PATH names. The driver loads it
  * inside the first cuInit of the process and calls InitializeInjection with its lock held, so
- * nothing here may wait for the GIL. It does not know what cuInit will answer.
+ * nothing here may wait for the GIL. What cuInit will answer is not decided yet at that time.
  */
 #include "child_patch.h"
 #include "witness.h"

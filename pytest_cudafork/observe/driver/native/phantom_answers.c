@@ -1,5 +1,5 @@
 /* What the phantom driver answers about the devices of its face, and contexts that are handles with
- * nothing behind them. It does not know whether cuInit was called; phantom_driver.c does.
+ * nothing behind them. Whether cuInit was called is kept in phantom_driver.c (`ready`).
  */
 #include "phantom_driver.h"
 #include "witness.h"

@@ -1,6 +1,6 @@
 /* The phantom driver: a libcuda.so.1 that records who calls cuInit and answers as a machine without
  * a GPU would (the face "absent") or with some ("sm_90x2"). It answers questions and does not
- * compute: what needs a GPU is refused. It does not know how a touch is recorded.
+ * compute: what needs a GPU is refused. Touches are recorded by witness.c and record.c.
  */
 #define _GNU_SOURCE
 #include "entry_points.h"

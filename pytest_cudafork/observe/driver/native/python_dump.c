@@ -1,6 +1,6 @@
 /* The Python stack of a thread that does not hold the GIL, by CPython's own crash dump: exported by
- * some versions, else reached through a signal that faulthandler was told to dump at. Owns the
- * descriptor it dumps into. It does not know what the frames mean.
+ * some versions, else reached through a signal that faulthandler was told to dump at. The descriptor
+ * that it dumps into is opened and closed here.
  */
 #define _GNU_SOURCE
 #include "python_api.h"

@@ -1,5 +1,5 @@
 /* Writes a touch as one line of the ledger, and remembers which stacks this process has written.
- * It does not know how a Python stack is read; python_stack.c does.
+ * Python stacks are read in python_stack.c.
  */
 #define _GNU_SOURCE
 #include "witness.h"

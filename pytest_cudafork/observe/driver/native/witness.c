@@ -1,5 +1,5 @@
-/* State of this process (clean, initialized, poisoned) and how a fork changes it. It does not know
- * how a touch is written down; record.c does.
+/* State of this process (clean, initialized, poisoned) and how a fork changes it. Touches are
+ * written down in record.c.
  */
 #define _GNU_SOURCE
 #include "witness.h"

@@ -1,5 +1,5 @@
 /* The witness core shared by the phantom driver and the injection library: state of this process
- * and its record in the ledger. It does not know what a driver answers.
+ * and its record in the ledger.
  */
 #ifndef CUDAFORK_WITNESS_H
 #define CUDAFORK_WITNESS_H

@@ -115,15 +115,31 @@ def test_a_vary_that_takes_the_state_refreshes_it() -> None:
     runner.check(create, vary=[replan])
 
 
+@pytest.mark.parametrize("given", [list, lambda one: {"out": one[0]}, lambda one: one[0]])
+def test_persistent_inputs_and_outputs_may_be_listed(given: Any) -> None:
+    runner, out = Runner(), torch.zeros(4, 3)
+
+    def create(desc: Desc, warmup: bool) -> Any:
+        return lambda: out.copy_(runner.x * runner.lens[:, None]), {"lens": runner.lens}
+
+    inputs: Any = [runner.lens, runner.x]
+    pair = runner.check(create, persistent=inputs, outputs=given([out]))
+    assert not pair.report.not_checked
+    copies = lambda state: [runner.lens.clone()]  # noqa: E731
+    found = findings(lambda: runner.check(create, persistent=copies, outputs=given([out])))
+    assert found["not-shared"] == ["persistent[0]"]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"mode": "HALF"}, "use one of FULL, PIECEWISE"),
         ({"vary": 3}, "list of callables"),
         ({"vary": [3]}, r"vary\[0\] is 3"),
-        ({"persistent": [1]}, "give a dict"),
+        ({"persistent": 1}, "give a dict"),
+        ({"persistent": [1]}, r"persistent\[0\] is 1: it holds no tensor"),
         ({"persistent": {"x": 1}}, "holds no tensor"),
-        ({"outputs": 3}, "cannot be called"),
+        ({"outputs": 3}, "give a list of the static outputs"),
         ({"persistent": {"x": torch.ones(1, device="meta")}}, "meta"),
         ({"persistent": {"a": torch.ones(1), "b": torch.ones(1, device="meta")}}, "2 devices"),
     ],

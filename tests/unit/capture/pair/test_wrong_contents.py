@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import pytest
 
 torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
 
+from pytest_cudafork import GraphUsageError  # noqa: E402
 from pytest_cudafork.capture.pair.capture_pair import capture_pair  # noqa: E402
 from tests.support.capture import Desc  # noqa: E402
 from tests.support.capture_pair import Meta, Runner, State, findings  # noqa: E402
@@ -50,11 +52,27 @@ def test_contents_of_another_batch_are_found() -> None:
     assert "state['lens']" in found["wrong-contents"]
 
 
-def test_the_user_may_say_what_belongs() -> None:
+@pytest.mark.parametrize(
+    "no", [False, 0, torch.tensor(False), torch.tensor([True, False]), np.False_, np.zeros(2)]
+)
+def test_the_user_may_say_what_belongs(no: Any) -> None:
     runner = Runner()
-    found = findings(lambda: runner.check(belongs=lambda state, desc: False))
+    found = findings(lambda: runner.check(belongs=lambda state, desc: no))
     assert found["wrong-contents"] == ["state"]
-    Runner().check(belongs=lambda state, desc: None)
+
+
+@pytest.mark.parametrize("yes", [None, True, 1, torch.tensor([True, True]), np.True_])
+def test_what_belongs_is_told_by_what_counts_as_true(yes: Any) -> None:
+    Runner().check(belongs=lambda state, desc: yes)
+
+
+def test_an_answer_that_is_neither_yes_nor_no_is_told() -> None:
+    class Odd:
+        def __bool__(self) -> bool:
+            raise RuntimeError("ask later")
+
+    with pytest.raises(GraphUsageError, match=r"neither yes nor no \(ask later\)"):
+        Runner().check(belongs=lambda state, desc: Odd())
 
 
 def test_memory_that_a_factory_leaves_unfilled_says_nothing_about_contents() -> None:

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork import (  # noqa: E402
+    GraphNotJudgedError,
     GraphUsageError,
     ReplayDiffersError,
     assert_replay_equals_eager,
@@ -35,6 +36,36 @@ def told(run: Callable[[], Any]) -> str:
     with pytest.raises(ReplayDiffersError) as caught:
         run()
     return " ".join(str(caught.value).split())
+
+
+def test_a_replay_that_computes_nan_is_not_called_one_that_does_nothing() -> None:
+    divisor = [0.0]
+    x = torch.ones(4)
+    found = findings(
+        lambda: check(
+            lambda x: (x - x) / divisor[0],
+            [x],
+            vary=[lambda: divisor.append(divisor.pop() + 1)],
+        )
+    )
+    assert list(found) == ["replay-differs output"]
+    assert "eager 0, replay nan" in found["replay-differs output"]
+
+
+def test_random_numbers_that_are_asked_for_and_not_drawn_are_found() -> None:
+    dropout = torch.nn.Dropout(0.5).eval()
+    assert list(findings(lambda: check(dropout, [torch.ones(8)], rng=True))) == [
+        "rng-frozen output"
+    ]
+    check(torch.nn.Dropout(0.5).train(), [torch.ones(64)], rng=True)
+
+
+def test_what_the_backend_cannot_run_is_no_verdict() -> None:
+    sparse = torch.eye(3).to_sparse()
+    with pytest.raises(GraphNotJudgedError, match="no verdict") as caught:
+        check(lambda x: torch.sparse.mm(sparse, x), [torch.ones(3, 3)])
+    assert [one.check for one in caught.value.findings] == ["not-judged"]
+    assert "test_assert_replay.py" in str(caught.value)
 
 
 def test_a_right_function_passes_and_tells_what_was_checked() -> None:

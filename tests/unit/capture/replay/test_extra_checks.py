@@ -42,6 +42,9 @@ class Code(Subject):
         return set()
 
 
+ALIKE = (torch.tensor(number) for number in (3, 3, 3, 5))
+
+
 def draw() -> Any:
     return torch.rand(2)
 
@@ -58,9 +61,18 @@ def test_a_replay_that_draws_other_numbers_is_right() -> None:
     assert (log.findings, list(log.ran)) == ([], ["rng-frozen"])
 
 
-def test_code_that_draws_nothing_is_noted() -> None:
+def test_code_that_draws_nothing_is_found() -> None:
     log = CheckLog()
-    randomness(Code(lambda: torch.ones(2), draw), log, cuda=False)
+    randomness(Code(lambda: torch.ones(2), lambda: torch.ones(2)), log, cuda=False)
+    (found,) = log.findings
+    assert (found.check, found.path) == ("rng-frozen", "output")
+    assert "8 eager runs draw none" in found.what
+
+
+@pytest.mark.parametrize("eager", [lambda: torch.rand(2).gt(2), lambda: next(ALIKE)])
+def test_numbers_that_are_equal_by_chance_are_noted(eager: Any) -> None:
+    log = CheckLog()
+    randomness(Code(eager, draw), log, cuda=False)
     assert log.findings == []
     assert "two eager runs give the same" in log.notes[0]
 

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork import GraphUsageError  # noqa: E402
+from pytest_cudafork import GraphNotJudgedError, GraphUsageError  # noqa: E402
 from pytest_cudafork.capture.replay.factory import Factory  # noqa: E402
 from pytest_cudafork.capture.replay.passes import Passes, Pieces  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
@@ -87,7 +87,11 @@ def test_a_state_that_is_too_big_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(
     ("persistent", "words"),
-    [([1], "give a dict from names to tensors"), ({"x": 3}, "it holds no tensor")],
+    [
+        ("x", "give a dict from names to tensors"),
+        ([1], "it holds no tensor"),
+        ({"x": 3}, "it holds no tensor"),
+    ],
 )
 def test_persistent_inputs_are_tensors_by_name(persistent: Any, words: str) -> None:
     with pytest.raises(GraphUsageError, match=words):
@@ -143,7 +147,7 @@ def test_pieces_run_again_at_each_replay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "error"), [("no CUDA-capable device", GraphUsageError), ("mine", RuntimeError)]
+    ("words", "error"), [("no CUDA-capable device", GraphNotJudgedError), ("mine", RuntimeError)]
 )
 def test_pieces_need_a_gpu(words: str, error: type[Exception]) -> None:
     def first() -> None:

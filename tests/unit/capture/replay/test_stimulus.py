@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 from pytest_cudafork import GraphUsageError  # noqa: E402
 from pytest_cudafork.capture.replay.stimulus import (  # noqa: E402
     Poison,
-    Refill,
     check_callables,
     check_rows,
     name_of,
@@ -88,19 +87,22 @@ def test_the_stimulus_of_other_floats_looks_at_the_inputs_of_now() -> None:
     assert (inputs["x"].item(), stimulus.kind) == (0.5, "floats")
 
 
-def test_what_a_refill_leaves_is_found() -> None:
-    x, n = torch.zeros(4), torch.tensor([5, 6, 7])
-    refill = Refill({"x": x, "n": n, "flags": torch.ones(2, dtype=torch.bool)})
-    x[:2] = 1.0
-    n[0] = 9
-    refill.leave(clean=True)
-    assert (x.tolist(), n.tolist()) == ([1, 1, 0, 0], [9, 0, 0])
-    refill.leave(clean=False)
-    assert (x.tolist(), n.tolist()) == ([1, 1, 777, 777], [9, 6, 7])
+FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_nan_that_a_replay_writes_is_no_poison(dtype: Any) -> None:
+    outputs = {"output": torch.zeros(4).to(dtype)}
+    poison = Poison(outputs)
+    assert outputs["output"].isnan().all(), "whoever reads the poison gets NaN"
+    zero = torch.zeros(()).to(dtype)
+    outputs["output"][0] = zero / zero
+    outputs["output"][1] = float("nan")
+    assert poison.left(outputs)["output"].tolist() == [False, False, True, True]
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.int64, torch.bool, torch.complex64, torch.float8_e5m2]
+    "dtype", [*FLOATS, torch.int64, torch.bool, torch.complex128, torch.float8_e5m2]
 )
 def test_poison_that_is_still_there_is_seen(dtype: Any) -> None:
     outputs = {"output": torch.zeros(3).to(dtype), "number": 3, "empty": torch.ones(0)}

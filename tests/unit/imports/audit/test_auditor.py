@@ -1,4 +1,4 @@
-"""One template imports the modules of a package; when it is lost, the module to blame is found."""
+"""One fork server imports a package's modules; when it is lost, the module to blame is found."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_fresh_interpreter_answers_too(folder: Path) -> None:
     assert (record.verdict, record.module, record.package) == (V.TOUCHES, "pkg.hot", "pkg")
 
 
-def test_the_module_that_ends_the_template_is_found(folder: Path) -> None:
+def test_the_module_that_ends_the_fork_server_is_found(folder: Path) -> None:
     files = {"a": "", "ends": ENDS_ITS_PARENT, "b": "import time; time.sleep(0.2)", "c": ""}
     with auditing(folder, files, jobs=3, timeout=20.0) as auditor:
         auditor.ask(["pkg.a", "pkg.b", "pkg.ends", "pkg.c"])

@@ -1,4 +1,4 @@
-"""No verdict is an artifact of the template: what a fresh interpreter confirms, and who wins."""
+"""No verdict is an artifact of the fork server: what a fresh interpreter confirms, and who wins."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _VERDICTS = st.sampled_from(list(ImportVerdict))
 
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[list[ImportRecord], dict[str, ImportRecord]]:
-    """Return what the template says of some modules, in some order, and what is true."""
+    """Return what the fork server says of some modules, in some order, and what is true."""
     names = [f"pkg.m{number}" for number in range(draw(st.integers(1, 30)))]
     forked, afresh = [], {}
     for name in names:
@@ -121,7 +121,7 @@ def test_every_culprit_line_was_asked_about_and_no_distrusted_one_is_taken_on_tr
 
 
 @given(worlds())
-def test_the_number_of_questions_is_bounded_where_the_template_is_right(
+def test_the_number_of_questions_is_bounded_where_the_fork_server_is_right(
     world: tuple[list[ImportRecord], dict[str, ImportRecord]],
 ) -> None:
     forked, _ = world
@@ -183,7 +183,7 @@ def test_agreement_is_about_the_verdict_and_the_line() -> None:
     )
 
 
-# -- with a real template ----------------------------------------------------------------------
+# -- with a real fork server ----------------------------------------------------------------------
 
 # Many import ``common``, so it is preloaded; it changes what others do afterwards.
 _SHIFTY = {
@@ -197,7 +197,7 @@ _SHIFTY = {
 }
 
 
-def test_artifacts_of_a_real_template_are_corrected(tmp_path: Path) -> None:
+def test_artifacts_of_a_real_fork_server_are_corrected(tmp_path: Path) -> None:
     write_package(tmp_path, "shifty", _SHIFTY)
     first_in_sample = sample_order("shifty", [f"shifty.{name}" for name in _SHIFTY])
     raw = verdicts_of(audit_here("shifty", tmp_path, confirm=False))

@@ -1,4 +1,4 @@
-"""Which modules are tried in the template first: what many modules of the package import."""
+"""Which modules are tried in the fork server first: what many modules of the package import."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_anything_else_is_no_result(data: bytes) -> None:
     [{"kind": "failed"}, {"state": "initialized"}, {"threads": 2}, {"changed": True}],
     ids=str,
 )
-def test_a_process_may_become_a_template_only_if_nothing_happened_to_it(
+def test_a_process_may_become_a_fork_server_only_if_nothing_happened_to_it(
     change: dict[str, object],
 ) -> None:
     assert CLEAN.is_clean

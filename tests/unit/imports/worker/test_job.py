@@ -85,7 +85,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc.disable", lambda: None)
     monkeypatch.setattr(child, "prepare", lambda stacks_fd: None)
     monkeypatch.setattr(child, "adopt_streams", lambda: None)
-    monkeypatch.setattr("pytest_cudafork.process.leftovers.mark_process", lambda cookie: True)
+    monkeypatch.setattr(
+        "pytest_cudafork.process.descendants.leftovers.mark_process", lambda cookie: True
+    )
     monkeypatch.setattr(sys, "argv", [])
 
 
@@ -159,7 +161,6 @@ def test_a_library_that_is_in_use_cannot_be_hidden() -> None:
 
 
 @pytest.mark.usefixtures("watched")
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # the process would have ended
 @pytest.mark.parametrize("device", ["sm_90", "none at all"])
 def test_a_fresh_interpreter_tells_first_whether_it_can_watch(
     device: str, imported: list[Any]

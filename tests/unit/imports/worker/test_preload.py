@@ -1,4 +1,4 @@
-"""What the imports of one template load again and again, until the template has it."""
+"""What the imports of one fork server load again and again, until the fork server has it."""
 
 from __future__ import annotations
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import pytest
 
-from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import children
 from pytest_cudafork.isolate.session.children import Children, ItemProcess
@@ -20,6 +20,7 @@ from pytest_cudafork.isolate.session.request import (
 )
 from pytest_cudafork.process import child, launch
 from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.fork_server_client import NoServerError
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
@@ -39,6 +40,7 @@ class _Source:
         self.asked: list[tuple[object, ...]] = []
         self.pids: list[int] = []
         self.at_end: Callable[[Channel], None] = lambda channel: None
+        self.at_the_last: Callable[[], None] = lambda: None
 
     def child(self, *asked: object) -> launch.Running:
         """Return one, and note for what."""
@@ -56,6 +58,7 @@ class _Source:
                 channel.send(messages.InternalError(order.test[0][-1]))
                 channel.send(messages.TestOver(last=order.next is None))
                 if order.next is None:
+                    self.at_the_last()
                     os._exit(0)
         self.at_end(channel)
         channel.send(messages.Done())
@@ -84,6 +87,7 @@ class _Server:
         self.started: list[ServerSettings] = []
         self.why_not: list[CannotFork | None] = []
         self.refuse = False
+        self.lost = ""
         self.pid: int | None = None
         self.ahead = 0
         self.closed: list[bool] = []
@@ -107,6 +111,8 @@ class _Server:
         return self.why_not.pop(0) if self.why_not else None
 
     def take_child(self) -> launch.Running:
+        if self.lost:
+            raise NoServerError(self.lost)
         return self.source.child("forkserver")
 
     def fork_ahead(self) -> None:
@@ -247,9 +253,14 @@ def test_a_child_of_the_fork_server_is_told_its_job_and_the_next_is_forked(stage
     assert [name for name, *_ in stage.forks.calls] == []
 
 
-def test_without_a_fork_server_there_is_no_child_of_it(stage: _Stage) -> None:
-    with pytest.raises(ChildError, match="died again and again"):
-        stage.children.process_for(stage.items[0], None, FORKSERVER)
+def test_a_fork_server_that_is_lost_for_good_is_not_asked_again(stage: _Stage) -> None:
+    stage.server.lost = "the fork server died 5 times"
+    for _ in range(2):
+        with pytest.raises(NoServerError, match="the fork server died 5 times"):
+            stage.children.process_for(stage.items[0], None, FORKSERVER)
+        stage.server.lost = ""
+    why_not = stage.children.why_not_forked(stage.items[1])
+    assert why_not == CannotFork("", "lost", "the fork server died 5 times")
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -422,6 +433,14 @@ def test_a_child_whose_end_nobody_waited_for_is_cleared_away_before_the_next(
     stage.run(stage.items[1])
     with pytest.raises(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
+
+
+def test_a_child_that_dies_after_it_was_done_is_warned_of(stage: _Stage) -> None:
+    stage.source.at_the_last = os.abort
+    stage.run(stage.items[0])
+    words = f"the process of {stage.items[0].nodeid} had finished, but was killed by SIGABRT"
+    with pytest.warns(pytest.PytestWarning, match=re.escape(words)):
+        stage.children.close()
 
 
 def test_a_process_that_was_forked_only_forgets_them(stage: _Stage) -> None:

@@ -108,6 +108,28 @@ def test_children_find_the_directory_for_temporary_files_made(
     assert stage.run(running, stage.a) == PASSED
 
 
+class Cycle:
+    """An object that only the garbage collector frees."""
+
+    alive = 0
+
+    def __init__(self) -> None:
+        type(self).alive += 1
+        self.me = self
+
+    def __del__(self) -> None:
+        type(self).alive -= 1
+
+
+def test_garbage_of_this_process_is_freed_between_forks(stage: _Stage) -> None:
+    for _ in range(20):
+        for _ in range(400):  # fewer than make a collection begin
+            Cycle()
+        running = stage.forks.take(stage.a, {}, [])
+        supervision.Supervisor(running).kill()
+    assert Cycle.alive < 4000
+
+
 def told(running: launch.Running) -> str:
     """Return what a child says that is told to end."""
     said: list[str] = []

@@ -454,12 +454,12 @@ def test_the_state_of_this_process_is_that_of_the_watch_or_of_the_driver(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pytest_cudafork.check import state
-    from pytest_cudafork.process import template_memory
+    from pytest_cudafork.process import freeze_before_fork
 
     def says(word: str) -> Any:
         return lambda: SimpleNamespace(verdict=SimpleNamespace(value=word))
 
-    monkeypatch.setattr(template_memory, "count_threads", lambda: 3)
+    monkeypatch.setattr(freeze_before_fork, "count_threads", lambda: 3)
     monkeypatch.setattr(state, "current_state", says("clean"))
     config = items_of(pytester, PLAIN)[0].config
     assert hooks.process_state(config) == ProcessState("clean", 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import textwrap
 from pathlib import Path
 
@@ -192,3 +193,36 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
     path.write_text(textwrap.dedent("import another\n"))
     os.utime(path, (1, 1))
     assert statement_of(str(path), 1)[1] == "another"
+
+
+def test_files_are_parsed_once_and_only_where_a_class_has_the_name_of_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stacks that were read without the GIL say nothing of scopes, and each story asks again."""
+    parsed: list[str] = []
+    parse = ast.parse
+    monkeypatch.setattr(ast, "parse", lambda source: parsed.append(source) or parse(source))
+    files = [tmp_path / f"module_{number}.py" for number in range(300)]
+    for number, path in enumerate(files):
+        head = "class Body:" if number % 3 == 0 else "def body():"
+        path.write_text(f"{head}\n    line = {number}\n")
+    for _ in range(3):
+        scopes = [scope_of(str(path), 2, "Body") for path in files]
+        assert scopes.count(Scope.CLASS) == len(files) // 3
+        assert scope_of(str(files[1]), 2, "body") is Scope.FUNCTION
+    assert len(parsed) == len(files) // 3
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "class  Body:",
+        "class Body (object):",
+        "class \\\n    Body:",
+        "if True: class_ = 1\nclass Body:",
+    ],
+)
+def test_a_class_is_found_however_it_is_written(head: str, tmp_path: Path) -> None:
+    path = tmp_path / "written.py"
+    path.write_text(f"{head}\n    line = 1\n")
+    assert scope_of(str(path), path.read_text().count("\n"), "Body") is Scope.CLASS

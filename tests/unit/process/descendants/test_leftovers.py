@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cudafork.process import leftovers
+from pytest_cudafork.compat import unpatched
+from pytest_cudafork.process.descendants import leftovers
 from tests.support.isolation import is_gone
 
 
@@ -79,7 +80,7 @@ def test_a_process_that_does_not_end_is_named_in_the_end(
     killed: list[int] = []
     monkeypatch.setattr(leftovers, "_KILL_SECONDS", 0.05)
     monkeypatch.setattr(leftovers, "marked_processes", lambda cookies: [1 << 30])
-    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
+    monkeypatch.setattr(unpatched.os, "kill", lambda pid, number: killed.append(pid))
     assert leftovers.end({cookie: 1 << 30}) == [1 << 30]
     assert set(killed) == {1 << 30}
 
@@ -88,13 +89,13 @@ def test_a_mark_that_cannot_be_set_is_told(cookie: bytes, monkeypatch: pytest.Mo
     def refuse(*args: object) -> None:
         raise ValueError("not allowed to raise maximum limit")
 
-    monkeypatch.setattr(resource, "setrlimit", refuse)
+    monkeypatch.setattr(unpatched.resource, "setrlimit", refuse)
     assert not leftovers.mark_process(cookie)
 
 
 def start(cookie: bytes, code: str) -> subprocess.Popen[str]:
     """Start a process that wears the mark of a cookie and runs the code."""
-    text = "import os, sys, time; from pytest_cudafork.process import leftovers\n"
+    text = "import os, sys, time; from pytest_cudafork.process.descendants import leftovers\n"
     text += f"leftovers.mark_process({cookie!r})\n{code}\nprint('up', flush=True); time.sleep(100)"
     process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -189,7 +190,8 @@ def test_torchs_files_of_dead_processes_are_removed_and_no_others(
 def test_a_limit_that_is_set_low_already_is_left_alone() -> None:
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_RTTIME, (5000, 5000))\n"
-        "from pytest_cudafork.process import leftovers; leftovers.mark_process(bytes(16))\n"
+        "from pytest_cudafork.process.descendants import leftovers\n"
+        "leftovers.mark_process(bytes(16))\n"
         "print(resource.getrlimit(resource.RLIMIT_RTTIME))"
     )
     done = subprocess.run(

@@ -9,13 +9,10 @@ so a process that has one belongs to this child for certain.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
-import resource
-import signal
-import time
 from collections.abc import Collection, Iterable, Mapping
+
+from pytest_cudafork.compat.unpatched import contextlib, io, os, re, resource, signal, time
+from pytest_cudafork.process.descendants import process_state
 
 _MARK_BYTES = 7
 _BASE = 1 << 61
@@ -71,7 +68,7 @@ def marked_processes(cookies: Iterable[bytes]) -> list[int]:
             soft, _ = resource.prlimit(pid, resource.RLIMIT_RTTIME)
         except OSError:  # gone, or another user's
             continue
-        if soft in wanted and pid != mine and _lives(pid):
+        if soft in wanted and pid != mine and process_state.lives(pid):
             found.append(pid)
     return found
 
@@ -88,7 +85,7 @@ def descendants(pid: int) -> list[int]:
             continue
         for task in tasks:
             with contextlib.suppress(OSError, ValueError):
-                with open(f"/proc/{current}/task/{task}/children", encoding="ascii") as file:
+                with io.open(f"/proc/{current}/task/{task}/children", encoding="ascii") as file:
                     children = [int(word) for word in file.read().split()]
                 found += children
                 waiting += children
@@ -143,18 +140,10 @@ class Sweeper:
             self._next = time.monotonic() + _SWEEP_SECONDS
 
 
-def _lives(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except (OSError, IndexError):
-        return False
-
-
 def _seconds_left_to(pid: int) -> float:
     """Return how long a process may live on, in seconds."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
+        with io.open(f"/proc/{pid}/cmdline", "rb") as file:
             command = file.read()
     except OSError:
         return 0.0

@@ -13,38 +13,38 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.process import template_memory
-from pytest_cudafork.process.template_memory import Collapse, OpenMP
+from pytest_cudafork.compat import unpatched
+from pytest_cudafork.process import freeze_before_fork
+from pytest_cudafork.process.freeze_before_fork import Collapse, OpenMP
 
 
 @pytest.fixture(autouse=True)
-def _the_collector_is_put_back() -> Iterator[None]:
-    enabled = gc.isenabled()
+def _a_collector_of_its_own() -> Iterator[None]:
+    """Begin with nothing frozen, and leave what is outside as it was."""
+    enabled, was_frozen = gc.isenabled(), gc.get_freeze_count() > 0
+    gc.unfreeze()
     yield
     gc.unfreeze()
+    if was_frozen:
+        gc.freeze()
     (gc.enable if enabled else gc.disable)()
 
 
 def test_frozen_objects_are_left_alone_by_a_collector_that_is_on_again() -> None:
     gc.disable()
-    template_memory.freeze()
+    freeze_before_fork.freeze()
     assert gc.get_freeze_count() > 1000
     assert gc.isenabled()
 
 
-def test_freezing_for_a_fork_is_undone_in_the_process_that_forks() -> None:
+def test_what_a_child_has_of_its_parent_is_frozen_there_alone() -> None:
     gc.unfreeze()
-    with template_memory.frozen():
-        assert gc.get_freeze_count() > 1000
+    pid = os.fork()
+    if pid == 0:
+        freeze_before_fork.freeze_in_child()
+        os._exit(0 if gc.get_freeze_count() > 1000 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert gc.get_freeze_count() == 0
-
-
-def test_what_the_user_has_frozen_stays_frozen() -> None:
-    gc.freeze()
-    count = gc.get_freeze_count()
-    with template_memory.frozen():
-        pass
-    assert gc.get_freeze_count() >= count
 
 
 def _all_steps(collapse: Collapse) -> int:
@@ -77,7 +77,7 @@ def test_each_range_in_use_is_advised_twice_and_an_empty_one_not_at_all(
         advised.append(start)
         return 0
 
-    monkeypatch.setattr(template_memory, "_madvise", lambda: madvise)
+    monkeypatch.setattr(freeze_before_fork, "_madvise", lambda: madvise)
     steps = _all_steps(Collapse())
     assert len(advised) == 2 * len(set(advised))
     assert 3 <= len(set(advised)) <= steps
@@ -90,24 +90,24 @@ def test_each_range_in_use_is_advised_twice_and_an_empty_one_not_at_all(
 def test_a_kernel_that_does_not_know_how_is_asked_once(
     memory: mmap.mmap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(template_memory, "_madvise", lambda: lambda *args: -1)
-    monkeypatch.setattr(template_memory, "_errno", lambda: errno.EINVAL)
-    monkeypatch.setattr(template_memory, "_mostly_present", lambda start: True)
+    monkeypatch.setattr(freeze_before_fork, "_madvise", lambda: lambda *args: -1)
+    monkeypatch.setattr(freeze_before_fork, "_errno", lambda: errno.EINVAL)
+    monkeypatch.setattr(freeze_before_fork, "_mostly_present", lambda start: True)
     assert _all_steps(Collapse()) == 1
 
 
 def test_without_the_call_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_memory, "_madvise", lambda: None)
+    monkeypatch.setattr(freeze_before_fork, "_madvise", lambda: None)
     assert Collapse().done
 
 
 def test_threads_are_those_of_the_operating_system() -> None:
-    before = template_memory.count_threads()
+    before = freeze_before_fork.count_threads()
     release = threading.Event()
     thread = threading.Thread(target=release.wait)
     thread.start()
     try:
-        assert template_memory.count_threads() == before + 1
+        assert freeze_before_fork.count_threads() == before + 1
     finally:
         release.set()
         thread.join()
@@ -123,25 +123,25 @@ def test_pools_of_each_openmp_library_that_is_loaded_are_paused(
             return SimpleNamespace()
         return SimpleNamespace(omp_pause_resource_all=lambda kind: paused.append((path, kind)))
 
-    monkeypatch.setattr("ctypes.CDLL", library)
-    monkeypatch.setattr(template_memory, "_openmp_libraries", lambda: ["/old", "/new"])
-    monkeypatch.setattr(template_memory, "count_threads", lambda: 4)
+    monkeypatch.setattr(unpatched.ctypes, "CDLL", library)
+    monkeypatch.setattr(freeze_before_fork, "_openmp_libraries", lambda: ["/old", "/new"])
+    monkeypatch.setattr(freeze_before_fork, "count_threads", lambda: 4)
     OpenMP().pause()
     assert paused == [("/new", 1)]
 
 
 def test_with_one_thread_there_is_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_memory, "count_threads", lambda: 1)
-    monkeypatch.setattr(template_memory, "_openmp_libraries", lambda: pytest.fail("looked"))
+    monkeypatch.setattr(freeze_before_fork, "count_threads", lambda: 1)
+    monkeypatch.setattr(freeze_before_fork, "_openmp_libraries", lambda: pytest.fail("looked"))
     OpenMP().pause()
 
 
 def test_libraries_of_openmp_are_found_among_the_mapped_files() -> None:
-    for path in template_memory._openmp_libraries():
+    for path in freeze_before_fork._openmp_libraries():
         assert os.path.basename(path).startswith(("libgomp", "libiomp", "libomp"))
 
 
 def test_memory_is_counted_in_bytes_and_none_is_known_of_a_process_that_is_gone() -> None:
-    assert template_memory.resident_bytes() > 5 << 20
-    assert template_memory.bytes_beyond_ours(os.getpid()) < 5 << 20
-    assert template_memory.bytes_beyond_ours(2**22 + 1) == 0
+    assert freeze_before_fork.resident_bytes() > 5 << 20
+    assert freeze_before_fork.bytes_beyond_ours(os.getpid()) < 5 << 20
+    assert freeze_before_fork.bytes_beyond_ours(2**22 + 1) == 0

@@ -8,7 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork import CapturePairError, GraphUsageError  # noqa: E402
+from pytest_cudafork import (  # noqa: E402
+    CapturePairError,
+    GraphNotJudgedError,
+    GraphUsageError,
+)
 from pytest_cudafork import assert_replay_equals_eager as compare  # noqa: E402
 from pytest_cudafork.capture.pair.capture_pair import capture_pair  # noqa: E402
 from tests.support.capture import Desc, Mode  # noqa: E402
@@ -133,5 +137,5 @@ def test_pieces_of_real_graphs_need_a_gpu() -> None:
             torch.cuda.CUDAGraph()
         return X * 2
 
-    with pytest.raises(GraphUsageError, match="needs a GPU"):
+    with pytest.raises(GraphNotJudgedError, match="needs a GPU"):
         capture_pair(lambda desc, warmup: (forward, {}), 4, mode="PIECEWISE", backend="software")

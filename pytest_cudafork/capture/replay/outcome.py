@@ -1,0 +1,41 @@
+"""The end of a check: an error with all that was found, or none."""
+
+from __future__ import annotations
+
+from pytest_cudafork.capture.interface.backend import GraphBackend
+from pytest_cudafork.capture.story.findings import CheckLog, failure_text
+from pytest_cudafork.errors import GraphCaptureError, GraphNotJudgedError
+
+__all__ = ["raise_what_was_found"]
+
+
+def raise_what_was_found(
+    log: CheckLog, title: str, backend: GraphBackend, error: type[GraphCaptureError]
+) -> None:
+    """Raise the error of a check if it found anything.
+
+    Args:
+        log: what was found.
+        title: what the message begins with where there is a verdict.
+        backend: what captured the graph.
+        error: what to raise where there is a verdict.
+
+    Raises:
+        GraphCaptureError: as ``error`` says; something is wrong with the code.
+        GraphNotJudgedError: all that was found is that the backend cannot run the code.
+
+    """
+    __tracebackhide__ = True
+    if not log.findings:
+        return
+    judged = any(one.check != "not-judged" for one in log.findings)
+    text = failure_text(
+        title if judged else "no verdict, the code cannot be judged here",
+        log.findings,
+        backend=backend.name,
+        not_checked=log.skipped,
+        notes=log.notes,
+        differs=backend.differences() if judged else "",
+    )
+    kind = error if judged else GraphNotJudgedError
+    raise kind(text, tuple(log.findings)) from log.cause

@@ -1,0 +1,1 @@
+"""torch's public surface, called function by function: which calls initialize CUDA."""

@@ -1,0 +1,1 @@
+"""Programs of bugs, each beside its repair."""

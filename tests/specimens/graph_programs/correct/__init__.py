@@ -1,0 +1,1 @@
+"""Correct programs, and calls that CUDA refuses to capture."""

@@ -1,0 +1,44 @@
+"""The graph programs: each kind of bug is among them, and the checks give each its verdict."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+
+import pytest
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("torch is not installed", allow_module_level=True)
+
+from tests.specimens.graph_programs.catalog import CLASSES, PROGRAMS
+from tests.specimens.graph_programs.program import Verdict
+from tests.specimens.graphs.corpus import GRAPH_BUGS
+
+LEAST_PROGRAMS = 310
+
+
+def test_there_are_many_and_each_has_its_own_name() -> None:
+    assert len(PROGRAMS) >= LEAST_PROGRAMS
+    assert [name for name, count in Counter(p.name for p in PROGRAMS).items() if count > 1] == []
+
+
+def test_each_known_bug_has_a_program_with_its_mechanism() -> None:
+    assert {p.corpus for p in PROGRAMS if p.corpus} == set(GRAPH_BUGS)
+
+
+def test_each_bug_stands_beside_its_repair() -> None:
+    verdicts = {program.name: program.verdict for program in PROGRAMS}
+    buggy = [name for name in verdicts if name.endswith("-buggy")]
+    assert len(buggy) > len(set(GRAPH_BUGS.values()))
+    for name in buggy:
+        assert verdicts[name] is not Verdict.RIGHT
+        assert verdicts[name.replace("-buggy", "-fixed")] is Verdict.RIGHT
+
+
+def test_each_class_says_what_runs_and_where() -> None:
+    for programs in CLASSES.values():
+        assert programs
+        for program in programs:
+            assert program.why
+            assert "cuda" in program.backends
+            assert set(program.documented) <= set(program.backends)
