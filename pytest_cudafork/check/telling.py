@@ -35,8 +35,10 @@ class Telling:
     def story(self, findings: list[Finding], records: Iterable[Record], nodeid: str) -> str:
         """Tell findings for a failure of this test or collection."""
         history = _history(records)
+        # A failure may show a refusal, and have the touches beside it as a section.
+        here = dict.fromkeys(self._waiting, f"{nodeid}, above")
         self._waiting.update(found.culprit(history) for found in findings)
-        told = self._told_before(nodeid)
+        told = {**here, **self._told_before(nodeid)}
         return tell(findings, history, simulated=self._simulated, told=told)
 
     def shorten(self, refusals: list[RefusedFork], records: Iterable[Record], nodeid: str) -> None:
