@@ -34,6 +34,8 @@ _QUIET_OPTIONS: Mapping[str, Any] = {
     "report_log": None,
     "htmlpath": None,
     "json_report": False,
+    # the child writes its own result beside those that are there
+    "clean_alluredir": False,
     "pastebin": None,
     "debug": None,
     # pytest-cov would erase what the session has measured; see coverage_data.py and cov_plugin.py
