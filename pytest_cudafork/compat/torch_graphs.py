@@ -151,6 +151,11 @@ def finished_work() -> Any:
     return FakeWork().boxed()
 
 
+def wait_for_collective(result: torch.Tensor) -> None:
+    """Wait for what a functional collective returned: ``torch.ops._c10d_functional.wait_tensor``."""
+    torch.ops._c10d_functional.wait_tensor(result)
+
+
 def is_freed_by_torch(storage: torch.UntypedStorage) -> bool:
     """Whether torch's allocator owns the memory of a storage; taken for granted if torch is mute.
 
