@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,22 @@ def pytest_configure() -> None:
     interpreters.servers()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the garbage collector away from what is collected here, now and later.
+
+    That are some million objects, and they stay to the end. Each session in this process has all of
+    them looked through twice when it ends, which takes most of a second.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tell which folders took longest."""
     reports = [
@@ -43,7 +60,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """End the servers of this process."""
+    """End the servers of this process, and let what was collected go: some libraries tell of it."""
+    gc.unfreeze()
     interpreters.servers().close()
 
 
@@ -57,6 +75,20 @@ def _fresh_interpreter(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(interpreters.FRESH, marker.args[0])
         yield
+
+
+@pytest.fixture(autouse=True)
+def _environment_for_servers() -> Iterator[None]:
+    """Undo what a library has set for good, as torch's compiler does for the folder of its cache.
+
+    From then on no server could be used: it was started without.
+    """
+    before = interpreters.read_at_start(os.environ)
+    yield
+    after = interpreters.read_at_start(os.environ)
+    for name in after.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from pytest_cudafork.compat.unpatched import (
     time,
     traceback,
 )
-from pytest_cudafork.process import leftovers
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
+from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.protocol import frames, messages, sockets
 from pytest_cudafork.process.protocol.messages import Descriptor
 from pytest_cudafork.process.shared_mailbox import SharedMailbox

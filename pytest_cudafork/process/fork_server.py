@@ -23,8 +23,9 @@ from os import fork  # where the fork guard puts itself in its place
 from typing import Any, NoReturn
 
 from pytest_cudafork.compat.unpatched import contextlib, gc, os, select, signal
-from pytest_cudafork.process import child, freeze_before_fork, launch, leftovers
+from pytest_cudafork.process import child, freeze_before_fork, launch
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
+from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.ignored_signals import IgnoredSignals
 from pytest_cudafork.process.protocol import frames, messages, server_messages, sockets
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
@@ -107,9 +108,6 @@ class ForkServer:
         self._forks = 0
         self._first_size = 0
         self._worn_out = False
-        self._is_frozen = False
-        """Whether the preparation has frozen all objects for good. Python counts them when it is
-        asked, which takes longer than the fork."""
         cores = max(1, launch.usable_cores() - _BUSY_CORES + 1)
         self._ahead = min(settings.most_ahead, cores)
         self.spare_cores = self._ahead > 1
@@ -166,7 +164,6 @@ class ForkServer:
         if self.settings.ignore_signals:
             self.signals.begin()
         self._first_size = freeze_before_fork.resident_bytes()
-        self._is_frozen = gc.get_freeze_count() > 0
         for _ in range(self._ahead):
             self._fork_attended()
         self.poller.register(self._sock, select.POLLIN)
@@ -247,10 +244,10 @@ class ForkServer:
 
         """
         parent = os.getpid()
-        with contextlib.nullcontext() if self._is_frozen else freeze_before_fork.frozen():
-            pid = fork()
+        pid = fork()
         if pid == 0:
             try:
+                freeze_before_fork.freeze_in_child()
                 self._quiet.__exit__(None, None, None)
                 self._sock.close()
                 for fd in (*self._attended, *self._jobs.pidfds()):

@@ -14,10 +14,16 @@ from pytest_cudafork.process import child, launch, supervision
 from pytest_cudafork.process.protocol import frames, messages, sockets
 from pytest_cudafork.process.protocol.messages import Descriptor
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
-from pytest_cudafork.process.server_process import ServerProcess
+from pytest_cudafork.process.server_process import NoAnswerError, ServerProcess
 
 _MOST_LOST = 2
 """How many servers may be lost over one child."""
+_MOST_SILENT = 2
+"""How many servers may have to be ended because they did not answer, which takes its time."""
+
+
+class NoServerError(ChildError):
+    """Servers were lost until no other may be started."""
 
 
 class ForkServerClient:
@@ -49,7 +55,7 @@ class ForkServerClient:
         self._server: ServerProcess | None = None
         self._leaving: list[ServerProcess] = []
         """Those that end their process."""
-        self._served = 0
+        self._served = self._silent = 0
         self.starts = 0
         """How many servers were started, since the last time that one had done its work."""
 
@@ -61,7 +67,9 @@ class ForkServerClient:
     @property
     def may_start(self) -> bool:
         """Whether another server may be started if this one is lost."""
-        return self._most_starts is None or self.starts <= self._most_starts
+        if self._most_starts is None:
+            return True
+        return self.starts <= self._most_starts and self._silent < _MOST_SILENT
 
     def start(self) -> None:
         """Start a server; what goes wrong in its preparation is told by ``wait_ready``.
@@ -118,6 +126,8 @@ class ForkServerClient:
         """Return a child of the server, of a new one if the old is gone; it waits for its job.
 
         Raises:
+            NoServerError: There is no server, and there will be none.
+            ForkRefusedError: The server cannot fork.
             ChildError: There is none to be had.
 
         """
@@ -138,7 +148,12 @@ class ForkServerClient:
             if self._most_starts is None and lost == _MOST_LOST:
                 raise ChildError("the fork server died twice while it was asked")
             if not self.may_start:
-                raise ChildError("the fork server died again and again")
+                raise NoServerError(f"{self._lost_again_and_again()} (warnings tell how)")
+
+    def _lost_again_and_again(self) -> str:
+        if self._silent >= _MOST_SILENT:
+            return f"{self._silent} fork servers did not answer"
+        return f"the fork server died {self.starts} times"
 
     def _child_of_this_server(self) -> launch.Running | None:
         """Return a living child; None if the server is gone."""
@@ -146,6 +161,9 @@ class ForkServerClient:
         while server is not None:
             try:
                 running = server.take_child()
+            except NoAnswerError:
+                self._silent += 1
+                break
             except EOFError:
                 break
             gone = server.is_gone
@@ -164,6 +182,7 @@ class ForkServerClient:
         """Start a server and wait until it is prepared.
 
         Raises:
+            NoServerError: It cannot be forked, though the one that was lost could.
             ChildError: It cannot be forked.
 
         """
@@ -175,7 +194,9 @@ class ForkServerClient:
         if why_not is not None:
             self.close_server()
             if again:
-                raise ChildError(f"the fork server died, and there is no other: {why_not.reason}")
+                raise NoServerError(
+                    f"the fork server died, and there is no other: {why_not.reason}"
+                )
             how = why_not.text.removeprefix("the fork server ")
             wrote = why_not.output or "(nothing)"
             raise ChildError(f"the fork server did not start: it {how}. It wrote: {wrote}")

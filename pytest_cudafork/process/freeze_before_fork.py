@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import mmap
 import sys
-from collections.abc import Iterator
 from errno import EINVAL
 from typing import Any
 
@@ -32,17 +31,14 @@ def freeze() -> None:
     gc.enable()
 
 
-@contextlib.contextmanager
-def frozen() -> Iterator[None]:
-    """Freeze for the time of a fork: the child keeps it so, this process goes on as before."""
-    ours = gc.get_freeze_count() == 0  # else the user has frozen, and for good
-    if ours:
-        gc.freeze()
-    try:
-        yield
-    finally:
-        if ours:
-            gc.unfreeze()
+def freeze_in_child() -> None:
+    """Put what a process has of its parent out of reach of the garbage collector, after the fork.
+
+    A collection would write to every object, and so copy every page. Done in the child, because in
+    the parent it could not be undone: what is unfrozen counts as old, young garbage among it, and
+    old objects are hardly ever looked at while few are added in the usual way.
+    """
+    gc.freeze()
 
 
 class Collapse:

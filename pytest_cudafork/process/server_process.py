@@ -23,7 +23,8 @@ from pytest_cudafork.compat.unpatched import (
     time,
 )
 from pytest_cudafork.errors import ChildError
-from pytest_cudafork.process import exit_status, hang_stacks, launch, leftovers
+from pytest_cudafork.process import exit_status, hang_stacks, launch
+from pytest_cudafork.process.descendants import leftovers, process_state
 from pytest_cudafork.process.protocol import frames, messages, server_messages, sockets
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 
@@ -31,13 +32,19 @@ READY_SECONDS = 600.0
 """How long the preparation may take."""
 CLOSE_SECONDS = 5.0
 """How long a server may take to end."""
-_ANSWER_SECONDS = 60.0
+_ANSWER_SECONDS = 30.0
+_LOOK_SECONDS = 0.5
+"""How long a server may be silent before somebody looks whether it is stopped."""
 _STACKS_SECONDS = 2.0
 _LOG_BYTES = 1 << 14
 
 
 class NoAnswerError(Exception):
     """A server said nothing in time. No TimeoutError, which an alarm of the user's may raise."""
+
+
+class ForkRefusedError(ChildError):
+    """A server cannot fork."""
 
 
 def loud_warning(warning: Warning) -> None:
@@ -98,6 +105,8 @@ class ServerProcess:
         self._inbox: deque[tuple[messages.Message, list[int]]] = deque()
         self._done = False
         self._hung_up = False
+        self._silence = ""
+        """For what it was asked in vain, as the predicate of a sentence about it."""
         self._when = "while it served"
         """When it ended, in words."""
         self._cookie = frames.new_cookie()
@@ -157,8 +166,8 @@ class ServerProcess:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has ended."""
-        return self._process.poll() is not None
+        """Whether it has ended, or is about to."""
+        return self._hung_up or self._process.poll() is not None
 
     def descriptors(self) -> list[int]:
         """Return what leads to it and to the children that it has forked ahead."""
@@ -209,7 +218,8 @@ class ServerProcess:
         """Return a child that waits for its job.
 
         Raises:
-            ChildError: There is none to be had.
+            ForkRefusedError: There is no process or memory left for it, or the fork guard refuses.
+            NoAnswerError: The server does not answer; it is to be closed, which tells of it.
             EOFError: The server is gone.
 
         """
@@ -219,7 +229,7 @@ class ServerProcess:
             if self._refusal:
                 refusal, self._refusal = self._refusal, ""
                 if asked_again:
-                    raise ChildError(f"the fork server could not fork: {refusal}")
+                    raise ForkRefusedError(f"the fork server could not fork: {refusal}")
                 asked_again = True  # it was some time ago, and may be possible by now
                 self.fork_ahead()
             elif self._due <= 0:
@@ -227,9 +237,8 @@ class ServerProcess:
             try:
                 self._take_message(deadline)
             except NoAnswerError:
-                raise ChildError(
-                    f"the fork server gave no process within {_ANSWER_SECONDS:.0f} s"
-                ) from None
+                self._silence = f"gave no process within {_ANSWER_SECONDS:g} s"
+                raise
             except ConnectionError as error:
                 raise EOFError(str(error)) from error
         pid, cookie, fds = self._ahead.pop(0)
@@ -321,8 +330,11 @@ class ServerProcess:
     def _receive(self, deadline: float) -> tuple[messages.Message | None, list[int]]:
         poller = select.poll()
         poller.register(self._control, select.POLLIN)
-        if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise NoAnswerError(f"took longer than {READY_SECONDS:.0f} s")
+        while not poller.poll(max(0.0, min(_LOOK_SECONDS, deadline - time.monotonic())) * 1000):
+            if time.monotonic() >= deadline:
+                raise NoAnswerError(f"took longer than {READY_SECONDS:.0f} s")
+            if self.is_mine and not self.is_gone:
+                process_state.wake(self.pid)  # a test may have stopped it
         try:
             data, fds = self._receive_packet()
         except ConnectionResetError:
@@ -348,11 +360,11 @@ class ServerProcess:
         if not self.is_mine:
             self._process.returncode = 0  # not our child: Popen must neither wait nor warn
         else:
-            if not (self._hung_up or self.is_gone):
+            if not (self._silence or self.is_gone):
                 self._when = "at the end of its session"
             with contextlib.suppress(OSError):
                 self._control.shutdown(socket.SHUT_WR)
-            deadline = time.monotonic() + CLOSE_SECONDS
+            deadline = time.monotonic() + (0.0 if self._silence else CLOSE_SECONDS)
             if not self._is_done(deadline):
                 self._wait_for_end(deadline)
         self._things.close()
@@ -404,7 +416,8 @@ class ServerProcess:
             code = self._process.wait(timeout=max(0.0, deadline - time.monotonic()))
             trouble = exit_status.describe(code) if code != 0 else ""
         except subprocess.TimeoutExpired:
-            trouble = f"did not end within {CLOSE_SECONDS:g} s and was killed"
+            trouble = self._silence or f"did not end within {CLOSE_SECONDS:g} s"
+            trouble += " and was killed"
             with contextlib.suppress(subprocess.TimeoutExpired):
                 if hang_stacks.ask(self.pid):
                     self._process.wait(timeout=_STACKS_SECONDS)

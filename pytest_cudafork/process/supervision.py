@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from pytest_cudafork.compat.unpatched import (
     contextlib,
-    io,
     os,
     re,
     resource,
@@ -20,8 +19,9 @@ from pytest_cudafork.compat.unpatched import (
     socket,
     time,
 )
-from pytest_cudafork.process import exit_status, hang_stacks, launch, leftovers, native_stacks
+from pytest_cudafork.process import exit_status, hang_stacks, launch, native_stacks
 from pytest_cudafork.process.channel import Outbox
+from pytest_cudafork.process.descendants import leftovers, process_state
 from pytest_cudafork.process.protocol import frames, messages, sockets
 
 _READ_BYTES = 1 << 18
@@ -116,6 +116,8 @@ class Supervisor:
         try:
             deadline = None if timeout is None else start + timeout
             dead = self._until_dead(deadline, until_done)
+            if dead:  # what it said last may lie behind a message that came with descriptors
+                self._drain()
             if until_done and self._said is Said.DONE and not self._malformed:
                 settled = True
                 return None
@@ -216,12 +218,7 @@ class Supervisor:
             poller = select.poll()
             poller.register(self.running.pidfd, select.POLLIN)
             return bool(poller.poll(0))
-        try:
-            with io.open(f"/proc/{self.running.pid}/stat", "rb") as file:
-                state = file.read().rpartition(b")")[2].split()[0]
-        except (OSError, IndexError):
-            return True
-        return state in (b"Z", b"X")
+        return not process_state.lives(self.running.pid)
 
     def _receive(self, flags: int = 0) -> bool:
         """Read once and handle the messages; False when there is nothing more to read."""
@@ -317,9 +314,10 @@ class Supervisor:
     def _end_descendants(self, *, well: bool) -> None:
         """End what has the child's mark: at once after a bad end, else when it suits."""
         if well and self._sweeper is not None:
-            self._sweeper.add(self.running.cookie, self.running.pid)
+            self._sweeper.add(self.running.cookie, self.running.pid, self.running.is_over)
         else:
             leftovers.end({self.running.cookie: self.running.pid})
+            self.running.is_over()
 
     def _ended_well(self) -> bool:
         """Whether a dead child of this process has exited with status 0; it is not reaped here."""

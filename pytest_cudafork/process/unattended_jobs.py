@@ -15,8 +15,9 @@ from os import fork  # where the fork guard puts itself in its place
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_cudafork.compat.unpatched import contextlib, io, os, select, signal, time
-from pytest_cudafork.process import child, freeze_before_fork, hang_stacks, leftovers
+from pytest_cudafork.process import child, freeze_before_fork, hang_stacks
 from pytest_cudafork.process.channel import EXIT_LOST
+from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.protocol import frames, server_messages
 from pytest_cudafork.process.protocol.server_messages import Limits
 from pytest_cudafork.process.shared_mailbox import SharedMailbox
@@ -244,9 +245,9 @@ class UnattendedJobs:
         """
         ours, theirs = os.pipe2(os.O_CLOEXEC)
         parent = os.getpid()
-        with freeze_before_fork.frozen():
-            pid = fork()
+        pid = fork()
         if pid == 0:
+            freeze_before_fork.freeze_in_child()
             os.close(ours)
             self._import_all(names, theirs, parent)
             return None

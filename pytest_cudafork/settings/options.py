@@ -7,6 +7,7 @@ audit stand in ``import_options.py``.
 from __future__ import annotations
 
 import enum
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -15,6 +16,7 @@ from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, METHODS, NONE
 from pytest_cudafork.settings.devices import Device, parse_device
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, read_imports
 from pytest_cudafork.settings.import_settings import ImportSettings
+from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT
 from pytest_cudafork.settings.option import Option, Table, parse_file, parse_modules, read_table
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ class Settings(NamedTuple):
     ledger: str = ""
     isolate: str | None = None
     """A method for every test, "none" for no isolation at all, None: as the markers say."""
+    isolate_timeout: float = DEFAULT_TIMEOUT
+    """Seconds after which an isolated test is ended, where its marker names no limit."""
     gpus: GpuChoice | None = None
     """The GPUs that tests may use; None: all."""
     imports: ImportSettings = ImportSettings()
@@ -94,6 +98,12 @@ ISOLATION = Option(
     "cheapest that is safe for the test), none (isolate nothing, whatever the markers say). A "
     "marker on a test beats fork, forkserver, spawn and auto.",
 )
+ISOLATION_TIMEOUT = Option(
+    "cuda_fork_isolate_timeout",
+    "SECONDS",
+    "How long an isolated test may take before it is ended with its stacks (default: "
+    f"{DEFAULT_TIMEOUT:.0f}; inf: for ever). cuda_isolated(timeout=...) on a test wins.",
+)
 GPUS = Option(
     "cuda_fork_gpus",
     "GPUS",
@@ -108,7 +118,10 @@ GRAPH_BACKEND = Option(
     "software, cuda. Tests marked graph_capture(backends=...) run on each backend that they "
     "name and that this allows.",
 )
-OPTIONS = (CHECK, DEVICE, ALLOW, LEDGER, ISOLATION, GPUS, GRAPH_BACKEND, *IMPORT_OPTIONS)
+OPTIONS = (
+    *(CHECK, DEVICE, ALLOW, LEDGER, ISOLATION, ISOLATION_TIMEOUT, GPUS, GRAPH_BACKEND),
+    *IMPORT_OPTIONS,
+)
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -191,6 +204,24 @@ def parse_isolate(text: str) -> str:
     return text
 
 
+def parse_limit(text: str) -> float:
+    """Read a time limit in seconds; infinity stands for none.
+
+    Raises:
+        ValueError: it is not a number above 0.
+
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise ValueError(
+            f"{text!r} is not a time limit: use a number of seconds above 0, or inf for none"
+        )
+    return seconds
+
+
 def parse_graphs(text: str) -> str:
     """Read how graphs are captured.
 
@@ -221,6 +252,7 @@ PARSERS: Table = {
     "allow": (ALLOW, parse_modules),
     "ledger": (LEDGER, parse_file),
     "isolate": (ISOLATION, parse_isolate),
+    "isolate_timeout": (ISOLATION_TIMEOUT, parse_limit),
     "gpus": (GPUS, parse_gpus),
     "graphs": (GRAPH_BACKEND, parse_graphs),
 }

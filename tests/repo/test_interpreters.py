@@ -121,6 +121,15 @@ def test_a_session_is_the_same_and_asks_nothing_of_the_server(tmp_path: Path) ->
     assert not {"pytest_cudafork", "tests", "xdist", "hypothesis"} & set(imported)
 
 
+@pytest.mark.parametrize("fresh", ["", "to compare"])
+def test_a_session_has_the_plugin_of_hypothesis_if_it_is_fresh(tmp_path: Path, fresh: str) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_configure(config): print(config.pluginmanager.hasplugin('hypothesispytest'))"
+    )
+    command = ["-m", "pytest", "-qq", "--collect-only"]
+    assert run(*command, cwd=tmp_path, fresh=fresh).stdout.split() == [str(bool(fresh))]
+
+
 @needs_torch
 def test_torch_is_there_when_it_is_imported_and_not_before() -> None:
     code = (

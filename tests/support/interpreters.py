@@ -16,6 +16,9 @@ A fresh interpreter is taken when
 - a module of the working directory or of ``PYTHONPATH`` would take the place of one that the server
   has imported, or be imported at start;
 - the server cannot be had: it does not start, is not clean, or died twice.
+
+Sessions of pytest are started without the plugin of hypothesis, unless fresh interpreters are asked
+for: to load it takes twice as long as all else together, and a fork server loads it again.
 """
 
 from __future__ import annotations
@@ -60,6 +63,7 @@ _IMPORTED = frozenset(sys.stdlib_module_names) | {
     *("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup"),
     *("cloudpickle", "filelock", "sitecustomize", "usercustomize"),
 }
+_WITHOUT_HYPOTHESIS = ("-p", "no:hypothesispytest")  # the name of its entry point
 _ENDINGS = ("", "py", "so")  # of packages, which are folders, and modules
 _MOST_FILES = 50
 _LINUX = sys.platform == "linux"
@@ -138,6 +142,13 @@ def program_of(command: Sequence[str]) -> Program | None:
     if first.startswith("-m"):
         return Program("-m", first[2:], tuple(rest))
     return None if first.startswith("-") else Program("", first, tuple(rest))
+
+
+def _without_hypothesis(command: Sequence[str]) -> Sequence[str]:
+    program = program_of(command)
+    if program is None or (program.kind, program.what) != ("-m", "pytest"):
+        return command
+    return [command[0], "-m", "pytest", *_WITHOUT_HYPOTHESIS, *program.args]
 
 
 class Server:
@@ -258,12 +269,16 @@ class Servers:
         return self._servers[key]
 
     def _same_start(self, environ: Mapping[str, str]) -> bool:
-        free = (*_TAKEN_OVER, *_VARIANTS)
+        return read_at_start(environ) == read_at_start(self._environ)
 
-        def relevant(variables: Mapping[str, str]) -> dict[str, str]:
-            return {k: v for k, v in variables.items() if _READ_AT_START.match(k) and k not in free}
 
-        return relevant(environ) == relevant(self._environ)
+def read_at_start(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that an interpreter or a library reads when it starts.
+
+    Those are not among them that a server can give to its child, or that it was started with.
+    """
+    free = (*_TAKEN_OVER, *_VARIANTS)
+    return {k: v for k, v in environ.items() if _READ_AT_START.match(k) and k not in free}
 
 
 def _hides_imported(program: Program, request: Mapping[str, Any]) -> bool:
@@ -338,9 +353,12 @@ def start(
         fresh: The reason why it has to be a fresh interpreter, if there is one.
 
     """
-    program = program_of(command)
     environ = dict(os.environ if env is None else env)
-    if program is not None and not fresh and FRESH not in os.environ and _LINUX:
+    fresh = fresh or os.environ.get(FRESH, "")
+    if not fresh:
+        command = _without_hypothesis(command)
+    program = program_of(command)
+    if program is not None and not fresh and _LINUX:
         umask = os.umask(0o077)
         os.umask(umask)
         request = {

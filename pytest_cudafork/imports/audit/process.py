@@ -22,7 +22,8 @@ from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import supervisor
 from pytest_cudafork.observe.base.ledger import Ledger, LedgerReader
 from pytest_cudafork.observe.story.touch import Touch
-from pytest_cudafork.process import exit_status, hang_stacks, ignored_signals, launch, leftovers
+from pytest_cudafork.process import exit_status, hang_stacks, ignored_signals, launch
+from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.protocol import frames, messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import Limits, ServerSettings
 from pytest_cudafork.process.server_process import ServerProcess

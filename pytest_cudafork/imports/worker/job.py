@@ -21,7 +21,8 @@ from pytest_cudafork.imports.worker.interpreter_state import LoadedModules
 from pytest_cudafork.imports.worker.threads import WaitBudget
 from pytest_cudafork.observe.observer import Observer, WatchSettings
 from pytest_cudafork.observe.witnesses import WitnessError
-from pytest_cudafork.process import child, fork_server, leftovers
+from pytest_cudafork.process import child, fork_server
+from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.protocol import frames, server_messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork
 from pytest_cudafork.process.shared_mailbox import SharedMailbox

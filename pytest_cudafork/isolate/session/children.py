@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_cudafork.compat.unpatched import os
-from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session.forks import Forks
 from pytest_cudafork.isolate.session.request import (
@@ -21,8 +20,10 @@ from pytest_cudafork.isolate.session.request import (
     work_order,
 )
 from pytest_cudafork.isolate.session.spares import Spares
-from pytest_cudafork.process import exit_status, launch, leftovers, supervision
-from pytest_cudafork.process.fork_server_client import ForkServerClient, send_job
+from pytest_cudafork.process import exit_status, launch, supervision
+from pytest_cudafork.process.descendants import leftovers
+from pytest_cudafork.process.descendants.caretaker_client import Caretaker
+from pytest_cudafork.process.fork_server_client import ForkServerClient, NoServerError, send_job
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
@@ -91,9 +92,10 @@ class Children:
         self._group: ItemProcess | None = None
         self._upcoming: Sequence[pytest.Item] = ()
         self._next_fork: pytest.Item | None = None
-        self._spares = Spares(config)
+        self._caretaker = Caretaker()
+        self._spares = Spares(config, self._caretaker)
         self._sweeper = leftovers.Sweeper()
-        self._forks = Forks(config, randomness, filters)
+        self._forks = Forks(config, randomness, filters, self._caretaker)
 
     # -- the fork server -------------------------------------------------------------------------
 
@@ -152,12 +154,17 @@ class Children:
         """Return a child of the fork server, of a new one if the old is gone.
 
         Raises:
+            NoServerError, ForkRefusedError: It gives none; a fresh interpreter can do the same.
             ChildError: There is none to be had.
 
         """
-        if self._server.pid is None:
-            raise ChildError("the fork server died again and again")
-        running = self._server.take_child()
+        if self._given_up is not None:
+            raise NoServerError(self._given_up.reason)
+        try:
+            running = self._server.take_child()
+        except NoServerError as error:
+            self._given_up = CannotFork("", "lost", str(error))
+            raise
         send_job(running, messages.Job(FORKED_TESTS), [])
         return running
 
@@ -169,7 +176,8 @@ class Children:
         target = target_of(wish.item)
         if wish.following is not None:  # the whole file
             target = target.partition("::")[0]
-        return launch.start_spawn(SPAWNED_TESTS, session_request(self._config, [target]), wish.env)
+        request = session_request(self._config, [target])
+        return launch.start_spawn(SPAWNED_TESTS, request, wish.env).cared_for(self._caretaker)
 
     # -- tests -----------------------------------------------------------------------------------
 
@@ -179,6 +187,8 @@ class Children:
         """Return a child that has been told to run the test: that of its group, or a new one.
 
         Raises:
+            NoServerError, ForkRefusedError: It is to be a child of the fork server, which gives
+                none.
             ChildError: There is none to be had.
             OSError, RuntimeError: It cannot be started; RuntimeError also from the fork guard.
 
@@ -213,7 +223,8 @@ class Children:
 
     def _descriptors(self) -> list[int]:
         """Return what leads to other processes than the next child."""
-        return [*self._server.descriptors(), *self._spares.descriptors()]
+        parts = (self._server, self._spares, self._caretaker)
+        return [fd for part in parts for fd in part.descriptors()]
 
     def keep(self, process: ItemProcess, following: pytest.Item | None) -> None:
         """Keep a child for the next test of its group, or let go of it.
@@ -291,6 +302,7 @@ class Children:
             self._forks.forget_ahead()
             self._settle(wait=True)
             self._spares.close()
+        self._caretaker.close()
         self._server.close_server(reap=False)
 
     def finish(self) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cudafork.check.session import SESSION
-from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, Marks, marks_of
+from pytest_cudafork.settings.markers import Marks, marks_of
 
 if TYPE_CHECKING:
     from pytest_cudafork.isolate.policy import IsolationConfig, Method, ProcessState
@@ -202,7 +202,7 @@ class IsolationHooks:
 
         return IsolationConfig(
             every_test=self._isolate,
-            timeout=DEFAULT_TIMEOUT,
+            timeout=self._config.stash[SESSION].settings.isolate_timeout,
             debugger=self._debugger,
             inside=self._inside,
         )

@@ -33,7 +33,8 @@ class Replay:
 
     def __init__(self, item: pytest.Item, method: policy.Method) -> None:
         self._item = item
-        self._method = method
+        self.method = method
+        """How it is isolated, which its reports say."""
         self.capture_fds: list[int] = []
         """The files that hold the child's captured output; they belong to who runs the child."""
         self.answer: Callable[[messages.Message], None] | None = None
@@ -156,9 +157,9 @@ class Replay:
 
     def _log(self, report: pytest.TestReport) -> None:
         # attributes, because those travel on to the controller of pytest-xdist
-        vars(report)["isolation"] = self._method.name
-        if self._method.why:
-            vars(report)["isolation_why"] = self._method.why
+        vars(report)["isolation"] = self.method.name
+        if self.method.why:
+            vars(report)["isolation_why"] = self.method.why
         if type(report) is pytest.TestReport:  # a subtest's report ends no phase
             self.reports.append(report)
             self._unreported.clear()

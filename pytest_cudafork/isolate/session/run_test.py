@@ -13,12 +13,14 @@ from __future__ import annotations
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
-from pytest_cudafork.errors import ChildError, ChildTimeout
+from pytest_cudafork.errors import ChildError, ChildTimeout, CudaForkError
 from pytest_cudafork.isolate import policy
 from pytest_cudafork.isolate.session import failure, other_plugins
 from pytest_cudafork.isolate.session.children import Children, ItemProcess
 from pytest_cudafork.isolate.session.replay import Replay
 from pytest_cudafork.process import termination
+from pytest_cudafork.process.fork_server_client import NoServerError
+from pytest_cudafork.process.server_process import ForkRefusedError
 from pytest_cudafork.settings.markers import CHILD_ENV
 
 
@@ -49,11 +51,11 @@ def isolate(
         replay.refuse(ChildError(method.refusal))
     else:
         with termination.sigterm_ends_session(item.nodeid), termination.interrupted(item):
-            _run(item, following, replay, method, children)
+            _run(item, following, replay, children)
             while replay.again:
                 other_plugins.prepare_rerun(item, replay.runs)
                 replay = Replay(item, method)
-                _run(item, following, replay, method, children)
+                _run(item, following, replay, children)
     _tear_down_here(item, nextitem)
     replay.conclude()
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -62,18 +64,15 @@ def isolate(
 
 
 def _run(
-    item: pytest.Item,
-    following: pytest.Item | None,
-    replay: Replay,
-    method: policy.Method,
-    children: Children,
+    item: pytest.Item, following: pytest.Item | None, replay: Replay, children: Children
 ) -> None:
     """Run the child and replay it; a child that cannot be had is a failed set-up."""
     try:
-        process = children.process_for(item, following, method)
-    except (ChildError, OSError, RuntimeError) as error:
-        # RuntimeError: CudaForkError, the guard's refusal, and "can't start new thread"
-        text = f"no process could be started for this test by {method.name}: {error}"
+        process = _child_for(item, following, replay, children)
+    except (ChildError, CudaForkError, OSError, RuntimeError) as error:
+        # CudaForkError by its name: else the refusal would count as one that nobody hears of.
+        # RuntimeError: "can't start new thread"
+        text = f"no process could be started for this test by {replay.method.name}: {error}"
         replay.refuse(ChildError(text))
         return
     replay.capture_fds = process.capture_fds
@@ -81,7 +80,7 @@ def _run(
     try:
         # with a test to follow in the same process there is no end to wait for
         whole = following is None and bool(item.stash.get(CHILD_ENV, {}))
-        _watch(process, replay, method, whole=whole)
+        _watch(process, replay, whole=whole)
     except pytest.fail.Exception as error:
         # pytest-timeout fails the test from a signal handler, wherever this process is
         replay.add_output()
@@ -99,17 +98,28 @@ def _run(
             children.keep(process, None if replay.last else following)
 
 
-def _watch(process: ItemProcess, replay: Replay, method: policy.Method, *, whole: bool) -> None:
+def _child_for(
+    item: pytest.Item, following: pytest.Item | None, replay: Replay, children: Children
+) -> ItemProcess:
+    """Return a child for a test: a fresh interpreter, too, where the fork server gives none."""
+    try:
+        return children.process_for(item, following, replay.method)
+    except (NoServerError, ForkRefusedError) as error:
+        replay.method = policy.instead_of_fork_server(replay.method, str(error))
+        return children.process_for(item, following, replay.method)
+
+
+def _watch(process: ItemProcess, replay: Replay, *, whole: bool) -> None:
     """Take what the child says of one test; report how it ended if that was not as it should be.
 
     ``whole`` waits until nothing is left of the process, so that what it held is free again.
     """
-    ending = process.supervisor.watch(replay.take, method.timeout, until_done=not whole)
+    ending = process.supervisor.watch(replay.take, replay.method.timeout, until_done=not whole)
     replay.goes_on = ending is None
     phase = replay.phase
     trouble = replay.trouble
     if trouble is None and ending is not None:
-        trouble = failure.error_of(ending, phase, method.timeout)
+        trouble = failure.error_of(ending, phase, replay.method.timeout)
     if trouble is None and replay.missing is not None:
         phase = replay.missing
         trouble = failure.no_report(phase)

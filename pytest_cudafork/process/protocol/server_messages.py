@@ -82,7 +82,7 @@ class CannotFork:
 
     Attributes:
         path: The file whose import did it, or "".
-        kind: "cuda", "threads" or "start".
+        kind: "cuda", "threads", "start" or "lost".
         text: One line.
         pid: The process that showed it, or 0.
         output: What the process wrote before it failed.

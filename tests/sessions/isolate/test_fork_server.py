@@ -168,6 +168,46 @@ def test_a_server_that_is_killed_is_started_again(pytester: pytest.Pytester) -> 
     result.stdout.fnmatch_lines_random(["PASSED *test_a", "PASSED *test_c", "PASSED *test_d"])
 
 
+def test_when_it_has_died_again_and_again_tests_are_spawned(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import os, pytest, signal, time
+        @pytest.mark.parametrize("i", range(5))
+        def test_kills_it(i): os.kill(os.getppid(), signal.SIGKILL); time.sleep(50)
+        def test_a(): pass
+        def test_b(): assert 1 == 2
+        def test_c(): pass
+        """
+    )
+    result = pytester.runpytest_subprocess(OPTION, "-v")
+    result.assert_outcomes(passed=2, failed=6)
+    result.stdout.fnmatch_lines(
+        [
+            "*test_a PASSED (spawn)*",
+            "*test_b FAILED (spawn)*",
+            "*test_c PASSED (spawn)*",
+            "*RuntimeWarning: the fork server was killed by SIGKILL * while it served; *",
+            "3 tests by spawn, not forkserver: the fork server died 5 times (warnings tell how)",
+        ]
+    )
+
+
+def test_one_that_is_stopped_is_woken_and_serves_all_tests(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import os, signal
+        def test_stops_it(): os.kill(os.getppid(), signal.SIGSTOP)
+        def test_stops_it_and_crashes(): os.kill(os.getppid(), signal.SIGSTOP); os.abort()
+        def test_last(): os.kill(os.getppid(), signal.SIGSTOP)
+        """
+    )
+    result = pytester.runpytest_subprocess(OPTION, "-v")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        ["*test_last PASSED (forkserver)*", "ChildCrashed: SIGABRT in call: *"]
+    )
+
+
 def test_what_surrounds_a_test_is_what_surrounds_pytest(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,6 +173,30 @@ def test_a_death_in_the_session_finish_of_the_fork_server_is_a_warning(
     result.stdout.fnmatch_lines(["*RuntimeWarning: the fork server was killed by SIGABRT *"])
 
 
+@pytest.mark.parametrize("source", ["option", "variable", "ini"])
+def test_a_time_limit_for_the_session_holds_where_no_marker_has_one(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    args = ["--cuda-fork-isolate=fork"]
+    if source == "option":
+        args.append("--cuda-fork-isolate-timeout=0.5")
+    elif source == "variable":
+        monkeypatch.setenv("PYTEST_CUDA_FORK_ISOLATE_TIMEOUT", "0.5")
+    else:
+        pytester.makeini("[pytest]\ncuda_fork_isolate_timeout = 0.5")
+    pytester.makepyfile(
+        """
+        import pytest, time
+        def test_hangs(): time.sleep(100)
+        @pytest.mark.cuda_isolated(timeout=60)
+        def test_with_a_limit_of_its_own(): time.sleep(1)
+        """
+    )
+    result = run_session(pytester, *args)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["ChildTimeout: time limit of 0.5 s exceeded in call: *"])
+
+
 NATIVE = """
 def test_c():
     note(os.getpid())

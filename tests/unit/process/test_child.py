@@ -171,7 +171,9 @@ def test_a_request_is_done_and_its_process_ends(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(child, "prepare", lambda stacks_fd: None)
-    monkeypatch.setattr("pytest_cudafork.process.leftovers.mark_process", lambda cookie: True)
+    monkeypatch.setattr(
+        "pytest_cudafork.process.descendants.leftovers.mark_process", lambda cookie: True
+    )
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "argv", ["a"])
     monkeypatch.setattr(child, "Channel", lambda sock, cookie: sock.close() or FakeChannel())

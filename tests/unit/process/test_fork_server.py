@@ -200,7 +200,9 @@ def test_the_server_is_made_of_its_request(
     served: list[ForkServer] = []
     monkeypatch.setattr(child, "leave", leave)
     monkeypatch.setattr(child, "prepare", lambda stacks_fd: None)
-    monkeypatch.setattr("pytest_cudafork.process.leftovers.mark_process", lambda cookie: True)
+    monkeypatch.setattr(
+        "pytest_cudafork.process.descendants.leftovers.mark_process", lambda cookie: True
+    )
     monkeypatch.setattr("gc.disable", lambda: None)
     monkeypatch.setattr("sys.path", [])
     monkeypatch.setattr("sys.argv", [])

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from pytest_cudafork.compat import unpatched
 from pytest_cudafork.errors import ChildError
-from pytest_cudafork.process import child, fork_server, launch, supervision
-from pytest_cudafork.process.fork_server_client import ForkServerClient
+from pytest_cudafork.process import child, fork_server, launch, server_process, supervision
+from pytest_cudafork.process.fork_server_client import ForkServerClient, NoServerError
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.messages import Descriptor
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
@@ -135,11 +136,30 @@ def test_no_more_servers_are_started_than_may_be(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         "pytest_cudafork.process.server_process.ServerProcess.take_child", take_child
     )
-    with pytest.raises(ChildError, match="died again and again"):
+    with pytest.raises(NoServerError, match=r"died 2 times \(warnings tell how\)"):
         client.take_child()
     client = ForkServerClient(ServerSettings)
     with pytest.raises(ChildError, match="died twice while it was asked"):
         client.take_child()
+
+
+def be_silent(server: fork_server.ForkServer) -> None:
+    """Be ready, and answer nothing; a preparation."""
+    server.ready()
+    time.sleep(100)
+
+
+def test_a_server_that_does_not_answer_is_replaced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_process, "_ANSWER_SECONDS", 0.2)
+    settings = ServerSettings(f"{HERE}:be_silent")
+    client = ForkServerClient(lambda: settings, most_starts=9)
+    with (
+        pytest.warns(RuntimeWarning, match="gave no process within 0.2 s and was killed"),
+        pytest.raises(NoServerError, match="2 fork servers did not answer"),
+    ):
+        client.take_child()
+    assert client.starts == 2
+    assert not client.may_start
 
 
 def test_where_no_process_can_be_started_the_reason_is_told(

@@ -22,11 +22,11 @@ from pytest_cudafork.isolate.session import failure, report_checks
 from pytest_cudafork.process import (
     hang_stacks,
     launch,
-    leftovers,
     native_stacks,
     supervision,
     termination,
 )
+from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.protocol import frames, messages
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.errors import ChildError
 from pytest_cudafork.process import fork_server, server_process
 from pytest_cudafork.process.protocol import frames, messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import ServerSettings
-from pytest_cudafork.process.server_process import ServerProcess
+from pytest_cudafork.process.server_process import ForkRefusedError, NoAnswerError, ServerProcess
+from tests.support.isolation import is_gone
 
 HERE = "tests.unit.process.test_server_process"
 
@@ -83,15 +83,38 @@ def test_a_server_that_is_gone_is_noticed(server: ServerProcess) -> None:
         server.take_child()
 
 
-def test_a_server_that_stops_answering_gives_no_child(
+def test_a_server_that_is_stopped_is_woken(
     server: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(server_process, "_LOOK_SECONDS", 0.05)
+    server.wait_ready()
+    os.kill(server.pid, signal.SIGSTOP)
+    running = server.take_child()
+    os.kill(running.pid, signal.SIGKILL)
+    os.kill(server.pid, signal.SIGSTOP)
+    assert running.reap() == -signal.SIGKILL
+    running.close()
+    os.kill(server.pid, signal.SIGSTOP)
+    assert end(server) == []
+
+
+def be_silent(server: fork_server.ForkServer) -> None:
+    """Be ready, and answer nothing; a preparation."""
+    server.ready()
+    time.sleep(100)
+
+
+def test_a_server_that_does_not_answer_is_killed_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ServerProcess(ServerSettings(f"{HERE}:be_silent"))
     server.wait_ready()
     monkeypatch.setattr(server_process, "_ANSWER_SECONDS", 0.2)
-    os.kill(server.pid, signal.SIGSTOP)
-    with pytest.raises(ChildError, match="gave no process within"):
+    with pytest.raises(NoAnswerError):
         server.take_child()
-    os.kill(server.pid, signal.SIGCONT)
+    (told,) = end(server)
+    assert told.startswith(
+        "the fork server gave no process within 0.2 s and was killed while it served; it wrote:"
+    )
+    assert is_gone(server.pid)
 
 
 def test_a_refused_fork_is_asked_for_once_more_and_then_told(server: ServerProcess) -> None:
@@ -107,7 +130,7 @@ def test_a_refused_fork_is_asked_for_once_more_and_then_told(server: ServerProce
     server.fork_ahead = refuse  # type: ignore[method-assign]
     server._take_message = lambda deadline: None  # type: ignore[method-assign]
     server._refusal = "no memory"
-    with pytest.raises(ChildError, match="could not fork: no memory at all"):
+    with pytest.raises(ForkRefusedError, match="could not fork: no memory at all"):
         server.take_child()
     assert asked == [1]
     del server.fork_ahead, server._take_message

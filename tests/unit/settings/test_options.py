@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import Any, cast
 
 import pytest
@@ -46,6 +47,11 @@ VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("spawn", {"isolate": "spawn"}),
         ("none", {"isolate": "none"}),
         ("auto", {"isolate": "auto"}),
+    ),
+    "cuda_fork_isolate_timeout": (
+        ("1", {"isolate_timeout": 1.0}),
+        ("2.5", {"isolate_timeout": 2.5}),
+        ("inf", {"isolate_timeout": math.inf}),
     ),
     "cuda_fork_ledger": (
         ("/x/low", {"ledger": "/x/low"}),

@@ -2,55 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 
-from pytest_cudafork import assert_replay_equals_eager  # noqa: E402
 from pytest_cudafork.capture.software.differences import (  # noqa: E402
     DIFFERENCES,
     explaining_gpu_code,
 )
-from pytest_cudafork.errors import GraphCaptureError, GraphNotJudgedError  # noqa: E402
-
-
-def _failure(fn: Callable[[Any], Any], kind: type[Exception] = GraphCaptureError) -> str:
-    with pytest.raises(kind) as failure:
-        assert_replay_equals_eager(fn, [torch.randn(4)], backend="software")
-    return " ".join(str(failure.value).split())
-
-
-def _step(warm: bool = True, **options: Any) -> Callable[[Any], Any]:
-    weight = torch.nn.Parameter(torch.randn(4))
-    optimizer = torch.optim.Adam([weight], **options)
-
-    def step(x: Any) -> Any:
-        optimizer.zero_grad()
-        loss = ((weight - x) ** 2).sum()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    if warm:
-        step(torch.zeros(4))
-    return step
+from pytest_cudafork.errors import GraphNotJudgedError  # noqa: E402
+from tests.support import capture_words  # noqa: E402
+from tests.support.capture_words import step_with_adam, words_of_failure  # noqa: E402
 
 
 def test_adam_capturable_is_told_that_it_needs_a_gpu_and_of_fused() -> None:
-    text = _failure(_step(warm=False, capturable=True), GraphNotJudgedError)
+    text = words_of_failure(step_with_adam(warm=False, capturable=True), GraphNotJudgedError)
     assert "on a GPU only" in text
     assert "fused=True" in text
-    assert Path(__file__).name in text
+    assert Path(capture_words.__file__).name in text
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="this torch may know CUDA")
 def test_code_for_a_gpu_only_is_told_of_the_device() -> None:
-    text = _failure(lambda x: x.cuda(), GraphNotJudgedError)
+    text = words_of_failure(lambda x: x.cuda(), GraphNotJudgedError)
     assert "Torch not compiled with CUDA enabled" in text
     assert "graph_backend" in text
     assert Path(__file__).name in text

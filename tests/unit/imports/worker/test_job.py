@@ -85,7 +85,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gc.disable", lambda: None)
     monkeypatch.setattr(child, "prepare", lambda stacks_fd: None)
     monkeypatch.setattr(child, "adopt_streams", lambda: None)
-    monkeypatch.setattr("pytest_cudafork.process.leftovers.mark_process", lambda cookie: True)
+    monkeypatch.setattr(
+        "pytest_cudafork.process.descendants.leftovers.mark_process", lambda cookie: True
+    )
     monkeypatch.setattr(sys, "argv", [])
 
 

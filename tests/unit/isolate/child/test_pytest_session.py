@@ -56,8 +56,10 @@ def armed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     monkeypatch.setattr(child, "arm_stacks", files.append)
     environ = dict(os.environ)
     enabled = faulthandler.is_enabled()
+    was_frozen = gc.get_freeze_count() > 0
     yield files
-    gc.unfreeze()
+    if not was_frozen:
+        gc.unfreeze()
     if enabled:
         faulthandler.enable(file=2)
     for name in os.environ.keys() - environ.keys():

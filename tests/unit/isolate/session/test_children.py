@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 import pytest
 
-from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import children
 from pytest_cudafork.isolate.session.children import Children, ItemProcess
@@ -21,6 +20,7 @@ from pytest_cudafork.isolate.session.request import (
 )
 from pytest_cudafork.process import child, launch
 from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.fork_server_client import NoServerError
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
@@ -87,6 +87,7 @@ class _Server:
         self.started: list[ServerSettings] = []
         self.why_not: list[CannotFork | None] = []
         self.refuse = False
+        self.lost = ""
         self.pid: int | None = None
         self.ahead = 0
         self.closed: list[bool] = []
@@ -110,6 +111,8 @@ class _Server:
         return self.why_not.pop(0) if self.why_not else None
 
     def take_child(self) -> launch.Running:
+        if self.lost:
+            raise NoServerError(self.lost)
         return self.source.child("forkserver")
 
     def fork_ahead(self) -> None:
@@ -126,7 +129,7 @@ class _Server:
 class _Spares:
     """Interpreters that are started ahead."""
 
-    def __init__(self, config: object) -> None:
+    def __init__(self, config: object, caretaker: object) -> None:
         self.prepared: list[object] = []
         self.ahead: launch.Running | None = None
         self.error: BaseException | None = None
@@ -147,6 +150,25 @@ class _Spares:
         self.is_closed = True
 
 
+class _Caretaker:
+    """Who is told of children; the descriptor leads to it."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+
+    def begun(self, *child: object) -> None:
+        self.told.append(("begun", *child))
+
+    def over(self, *child: object) -> None:
+        self.told.append(("over", *child))
+
+    def descriptors(self) -> list[int]:
+        return [103]
+
+    def close(self) -> None:
+        self.told.append(("closed",))
+
+
 class _Stage:
     """The children of a session of three tests, and where they come from."""
 
@@ -155,6 +177,7 @@ class _Stage:
         self.children = Children(items[0].config, Randomness(), ())
         parts: Any = self.children
         self.forks, self.server, self.spares = parts._forks, parts._server, parts._spares
+        self.caretaker = parts._caretaker
         self.source = self.forks.source = self.server.source = _Source()
 
     def run(
@@ -182,6 +205,7 @@ def stage(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(children, "Forks", _Forks)
     monkeypatch.setattr(children, "ForkServerClient", _Server)
     monkeypatch.setattr(children, "Spares", _Spares)
+    monkeypatch.setattr(children, "Caretaker", _Caretaker)
     names = "abc"
     made = _Stage(items_of(pytester, "\n".join(f"def test_{name}(): pass" for name in names)))
 
@@ -233,12 +257,12 @@ def test_a_fork_gets_the_test_its_variables_and_what_it_must_not_have(stage: _St
     process, said = stage.run(item)
     assert said == ["test_a"]
     assert process.forked
-    assert stage.source.asked == [("fork", item, {"MORE": "1"}, [101, 102])]
+    assert stage.source.asked == [("fork", item, {"MORE": "1"}, [101, 102, 103])]
     name, *args, fds = stage.forks.calls[1]
     assert stage.forks.calls[0] == ("keep_ahead_for", item)
     assert (name, args) == ("use_time_of", [item, following])
-    assert fds[:2] == [101, 102]
-    assert len(fds) == 3
+    assert fds[:3] == [101, 102, 103]
+    assert len(fds) == 4
 
 
 def test_a_child_of_the_fork_server_is_told_its_job_and_the_next_is_forked(stage: _Stage) -> None:
@@ -250,9 +274,14 @@ def test_a_child_of_the_fork_server_is_told_its_job_and_the_next_is_forked(stage
     assert [name for name, *_ in stage.forks.calls] == []
 
 
-def test_without_a_fork_server_there_is_no_child_of_it(stage: _Stage) -> None:
-    with pytest.raises(ChildError, match="died again and again"):
-        stage.children.process_for(stage.items[0], None, FORKSERVER)
+def test_a_fork_server_that_is_lost_for_good_is_not_asked_again(stage: _Stage) -> None:
+    stage.server.lost = "the fork server died 5 times"
+    for _ in range(2):
+        with pytest.raises(NoServerError, match="the fork server died 5 times"):
+            stage.children.process_for(stage.items[0], None, FORKSERVER)
+        stage.server.lost = ""
+    why_not = stage.children.why_not_forked(stage.items[1])
+    assert why_not == CannotFork("", "lost", "the fork server died 5 times")
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -264,6 +293,14 @@ def test_an_interpreter_collects_what_it_has_to_run(stage: _Stage, whole: bool) 
     assert entry == SPAWNED_TESTS
     assert targets == [str(item.path) if whole else f"{item.path}::test_a"]
     assert env == {}
+
+
+def test_an_interpreter_is_in_the_care_of_who_outlives_the_session(stage: _Stage) -> None:
+    process, _ = stage.run(stage.items[0], None, SPAWN)
+    running = process.supervisor.running
+    assert stage.caretaker.told == [("begun", running.cookie, running.pid)]
+    stage.children.finish()
+    assert stage.caretaker.told[1:] == [("over", running.cookie), ("closed",)]
 
 
 def test_one_that_was_started_ahead_is_taken_and_others_are_prepared(stage: _Stage) -> None:

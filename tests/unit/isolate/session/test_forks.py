@@ -6,6 +6,7 @@ import os
 import socket
 import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -44,7 +45,11 @@ class _Stage:
         self.items = {item.name: item for item in items}
         self.a, self.b = items[:2]
         self.config = self.a.config
-        self.forks = Forks(self.config, Randomness(), FILTERS)
+        self.begun: list[int] = []
+        caretaker: Any = SimpleNamespace(
+            begun=lambda cookie, pid: self.begun.append(pid), over=lambda cookie: None
+        )
+        self.forks = Forks(self.config, Randomness(), FILTERS, caretaker)
 
     def run(
         self, running: launch.Running, item: pytest.Item, env: dict[str, str] | None = None
@@ -104,8 +109,31 @@ def test_children_find_the_directory_for_temporary_files_made(
     folder = pytester.path / "temporary"
     stage.config._tmp_path_factory._given_basetemp = folder  # type: ignore[attr-defined]
     running = stage.forks.take(stage.a, {}, [])
+    assert stage.begun == [running.pid]
     assert folder.is_dir()
     assert stage.run(running, stage.a) == PASSED
+
+
+class Cycle:
+    """An object that only the garbage collector frees."""
+
+    alive = 0
+
+    def __init__(self) -> None:
+        type(self).alive += 1
+        self.me = self
+
+    def __del__(self) -> None:
+        type(self).alive -= 1
+
+
+def test_garbage_of_this_process_is_freed_between_forks(stage: _Stage) -> None:
+    for _ in range(20):
+        for _ in range(400):  # fewer than make a collection begin
+            Cycle()
+        running = stage.forks.take(stage.a, {}, [])
+        supervision.Supervisor(running).kill()
+    assert Cycle.alive < 4000
 
 
 def told(running: launch.Running) -> str:

@@ -20,7 +20,9 @@ from pytest_cudafork.isolate.session import other_plugins, run_test
 from pytest_cudafork.isolate.session.children import ItemProcess
 from pytest_cudafork.process import launch, supervision
 from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.fork_server_client import NoServerError
 from pytest_cudafork.process.protocol import messages
+from pytest_cudafork.process.server_process import ForkRefusedError
 from pytest_cudafork.settings.markers import CHILD_ENV
 from tests.support.isolation import is_gone
 from tests.unit.isolate.session import Heard, items_of
@@ -40,6 +42,7 @@ class _Stage:
         self.asked: list[tuple[object, ...]] = []
         self.pids: list[int] = []
         self.process: ItemProcess | None = None
+        self.no_server: Exception | None = None
         self._scripts: list[Callable[[Channel], None]] = []
         self._packer = ReportPacker(self.item.config)
         self._packer.begin()
@@ -77,6 +80,8 @@ class _Stage:
 
     def process_for(self, *asked: Any) -> ItemProcess:
         self.asked.append(asked)
+        if self.no_server is not None and asked[2].name == "forkserver":
+            raise self.no_server
         if not self._scripts:
             raise ChildError("there are none left")
         script = self._scripts.pop(0)
@@ -136,6 +141,19 @@ def test_a_process_that_cannot_be_had_is_a_failed_set_up(stage: _Stage) -> None:
     assert stage.heard.calls == ["start", "setup failed", "teardown passed", "finish"]
     words = "no process could be started for this test by forkserver: there are none left"
     assert words in stage.heard.reports[0].longreprtext
+
+
+@pytest.mark.parametrize("error", [NoServerError, ForkRefusedError])
+def test_a_test_that_the_fork_server_has_no_process_for_is_spawned(
+    stage: _Stage, error: type[Exception]
+) -> None:
+    stage.no_server = error("it has gone")
+    stage.child(*stage.reports(), OVER, messages.Done())
+    stage.isolate()
+    assert stage.heard.calls == PASSED
+    assert [asked[2].name for asked in stage.asked] == ["forkserver", "spawn"]
+    report: Any = stage.heard.reports[0]
+    assert (report.isolation, report.isolation_why) == ("spawn", "not forkserver: it has gone")
 
 
 def test_a_child_goes_on_with_the_next_test_of_its_group(stage: _Stage) -> None:

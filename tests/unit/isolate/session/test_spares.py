@@ -1,4 +1,4 @@
-"""Tests of the interpreters that are started ahead; forked children stand in for them here."""
+"""Tests of the interpreters that are started ahead; forked children stand in for most of them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class _Started:
         self.targets: list[str] = []
         self.running: list[launch.Running] = []
         self.refuse = False
+        self.begun: list[int] = []
+        """Those that the caretaker was told of."""
 
     def start_spawn(self, entry: str, data: Any) -> launch.Running:
         if self.refuse:
@@ -60,7 +62,10 @@ def items(pytester: pytest.Pytester) -> list[pytest.Item]:
 @pytest.fixture
 def ahead(started: _Started, items: list[pytest.Item]) -> Iterator[Spares]:
     """Interpreters that wait, for a session of these tests."""
-    made = Spares(items[0].config)
+    caretaker: Any = SimpleNamespace(
+        begun=lambda cookie, pid: started.begun.append(pid), over=lambda cookie: None
+    )
+    made = Spares(items[0].config, caretaker)
     yield made
     made.close()
 
@@ -71,8 +76,29 @@ def test_as_many_are_started_as_cores_are_free_each_for_its_test(
     ahead.prepare(items)
     assert started.targets == [target_of(item) for item in items[:2]]
     assert ahead.descriptors() == [one.sock.fileno() for one in started.running]
+    assert started.begun == [one.pid for one in started.running]
     ahead.prepare(items)
     assert len(started.running) == 2
+
+
+def test_real_interpreters_wait_each_for_its_test(
+    items: list[pytest.Item], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "usable_cores", lambda: 2)
+    first, second, third, _ = items
+    second.stash[CHILD_ENV] = {"GPU": "1"}
+    ahead = Spares(first.config)
+    try:
+        ahead.prepare([first, third])
+        assert len(ahead.descriptors()) == 1
+        running = ahead.take(first, {})
+        assert running is not None
+        assert ahead.take(first, {}) is None
+        supervision.Supervisor(running).kill()
+        ahead.prepare([second])  # what its environment will be is not known before its turn
+        assert ahead.descriptors() == []
+    finally:
+        ahead.close()
 
 
 def test_a_test_takes_its_own_and_nobody_elses(
@@ -94,6 +120,10 @@ def test_those_whose_tests_do_not_come_soon_are_ended(
     assert is_gone(started.running[0].pid)
     assert not started.running[1].has_ended
     assert started.targets == [target_of(item) for item in items[:3]]
+    started.refuse = True  # where no other can be started, too
+    ahead.prepare(items[3:])
+    assert [is_gone(one.pid) for one in started.running] == [True] * 3
+    assert ahead.descriptors() == []
 
 
 def test_a_test_with_variables_of_its_own_gets_none_ahead(
@@ -124,6 +154,14 @@ def test_one_with_another_environment_is_of_no_use(
     assert (taken is not None) is kept
     if taken is not None:
         supervision.Supervisor(taken).kill()
+    assert is_gone(started.running[0].pid)
+
+
+def test_one_without_the_variables_that_its_test_turns_out_to_have_is_of_no_use(
+    ahead: Spares, started: _Started, items: list[pytest.Item]
+) -> None:
+    ahead.prepare(items[:1])
+    assert ahead.take(items[0], {"X": "1"}) is None
     assert is_gone(started.running[0].pid)
 
 

@@ -34,12 +34,19 @@ SCALARS = (
     | st.binary()
 )
 KEYS = SCALARS | st.tuples(SCALARS, SCALARS)
-PLAIN = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(KEYS, inner),
-    max_leaves=20,
-)
-MESSAGES = st.dictionaries(st.text(), PLAIN, max_size=4).map(
+
+
+def plain(max_leaves: int) -> st.SearchStrategy[Any]:
+    """Return a strategy for plain data."""
+    return st.recursive(
+        SCALARS,
+        lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(KEYS, inner),
+        max_leaves=max_leaves,
+    )
+
+
+# For tests of what happens to frames, whatever is in them: large ones take long to make up.
+MESSAGES = st.dictionaries(st.text(), plain(4), max_size=2).map(
     lambda body: {**body, "kind": "report"}
 )
 
@@ -78,7 +85,7 @@ def read(stream: bytes) -> tuple[list[frames.Plain], frames.FrameError | None, i
     return messages, None, decoder.pending
 
 
-@given(PLAIN)
+@given(plain(20))
 def test_plain_data_comes_back_as_it_was(value: Any) -> None:
     assert same(frames.loads(frames.dumps(value)), value)
 
@@ -329,11 +336,11 @@ VALUES = st.recursive(
     | st.text()
     | st.binary(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=10,
+    max_leaves=4,
 )
 
 
-@given(st.lists(st.dictionaries(st.text(), VALUES), max_size=4), st.integers(1, 40))
+@given(st.lists(st.dictionaries(st.text(), VALUES, max_size=2), max_size=3), st.integers(1, 40))
 def test_messages_arrive_whatever_the_stream_is_cut_into(
     bodies: list[dict[str, Any]], size: int
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,34 +12,12 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from pytest_cudafork import assert_replay_equals_eager  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
-from pytest_cudafork.errors import GraphCaptureError  # noqa: E402
-
-
-def _failure(fn: Callable[[Any], Any], kind: type[Exception] = GraphCaptureError) -> str:
-    with pytest.raises(kind) as failure:
-        assert_replay_equals_eager(fn, [torch.randn(4)], backend="software")
-    return " ".join(str(failure.value).split())
-
-
-def _step(warm: bool = True, **options: Any) -> Callable[[Any], Any]:
-    weight = torch.nn.Parameter(torch.randn(4))
-    optimizer = torch.optim.Adam([weight], **options)
-
-    def step(x: Any) -> Any:
-        optimizer.zero_grad()
-        loss = ((weight - x) ** 2).sum()
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    if warm:
-        step(torch.zeros(4))
-    return step
+from tests.support.capture_words import step_with_adam, words_of_failure  # noqa: E402
 
 
 @pytest.mark.parametrize("options", [{}, {"foreach": True}, {"fused": True}])
 def test_adam_is_refused_as_torch_refuses_it_on_a_gpu(options: Any) -> None:
-    text = _failure(_step(**options))
+    text = words_of_failure(step_with_adam(**options))
     assert "[capture-failed] the step of Adam" in text
     assert "capturable=False" in text
     assert "make it with capturable=True; and with fused=True" in text
@@ -48,7 +25,7 @@ def test_adam_is_refused_as_torch_refuses_it_on_a_gpu(options: Any) -> None:
 
 
 def test_what_adam_is_told_to_do_helps() -> None:
-    step = _step(fused=True, capturable=True)
+    step = step_with_adam(fused=True, capturable=True)
     assert_replay_equals_eager(step, [torch.randn(4)], backend="software")
 
 
@@ -61,13 +38,14 @@ def test_checkpoint_is_told_of_preserve_rng_state(reentrant: bool) -> None:
         made.sum().backward()
         return made.detach()
 
-    assert "preserve_rng_state=False" in _failure(fn)
+    assert "preserve_rng_state=False" in words_of_failure(fn)
     graph = SoftwareBackend().capture(lambda: fn(torch.ones(4), preserve_rng_state=False))
     graph.replay()
 
 
 def test_seeding_of_ones_own_is_not_told_of_checkpoints() -> None:
-    text = _failure(lambda x: (torch.manual_seed(1), x)[1])
+    seeds = iter(range(1, 100))
+    text = words_of_failure(lambda x: (torch.manual_seed(next(seeds)), x)[1])
     assert "what to do: seed before the replay" in text
 
 
@@ -78,7 +56,7 @@ def test_a_python_counter_is_not_taken_for_unfilled_memory() -> None:
         calls[0] += 1
         return x + (1 if calls[0] > 3 else 0)
 
-    text = _failure(fn)
+    text = words_of_failure(fn)
     assert "replay-differs" in text
     assert "torch.empty" not in text
 
@@ -91,7 +69,7 @@ def test_a_python_counter_beside_memory_of_torch_empty_is_not_either() -> None:
         made = torch.empty(4)
         return made.copy_(x + (1 if calls[0] > 3 else 0))
 
-    text = _failure(fn)
+    text = words_of_failure(fn)
     assert "replay-differs" in text
     assert "uninitialized" not in text
 
@@ -102,4 +80,4 @@ def test_unfilled_memory_is_still_found() -> None:
         made[:2] = x[:2]
         return made
 
-    assert "uninitialized-read" in _failure(fn)
+    assert "uninitialized-read" in words_of_failure(fn)

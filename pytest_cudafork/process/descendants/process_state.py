@@ -1,0 +1,30 @@
+"""What the kernel says of a process: whether it lives, and whether it is stopped."""
+
+from __future__ import annotations
+
+from pytest_cudafork.compat.unpatched import contextlib, io, os, signal
+
+_DEAD = ("", "Z", "X")
+_STOPPED = "T"
+
+
+def state_of(pid: int) -> str:
+    """Return the letter of a process's state, as ``ps`` shows it; "" if there is no such one."""
+    try:
+        with io.open(f"/proc/{pid}/stat", "rb") as file:
+            # the name of the program, in parentheses, may hold anything
+            return file.read().rpartition(b")")[2].split()[0].decode("ascii")
+    except (OSError, IndexError):
+        return ""
+
+
+def lives(pid: int) -> bool:
+    """Whether a process has not ended; one that nobody has reaped yet has."""
+    return state_of(pid) not in _DEAD
+
+
+def wake(pid: int) -> None:
+    """Continue a process that is stopped (SIGSTOP); one that a debugger holds is left to it."""
+    if state_of(pid) == _STOPPED:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGCONT)

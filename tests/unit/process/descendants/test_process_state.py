@@ -1,0 +1,44 @@
+"""Tests of what the kernel says of a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+
+from pytest_cudafork.process.descendants import process_state
+
+
+def wait_for(pid: int, states: str) -> None:
+    """Wait until a process is in one of these states."""
+    until = time.monotonic() + 30
+    while process_state.state_of(pid) not in states:
+        assert time.monotonic() < until, process_state.state_of(pid)
+        time.sleep(0.005)
+
+
+def test_a_stopped_process_lives_and_can_be_woken() -> None:
+    with subprocess.Popen(["sleep", "100"]) as child:
+        os.kill(child.pid, signal.SIGSTOP)
+        wait_for(child.pid, "T")
+        assert process_state.lives(child.pid)
+        process_state.wake(child.pid)
+        wait_for(child.pid, "SR")
+        process_state.wake(child.pid)  # it is awake
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert process_state.state_of(child.pid) == "Z"
+        assert not process_state.lives(child.pid)
+    assert process_state.state_of(child.pid) == ""
+    assert not process_state.lives(child.pid)
+
+
+def test_a_name_with_parentheses_is_no_state() -> None:
+    code = "open('/proc/self/comm', 'w').write(') Z 1 (')\nprint(1, flush=True)\ninput()"
+    command = ["python3", "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"1\n"
+        wait_for(child.pid, "SR")
+        child.kill()
