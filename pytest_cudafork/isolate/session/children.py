@@ -24,10 +24,10 @@ from pytest_cudafork.process import exit_status, launch, supervision
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.fork_server_client import ForkServerClient, NoServerError, send_job
+from pytest_cudafork.process.loud_warning import loud_warning
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
-from pytest_cudafork.process.server_process import loud_warning
 from pytest_cudafork.settings.markers import CHILD_ENV
 
 _MOST_RESTARTS = 4
