@@ -287,11 +287,11 @@ class Children:
             elif one.supervisor.trouble:
                 text = f"the process of {one.test} had finished, but {one.supervisor.trouble}"
                 loud_warning(pytest.PytestWarning(text))
-        self._sweeper.sweep(now=wait)
+        supervision.warn_of_survivors(self._sweeper.sweep(now=wait))
 
     def end_leftovers(self) -> None:
         """End now what children have left that ended well."""
-        self._sweeper.sweep(now=True)
+        supervision.warn_of_survivors(self._sweeper.sweep(now=True))
 
     def close(self) -> None:
         """End everything; a process that was forked from this one only forgets it."""
