@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import os
-import pickle
 import sys
-import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn
 
+import cloudpickle
+
+from pytest_cudafork.compat.unpatched import contextlib, gc, os, pickle, traceback
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.protocol import caught_warnings, messages
@@ -35,8 +33,8 @@ def run_forked(
         child.prepare(stacks_fd)
         child.adopt_streams()
         status = _run(channel, call)
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        sys.stderr.write(child.text_of(error))
     finally:
         channel.leave_if_not_mine()
         child.leave(status, channel)
@@ -44,8 +42,6 @@ def run_forked(
 
 def run_pickled(task: child.Task) -> int:
     """Load a function and call it; the entry point of a call in another interpreter."""
-    import cloudpickle
-
     channel = task.the_channel()
     try:
         filters = [cloudpickle.loads(one) for one in cloudpickle.loads(task.data["filters"])]
@@ -87,8 +83,6 @@ def _exit_code(error: SystemExit) -> int | str | None:
 
 def pack_result(result: Any) -> messages.Returned:
     """Return the message for a result; one that does not pickle is told by its repr."""
-    import cloudpickle
-
     try:
         return messages.Returned(cloudpickle.dumps(result), short_repr(result))
     except Exception as error:  # pickling runs the object's own code, which may raise anything
@@ -97,8 +91,6 @@ def pack_result(result: Any) -> messages.Returned:
 
 def pack_exception(error: BaseException) -> messages.Raised:
     """Return the message for an exception: its pickle if it has one, its parts, its traceback."""
-    import cloudpickle
-
     message = messages.Raised(
         repr=short_repr(error),
         type=f"{type(error).__module__}.{type(error).__qualname__}",
@@ -113,10 +105,10 @@ def pack_exception(error: BaseException) -> messages.Raised:
             return replace(message, pickled=pickled)
     except Exception as reason:  # the exception's own code decides what it raises here
         message = replace(message, why=_one_line(reason))
+    parts = None
     with contextlib.suppress(Exception):  # then the text has to do; "why" says the reason
         parts = cloudpickle.dumps((type(error), error.args, dict(error.__dict__)))
-        message = replace(message, parts=parts)
-    return message
+    return replace(message, parts=parts)
 
 
 def _outcome_name(error: BaseException) -> str:

@@ -7,22 +7,23 @@ packages on the path. Test modules, conftest files and what cannot be imported g
 
 from __future__ import annotations
 
-import contextlib
-import fnmatch
 import functools
 import importlib.machinery
-import os
 import sys
 import sysconfig
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
+import cloudpickle
+
 from pytest_cudafork.call.late_category import Named
 from pytest_cudafork.compat import cloudpickle_internals
+from pytest_cudafork.compat.unpatched import contextlib, os, re
 from pytest_cudafork.errors import ChildError
 
-_TEST_FILES = ("conftest.py", "test_*.py", "*_test.py")
+_TEST_FILE = re.compile(r"conftest\.py|test_.*\.py|.*_test\.py", re.DOTALL)
 
 
 def dump_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
@@ -32,8 +33,6 @@ def dump_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         ChildError: Something in it does not pickle.
 
     """
-    import cloudpickle
-
     by_value = [module for module in list(sys.modules.values()) if _goes_by_value(module)]
     already = cloudpickle.list_registry_pickle_by_value()
     ours = [module for module in by_value if module.__name__ not in already]
@@ -54,10 +53,6 @@ def dump_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 
 def dump_filters() -> bytes:
     """Return the pickle of this process's warning filters: a list of pickles, one of each."""
-    import warnings
-
-    import cloudpickle
-
     kept = []
     for action, message, category, module, line in warnings.filters:
         sent: Any = category
@@ -120,8 +115,7 @@ def _goes_by_value(module: Any) -> bool:
         return getattr(module, "__spec__", module) is None
     if file.startswith(_installed_prefixes()):
         return False
-    base = os.path.basename(file)
-    if any(fnmatch.fnmatch(base, pattern) for pattern in _TEST_FILES):
+    if _TEST_FILE.fullmatch(os.path.basename(file)):
         return True
     return not _importable(module.__name__, file)
 

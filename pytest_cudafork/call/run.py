@@ -11,8 +11,6 @@ when it ended by itself, and a CUDA tensor as the result (loading it initializes
 
 from __future__ import annotations
 
-import os
-import pickle
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cudafork.call import in_child, pickling
+from pytest_cudafork.compat.unpatched import os, pickle
 from pytest_cudafork.errors import (
     ChildCrashed,
     ChildError,

@@ -6,6 +6,7 @@ from the import system. Python offers neither; each function says which names it
 
 from __future__ import annotations
 
+import atexit
 import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,8 +16,6 @@ from typing import Any, NamedTuple
 
 def clear_exit_functions() -> None:
     """Drop all functions of ``atexit``, without calling them: ``atexit._clear``."""
-    import atexit
-
     atexit._clear()
 
 
@@ -25,8 +24,6 @@ def run_exit_functions() -> None:
 
     ``atexit._run_exitfuncs``: a process that ends by ``os._exit`` calls none by itself.
     """
-    import atexit
-
     atexit._run_exitfuncs()
 
 
@@ -41,8 +38,6 @@ def forget_multiprocessing_children() -> None:
         process._children = set()
     util: Any = sys.modules.get("multiprocessing.util")
     if util is not None:
-        import atexit
-
         util._finalizer_registry.clear()
         atexit.register(util._exit_function)
 

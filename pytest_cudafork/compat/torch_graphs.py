@@ -99,6 +99,21 @@ def mode_at(index: int) -> Any:
     return torch._C._get_dispatch_stack_at(index)
 
 
+def is_traced() -> bool:
+    """Whether torch.fx traces what this thread does, operator by operator.
+
+    Its mode lies below all modes of users, and so below those of a capture.
+    """
+    keys = getattr(torch._C, "_TorchDispatchModeKey", None)
+    return keys is not None and torch._C._get_dispatch_mode(keys.PROXY) is not None
+
+
+def has_fake_tensors() -> bool:
+    """Whether operators of this thread make fake tensors, which have shapes and no contents."""
+    keys = getattr(torch._C, "_TorchDispatchModeKey", None)
+    return keys is not None and torch._C._get_dispatch_mode(keys.FAKE) is not None
+
+
 # -- tensors and their memory ----------------------------------------------------------------------
 
 identity_of: Any = attrgetter("_cdata")
@@ -111,6 +126,34 @@ version_of: Any = attrgetter("_version")
 def storage_behind(weak: Any) -> Any:
     """Return the storage that a ``StorageWeakRef`` refers to; None: it is gone."""
     return torch.UntypedStorage._new_with_weak_ptr(weak.cdata)
+
+
+def has_no_storage(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no memory of its own, though its layout says so.
+
+    Forward derivatives make such that stand for zeros, and so are results of collectives that are
+    not waited for yet: asking their storage for an address raises.
+    """
+    try:
+        tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return True
+    return False
+
+
+def finished_work() -> Any:
+    """Return a ``Work`` of ``torch.distributed`` that is done, as operators return it.
+
+    ``torch._C._distributed_c10d.FakeWork`` is torch's own stand-in for one.
+    """
+    from torch._C._distributed_c10d import FakeWork
+
+    return FakeWork().boxed()
+
+
+def wait_for_collective(result: torch.Tensor) -> None:
+    """Wait for the result of a functional collective (``ops._c10d_functional.wait_tensor``)."""
+    torch.ops._c10d_functional.wait_tensor(result)
 
 
 def is_freed_by_torch(storage: torch.UntypedStorage) -> bool:

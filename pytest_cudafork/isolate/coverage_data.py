@@ -10,7 +10,6 @@ file is left behind by a child that dies, and nothing has to be combined afterwa
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import coverage_internals
+from pytest_cudafork.compat.unpatched import os
 
 
 class Basket:

@@ -10,9 +10,6 @@ the order would be lost otherwise.
 
 from __future__ import annotations
 
-import contextlib
-import io
-import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +18,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.unpatched import contextlib, io, os
 from pytest_cudafork.process.protocol import messages
 
 Tell = Callable[[messages.Message], bool]

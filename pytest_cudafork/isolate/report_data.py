@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.unpatched import io
 from pytest_cudafork.process.protocol import frames
 
 _SHOWN = "_cudafork_shown"
@@ -129,8 +130,6 @@ def _enter(item: pytest.Item, report: pytest.TestReport, beside: Mapping[str, An
 
 def _rendered(longrepr: Any) -> list[str] | None:
     """Return a representation without and with its colors; None if it cannot be written again."""
-    import io
-
     texts = []
     for marked in (False, True):
         file = io.StringIO()

@@ -6,10 +6,8 @@
 
 from __future__ import annotations
 
-import os
-import socket
-
-from pytest_cudafork.process.protocol import frames, messages
+from pytest_cudafork.compat.unpatched import os, socket
+from pytest_cudafork.process.protocol import frames, messages, sockets
 
 EXIT_LOST = 70
 """Exit status of a child that could not deliver what it had to say."""
@@ -24,7 +22,7 @@ class Channel:
     code because an exception carried it out of the test, says nothing (see ``is_mine``).
     """
 
-    def __init__(self, sock: socket.socket, cookie: bytes) -> None:
+    def __init__(self, sock: sockets.AnySocket, cookie: bytes) -> None:
         self.descriptors: list[int] = []
         """Those that came with messages, in their order; whoever uses one takes it out."""
         self._sock = sock
@@ -54,7 +52,8 @@ class Channel:
         """Send one short message together with copies of file descriptors."""
         if self.is_mine:
             self._check_descriptor()
-            socket.send_fds(self._sock, [frames.encode(message.to_plain(), self._cookie)], fds)
+            frame = frames.encode(message.to_plain(), self._cookie)
+            sockets.send_with_fds(self._sock, frame, fds)
 
     def _check_descriptor(self) -> None:
         """End this process if the test has closed our descriptor, or opened something else there.
@@ -78,11 +77,9 @@ class Channel:
         """
         while not self._inbox:
             try:
-                data, fds, _, _ = socket.recv_fds(self._sock, _READ_BYTES, _MOST_FDS)
+                data, fds = sockets.receive_with_fds(self._sock, _READ_BYTES, _MOST_FDS)
             except ConnectionError:
                 data, fds = b"", []
-            for fd in fds:
-                os.set_inheritable(fd, False)
             self.descriptors += fds
             if not data:
                 return None
@@ -101,7 +98,7 @@ class Outbox:
     The child may not listen yet, or never, so nothing here waits for it.
     """
 
-    def __init__(self, sock: socket.socket, cookie: bytes) -> None:
+    def __init__(self, sock: sockets.AnySocket, cookie: bytes) -> None:
         self._sock = sock
         self._cookie = cookie
         self._left = b""

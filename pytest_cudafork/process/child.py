@@ -6,23 +6,27 @@ called with a ``Task``. So nothing here knows what the jobs are.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
-import os
-import signal
-import socket
 import sys
-import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from pytest_cudafork.compat import standard_library
+from pytest_cudafork.compat.unpatched import (
+    contextlib,
+    ctypes,
+    faulthandler,
+    io,
+    os,
+    signal,
+    time,
+    traceback,
+)
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.descendants import leftovers
-from pytest_cudafork.process.protocol import frames, messages
+from pytest_cudafork.process.protocol import frames, messages, sockets
 from pytest_cudafork.process.protocol.messages import Descriptor
 from pytest_cudafork.process.shared_mailbox import SharedMailbox
 
@@ -54,8 +58,6 @@ def arm_stacks(stacks_fd: int) -> None:
     Also where a library has put a handler of its own in place of faulthandler's (tvm_ffi does so
     when it is imported): while it takes itself for enabled, faulthandler does not look.
     """
-    import faulthandler
-
     with contextlib.suppress(OSError, ValueError):  # the test closed the descriptor
         os.fstat(stacks_fd)
         faulthandler.disable()
@@ -73,8 +75,6 @@ def die_with_parent(yes: bool = True) -> None:
 @functools.cache
 def _libc() -> Any:
     """Open the C library once; a child inherits it opened."""
-    import ctypes
-
     return ctypes.CDLL(None)
 
 
@@ -134,6 +134,19 @@ def _end_resource_tracker() -> None:
             time.sleep(0.002)
 
 
+def text_of(error: BaseException) -> str:
+    """Return the traceback of an error as text; without its lines where they cannot be read."""
+    try:
+        return "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    except Exception as reason:  # a function that reads source files is the test's own by now
+        places = [
+            f'  File "{frame.f_code.co_filename}", line {line}, in {frame.f_code.co_name}\n'
+            for frame, line in traceback.walk_tb(error.__traceback__)
+        ]
+        name = type(error).__qualname__
+        return f"{''.join(places)}{name}: {error} (shown without its lines: {reason!r})\n"
+
+
 def flush_streams() -> None:
     """Flush Python's output streams, if they are there and in order."""
     for stream in (sys.stdout, sys.stderr):
@@ -149,7 +162,7 @@ def adopt_streams() -> None:
     """
     for name, fd in (("stdout", 1), ("stderr", 2)):
         encoding = getattr(getattr(sys, name), "encoding", None) or "utf-8"
-        stream = open(  # noqa: SIM115  # lives as long as the process
+        stream = io.open(  # lives as long as the process
             fd, "w", buffering=1, encoding=encoding, errors="backslashreplace", closefd=False
         )
         setattr(sys, name, stream)
@@ -195,7 +208,7 @@ def look_up(entry: str) -> Callable[..., Any]:
 
 def read_request(fd: int) -> dict[str, Any]:
     """Read the whole request from a memory file and close it."""
-    with open(fd, "rb") as file:
+    with io.open(fd, "rb") as file:
         file.seek(0)
         request: dict[str, Any] = frames.loads(file.read())
     return request
@@ -211,12 +224,12 @@ def run_request(channel_fd: int, request_fd: int, stacks_fd: int) -> NoReturn:
         prepare(stacks_fd)
         request = read_request(request_fd)
         leftovers.mark_process(request["cookie"])
-        channel = Channel(socket.socket(fileno=channel_fd), request["cookie"])
+        channel = Channel(sockets.Endpoint(channel_fd), request["cookie"])
         sys.path[:] = request["path"]
         sys.argv[:] = request["argv"]
         status = look_up(request["entry"])(Task(request["data"], stacks_fd, channel))
-    except BaseException:
-        traceback.print_exc()
+    except BaseException as error:
+        sys.stderr.write(text_of(error))
     finally:
         if channel is not None:
             channel.leave_if_not_mine()

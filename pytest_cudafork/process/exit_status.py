@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+from pytest_cudafork.compat.unpatched import signal
 
 _HINTS = {
     "SIGKILL": "out of memory? See `dmesg`; or something else killed it",

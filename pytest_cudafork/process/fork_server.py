@@ -16,23 +16,18 @@ that it sends and takes bears a cookie, and it reaps nobody but its children.
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import os
-import select
-import signal
-import socket
 import sys
-import traceback
 import warnings
 from collections.abc import Callable
+from os import fork  # where the fork guard puts itself in its place
 from typing import Any, NoReturn
 
+from pytest_cudafork.compat.unpatched import contextlib, gc, os, select, signal
 from pytest_cudafork.process import child, freeze_before_fork, launch
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.ignored_signals import IgnoredSignals
-from pytest_cudafork.process.protocol import frames, messages, server_messages
+from pytest_cudafork.process.protocol import frames, messages, server_messages, sockets
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.unattended_jobs import UnattendedJobs
 
@@ -91,7 +86,11 @@ class ForkServer:
     """The server's end of the connection to the parent, and its children."""
 
     def __init__(
-        self, sock: socket.socket, settings: ServerSettings, cookie: bytes, outputs: tuple[int, int]
+        self,
+        sock: sockets.AnySocket,
+        settings: ServerSettings,
+        cookie: bytes,
+        outputs: tuple[int, int],
     ) -> None:
         self.settings = settings
         self.outputs = outputs
@@ -122,7 +121,7 @@ class ForkServer:
         packet = frames.encode(message.to_plain(), self._cookie)
         with contextlib.suppress(OSError):
             if fds:
-                socket.send_fds(self._sock, [packet], fds)
+                sockets.send_with_fds(self._sock, packet, list(fds))
             else:
                 self._sock.send(packet)
 
@@ -132,7 +131,7 @@ class ForkServer:
         self.send(server_messages.Ready(reason, self._ahead, about))
 
     @property
-    def connection(self) -> socket.socket:
+    def connection(self) -> sockets.AnySocket:
         """The socket, for those that watch whether the parent is still there."""
         return self._sock
 
@@ -211,7 +210,7 @@ class ForkServer:
     def _take_message(self) -> bool:
         """Do what the parent asks; False when it is gone."""
         try:
-            data, fds, _, _ = socket.recv_fds(
+            data, fds = sockets.receive_with_fds(
                 self._sock, server_messages.LONGEST_PACKET, server_messages.MOST_DESCRIPTORS
             )
         except ConnectionError:
@@ -245,7 +244,7 @@ class ForkServer:
 
         """
         parent = os.getpid()
-        pid = os.fork()
+        pid = fork()
         if pid == 0:
             try:
                 freeze_before_fork.freeze_in_child()
@@ -277,7 +276,7 @@ class ForkServer:
 
     def _fork_attended(self) -> None:
         """Fork a child that waits for its work, and hand it to the parent."""
-        ours, theirs = socket.socketpair()
+        ours, theirs = sockets.pair()
         cookie = frames.new_cookie()
         stacks = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
 
@@ -297,7 +296,7 @@ class ForkServer:
             theirs.close()
             os.close(stacks)
 
-    def _be_attended(self, sock: socket.socket, stacks: int, cookie: bytes) -> NoReturn:
+    def _be_attended(self, sock: sockets.AnySocket, stacks: int, cookie: bytes) -> NoReturn:
         """Wait for a job, in the child, and do it."""
         status = EXIT_LOST
         channel = None
@@ -313,11 +312,11 @@ class ForkServer:
                 status = 0
         except BaseException as error:
             if channel is None:
-                traceback.print_exc()
+                sys.stderr.write(child.text_of(error))
             else:
                 channel.leave_if_not_mine()
                 with contextlib.suppress(OSError):
-                    channel.send(messages.InternalError(text_of(error)))
+                    channel.send(messages.InternalError(child.text_of(error)))
         finally:
             if channel is not None:
                 channel.leave_if_not_mine()
@@ -369,11 +368,6 @@ def leave_orphaned(parent: int) -> None:
         os._exit(EXIT_LOST)
 
 
-def text_of(error: BaseException) -> str:
-    """Return the traceback of an error as text."""
-    return "".join(traceback.format_exception(type(error), error, error.__traceback__))
-
-
 def main(control_fd: int, request_fd: int, stacks_fd: int, stdout: int, stderr: int) -> NoReturn:
     """Run as the fork server.
 
@@ -389,7 +383,7 @@ def main(control_fd: int, request_fd: int, stacks_fd: int, stdout: int, stderr: 
         if fd >= 0:
             os.set_inheritable(fd, False)
     gc.disable()  # until everything is imported; it takes a third of the time
-    sock = socket.socket(fileno=control_fd)
+    sock = sockets.Endpoint(control_fd)
     status = EXIT_LOST
     server: ForkServer | None = None
     try:
@@ -406,6 +400,6 @@ def main(control_fd: int, request_fd: int, stacks_fd: int, stdout: int, stderr: 
             server.serve()
         status = 0
     except BaseException as error:
-        sys.stderr.write(text_of(error))
+        sys.stderr.write(child.text_of(error))
     finally:
         child.leave(status, server)

@@ -5,16 +5,13 @@ What goes on between it and one server is in ``server_process.py``.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pytest_cudafork.compat.unpatched import contextlib, os, threading
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.process import child, launch, supervision
-from pytest_cudafork.process.protocol import frames, messages
+from pytest_cudafork.process.protocol import frames, messages, sockets
 from pytest_cudafork.process.protocol.messages import Descriptor
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.server_process import NoAnswerError, ServerProcess
@@ -233,7 +230,7 @@ def send_job(running: launch.Running, job: messages.Job, fds: list[int]) -> None
     frame = frames.encode(job.to_plain(), running.cookie)
     with contextlib.suppress(OSError):
         if fds:
-            socket.send_fds(running.sock, [frame], fds)
+            sockets.send_with_fds(running.sock, frame, fds)
         else:
             running.sock.sendall(frame)
 

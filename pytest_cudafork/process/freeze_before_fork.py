@@ -5,13 +5,12 @@ For Linux, and processes that have imported much.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import mmap
-import os
 import sys
 from errno import EINVAL
 from typing import Any
+
+from pytest_cudafork.compat.unpatched import contextlib, ctypes, gc, io, os
 
 _HUGE = 2 << 20
 _MADV_HUGEPAGE = 14
@@ -68,8 +67,6 @@ class Collapse:
 
 
 def _madvise() -> Any:
-    import ctypes
-
     function = getattr(ctypes.CDLL(None, use_errno=True), "madvise", None)
     if function is not None:
         function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -77,15 +74,13 @@ def _madvise() -> Any:
 
 
 def _errno() -> int:
-    import ctypes
-
     return ctypes.get_errno()
 
 
 def _huge_ranges() -> list[int]:
     """Return the starts of the aligned 2 MiB ranges of writable memory without a file behind it."""
     found: list[int] = []
-    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as file:
+    with contextlib.suppress(OSError), io.open("/proc/self/maps", encoding="utf-8") as file:
         for line in file:
             parts = line.split(maxsplit=5)
             private = parts[1].startswith("rw") and parts[1].endswith("p")
@@ -99,7 +94,7 @@ def _mostly_present(start: int) -> bool:
     """Whether at least half of a range is in memory: the stack of an idle thread is not."""
     pages = _HUGE // mmap.PAGESIZE
     try:
-        with open("/proc/self/pagemap", "rb", buffering=0) as file:
+        with io.open("/proc/self/pagemap", "rb", buffering=0) as file:
             file.seek(start // mmap.PAGESIZE * _PAGEMAP_BYTES)
             entries = file.read(pages * _PAGEMAP_BYTES)
     except OSError:
@@ -124,8 +119,6 @@ class OpenMP:
         """End the idle threads of every pool; they start again when they are needed."""
         if count_threads() == 1:
             return
-        import ctypes
-
         if len(sys.modules) != self._known_modules:  # looking them up takes a millisecond
             self._libraries = _openmp_libraries()
             self._known_modules = len(sys.modules)
@@ -136,7 +129,7 @@ class OpenMP:
 
 def _openmp_libraries() -> list[str]:
     found: dict[str, None] = {}
-    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as file:
+    with contextlib.suppress(OSError), io.open("/proc/self/maps", encoding="utf-8") as file:
         for line in file:
             _, slash, path = line.rstrip("\n").partition("/")
             name = path.rpartition("/")[2]
@@ -156,7 +149,7 @@ def count_threads() -> int:
 def resident_bytes() -> int:
     """Return how much of this process is in memory; 0 where it cannot be told."""
     try:
-        with open("/proc/self/statm", encoding="ascii") as file:
+        with io.open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * mmap.PAGESIZE
     except OSError:
         return 0
@@ -165,7 +158,7 @@ def resident_bytes() -> int:
 def bytes_beyond_ours(pid: int) -> int:
     """Return how many bytes a process has in memory beyond what this one has."""
     try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+        with io.open(f"/proc/{pid}/statm", encoding="ascii") as file:
             held = int(file.read().split()[1]) * mmap.PAGESIZE
     except (OSError, IndexError):
         return 0

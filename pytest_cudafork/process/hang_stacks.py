@@ -6,10 +6,7 @@ a signal that it blocks or ignores, or that it has become another program meanwh
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import time
+from pytest_cudafork.compat.unpatched import contextlib, ctypes, io, os, signal, time
 
 _SIGNALS = (signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 """What faulthandler writes stacks on, best first; a test may have taken one of them away."""
@@ -54,7 +51,7 @@ def _blocked_everywhere(pid: int, signum: int) -> bool:
 
 def _mask(path: str, name: str) -> int:
     """Return one of the signal masks of a status file; 0 if it cannot be read."""
-    with contextlib.suppress(OSError, ValueError), open(path, encoding="ascii") as file:
+    with contextlib.suppress(OSError, ValueError), io.open(path, encoding="ascii") as file:
         for line in file:
             if line.startswith(name):
                 return int(line.split()[1], 16)
@@ -67,8 +64,6 @@ def _unblock(pid: int) -> None:
     Nothing else reaches a process that has blocked everything and hangs in C code. Where ptrace is
     forbidden (a container, a debugger that is there already) nothing happens.
     """
-    import ctypes
-
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     libc.ptrace.restype = ctypes.c_long

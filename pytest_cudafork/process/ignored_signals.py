@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Any
+
+from pytest_cudafork.compat.unpatched import signal
 
 SIGNALS = (
     signal.SIGHUP,

@@ -6,21 +6,20 @@ Children of a fork server come from ``fork_server_client.py``. How a child is wa
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from os import fork  # where the fork guard puts itself in its place
 from typing import Any, NoReturn
+from warnings import catch_warnings, filterwarnings
 
 from pytest_cudafork.compat import standard_library
+from pytest_cudafork.compat.unpatched import contextlib, io, os, select, signal, subprocess
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
-from pytest_cudafork.process.protocol import frames
+from pytest_cudafork.process.protocol import frames, sockets
 from pytest_cudafork.settings import environment
 
 
@@ -36,7 +35,7 @@ class Running:
 
     pid: int
     pidfd: int
-    sock: socket.socket
+    sock: sockets.AnySocket
     stacks_fd: int
     reap: Callable[[], int | None]
     cookie: bytes
@@ -78,8 +77,8 @@ class Running:
 class Ends:
     """The descriptors made for one child, before it exists."""
 
-    ours: socket.socket
-    theirs: socket.socket
+    ours: sockets.AnySocket
+    theirs: sockets.AnySocket
     stacks_fd: int
     cookie: bytes
 
@@ -101,7 +100,7 @@ def pidfd(pid: int) -> int:
 def ends() -> Iterator[Ends]:
     """Make the descriptors; close them again if the start fails."""
     with contextlib.ExitStack() as undo:
-        ours, theirs = socket.socketpair()
+        ours, theirs = sockets.pair()
         undo.callback(ours.close)
         undo.callback(theirs.close)
         stacks_fd = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
@@ -113,8 +112,6 @@ def ends() -> Iterator[Ends]:
 @contextlib.contextmanager
 def _signals_held_back() -> Iterator[Callable[[], None]]:
     """Hold back signals whose Python handlers raise, so that none can tear a fork apart."""
-    import signal
-
     held = {signal.SIGINT, signal.SIGTERM, signal.SIGALRM}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
 
@@ -148,14 +145,12 @@ def start_fork(
         CudaForkError: The fork guard refuses (raised by ``os.fork`` itself, nothing was forked).
 
     """
-    import warnings
-
     __tracebackhide__ = True  # of a refusal the user's line says more
     child.flush_streams()
     with ends() as pair, _signals_held_back() as let_through:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*use of fork\\(\\)", DeprecationWarning)
-            pid = os.fork()
+        with catch_warnings():
+            filterwarnings("ignore", ".*use of fork\\(\\)", DeprecationWarning)
+            pid = fork()
         if pid == 0:
             try:
                 pair.ours.close()
@@ -201,8 +196,6 @@ def start_spawn(entry: str, data: Any, env: dict[str, str] | None = None) -> Run
         env: Variables to add to the environment.
 
     """
-    import subprocess
-
     child.flush_streams()
     with ends() as pair, request_file(_request(entry, data, pair.cookie)) as request_fd:
         fds = (pair.theirs.fileno(), request_fd, pair.stacks_fd)
@@ -242,7 +235,7 @@ def request_file(request: dict[str, Any]) -> Iterator[int]:
     """Put a request into a memory file: its size never matters, and no reader has to be there."""
     fd = os.memfd_create("pytest-cudafork-request", os.MFD_CLOEXEC)
     try:
-        with open(fd, "wb", closefd=False) as file:
+        with io.open(fd, "wb", closefd=False) as file:
             file.write(frames.dumps(request))
         yield fd
     finally:

@@ -6,12 +6,9 @@ where that is installed; the states of the threads come from the kernel.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
 import sys
 
+from pytest_cudafork.compat.unpatched import contextlib, io, os, signal, subprocess
 from pytest_cudafork.process import exit_status
 
 PY_SPY_SECONDS = 10.0
@@ -144,5 +141,5 @@ def program_of(pid: int) -> str:
 
 
 def _read(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
+    with io.open(path, encoding="utf-8", errors="replace") as file:
         return file.read()

@@ -5,28 +5,28 @@ A server that is started again when it is lost is a ``ForkServerClient``.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import signal
-import socket
 import sys
-import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_cudafork.compat import standard_library
+from pytest_cudafork.compat.unpatched import (
+    contextlib,
+    os,
+    select,
+    signal,
+    socket,
+    subprocess,
+    time,
+)
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.process import exit_status, hang_stacks, launch
 from pytest_cudafork.process.descendants import leftovers, process_state
 from pytest_cudafork.process.loud_warning import loud_warning
-from pytest_cudafork.process.protocol import frames, messages, server_messages
+from pytest_cudafork.process.protocol import frames, messages, server_messages, sockets
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
-
-if TYPE_CHECKING:
-    import subprocess
 
 READY_SECONDS = 600.0
 """How long the preparation may take."""
@@ -116,7 +116,7 @@ class ServerProcess:
         env: Mapping[str, str] | None,
         new_session: bool,
     ) -> subprocess.Popen[bytes]:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control, theirs = sockets.pair(socket.SOCK_SEQPACKET)
         self._things.enter_context(self._control)
         with theirs, contextlib.ExitStack() as fds:
             self._log_fd = self._file("pytest-cudafork-server")
@@ -134,8 +134,6 @@ class ServerProcess:
     def _exec(
         self, arguments: tuple[int, ...], env: Mapping[str, str] | None, new_session: bool
     ) -> subprocess.Popen[bytes]:
-        import subprocess
-
         code = (
             f"import gc, sys; gc.disable(); sys.path[:] = {launch.path_texts()!a}; "
             f"from pytest_cudafork.process.fork_server import main; main{arguments}"
@@ -191,8 +189,6 @@ class ServerProcess:
 
     def _failed_start(self, error: Exception) -> CannotFork:
         """Say why it did not get ready."""
-        import subprocess
-
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=0 if isinstance(error, NoAnswerError) else CLOSE_SECONDS)
         if self._process.returncode is None:
@@ -245,7 +241,7 @@ class ServerProcess:
             except ConnectionError as error:
                 raise EOFError(str(error)) from error
         pid, cookie, fds = self._ahead.pop(0)
-        sock = socket.socket(fileno=fds[0])
+        sock = sockets.Endpoint(fds[0])
         return launch.Running(
             pid,
             launch.pidfd(pid),
@@ -349,10 +345,9 @@ class ServerProcess:
         return messages.decode_or_none(frames.only(data, self._cookie)), fds
 
     def _receive_packet(self) -> tuple[bytes, list[int]]:
-        data, fds, _, _ = socket.recv_fds(
+        return sockets.receive_with_fds(
             self._control, server_messages.LONGEST_PACKET, server_messages.MOST_DESCRIPTORS
         )
-        return data, fds
 
     # -- its end ---------------------------------------------------------------------------------
 
@@ -390,8 +385,6 @@ class ServerProcess:
 
     def kill(self) -> int:
         """End it at once, with what it has started; return its exit code (negative: signal)."""
-        import subprocess
-
         self._quiet = True  # whoever does this knows
         with contextlib.suppress(OSError):
             self._process.kill()
@@ -401,8 +394,6 @@ class ServerProcess:
 
     def exitcode(self, seconds: float) -> int:
         """Wait so long for its end; return its exit code, that of SIGKILL if it has not ended."""
-        import subprocess
-
         with contextlib.suppress(subprocess.TimeoutExpired):
             return int(self._process.wait(timeout=seconds))
         return -signal.SIGKILL
@@ -419,8 +410,6 @@ class ServerProcess:
 
         One that has ended by itself is asked how, too: it may have died a moment ago.
         """
-        import subprocess
-
         trouble = ""
         try:
             code = self._process.wait(timeout=max(0.0, deadline - time.monotonic()))

@@ -7,7 +7,8 @@ all there are, nor is its number given to a file that the code opens next.
 from __future__ import annotations
 
 import mmap
-import os
+
+from pytest_cudafork.compat.unpatched import os
 
 _LENGTH_BYTES = 8
 _BYTES = 32 << 20

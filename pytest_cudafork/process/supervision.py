@@ -5,23 +5,25 @@ What the messages mean is for the function that takes them (``OnMessage``) to sa
 
 from __future__ import annotations
 
-import array
-import contextlib
 import enum
-import os
-import re
-import select
-import signal
-import socket
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_cudafork.process import exit_status, launch
+from pytest_cudafork.compat.unpatched import (
+    contextlib,
+    os,
+    re,
+    resource,
+    select,
+    signal,
+    socket,
+    time,
+)
+from pytest_cudafork.process import exit_status, hang_stacks, launch, native_stacks
 from pytest_cudafork.process.channel import Outbox
 from pytest_cudafork.process.descendants import leftovers, process_state
 from pytest_cudafork.process.loud_warning import loud_warning
-from pytest_cudafork.process.protocol import frames, messages
+from pytest_cudafork.process.protocol import frames, messages, sockets
 
 _READ_BYTES = 1 << 18
 _MOST_FDS = 2
@@ -220,7 +222,7 @@ class Supervisor:
         """Read once and handle the messages; False when there is nothing more to read."""
         fds: list[int] = []
         try:
-            data, fds = _receive_fds(self.running.sock, flags)
+            data, fds = sockets.receive_with_fds(self.running.sock, _READ_BYTES, _MOST_FDS, flags)
         except BlockingIOError:
             return False
         except ConnectionError:
@@ -252,10 +254,6 @@ class Supervisor:
 
     def _abort(self) -> None:
         """Let the child write its stacks and die of it; else it is killed."""
-        import resource
-
-        from pytest_cudafork.process import hang_stacks, native_stacks
-
         if self._malformed:
             return
         pid = self.running.pid
@@ -343,8 +341,6 @@ class Supervisor:
 def warn_of_survivors(pids: list[int]) -> None:
     """Tell of processes that a test has started and that could not be ended, if there are any."""
     if pids:
-        from pytest_cudafork.process import native_stacks
-
         names = ", ".join(f"{pid} ({native_stacks.program_of(pid)})" for pid in pids)
         text = f"what a test has started could not be ended: {names}. It hangs in the kernel, or "
         loud_warning(RuntimeWarning(f"{text}belongs to another user."))
@@ -358,17 +354,6 @@ def _nothing_expected(message: messages.Message, fds: list[int]) -> Said:
 
     """
     raise frames.FrameError(f"a message of kind {message.kind!r} came before any work was given")
-
-
-def _receive_fds(sock: socket.socket, flags: int) -> tuple[bytes, list[int]]:
-    """Read bytes and the descriptors that came with them; ``socket.recv_fds`` drops the flags."""
-    fds = array.array("i")
-    space = socket.CMSG_SPACE(_MOST_FDS * fds.itemsize)
-    data, ancillary, _, _ = sock.recvmsg(_READ_BYTES, space, flags | socket.MSG_CMSG_CLOEXEC)
-    for level, kind, body in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            fds.frombytes(body[: len(body) - len(body) % fds.itemsize])
-    return data, list(fds)
 
 
 def _read_all(fd: int) -> str:

@@ -5,10 +5,6 @@ SIGTERM raises; who waits for the child ends it.
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
-import time
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any
@@ -16,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import timeout
+from pytest_cudafork.compat.unpatched import contextlib, faulthandler, signal, threading, time
 from pytest_cudafork.process.freeze_before_fork import count_threads
 
 _THREAD_SECONDS = 0.05
@@ -93,8 +90,6 @@ def stop_time_limit(item: pytest.Item) -> None:
     except (KeyError, ValueError):  # -p no:faulthandler
         return
     if armed:
-        import faulthandler
-
         threads = count_threads()
         faulthandler.cancel_dump_traceback_later()
         deadline = time.monotonic() + _THREAD_SECONDS

@@ -10,14 +10,11 @@ Used in the server only.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import signal
-import time
 from collections.abc import Iterable
+from os import fork  # where the fork guard puts itself in its place
 from typing import TYPE_CHECKING, NoReturn
 
+from pytest_cudafork.compat.unpatched import contextlib, io, os, select, signal, time
 from pytest_cudafork.process import child, freeze_before_fork, hang_stacks
 from pytest_cudafork.process.channel import EXIT_LOST
 from pytest_cudafork.process.descendants import leftovers
@@ -199,7 +196,7 @@ class UnattendedJobs:
         self._sweeper.sweep()
         file = os.memfd_create("pytest-cudafork-left", os.MFD_CLOEXEC)
         try:
-            with open(file, "wb", closefd=False) as stream:
+            with io.open(file, "wb", closefd=False) as stream:
                 stream.write(left)
             self._server.send(answer, (file,))
         finally:
@@ -248,7 +245,7 @@ class UnattendedJobs:
         """
         ours, theirs = os.pipe2(os.O_CLOEXEC)
         parent = os.getpid()
-        pid = os.fork()
+        pid = fork()
         if pid == 0:
             freeze_before_fork.freeze_in_child()
             os.close(ours)

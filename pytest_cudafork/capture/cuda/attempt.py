@@ -208,7 +208,8 @@ class Attempt:
             *watch.syncs.findings(),
             *progress.left_out(watch.recorder.steps),
         ]
-        recording = Recording(result, nodes, uses, why_not)
+        work = watch.recorder.work(progress.captured)
+        recording = Recording(result, nodes, uses, why_not, work)
         return Captured(graph, self._pool, recording, lifetimes, findings)
 
     def _nodes(self, graph: torch.cuda.CUDAGraph) -> tuple[list[RawNode] | None, str]:

@@ -178,7 +178,7 @@ class CudaBackend(GraphBackend):
             for one in recorder.storages
         )
         why_not = kernels.why_not if self._kernels else "kernels of warm-ups were not asked for"
-        return Recording(result, kernels.nodes, uses, why_not)
+        return Recording(result, kernels.nodes, uses, why_not, recorder.work())
 
     def capture(self, fn: Callable[[], Any], *, pool: Any = None) -> CudaCapture:
         """Capture ``fn`` on a side stream."""

@@ -7,14 +7,21 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pytest_cudafork.capture.interface.backend import CaptureFinding, MemoryUse
-from pytest_cudafork.compat.torch_graphs import identity_of, is_freed_by_torch, storage_behind
+from pytest_cudafork.capture.interface.backend import CaptureFinding, MemoryUse, Region
+from pytest_cudafork.capture.operators.shapes import extent_of
+from pytest_cudafork.compat.torch_graphs import (
+    has_no_storage,
+    identity_of,
+    is_freed_by_torch,
+    storage_behind,
+)
 
 _GENERAL_POOL = (0, 0)
 
@@ -49,6 +56,7 @@ class Storages:
 
     def __init__(self) -> None:
         self._tracked: dict[int, Tracked] = {}
+        self.accesses: dict[int, tuple[list[Region], list[Region]]] = {}  # step: read, written
 
     def __iter__(self) -> Iterator[Tracked]:
         return iter(self._tracked.values())
@@ -67,7 +75,7 @@ class Storages:
         made: bool = False,
     ) -> None:
         """Note that a step uses a tensor."""
-        if tensor.layout is not torch.strided:
+        if tensor.layout is not torch.strided or has_no_storage(tensor):
             return
         storage = tensor.untyped_storage()
         key = identity_of(storage)
@@ -92,6 +100,20 @@ class Storages:
         tracked.steps.append(step)
         tracked.reads = tracked.reads or reads
         tracked.writes = tracked.writes or writes
+        region = _region_of(tracked, tensor)
+        for used, regions in zip(
+            (reads, writes), self.accesses.setdefault(step, ([], [])), strict=True
+        ):
+            if used:
+                regions.append(region)
+
+
+def _region_of(tracked: Tracked, tensor: torch.Tensor) -> Region:
+    first, end = extent_of(tensor, tracked.pointer)
+    shape = ", ".join(map(str, tensor.shape))
+    text = f"{str(tensor.dtype).removeprefix('torch.')}[{shape}]"
+    find = functools.partial(storage_behind, tracked.weak)
+    return Region(id(tracked), tracked.pointer, first, end, text, find)
 
 
 def _freed_with_its_storage(storage: torch.UntypedStorage) -> bool:

@@ -10,13 +10,14 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 
 from pytest_cudafork.capture.cuda.memory import Storages
+from pytest_cudafork.capture.interface.backend import Work
 from pytest_cudafork.capture.interface.lines import is_foreign, line_in_thread, line_of
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.traits import traits_of
@@ -35,6 +36,7 @@ class Step(NamedTuple):
     where: str  # file:line of user code; "" if the stack holds none
     launches: bool  # it works on the contents of CUDA tensors
     tuning: bool = False  # an autotuner runs a candidate
+    exact: bool = True  # what it reads and what it writes is known
 
 
 class StepHook:
@@ -142,11 +144,26 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[misc]
             self.steps[index] = self.steps[index]._replace(launches=True)  # full, rand, arange
         return result
 
+    def work(self, captured: Callable[[int], bool] = lambda step: True) -> tuple[Work, ...]:
+        """Return the steps with the memory that they use; candidates of a tuner are left out.
+
+        Args:
+            captured: whether a step put work into a graph.
+
+        """
+        found = []
+        for index, (reads, writes) in sorted(self.storages.accesses.items()):
+            step = self.steps[index]
+            if not step.tuning and captured(index):
+                found.append(Work(step.name, step.where, tuple(reads), tuple(writes), step.exact))
+        return tuple(found)
+
     @contextlib.contextmanager
     def launched(self, name: str, tensors: list[torch.Tensor]) -> Iterator[int]:
         """Watch a launch that does not pass torch's dispatcher."""
         with self._watched(name, launches=True) as index:
             yield index
+        self.steps[index] = self.steps[index]._replace(exact=False)
         where = self.steps[index].where
         for tensor in tensors:
             self.storages.note(tensor, index, where, reads=True, writes=True)

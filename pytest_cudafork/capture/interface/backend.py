@@ -6,6 +6,7 @@ The software graph and real CUDA graphs implement it. It does not import torch.
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -18,7 +19,9 @@ __all__ = [
     "GraphNode",
     "MemoryUse",
     "Recording",
+    "Region",
     "ReplayFailedError",
+    "Work",
 ]
 
 
@@ -40,6 +43,27 @@ class MemoryUse(NamedTuple):
     owned: bool  # allocated within the recorded work
     tensor: str  # as a reader knows it: "float32[4, 8]"
     node: int  # index of the first node that uses it
+
+
+class Region(NamedTuple):
+    """A part of a storage that one piece of work reads or writes: what a tensor covers."""
+
+    storage: int  # the same for all regions of a storage, within one recording
+    pointer: int  # address of the storage's first byte
+    first: int  # address of the region's first byte
+    end: int  # address after its last byte
+    tensor: str  # as a reader knows it: "float32[4, 8]"
+    find: Callable[[], Any]  # returns the storage; None where it is gone
+
+
+class Work(NamedTuple):
+    """One operator or launch, in order, with the memory it uses."""
+
+    name: str
+    where: str  # file:line of user code; "": unknown
+    reads: tuple[Region, ...]
+    writes: tuple[Region, ...]
+    exact: bool  # False: what it reads and what it writes is not known, all counts as both
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +105,7 @@ class Recording:
     nodes: tuple[GraphNode, ...] | None
     uses: tuple[MemoryUse, ...] | None
     why_not: str = ""
+    work: tuple[Work, ...] | None = None
 
 
 class Capture(abc.ABC):
@@ -129,6 +154,10 @@ class GraphBackend(abc.ABC):
         Raises :class:`CaptureFailedError` where the work cannot be captured. Exceptions of ``fn``
         that have another cause pass; in both cases the device is usable afterwards.
         """
+
+    def beside_graphs(self) -> contextlib.AbstractContextManager[object]:
+        """Return what is in force while a check runs code eagerly, beside its graphs."""
+        return contextlib.nullcontext()
 
     @abc.abstractmethod
     def synchronize(self) -> None:

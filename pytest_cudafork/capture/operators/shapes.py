@@ -13,13 +13,24 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pytest_cudafork.capture.operators.collectives import is_collective
 from pytest_cudafork.capture.operators.traits import Traits
+from pytest_cudafork.compat.torch_graphs import finished_work
 
-__all__ = ["NotDenseError", "Shapes", "Spec", "Specs", "map_tensors", "signature"]
+__all__ = ["NotDenseError", "Shapes", "Spec", "Specs", "extent_of", "map_tensors", "signature"]
 
 
 _SMALL = 1 << 16  # elements of all arguments
-_WORKSPACES = frozenset({"aten::mkldnn_rnn_layer"})  # a meta kernel does not know their size
+_OF_THIS_CPU = frozenset(  # a meta kernel tells sizes of workspaces and statistics wrongly
+    {
+        "aten::mkldnn_rnn_layer",
+        "aten::native_batch_norm",
+        "aten::_native_batch_norm_legit",
+        "aten::_native_batch_norm_legit_no_training",
+        "aten::_embedding_bag",
+        "aten::_embedding_bag_forward_only",
+    }
+)
 
 
 class Spec(NamedTuple):
@@ -72,6 +83,15 @@ def spec_of(tensor: Tensor) -> Spec:
     return Spec(shape, stride, tensor.dtype, last * tensor.element_size(), numel)
 
 
+def extent_of(tensor: Tensor, pointer: int) -> tuple[int, int]:
+    """The addresses of a tensor's first byte and after its last; ``pointer``: of its storage."""
+    size = tensor.element_size()
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((n - 1) * s for n, s in steps) + 1 if tensor.numel() else 0
+    first = pointer + tensor.storage_offset() * size
+    return first, first + last * size
+
+
 class NotDenseError(TypeError):
     """A result is a tensor of another layout, which it names."""
 
@@ -87,7 +107,7 @@ class Shapes:
         self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any], key: Any
     ) -> Specs:
         """The results of ``op(*args, **kwargs)``. Raises what the operator raises."""
-        key = (op, key, torch.get_default_dtype(), torch.is_grad_enabled())
+        key = _with_modes(op, key)
         try:
             found = self._known.get(key)
         except Exception:  # an argument that cannot be hashed or compared
@@ -96,10 +116,31 @@ class Shapes:
             found = self._known[key] = self._ask(op, traits, args, kwargs)
         return found
 
+    def learn(
+        self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any], results: Any
+    ) -> None:
+        """Note what results a call had that was really made, where an answer would be a guess.
+
+        A meta kernel speaks for all devices, and some operators have other results on a CPU.
+        """
+        if is_collective(traits.name):
+            return
+        aten = traits.name.startswith("aten::")
+        if (aten and _small(args)) or any(written.out for written in traits.written):
+            return
+        found: list[Tensor] = []
+        key: tuple[Any, ...] = signature(args, found)
+        if kwargs:
+            key = (key, tuple(kwargs), signature(kwargs.values(), found))
+        with contextlib.suppress(NotDenseError, TypeError):  # another layout; not to be hashed
+            self._known.setdefault(_with_modes(op, key), Specs(map_tensors(spec_of, results), ()))
+
     def _ask(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Specs:
+        if traits.name.startswith("c10d::") and traits.written:
+            return Specs(_of_collective(traits, args), ())  # not run: other processes take part
         # On scratch the answer is the operator's own; a native kernel of a user is not run for it.
         aten = traits.name.startswith("aten::")
-        scratch = aten and (_small(args) or traits.name in _WORKSPACES)
+        scratch = aten and (_small(args) or traits.name in _OF_THIS_CPU)
         ways = (False, True) if scratch else (True, False)
         wrong: Exception | None = None
         for meta in ways:
@@ -133,6 +174,15 @@ class Shapes:
                 if isinstance(made, Tensor) and made.shape != given.shape:
                     resized.append((index, spec_of(made)))
         return Specs(map_tensors(spec_of, results), tuple(resized))
+
+
+def _of_collective(traits: Traits, args: Any) -> Any:
+    results = tuple(None if source is not None else finished_work() for source in traits.returns)
+    return results[0] if len(results) == 1 else results
+
+
+def _with_modes(op: Any, key: Any) -> tuple[Any, ...]:
+    return op, key, torch.get_default_dtype(), torch.is_grad_enabled()
 
 
 def _small(args: Any) -> bool:

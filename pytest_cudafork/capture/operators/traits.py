@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pytest_cudafork.capture.operators.collectives import OVERWRITTEN, UPDATED
 from pytest_cudafork.capture.operators.rules import (
     ALLOCATING,
     NO_RULE,
@@ -74,7 +75,11 @@ def traits_of(op: Any) -> Traits:
             for i, a in enumerate(schema.arguments)
             if a.name in ("running_mean", "running_var")
         )
+    if full in OVERWRITTEN or full in UPDATED:
+        written = (Written(0, schema.arguments[0].name, full in UPDATED, False),)
     returns = tuple(_source(each, schema, written) for each in schema.returns)
+    if full in OVERWRITTEN or full in UPDATED:
+        returns = (0, *returns[1:]) if len(returns) > 1 else returns  # the argument, and the work
     names = {a.name for a in schema.arguments}
     return Traits(
         name=full,

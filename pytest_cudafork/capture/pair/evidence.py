@@ -7,7 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from pytest_cudafork.capture.pair.traced_lines import changed_slots, lines_that_set
+from pytest_cudafork.capture.replay.kept import Kept
 from pytest_cudafork.capture.replay.passes import Passes, Persistent
 from pytest_cudafork.capture.state.aliasing import Alias, Allowed
 from pytest_cudafork.capture.state.compare import Tolerance
@@ -60,6 +63,10 @@ class Evidence:
         self.passes, self.log, self.arguments = passes, log, arguments
         self.suspects = Suspects()
         self.missing: Counter[tuple[str, str]] = Counter()  # work of the warm-up, not in the graph
+        self.kept: list[Kept] = []  # results of the warm-up that the graph reads
+        self.refreshed: set[int] = set()  # addresses of those that a vary has changed
+        self.varied: dict[str, torch.Tensor] = {}  # what a vary has changed beside the inputs
+        self.after_vary: Callable[[], None] | None = None  # a check with the inputs of each vary
         self.replays_differ = False
         self.compared = 0  # tensors, in all rounds
         self._lines: dict[str, str] | None = None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from pytest_cudafork.capture.pair.evidence import INITIALIZER, Evidence
-from pytest_cudafork.capture.replay.missing import inputs_read_by, key, missing_nodes
+from pytest_cudafork.capture.replay.kept import Kept, handed_over, inputs_behind
+from pytest_cudafork.capture.replay.missing import key, missing_nodes
+from pytest_cudafork.capture.state.tensors import storage_of
 
 _WRONG = frozenset({"aliased-state", "lazy-init-skipped", "replay-differs", "no-op-replay"})
 
@@ -15,6 +16,7 @@ def check(pair: Evidence) -> None:
     """Note which work of the warm-up is not in the graph; whether that is wrong shows later."""
     passes = pair.passes
     assert passes.graph is not None, "nodes are compared when there is a graph"
+    pair.kept = handed_over(passes.warmup, passes.graph.recording)
     for recording, which in (
         (passes.warmup, "the warm-up"),
         (passes.graph.recording, "the graph"),
@@ -30,17 +32,12 @@ def check(pair: Evidence) -> None:
 def conclude(pair: Evidence) -> None:
     """Decide about missing work, which alone is no sign: it may be done once per process."""
     passes, missing = pair.passes, pair.missing
-    if not missing:
-        return
-    if any(found.check in _WRONG for found in pair.log.findings):
+    if missing and any(found.check in _WRONG for found in pair.log.findings):
         _report(pair, missing)
         return
-    assert passes.graph is not None, "there are nodes, so there is a graph"
-    first_inputs = passes.persistent(passes.warm)
-    inputs = inputs_read_by(missing, passes.warmup, passes.graph.recording, first_inputs)
-    if inputs:
-        _report(pair, missing, inputs)
+    if _report_kept(pair) or not missing:
         return
+    assert passes.graph is not None, "there are nodes, so there is a graph"
     kept = [passes.persistent(passes.captured), passes.after.tensors()]
     with passes.fresh(kept) as made:
         second = passes.backend.record(lambda: made.run("NONE", passes.factory.desc))
@@ -55,8 +52,58 @@ def conclude(pair: Evidence) -> None:
         )
 
 
-def _report(pair: Evidence, missing: Counter[tuple[str, str]], inputs: Sequence[str] = ()) -> None:
-    """Note work that the graph lacks, and which inputs it read."""
+def _report_kept(pair: Evidence) -> bool:
+    """Report results of the warm-up that come from inputs and that the graph reads, if any."""
+    passes = pair.passes
+    inputs = {**pair.varied, **passes.persistent(passes.warm)}
+    if pair.kept and not inputs:
+        names = ", ".join(dict.fromkeys(one.work.name for one in pair.kept))
+        pair.log.cannot(
+            "missing-kernels (what the warm-up keeps)",
+            f"the graph reads what {names} computed in the warm-up; whether from inputs is not "
+            "known without persistent= or vary=",
+        )
+    stale = [one for one in pair.kept if one.region.pointer not in pair.refreshed]
+    found = [
+        (one, paths)
+        for one, paths in inputs_behind(passes.warmup, stale, inputs)
+        if not _is_allowed(pair, one)
+    ]
+    for one, paths in found[:_MOST]:
+        pair.log.add(
+            "missing-kernels",
+            f"the graph reads {one.region.tensor}, which {one.work.name} computed in the warm-up "
+            f"from {', '.join(paths)}; no work in the graph computes it again",
+            path=_path_of(pair, one),
+            where=one.work.where,
+            why=INITIALIZER,
+            todo=_TODO,
+        )
+    return bool(found)
+
+
+_MOST = 4
+_TODO = (
+    "compute it in every forward, so that the graph does, or before each replay in a place that "
+    "vary calls, too; a flag or a cache that outlives the warm-up must not skip it"
+)
+
+
+def _path_of(pair: Evidence, one: Kept) -> str:
+    """Return the path of the tensor in the captured state that lies there; "" if there is none."""
+    tensors = {**pair.passes.after_capture.tensors(), **pair.passes.persistent(pair.passes.warm)}
+    return next((p for p, t in tensors.items() if storage_of(t) == one.region.pointer), "")
+
+
+def _is_allowed(pair: Evidence, one: Kept) -> bool:
+    for path, tensor in pair.passes.after_capture.tensors().items():
+        if storage_of(tensor) == one.region.pointer and pair.passes.allowed.covers(path, tensor):
+            return True
+    return False
+
+
+def _report(pair: Evidence, missing: Counter[tuple[str, str]]) -> None:
+    """Note work that the graph lacks."""
     count = sum(missing.values())
     names = [f"{name} x{n}" if n > 1 else name for (_, name), n in missing.most_common(8)]
     more = len(missing) - len(names)
@@ -65,8 +112,7 @@ def _report(pair: Evidence, missing: Counter[tuple[str, str]], inputs: Sequence[
     pair.log.add(
         "missing-kernels",
         f"{count} {verb} missing from the graph: {', '.join(names)}"
-        + (f" and {more} more" if more > 0 else "")
-        + (f"; it read {', '.join(inputs)}" if inputs else ""),
+        + (f" and {more} more" if more > 0 else ""),
         where=next(filter(None, lines), ""),
         why=INITIALIZER,
         todo=pair.separate,

@@ -24,7 +24,7 @@ def check(pair: Evidence) -> None:
             _report(pair, path, words)
     _by_name(pair, second)
     consequence = {"aliased-state", "lazy-init-skipped"}
-    if not pair.suspects and not any(one.check in consequence for one in pair.log.findings):
+    if not any(one.check in consequence for one in pair.log.findings):
         _by_use(pair, first)
 
 

@@ -20,6 +20,7 @@ def check(pair: Evidence) -> None:
     """Replay after each change of the inputs, and compare."""
     passes, log, arguments = pair.passes, pair.log, pair.arguments
     subject = PairSubject(passes, arguments.outputs, log)
+    subject.watched = pair.kept
     before = len(log.findings)
     cuda = passes.backend.name == "cuda"
     rounds = Rounds(subject, log, arguments.tolerance, poison=arguments.poison, cuda=cuda)
@@ -30,7 +31,10 @@ def check(pair: Evidence) -> None:
         rounds.run(other_float_inputs(subject.inputs))
     for index, change in enumerate(arguments.vary):
         rounds.run(Stimulus(name_of(change, f"vary[{index}]"), subject.varying(change)))
+        if pair.after_vary is not None:
+            pair.after_vary()
     if arguments.vary and not any(takes_argument(change) for change in arguments.vary):
         rounds.run(Stimulus("the first inputs again", subject.varying(None), "back"))
     pair.replays_differ = len(log.findings) > before
     pair.compared = rounds.compared
+    pair.refreshed, pair.varied = subject.refreshed, subject.varied

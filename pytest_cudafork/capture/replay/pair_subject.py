@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from pytest_cudafork.capture.interface.backend import Recording
 from pytest_cudafork.capture.replay.cleanup import on_another_stream
+from pytest_cudafork.capture.replay.kept import Kept
 from pytest_cudafork.capture.replay.passes import Passes
 from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus, takes_argument
 from pytest_cudafork.capture.replay.subject import Subject
 from pytest_cudafork.capture.state.aliasing import shared_memory
 from pytest_cudafork.capture.state.reach import Reachable, moved, reachable, storages
-from pytest_cudafork.capture.state.tensors import storage_of, tensors_in
+from pytest_cudafork.capture.state.tensors import raw_of, storage_of, tensors_in
 from pytest_cudafork.capture.state.written import written_by
 from pytest_cudafork.capture.story.findings import CheckLog
+from pytest_cudafork.compat.torch_graphs import version_of
 
 
 class PairSubject(Subject):
@@ -28,6 +31,9 @@ class PairSubject(Subject):
         self.graph = passes.graph
         passes.kept_in_step = lambda: [self.reachable()]
         self._where = passes.places
+        self.watched: list[Kept] = []  # memory of the warm-up that is looked at around each vary
+        self.refreshed: set[int] = set()  # addresses of what a vary has changed of it
+        self.varied: dict[str, torch.Tensor] = {}  # what else a vary has changed
         if outputs is None and self.graph is not None:
             self._find_written(self.graph.recording)
 
@@ -51,9 +57,25 @@ class PairSubject(Subject):
             self._passes.refresh = change if wants else None
             if change is None:
                 return None
-            return change(self._passes.captured.state) if wants else change()
+            with self._noting_changes():
+                return change(self._passes.captured.state) if wants else change()
 
         return apply
+
+    @contextlib.contextmanager
+    def _noting_changes(self) -> Iterator[None]:
+        """Note what is changed meanwhile, beside the persistent inputs."""
+        known = {**self.reachable(), **self._passes.after_capture.tensors()}
+        versions = {path: _version(tensor) for path, tensor in known.items()}
+        kept = [(one.region.pointer, raw_of(one.region.find())) for one in self.watched]
+        before = [contents.clone() for _, contents in kept]
+        yield
+        self.varied.update(
+            {path: known[path] for path, old in versions.items() if _version(known[path]) != old}
+        )
+        for (pointer, contents), old in zip(kept, before, strict=True):
+            if not torch.equal(contents, old):
+                self.refreshed.add(pointer)
 
     def eager(self) -> Any:
         """Run the forward on a state that is built for it."""
@@ -128,3 +150,7 @@ class PairSubject(Subject):
                 path=path,
                 todo="write into the persistent tensor (copy_, fill_) instead of making a new one",
             )
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else version_of(tensor)

@@ -131,45 +131,6 @@ def other_float_inputs(inputs: Callable[[], Mapping[str, torch.Tensor]]) -> Stim
     return Stimulus("other float inputs", apply, "floats")
 
 
-class Refill:
-    """Finds out what a refill of the static inputs leaves as it was.
-
-    Each element is marked before the refill; those that bear the mark afterwards were left. Types
-    with too few values for a mark count as filled.
-    """
-
-    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Mark all elements."""
-        self._parts = []
-        for tensor in tensors.values():
-            if has_memory(tensor) and tensor.numel() and tensor.element_size() > 1:
-                target = alias(tensor)
-                old = target.clone()
-                mark = _mark(target.dtype)
-                target.fill_(mark)
-                self._parts.append((target, old, mark))
-        self._left: list[torch.Tensor] = []
-
-    def leave(self, *, clean: bool) -> None:
-        """Put zeros where the refill wrote nothing, or what another batch may have left."""
-        if not self._left:
-            self._left = [target == mark for target, _, mark in self._parts]
-        for (target, old, _), left in zip(self._parts, self._left, strict=True):
-            stale = torch.zeros_like(old) if clean else _stale(old)
-            target.copy_(torch.where(left, stale, target))
-
-
-def _mark(dtype: torch.dtype) -> float:
-    if dtype.is_floating_point or dtype.is_complex:
-        return -4321.0 if torch.finfo(dtype).max > 1e4 else -431.0
-    return float(torch.iinfo(dtype).min + 4321) if dtype is not torch.int64 else -4321.0
-
-
-def _stale(old: torch.Tensor) -> torch.Tensor:
-    """What another batch may have left: other floats; whole numbers that were valid before."""
-    return torch.full_like(old, 777.0) if old.is_floating_point() else old
-
-
 class Poison:
     """Poison in output tensors: what is still there after a replay was not written by it."""
 

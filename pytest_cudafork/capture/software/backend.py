@@ -6,6 +6,7 @@ of this package.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ from pytest_cudafork.capture.interface.backend import (
 from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.operators.shapes import Shapes, Specs
 from pytest_cudafork.capture.operators.traits import Traits
+from pytest_cudafork.capture.software import streams
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.differences import DIFFERENCES, explaining_gpu_code
 from pytest_cudafork.capture.software.mode import EagerMode, Recorder
@@ -94,15 +96,20 @@ class SoftwareBackend(GraphBackend):
         """Memory that several captures may share."""
         return Pool()
 
+    def beside_graphs(self) -> contextlib.AbstractContextManager[object]:
+        """Let code that orders work by streams do nothing of it, as in a recorded run."""
+        return streams.ignored()
+
     def synchronize(self) -> None:
         """Nothing runs behind the caller's back."""
 
     def record(self, fn: Callable[[], Any]) -> Recording:
         """Run ``fn`` eagerly and list what it does."""
         recorder = Recorder()
-        with explaining_gpu_code(), noting(EagerMode(recorder, self._traits)):
+        mode = EagerMode(recorder, self._traits, Shapes(self._shapes))
+        with explaining_gpu_code(), noting(mode):
             result = fn()
-        return Recording(result, tuple(recorder.nodes), recorder.memories.uses())
+        return recorder.recording(result)
 
     def capture(self, fn: Callable[[], Any], *, pool: Any = None) -> SoftwareCapture:
         """Run ``fn`` once, recording its work instead of running it."""
@@ -124,7 +131,7 @@ class SoftwareBackend(GraphBackend):
         if refusals.first is not None:
             raise CaptureFailedError(refusals.first)
         mode.settle()
-        recording = Recording(result, tuple(recorder.nodes), recorder.memories.uses())
+        recording = recorder.recording(result)
         return SoftwareCapture(mode.tape, recording, tuple(recorder.findings), pool)
 
     def differences(self) -> str:

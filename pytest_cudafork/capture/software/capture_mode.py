@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.lines import line_at_work
+from pytest_cudafork.capture.operators.collectives import finished
 from pytest_cudafork.capture.operators.refusal_words import INDEX_PUT_TODO, Refusals
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.shapes import (
@@ -34,7 +35,7 @@ from pytest_cudafork.capture.software.mode import (
 from pytest_cudafork.capture.software.past_operators import Assignments
 from pytest_cudafork.capture.software.pool import Pool, poison
 from pytest_cudafork.capture.software.tape import Place, Tape, Wrapped, step_of
-from pytest_cudafork.compat.torch_graphs import identity_of
+from pytest_cudafork.compat.torch_graphs import has_fake_tensors, identity_of, is_traced
 
 __all__ = ["CaptureMode"]
 
@@ -77,6 +78,10 @@ class CaptureMode(RecordingMode):
 
     def handle(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
         """Record an operator."""
+        if has_fake_tensors():
+            return op(*args, **kwargs)
+        if is_traced():
+            self._refuse_tracing(traits)
         kind = traits.kind
         if kind is Kind.VIEW:
             return op(*args, **kwargs)
@@ -128,7 +133,7 @@ class CaptureMode(RecordingMode):
         places = [self._place(each) for each in args]
         named = {name: self._place(each) for name, each in kwargs.items()} if kwargs else {}
         results, fresh = self._results(traits, specs.results, args, kwargs, node)
-        self.tape.add(step_of(op, places, named, fresh), node)
+        self.tape.add(step_of(finished(op, traits.name), places, named, fresh), node)
         return results
 
     def _results(
@@ -255,6 +260,15 @@ class CaptureMode(RecordingMode):
             "graphs captured before, and this one, hold the old address",
             "allocate it at its largest size before the capture and use a slice of it",
             check="capture-failed",
+        )
+
+    def _refuse_tracing(self, traits: Traits) -> NoReturn:
+        self._refusals.refuse(
+            f"{traits.name} at {{where}} is traced by torch.fx within the capture",
+            "the software graph would take the operator away from the trace",
+            "trace (make_fx, torch.func.linearize) before the capture, or test it with the "
+            "backend 'cuda'",
+            check="not-judged",
         )
 
     def _refuse_layout(self, traits: Traits, layout: str) -> NoReturn:

@@ -165,7 +165,7 @@ def _note(recorder: Recorder, args: Any, kwargs: dict[str, Any], node: int) -> N
     for each in tensors_of((args, kwargs)):
         memory = recorder.memories.of(each)
         memory.filled = True
-        recorder.use(memory, node, reads=True, writes=True)
+        recorder.use(memory, node, reads=True, writes=True, tensor=each)
 
 
 def tensors_of(tree: Any) -> Iterator[Tensor]:

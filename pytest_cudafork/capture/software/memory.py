@@ -5,17 +5,19 @@ Memory from outside is known by its address and held weakly, as a graph holds a 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pytest_cudafork.capture.interface.backend import MemoryUse
+from pytest_cudafork.capture.interface.backend import MemoryUse, Region
+from pytest_cudafork.capture.operators.shapes import extent_of
 from pytest_cudafork.capture.software.pool import Block, Pool
 from pytest_cudafork.compat.torch_graphs import identity_of, storage_behind
 
-__all__ = ["Memories", "Memory", "text_of"]
+__all__ = ["Memories", "Memory", "region_of", "text_of"]
 
 
 def text_of(tensor: Tensor) -> str:
@@ -55,6 +57,17 @@ class Memory:
         if self.keep is not None:
             return self.keep
         return storage_behind(self.weak)
+
+
+def region_of(memory: Memory, tensor: Tensor | None) -> Region:
+    """The part of a storage that a tensor covers; all of it where no tensor says which."""
+    first, end = memory.pointer, memory.pointer + memory.nbytes
+    text = memory.text
+    if tensor is not None:
+        first, end = extent_of(tensor, memory.pointer)
+        text = text_of(tensor)
+    find = functools.partial(storage_behind, memory.weak)  # no reference to the memory itself
+    return Region(id(memory), memory.pointer, first, end, text, find)
 
 
 class Memories:

@@ -13,11 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pytest_cudafork.capture.interface.backend import CaptureFinding, GraphNode
+from pytest_cudafork.capture.interface.backend import (
+    CaptureFinding,
+    GraphNode,
+    Recording,
+    Region,
+    Work,
+)
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
 from pytest_cudafork.capture.operators.rules import Kind
+from pytest_cudafork.capture.operators.shapes import Shapes
 from pytest_cudafork.capture.operators.traits import Traits, Written, traits_of
-from pytest_cudafork.capture.software.memory import Memories, Memory
+from pytest_cudafork.capture.software.memory import Memories, Memory, region_of
 from pytest_cudafork.capture.software.pool import Pool
 from pytest_cudafork.compat.torch_graphs import (
     CPU_KEYS,
@@ -25,6 +32,7 @@ from pytest_cudafork.compat.torch_graphs import (
     OpOverload,
     TorchDispatchMode,
     below_autograd,
+    has_no_storage,
     python_kernel,
 )
 from pytest_cudafork.observe.base.undo import UndoStack
@@ -41,14 +49,22 @@ class Recorder:
         self.nodes: list[GraphNode] = []
         self.memories = Memories(pool)
         self.findings: list[CaptureFinding] = []
+        self._regions: list[tuple[list[Region], list[Region]]] = []  # by node: read, written
 
     def node(self, kind: str, name: str) -> int:
         """Note a piece of work; its number."""
         self.nodes.append(GraphNode(kind, name, line_at_work()))
+        self._regions.append(([], []))
         return len(self.nodes) - 1
 
-    def use(self, memory: Memory, node: int, *, reads: bool, writes: bool) -> None:
-        """Note that a node uses memory."""
+    def use(
+        self, memory: Memory, node: int, *, reads: bool, writes: bool, tensor: Tensor | None = None
+    ) -> None:
+        """Note that a node uses memory, all of it or what a tensor covers."""
+        region = region_of(memory, tensor)
+        for used, regions in zip((reads, writes), self._regions[node], strict=True):
+            if used and not memory.host:
+                regions.append(region)
         if memory.node < 0:
             memory.node = node
         if reads:
@@ -58,6 +74,14 @@ class Recorder:
         if writes:
             memory.writes = True
             memory.filled = True
+
+    def recording(self, result: Any) -> Recording:
+        """Return what was recorded."""
+        work = (
+            Work(node.name, node.where, tuple(reads), tuple(writes), node.kind != "triton")
+            for node, (reads, writes) in zip(self.nodes, self._regions, strict=True)
+        )
+        return Recording(result, tuple(self.nodes), self.memories.uses(), work=tuple(work))
 
     def _unfilled(self, memory: Memory, node: int) -> None:
         memory.filled = True  # said once
@@ -86,7 +110,8 @@ def tensors_in(tree: Any) -> Iterable[Tensor]:
 
 def _dense(tree: Any) -> Iterable[Tensor]:
     """The tensors that have a storage."""
-    return (each for each in tensors_in(tree) if each.layout == torch.strided)
+    tensors = tensors_in(tree)
+    return (e for e in tensors if e.layout == torch.strided and not has_no_storage(e))
 
 
 def argument(written: Written, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -172,7 +197,13 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not fo
 
 
 class EagerMode(RecordingMode):
-    """Runs everything, and notes what it was."""
+    """Runs everything, and notes what it was; a capture learns from it which results there are."""
+
+    def __init__(
+        self, recorder: Recorder, known: dict[Any, Traits], shapes: Shapes | None = None
+    ) -> None:
+        super().__init__(recorder, known)
+        self._shapes = shapes
 
     def opaque(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run it; what it does inside is not noted."""
@@ -196,12 +227,14 @@ class EagerMode(RecordingMode):
             for each in tensors_in(result):
                 memories.of(each).host = True
             return result
+        if self._shapes is not None and traits.on_values is None:
+            self._shapes.learn(op, traits, args, kwargs, result)
         node = self.recorder.node("op", traits.name)
         note_uses(self.recorder, traits, args, kwargs, found, node)
         inside = {id(each) for each in found}
         for each in _dense(result):
             if id(each) not in inside and memories.get(each) is None:
-                self.recorder.use(memories.own(each), node, reads=False, writes=True)
+                self.recorder.use(memories.own(each), node, reads=False, writes=True, tensor=each)
         return result
 
     def _new(self, memory: Memory) -> None:
@@ -222,7 +255,8 @@ def note_uses(
     if not traits.written:
         if not traits.shape_only:
             for each in found:
-                recorder.use(memories.of(each), node, reads=each.numel() > 0, writes=False)
+                read = each.numel() > 0
+                recorder.use(memories.of(each), node, reads=read, writes=False, tensor=each)
         return
     plain = list(found)
     targets: list[tuple[Tensor, Written]] = []
@@ -233,9 +267,10 @@ def note_uses(
             if at is not None:
                 del plain[at]
     for each in plain:
-        recorder.use(memories.of(each), node, reads=each.numel() > 0, writes=False)
+        read = each.numel() > 0
+        recorder.use(memories.of(each), node, reads=read, writes=False, tensor=each)
     for each, written in targets:
         # A partial write of fresh memory is no read of it: only plain arguments count as such.
         memory = memories.of(each)
         memory.filled = True
-        recorder.use(memory, node, reads=written.reads, writes=True)
+        recorder.use(memory, node, reads=written.reads, writes=True, tensor=each)

@@ -138,8 +138,8 @@ def _store(result: Any, fresh: Any) -> None:
             _store(each, place)
 
 
-def _other_shape(result: Tensor, place: Place) -> RuntimeError:
-    return RuntimeError(
+def _other_shape(result: Tensor, place: Place) -> UnlikeCaptureError:
+    return UnlikeCaptureError(
         f"its result has shape {list(result.shape)}, at the capture it had {list(place.shape)}"
     )
 

@@ -73,9 +73,15 @@ def alias(tensor: torch.Tensor) -> torch.Tensor:
 
 def raw(tensor: torch.Tensor) -> torch.Tensor:
     """Return the bytes of the whole storage below a tensor."""
-    plain = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return raw_of(tensor.untyped_storage())
+
+
+def raw_of(storage: torch.UntypedStorage | None) -> torch.Tensor:
+    """Return the bytes of a storage; none where it is gone."""
+    if storage is None:
+        return torch.empty(0, dtype=torch.uint8)
+    plain = torch.empty(0, dtype=torch.uint8, device=storage.device)
     with torch.no_grad():
-        storage = tensor.untyped_storage()
         plain.set_(storage, 0, (storage.nbytes(),), (1,))
     return plain
 

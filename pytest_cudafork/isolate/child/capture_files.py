@@ -5,7 +5,6 @@ The parent reads them when the child has crashed and cannot report its output an
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import forked, pytest_internals
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.protocol import messages
 

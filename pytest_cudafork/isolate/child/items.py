@@ -6,8 +6,6 @@ its own.
 
 from __future__ import annotations
 
-import contextlib
-import traceback
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import pytest_internals, rerunfailures, timeout
+from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.isolate import coverage_data, item_names, live_text, report_data
 from pytest_cudafork.isolate.child import capture_files, plugins
 from pytest_cudafork.process import child
@@ -180,7 +179,7 @@ class ItemServer:
             channel.send(messages.Interrupt())
         except BaseException as error:
             channel.leave_if_not_mine()
-            channel.send(messages.InternalError(text_of(error)))
+            channel.send(messages.InternalError(child.text_of(error)))
         self._tear_down(channel, item.session)
         return True
 
@@ -191,7 +190,7 @@ class ItemServer:
             pytest_internals.tear_down(session, None)
         except BaseException as error:
             channel.leave_if_not_mine()
-            channel.send(messages.InternalError(text_of(error)))
+            channel.send(messages.InternalError(child.text_of(error)))
 
 
 def run(task: child.Task) -> int:
@@ -209,10 +208,5 @@ def run(task: child.Task) -> int:
 def tell_failure(channel: Channel, error: BaseException) -> None:
     """Tell a parent, if it is there, that pytest or this package failed, and the test is over."""
     with contextlib.suppress(OSError):
-        channel.send(messages.InternalError(text_of(error)))
+        channel.send(messages.InternalError(child.text_of(error)))
         channel.send(messages.TestOver(last=True))
-
-
-def text_of(error: BaseException) -> str:
-    """Return the traceback of an error as text."""
-    return "".join(traceback.format_exception(type(error), error, error.__traceback__))

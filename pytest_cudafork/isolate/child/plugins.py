@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
-import traceback
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
@@ -13,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import rerunfailures, timeout
+from pytest_cudafork.compat.unpatched import os, threading, traceback
 from pytest_cudafork.process.protocol import messages
 
 _NOT_THE_TEST = ("_pytest", "pluggy", "pytest_cudafork")

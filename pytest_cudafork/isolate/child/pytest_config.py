@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import pickle
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from pytest_cudafork.compat import pytest_internals, rerunfailures
+from pytest_cudafork.compat.unpatched import contextlib, io, os, pickle
 
 _QUIET_OPTIONS: Mapping[str, Any] = {
     # one process, no debugger
@@ -36,6 +34,8 @@ _QUIET_OPTIONS: Mapping[str, Any] = {
     "report_log": None,
     "htmlpath": None,
     "json_report": False,
+    # the child writes its own result beside those that are there
+    "clean_alluredir": False,
     "pastebin": None,
     "debug": None,
     # pytest-cov would erase what the session has measured; see coverage_data.py and cov_plugin.py
@@ -55,7 +55,7 @@ def append_log(config: pytest.Config, path: str | None) -> None:
     """Let the log go to the end of the parent's file ``path``, where no option does it."""
     plugin: Any = config.pluginmanager.get_plugin("logging-plugin")
     if path is not None and plugin is not None and not _APPENDS_LOG:
-        plugin.log_file_handler.setStream(open(path, "a", encoding="utf-8"))  # noqa: SIM115
+        plugin.log_file_handler.setStream(io.open(path, "a", encoding="utf-8"))
 
 
 def make_config(request: dict[str, Any]) -> pytest.Config:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-import os
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.unpatched import gc, os
 from pytest_cudafork.isolate import coverage_data, item_names, live_text
 from pytest_cudafork.isolate.child import cov_plugin, items, pytest_config, rehearsal
 from pytest_cudafork.process import child
@@ -130,7 +129,7 @@ def run_session(task: child.Task) -> int:
             # pytest says "not found" so; why, the collection has told
             channel.send(messages.TestMissing([], worker.errors))
         else:
-            channel.send(messages.InternalError(items.text_of(error)))
+            channel.send(messages.InternalError(child.text_of(error)))
         channel.send(messages.TestOver(last=True))
     child.arm_stacks(task.stacks_fd)  # pytest has disarmed them at the end of its session
     return 0

@@ -7,12 +7,12 @@ each test, which finds the tests imported and everything that is the same for al
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 
 from pytest_cudafork.check.state import current_state
+from pytest_cudafork.compat.unpatched import threading
 from pytest_cudafork.isolate import coverage_data
 from pytest_cudafork.isolate.child import capture_files, items, pytest_session, rehearsal
 from pytest_cudafork.process import child, fork_server, freeze_before_fork, randomness

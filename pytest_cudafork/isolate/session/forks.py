@@ -8,7 +8,6 @@ a test (a user's wrapper of its protocol) or where fixtures live in the pytest p
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Sequence
 from types import ModuleType
@@ -17,6 +16,7 @@ from typing import Any, NoReturn
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.isolate.child import items, pytest_session
 from pytest_cudafork.isolate.child.capture_files import capture_files, renew_files
 from pytest_cudafork.isolate.session.request import make_basetemp

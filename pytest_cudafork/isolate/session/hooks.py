@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections.abc import Generator
+from os import getpid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,8 +30,11 @@ class IsolationHooks:
 
     def __init__(self, config: pytest.Config, isolate: str | None) -> None:
         """Read what the session asks for; ``isolate`` is its method for every test, if any."""
+        # what is loaded is copied when this is, so before the first test module is imported
+        import pytest_cudafork.compat.unpatched  # noqa: F401
+
         self._config = config
-        self._pid = os.getpid()
+        self._pid = getpid()
         session = config.stash[SESSION]
         self._isolate = isolate
         option = config.option
@@ -51,7 +54,7 @@ class IsolationHooks:
     def _off(self) -> bool:
         """Whether nothing is isolated in this process."""
         # a forked child has these hooks too
-        return self._inside or self._debugger or self._pid != os.getpid()
+        return self._inside or self._debugger or self._pid != getpid()
 
     @property
     def _runs_tests(self) -> bool:

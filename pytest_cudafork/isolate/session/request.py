@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 from typing import Any
 
 import pytest
 
 from pytest_cudafork.compat import cov, pytest_internals
+from pytest_cudafork.compat.unpatched import os, pickle
 from pytest_cudafork.isolate import coverage_data, item_names, live_text
 from pytest_cudafork.isolate.session import other_plugins
 from pytest_cudafork.process import child

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import pytest
 
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.isolate.session.request import (
     SPAWNED_TESTS,
     session_request,

@@ -100,7 +100,10 @@ def _stream_body(sim: Simulation) -> dict[str, Any]:
         "__eq__": lambda self, other: _place(self) == _place(other),
         "__hash__": lambda self: hash(_place(self)),
         "device": property(lambda self: sim.torch.device("cuda", self.device_index)),
+        "native_handle": property(lambda self: self.cuda_stream),
         "query": lambda self: True,
+        # Nothing is ever captured; each step of an optimizer asks.
+        "is_capturing": lambda self: False,
         "synchronize": lambda self: None,
         "priority_range": staticmethod(lambda: (0, -5)),
     }
@@ -115,7 +118,7 @@ def _event_body(sim: Simulation) -> dict[str, Any]:
 
     def new(cls: type, *args: Any, **kwargs: Any) -> Any:
         self: Any = object.__new__(cls)
-        self.cuda_event = 0
+        self.cuda_event = self.event_id = 0
         return self
 
     def record(self: Any, stream: Any = None) -> None:

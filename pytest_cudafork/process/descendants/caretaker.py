@@ -11,13 +11,7 @@ package, which it imports as little of as it can.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import signal
-import socket
-import struct
-
+from pytest_cudafork.compat.unpatched import contextlib, os, select, signal, socket, struct
 from pytest_cudafork.process.descendants import leftovers
 
 BEGUN, OVER, LEAVE = b"+", b"-", b"."

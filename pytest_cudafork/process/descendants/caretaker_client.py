@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import socket
 import sys
 
+from pytest_cudafork.compat.unpatched import contextlib, os, signal, socket, subprocess
 from pytest_cudafork.process.descendants.caretaker import (
     BEGUN,
     LEAVE,
@@ -15,6 +12,7 @@ from pytest_cudafork.process.descendants.caretaker import (
     PACKET,
     package_folder,
 )
+from pytest_cudafork.process.protocol import sockets
 
 _COOKIE_BYTES = 16
 _IN_BACKGROUND = '"$@" </dev/null >/dev/null 2>&1 & echo $!'
@@ -31,7 +29,7 @@ class Caretaker:
     def __init__(self) -> None:
         self._owner = os.getpid()
         self._things = contextlib.ExitStack()
-        self._connection: socket.socket | None = None
+        self._connection: sockets.Endpoint | None = None
         self._cookie = os.urandom(_COOKIE_BYTES)
         self._started = False
         self._pidfd = -1
@@ -76,10 +74,8 @@ class Caretaker:
 
     def _start(self) -> None:
         """Start it by a shell, which ends: a test that looks for children of pytest finds none."""
-        import subprocess
-
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as given:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ours, theirs = sockets.pair(socket.SOCK_SEQPACKET)
             undo.enter_context(ours)
             given.enter_context(theirs)
             ours.settimeout(_TELL_SECONDS)
@@ -92,7 +88,7 @@ class Caretaker:
                 "from pytest_cudafork.process.descendants.caretaker import main; "
                 f"main({fds[0]}, {fds[1] if len(fds) > 1 else -1}, {self._cookie!r})"
             )
-            done = subprocess.run(
+            shell = subprocess.Popen(
                 ["/bin/sh", "-c", _IN_BACKGROUND, "sh", sys.executable, "-I", "-S", "-c", code],
                 pass_fds=fds,
                 stdin=subprocess.DEVNULL,
@@ -100,9 +96,8 @@ class Caretaker:
                 stderr=subprocess.DEVNULL,
                 cwd="/",
                 start_new_session=True,  # a terminal's signals are for the session
-                check=False,
             )
-            self.pid = int(done.stdout)
+            self.pid = int(shell.communicate()[0])
             with contextlib.suppress(AttributeError, OSError):
                 self._pidfd = os.pidfd_open(self.pid)
                 undo.callback(os.close, self._pidfd)

@@ -9,14 +9,9 @@ so a process that has one belongs to this child for certain.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
-import resource
-import signal
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from pytest_cudafork.compat.unpatched import contextlib, io, os, re, resource, signal, time
 from pytest_cudafork.process.descendants import process_state
 
 _MARK_BYTES = 7
@@ -75,7 +70,7 @@ def _limit_of(pid: int) -> int | None:
 
 
 def _limit_told_to_all(pid: int) -> int | None:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/limits", "rb") as file:
+    with contextlib.suppress(OSError), io.open(f"/proc/{pid}/limits", "rb") as file:
         for line in file:
             if line.startswith(_LIMIT_LINE):
                 soft = line[len(_LIMIT_LINE) :].split()[0]
@@ -113,7 +108,7 @@ def descendants(pid: int) -> list[int]:
             continue
         for task in tasks:
             with contextlib.suppress(OSError, ValueError):
-                with open(f"/proc/{current}/task/{task}/children", encoding="ascii") as file:
+                with io.open(f"/proc/{current}/task/{task}/children", encoding="ascii") as file:
                     children = [int(word) for word in file.read().split()]
                 found += children
                 waiting += children
@@ -183,7 +178,7 @@ class Sweeper:
 def _seconds_left_to(pid: int) -> float:
     """Return how long a process may live on, in seconds."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
+        with io.open(f"/proc/{pid}/cmdline", "rb") as file:
             command = file.read()
     except OSError:
         return 0.0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
+from pytest_cudafork.compat.unpatched import contextlib, io, os, signal
 
 _DEAD = ("", "Z", "X")
 _STOPPED = "T"
@@ -13,7 +11,7 @@ _STOPPED = "T"
 def state_of(pid: int) -> str:
     """Return the letter of a process's state, as ``ps`` shows it; "" if there is no such one."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with io.open(f"/proc/{pid}/stat", "rb") as file:
             # the name of the program, in parentheses, may hold anything
             return file.read().rpartition(b")")[2].split()[0].decode("ascii")
     except (OSError, IndexError):

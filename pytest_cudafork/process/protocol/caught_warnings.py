@@ -7,18 +7,17 @@ its class and its text, and looks the same.
 
 from __future__ import annotations
 
-import contextlib
-import pickle
 import sys
 import warnings
 
+import cloudpickle
+
+from pytest_cudafork.compat.unpatched import contextlib, pickle
 from pytest_cudafork.process.protocol.messages import CaughtWarning
 
 
 def pack(caught: warnings.WarningMessage) -> CaughtWarning:
     """Return the message for one recorded warning."""
-    import cloudpickle
-
     warning = caught.message
     pickled = None
     with contextlib.suppress(Exception):  # then the text has to do

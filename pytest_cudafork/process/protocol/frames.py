@@ -13,13 +13,11 @@ keep its reader busy for ever, even where it may name no class.
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import struct
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from pytest_cudafork.compat import written_in_c
+from pytest_cudafork.compat.unpatched import math, os, struct, zlib
 
 _MAGIC = b"\xc0FRK"
 COOKIE_BYTES = 16
@@ -35,7 +33,8 @@ _TAG = "\0"
 """The key that marks a JSON object as something JSON has no word for."""
 _LONG_TEXT = 1024
 """From how many characters on text is sent as it is, not quoted in JSON."""
-_ENCODER = json.JSONEncoder(check_circular=False, separators=(",", ":"))
+_write_json = written_in_c.json_writer()
+_read_json = written_in_c.json_reader()
 _BARE: dict[type, Callable[[Any], Any]] = {
     int: int.__int__,
     float: float.__float__,
@@ -65,7 +64,7 @@ def dumps(value: Any) -> bytes:
 
     """
     blobs: list[bytes] = []
-    text = _ENCODER.encode(_pack(value, blobs)).encode("ascii")
+    text = _write_json(_pack(value, blobs)).encode("ascii")
     return b"".join((_TEXT_LENGTH.pack(len(text)), text, *blobs))
 
 
@@ -83,7 +82,7 @@ def loads(data: bytes) -> Any:
             raise ValueError(f"a text of {size} bytes in a body of {len(data)}")
         blobs = _Blobs(data, start)
         text = str(memoryview(data)[_TEXT_LENGTH.size : start], "ascii")
-        value = json.JSONDecoder(object_hook=blobs.unpack).decode(text)
+        value = _read_json(text, blobs.unpack)
         blobs.check_empty()
     except Exception as error:  # a damaged body may raise nearly anything
         raise FrameError(f"the frame cannot be read: {type(error).__name__}: {error}") from error

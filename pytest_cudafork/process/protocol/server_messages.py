@@ -8,11 +8,11 @@ and may write to any descriptor.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.process.protocol.messages import Message, of_kind
 
 LONGEST_PACKET = 1 << 18

@@ -27,6 +27,7 @@ USED = {
     "_C._pop_torch_dispatch_stack": "seeing operators of other threads",
     "_C._get_dispatch_stack_at": "seeing operators of other threads",
     "_C._profiler._RecordFunctionFast": "the lines of a warm-up's kernels",
+    "ops._c10d_functional.wait_tensor": "waiting for functional collectives",
     "_conj": "replays on conjugated tensors",
     "_neg_view": "replays on negated tensors",
     "library._impls": "telling custom operators that are Python code",
@@ -170,6 +171,16 @@ def test_views_with_their_bits() -> None:
     x = torch.ones(1, dtype=torch.complex64)
     assert torch_graphs.conjugated(x).is_conj()
     assert torch_graphs.negated(x).is_neg()
+
+
+def test_zeros_without_memory_are_told_from_tensors_with_some() -> None:
+    assert torch_graphs.has_no_storage(torch._efficientzerotensor((2,)))
+    assert not torch_graphs.has_no_storage(torch.zeros(2))
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="a torch without distributed")
+def test_work_that_is_done_can_be_waited_for() -> None:
+    torch_graphs.finished_work().wait()
 
 
 def test_memory_counts_as_torchs_where_torch_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.process.channel import EXIT_LOST, Channel, Outbox
 from pytest_cudafork.process.protocol import frames, messages
 
@@ -73,10 +74,10 @@ def test_a_descendant_says_nothing_and_is_ended(
 ) -> None:
     ours, channel = ends
     statuses: list[int] = []
-    monkeypatch.setattr(os, "_exit", statuses.append)
+    monkeypatch.setattr(unpatched.os, "_exit", statuses.append)
     channel.leave_if_not_mine()
     assert statuses == []
-    monkeypatch.setattr(os, "getpid", lambda: -5)
+    monkeypatch.setattr(unpatched.os, "getpid", lambda: -5)
     assert not channel.is_mine
     channel.send(messages.Done())
     channel.send_with_fds(messages.CaptureFiles(), [0])
@@ -97,7 +98,7 @@ def test_a_channel_whose_descriptor_is_another_file_by_now_ends_the_process(
         raise EndedError(status)
 
     _, channel = ends
-    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(unpatched.os, "_exit", leave)
     fd = channel._sock.fileno()
     kept = os.dup(fd)
     nothing = os.open(os.devnull, os.O_RDONLY)

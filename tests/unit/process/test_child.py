@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.process import child, launch
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.protocol import messages
@@ -51,7 +52,7 @@ def leaves(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         statuses.append(status)
         raise LeftError(status)
 
-    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(unpatched.os, "_exit", leave)
     monkeypatch.setattr("atexit._run_exitfuncs", lambda: None)
     return statuses
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.process import child, fork_server, freeze_before_fork, launch
 from pytest_cudafork.process.channel import EXIT_LOST
 from pytest_cudafork.process.fork_server import ForkServer, Prepared
@@ -126,7 +127,7 @@ def test_a_fork_that_is_refused_is_told(parent: Parent, monkeypatch: pytest.Monk
     def refuse() -> int:
         raise RuntimeError("the guard refuses")
 
-    monkeypatch.setattr(os, "fork", refuse)
+    monkeypatch.setattr(fork_server, "fork", refuse)
     parent.server._fork_asked_for()
     assert parent.hear()[0] == server_messages.ForkRefused("RuntimeError: the guard refuses")
 
@@ -221,7 +222,7 @@ def test_the_server_is_made_of_its_request(
 
 def test_an_orphan_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     statuses: list[int] = []
-    monkeypatch.setattr(os, "_exit", statuses.append)
+    monkeypatch.setattr(unpatched.os, "_exit", statuses.append)
     fork_server.leave_orphaned(os.getppid())
     fork_server.leave_orphaned(-1)
     assert statuses == [EXIT_LOST]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.process import child, fork_server, launch, server_process, supervision
 from pytest_cudafork.process.fork_server_client import ForkServerClient, NoServerError
@@ -167,7 +168,7 @@ def test_where_no_process_can_be_started_the_reason_is_told(
     def refuse_start(*args: object, **kwargs: object) -> None:
         raise OSError("no process is left")
 
-    monkeypatch.setattr("subprocess.Popen", refuse_start)
+    monkeypatch.setattr(unpatched.subprocess, "Popen", refuse_start)
     with pytest.raises(ChildError, match="could not be started: no process is left"):
         ForkServerClient(ServerSettings).take_child()
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.process import freeze_before_fork
 from pytest_cudafork.process.freeze_before_fork import Collapse, OpenMP
 
@@ -122,7 +123,7 @@ def test_pools_of_each_openmp_library_that_is_loaded_are_paused(
             return SimpleNamespace()
         return SimpleNamespace(omp_pause_resource_all=lambda kind: paused.append((path, kind)))
 
-    monkeypatch.setattr("ctypes.CDLL", library)
+    monkeypatch.setattr(unpatched.ctypes, "CDLL", library)
     monkeypatch.setattr(freeze_before_fork, "_openmp_libraries", lambda: ["/old", "/new"])
     monkeypatch.setattr(freeze_before_fork, "count_threads", lambda: 4)
     OpenMP().pause()

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.isolate.session import failure, report_checks
 from pytest_cudafork.process import (
     hang_stacks,
@@ -271,8 +272,8 @@ def test_a_child_that_cannot_be_killed_does_not_stop_the_session(
             cookie,
         )
         with monkeypatch.context() as patch:
-            patch.setattr(os, "kill", lambda *rest: None)
-            patch.setattr(os, "killpg", lambda *rest: None)
+            patch.setattr(unpatched.os, "kill", lambda *rest: None)
+            patch.setattr(unpatched.os, "killpg", lambda *rest: None)
             ended = supervision.Supervisor(running).watch(lambda *rest: supervision.Said.MORE, 0.2)
         process.kill()
     assert ended is not None

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import pytest
 
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.process import child, launch, supervision
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.protocol import frames, messages
@@ -70,7 +71,7 @@ def test_a_fresh_interpreter_has_the_world_of_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["a", "b"])
-    monkeypatch.setattr(sys, "path", [os.getcwd(), *sys.path, 5])
+    monkeypatch.setattr(sys, "path", [os.getcwd(), *sys.path, Path("ignored")])
     monkeypatch.chdir(tmp_path)
     running = launch.start_spawn(f"{HERE}:tell_world", {"x": 1}, {"LAUNCH_TEST": "set"})
     said, ending = all_of(running)
@@ -84,7 +85,7 @@ def test_a_start_that_fails_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch
         raise RuntimeError("the guard refuses")
 
     before = os.listdir("/proc/self/fd")
-    monkeypatch.setattr(os, "fork", refuse)
+    monkeypatch.setattr(launch, "fork", refuse)
     with pytest.raises(RuntimeError, match="the guard refuses"):
         launch.start_fork(lambda channel, stacks_fd: os._exit(0))
     assert os.listdir("/proc/self/fd") == before
@@ -108,7 +109,7 @@ def test_an_ended_child_is_known_by_its_pidfd(monkeypatch: pytest.MonkeyPatch) -
     os.kill(running.pid, signal.SIGKILL)
     assert running.reap() == -signal.SIGKILL
     running.close()
-    monkeypatch.delattr(os, "pidfd_open")
+    monkeypatch.delattr(unpatched.os, "pidfd_open")
     assert launch.pidfd(os.getpid()) == -1
 
 

@@ -109,7 +109,7 @@ def test_what_a_child_does_after_it_was_done_is_known(
 def test_what_could_not_be_ended_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leftovers, "end", lambda children: [os.getpid()])
     supervisor = Supervisor(start(lambda channel: None))
-    with pytest.warns(RuntimeWarning, match=rf"could not be ended: {os.getpid()} \(.*pytest"):
+    with pytest.warns(RuntimeWarning, match=rf"could not be ended: {os.getpid()} \(.*python"):
         supervisor.kill()
     supervision.warn_of_survivors([])
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -12,23 +10,21 @@ __all__ = ["added", "scaled", "scaled_by"]
 
 
 @triton.jit
-def _scale_kernel(x_ptr: Any, out_ptr: Any, factor: Any, count: Any, BLOCK: tl.constexpr) -> None:
+def _scale_kernel(x_ptr, out_ptr, factor, count, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + at, mask=at < count)
     tl.store(out_ptr + at, x * factor, mask=at < count)
 
 
 @triton.jit
-def _scale_by_kernel(
-    x_ptr: Any, out_ptr: Any, factor_ptr: Any, count: Any, BLOCK: tl.constexpr
-) -> None:
+def _scale_by_kernel(x_ptr, out_ptr, factor_ptr, count, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + at, mask=at < count)
     tl.store(out_ptr + at, x * tl.load(factor_ptr), mask=at < count)
 
 
 @triton.jit
-def _add_kernel(x_ptr: Any, total_ptr: Any, count: Any, BLOCK: tl.constexpr) -> None:
+def _add_kernel(x_ptr, total_ptr, count, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + at, mask=at < count)
     total = tl.load(total_ptr + at, mask=at < count)

@@ -11,7 +11,6 @@ torch = pytest.importorskip("torch")
 from pytest_cudafork import GraphUsageError  # noqa: E402
 from pytest_cudafork.capture.replay.stimulus import (  # noqa: E402
     Poison,
-    Refill,
     check_callables,
     check_rows,
     name_of,
@@ -86,17 +85,6 @@ def test_the_stimulus_of_other_floats_looks_at_the_inputs_of_now() -> None:
     inputs["x"] = torch.ones(1)
     assert stimulus.apply() is None
     assert (inputs["x"].item(), stimulus.kind) == (0.5, "floats")
-
-
-def test_what_a_refill_leaves_is_found() -> None:
-    x, n = torch.zeros(4), torch.tensor([5, 6, 7])
-    refill = Refill({"x": x, "n": n, "flags": torch.ones(2, dtype=torch.bool)})
-    x[:2] = 1.0
-    n[0] = 9
-    refill.leave(clean=True)
-    assert (x.tolist(), n.tolist()) == ([1, 1, 0, 0], [9, 0, 0])
-    refill.leave(clean=False)
-    assert (x.tolist(), n.tolist()) == ([1, 1, 777, 777], [9, 6, 7])
 
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64]

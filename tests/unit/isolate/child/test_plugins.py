@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
-import traceback
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.isolate.child import plugins
 from pytest_cudafork.process.protocol import messages
 
@@ -22,6 +21,12 @@ def test_reruns_go_on_where_the_parent_stands(runs: int) -> None:
 
         def get_test_failures(self, name: str) -> int:
             return 0
+
+        def get_suite_reruns(self) -> int:
+            return self._suite_rerun_count
+
+        def increment_suite_reruns(self) -> None:
+            self._suite_rerun_count += 1
 
     class Config:
         failures_db = Counts()
@@ -63,7 +68,7 @@ def debugger(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Statuses with which this process would have ended."""
     statuses: list[int] = []
-    monkeypatch.setattr(os, "_exit", statuses.append)
+    monkeypatch.setattr(unpatched.os, "_exit", statuses.append)
     return statuses
 
 
@@ -171,7 +176,7 @@ def test_of_frames_that_nobody_of_pytest_has_called_all_are_shown() -> None:
             ([*frames, inner, test], [test]),
             ([*frames, inner], [*frames, inner]),  # between two phases
         ):
-            patch.setattr(traceback, "extract_stack", lambda frame, stack=stack: stack)
+            patch.setattr(unpatched.traceback, "extract_stack", lambda frame, stack=stack: stack)
             assert plugins._of_the_test(sys._getframe()) == shown
 
 

@@ -144,6 +144,49 @@ def test_after_the_undo_torch_has_no_gpu_again(asked: Any) -> None:
     assert [r["touches"] for r in asked[4].values() if r["touches"]] == []
 
 
+def test_training_on_the_cpu_is_left_alone(tmp_path: Path) -> None:
+    """Optimizers ask the accelerator at many places; none of these is about a tensor on a GPU."""
+    out = run(
+        """
+        witness.install()
+        import torch
+
+        def step(optimizer):
+            layer = torch.nn.Linear(2, 2, bias=False)
+            given = getattr(torch.optim, optimizer)(layer.parameters())
+            layer(torch.ones(1, 2)).sum().backward()
+            given.step(*([lambda: 0.0] if optimizer == "LBFGS" else []))
+            torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+
+        def recompute():
+            from torch.utils.checkpoint import checkpoint
+            layer = torch.nn.Linear(2, 2)
+            checkpoint(layer, torch.ones(1, 2), use_reentrant=False).sum().backward()
+
+        def train():
+            hidden, _ = torch.nn.LSTM(2, 2)(torch.ones(3, 1, 2))
+            torch.nn.Dropout()(torch.nn.BatchNorm1d(2)(hidden[:, 0])).sum().backward()
+            torch.nn.functional.scaled_dot_product_attention(*[torch.ones(1, 1, 2, 8)] * 3)
+            with torch.autocast("cpu"):
+                torch.nn.Linear(2, 2)(torch.ones(1, 2))
+            list(torch.utils.data.DataLoader([1, 2]))
+
+        names = [name for name, value in vars(torch.optim).items() if isinstance(value, type)]
+        names = [name for name in names if name not in ("Optimizer", "SparseAdam")]
+        for name in names:
+            out.append([name, attempt(f"step({name!r})")["answer"]])
+        out += [[name, attempt(f"{name}()")["answer"]] for name in ("recompute", "train")]
+        missing = lambda made, cls: [n for n in dir(cls) if n[0] != "_" and not hasattr(made, n)]
+        out += [["Stream", repr(missing(torch.cuda.current_stream(), torch.Stream) or None)]]
+        out += [["Event", repr(missing(torch.cuda.Event(), torch.Event) or None)]]
+        """,
+        tmp_path,
+        face="sm_90",
+    )
+    assert len(out) > 12
+    assert [told for told in out if told[1] != "None"] == []
+
+
 def test_a_face_can_be_shown_for_a_while_over_another(tmp_path: Path) -> None:
     out = run(
         """

@@ -49,6 +49,8 @@ def test_a_stream_has_a_number_and_a_device_of_its_own(dressed: Any, sim: Any) -
     assert second.device == ("device", "cuda", 1)
     assert first.cuda_stream == first.stream_id
     assert first.query()
+    assert not first.is_capturing()
+    assert first.native_handle == first.cuda_stream
     assert first.synchronize() is None
     assert first.priority_range() == (0, -5)
 
@@ -106,6 +108,7 @@ def test_on_a_cuda_build_other_classes_stand_in(sim: Any, monkeypatch: pytest.Mo
         assert stream.record_event(event) is event
         assert stream.wait_event(event) is stream.wait_stream(stream) is None
         assert "torch.cuda.Stream" in repr(stream)
+        assert not stream.is_capturing()
         with pytest.raises(RuntimeError, match="refused CUDAGraph"):
             sim.cuda.CUDAGraph()
     assert sim.cuda.Stream is streams.Stream is Dummy

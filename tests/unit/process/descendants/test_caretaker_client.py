@@ -111,7 +111,7 @@ def test_where_none_can_be_started_there_is_none(
     def refuse(*args: object, **options: object) -> None:
         raise OSError("no process is left")
 
-    monkeypatch.setattr(subprocess, "run", refuse)
+    monkeypatch.setattr(caretaker_client.subprocess, "Popen", refuse)
     caretaker.begun(bytes(16), 1)
     assert caretaker.descriptors() == []
 

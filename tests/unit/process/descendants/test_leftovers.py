@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.process.descendants import leftovers
 from tests.support.isolation import is_gone
 
@@ -86,7 +87,7 @@ def test_the_mark_of_another_users_process_is_read_without_a_capability(
     def refuse(*args: object) -> tuple[int, int]:
         raise PermissionError
 
-    monkeypatch.setattr(resource, "prlimit", refuse)
+    monkeypatch.setattr(unpatched.resource, "prlimit", refuse)
     with start(cookie, "os.setuid(65534)") as other:
         assert leftovers.is_marked(other.pid, cookie)
         assert not leftovers.is_marked(os.getpid(), cookie)
@@ -95,7 +96,7 @@ def test_the_mark_of_another_users_process_is_read_without_a_capability(
         assert leftovers.end({cookie: other.pid}) == []
         assert other.wait(10) == -signal.SIGKILL
     # whoever is not root could not end it
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(unpatched.os, "geteuid", lambda: 1000)
     assert not leftovers.is_marked(os.getpid(), cookie)
 
 
@@ -105,7 +106,7 @@ def test_a_process_that_does_not_end_is_named_in_the_end(
     killed: list[int] = []
     monkeypatch.setattr(leftovers, "_KILL_SECONDS", 0.05)
     monkeypatch.setattr(leftovers, "marked_processes", lambda cookies: [1 << 30])
-    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
+    monkeypatch.setattr(unpatched.os, "kill", lambda pid, number: killed.append(pid))
     assert leftovers.end({cookie: 1 << 30}) == [1 << 30]
     assert set(killed) == {1 << 30}
 
@@ -121,7 +122,7 @@ def test_a_process_that_this_one_may_not_end_is_not_waited_for(
 
     found = iter([[1 << 30, 1 << 29], [1 << 30]])
     monkeypatch.setattr(leftovers, "marked_processes", lambda cookies: next(found))
-    monkeypatch.setattr(os, "kill", kill)
+    monkeypatch.setattr(unpatched.os, "kill", kill)
     sweeper = leftovers.Sweeper()
     assert sweeper.sweep(now=True) == []
     sweeper.add(cookie, 1)
@@ -133,7 +134,7 @@ def test_a_mark_that_cannot_be_set_is_told(cookie: bytes, monkeypatch: pytest.Mo
     def refuse(*args: object) -> None:
         raise ValueError("not allowed to raise maximum limit")
 
-    monkeypatch.setattr(resource, "setrlimit", refuse)
+    monkeypatch.setattr(unpatched.resource, "setrlimit", refuse)
     assert not leftovers.mark_process(cookie)
 
 

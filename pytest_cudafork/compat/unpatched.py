@@ -1,0 +1,88 @@
+"""The standard library as it was before a test could replace any of it.
+
+A test may put something else in the place of any function: ``os.getpid``, ``time.monotonic``,
+``open``, a whole file system (pyfakefs). Often that is still in force when the test is to be
+reported, its time is up, or its process is to end; and where the process is the test's own, it need
+not take it back at all. So what runs beside a test imports modules of the standard library from
+here: ``from pytest_cudafork.compat.unpatched import os, time``.
+
+Each is a copy of the module's names. It is no module, so what looks for modules and functions
+among the globals of other modules (pyfakefs, freezegun) passes it by. What is state of the module
+and not a function of it (``sys.stdout``, ``warnings.filters``) is taken from the module itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import array as array
+    import contextlib as contextlib
+    import ctypes as ctypes
+    import faulthandler as faulthandler
+    import gc as gc
+    import io as io
+    import math as math
+    import os as os
+    import pickle as pickle
+    import re as re
+    import resource as resource
+    import select as select
+    import signal as signal
+    import socket as socket
+    import struct as struct
+    import subprocess as subprocess
+    import threading as threading
+    import time as time
+    import traceback as traceback
+    import zlib as zlib
+
+OFFERED = (
+    "array",
+    "contextlib",
+    "ctypes",
+    "faulthandler",
+    "gc",
+    "io",
+    "math",
+    "os",
+    "pickle",
+    "re",
+    "resource",
+    "select",
+    "signal",
+    "socket",
+    "struct",
+    "subprocess",
+    "threading",
+    "time",
+    "traceback",
+    "zlib",
+)
+"""The modules that can be had from here. One that is not loaded yet is loaded when it is asked
+for, which every user does at its top."""
+
+
+class Copy:
+    """The names of a module as they were."""
+
+    def __init__(self, module: ModuleType) -> None:
+        vars(self).update(vars(module))
+
+
+def __getattr__(name: str) -> Any:
+    if name not in OFFERED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    copy: Any = Copy(importlib.import_module(name))
+    if name == "os":
+        copy.path = Copy(copy.path)
+    globals()[name] = copy
+    return copy
+
+
+for _name in OFFERED:
+    if _name in sys.modules:
+        __getattr__(_name)

@@ -1,0 +1,126 @@
+"""Collectives in a graph write their outputs, and a replay waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if not torch.distributed.is_available():
+    pytest.skip("this torch has no distributed", allow_module_level=True)
+
+import torch.distributed as dist  # noqa: E402
+import torch.distributed._functional_collectives as functional  # noqa: E402
+
+from pytest_cudafork import ReplayDiffersError, assert_replay_equals_eager  # noqa: E402
+from pytest_cudafork.capture.operators.collectives import (  # noqa: E402
+    OVERWRITTEN,
+    UPDATED,
+    finished,
+    is_collective,
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def into(call: Any, *, listed: bool = False) -> Any:
+    """A function that hands an empty output to a collective."""
+
+    def fn(x: Any) -> Any:
+        out = torch.empty_like(x)
+        call([out] if listed else out, x)
+        return out * 2
+
+    return fn
+
+
+def in_place(call: Any) -> Any:
+    def fn(x: Any) -> Any:
+        made = x.clone()
+        call(made)
+        return made
+
+    return fn
+
+
+def later(x: Any) -> Any:
+    out = torch.empty_like(x)
+    dist.all_gather_into_tensor(out, x, async_op=True).wait()
+    return out + 1
+
+
+WORLD = lambda: dist.group.WORLD  # noqa: E731
+PROGRAMS: dict[str, Any] = {
+    "all_gather_into_tensor": into(dist.all_gather_into_tensor),
+    "reduce_scatter_tensor": into(dist.reduce_scatter_tensor),
+    "all_to_all_single": into(dist.all_to_all_single),
+    "all_gather": into(dist.all_gather, listed=True),
+    "reduce_scatter": into(lambda out, x: dist.reduce_scatter(out, [x])),
+    "gather": into(lambda out, x: dist.gather(x, [out])),
+    "scatter": into(lambda out, x: dist.scatter(out, [x])),
+    "asynchronous": later,
+    "all_reduce": in_place(dist.all_reduce),
+    "broadcast": in_place(lambda x: dist.broadcast(x, 0)),
+    "reduce": in_place(lambda x: dist.reduce(x, 0)),
+    "functional all_gather": lambda x: functional.all_gather_tensor(x, 0, WORLD()) * 2,
+    "functional reduce_scatter": lambda x: (
+        functional.reduce_scatter_tensor(x, "sum", 0, WORLD()) * 2
+    ),
+    "functional all_reduce": lambda x: functional.all_reduce(x, "sum", WORLD()) * 2,
+    "functional all_to_all": lambda x: functional.all_to_all_single(x, None, None, WORLD()) * 2,
+}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_graph_with_a_collective_is_right(name: str) -> None:
+    x = torch.randn(64)
+    report = assert_replay_equals_eager(
+        PROGRAMS[name], [x], vary=[lambda: x.normal_()], backend="software"
+    )
+    assert any(is_collective(node.name) for node in report.nodes or ())
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_collective_of_a_copy_that_nobody_refreshes_is_found() -> None:
+    x = torch.randn(4)
+    copy = x.clone()
+
+    def fn(x: Any) -> Any:
+        out = torch.empty_like(x)
+        dist.all_gather_into_tensor(out, copy)
+        return out * 2
+
+    with pytest.raises(ReplayDiffersError, match="output"):
+        assert_replay_equals_eager(
+            fn, [x], eager=lambda x: x * 2, vary=[lambda: x.normal_()], backend="software"
+        )
+
+
+def test_results_are_waited_for() -> None:
+    waited: list[str] = []
+
+    class Pending:
+        def wait(self) -> None:
+            waited.append("work")
+
+    run = finished(lambda: ([torch.ones(1)], None, Pending()), "c10d::allgather_")
+    run()
+    assert waited == ["work"]
+    plain = finished(torch.add, "aten::add")
+    assert plain is torch.add
+
+
+def test_every_collective_with_an_output_has_a_row() -> None:
+    """A release of torch may add one."""
+    known = OVERWRITTEN | UPDATED
+    schemas = (one for one in torch._C._jit_get_all_schemas() if one.name.startswith("c10d::"))
+    without = {"c10d::barrier", "c10d::monitored_barrier_", "c10d::send", "c10d::check_for_nan"}
+    assert {one.name for one in schemas} - known - without == set()

@@ -1,0 +1,47 @@
+"""Tests of the copies of modules that a test's replacements do not reach."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pytest_cudafork.compat import unpatched
+
+
+def test_a_copy_has_what_its_module_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    monkeypatch.setattr(os.path, "basename", lambda path: "")
+    monkeypatch.delattr(time, "monotonic")
+    assert unpatched.os.getpid() > 0
+    assert unpatched.os.path.basename("a/b") == "b"
+    assert unpatched.time.monotonic() > 0
+
+
+@pytest.mark.parametrize("name", unpatched.OFFERED)
+def test_every_module_that_is_offered_is_there_and_is_no_module(name: str) -> None:
+    copy = getattr(unpatched, name)
+    assert copy is getattr(unpatched, name)
+    assert not isinstance(copy, type(sys))  # pyfakefs would put its own in its place
+    assert copy.__name__ == name
+
+
+def test_what_is_not_offered_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'json'"):
+        unpatched.json  # noqa: B018
+
+
+def test_what_is_loaded_is_copied_at_once_and_nothing_else_is_loaded() -> None:
+    source = (
+        "import os, sys, time\n"
+        "before = set(sys.modules)\n"
+        "from pytest_cudafork.compat import unpatched\n"
+        "os.getpid = time.monotonic = None\n"
+        "assert unpatched.os.getpid() and unpatched.time.monotonic()\n"
+        "loaded = {'socket', 'subprocess', 'json', 'ctypes'} & (set(sys.modules) - before)\n"
+        "assert not loaded, loaded\n"
+    )
+    subprocess.run([sys.executable, "-c", source], check=True)

@@ -1,0 +1,77 @@
+"""Names in C below modules of the standard library, and what is done with them."""
+
+from __future__ import annotations
+
+import _socket
+import json
+import math
+import socket
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_cudafork.compat import written_in_c
+from tests.unit.compat import require
+
+NAMES: list[tuple[Any, str, str]] = [
+    (_socket, "socketpair", "the connection with a child"),
+    (json.encoder, "c_make_encoder", "messages of a test that has replaced parts of json"),
+    (json.encoder, "encode_basestring_ascii", "likewise"),
+    (json.scanner, "c_make_scanner", "likewise"),
+]
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda parts: st.lists(parts) | st.dictionaries(st.text(), parts),
+    max_leaves=20,
+)
+
+
+@pytest.mark.parametrize(("owner", "name", "needed_for"), NAMES, ids=lambda value: str(value)[:40])
+def test_the_name_is_there(owner: Any, name: str, needed_for: str) -> None:
+    require("Python", owner, name, needed_for)
+
+
+def test_a_pair_is_connected_whatever_has_become_of_the_class(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "socket", None)
+    ours, theirs = written_in_c.socket_pair(socket.AF_UNIX, socket.SOCK_STREAM)
+    ours.send(b"text")
+    assert theirs.recv(10) == b"text"
+    ours.close()
+    theirs.close()
+
+
+@given(PLAIN)
+def test_what_is_written_is_what_json_writes_and_is_read_again(value: Any) -> None:
+    text = written_in_c.json_writer()(value)
+    assert text == json.dumps(value, separators=(",", ":"))
+    assert written_in_c.json_reader()(text, lambda found: found) == value
+
+
+def test_numbers_that_are_none_are_written_and_read() -> None:
+    text = written_in_c.json_writer()([math.inf, math.nan])
+    infinite, no_number = written_in_c.json_reader()(text, lambda found: found)
+    assert infinite == math.inf
+    assert math.isnan(no_number)
+
+
+def test_objects_are_handed_to_the_hook_inner_ones_first() -> None:
+    assert written_in_c.json_reader()('{"a":{"b":1}}', lambda found: list(found)) == ["a"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1] [2]", "x"])
+def test_what_is_no_json_is_an_error(text: str) -> None:
+    with pytest.raises((ValueError, StopIteration)):
+        written_in_c.json_reader()(text, lambda found: found)
+
+
+def test_without_the_parts_in_c_the_classes_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json.encoder, "c_make_encoder", None)
+    monkeypatch.setattr(json.scanner, "c_make_scanner", None)
+    text = written_in_c.json_writer()({"a": [1, None]})
+    assert text == '{"a":[1,null]}'
+    assert written_in_c.json_reader()(text, lambda found: list(found.items())) == [("a", [1, None])]
