@@ -163,6 +163,7 @@ class Observer:
             "touch",
             witness="torch",
             entry=entry,
+            ppid=os.getppid(),
             library="",
             libraries=[],
             poisoned=self.is_poisoned(),
@@ -182,6 +183,7 @@ class Observer:
             verdict=verdict,
             rule=rule,
             state=state.verdict.value,
+            ppid=os.getppid(),
             stack=stack_of(frame),
         )
         # A refused fork has no child that could be told which fork made it.
