@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from pytest_cudafork.observe.observer import Observer
 
 TITLE = "CUDA and fork"
+_AFTER_A_LOSS = (
+    "What is lost may have been an error, so the session fails. The ledger is {ledger}: see to it"
+    " that there is space and that no test removes it, or name another file by --cuda-fork-ledger."
+)
 
 
 class Counts(NamedTuple):
@@ -81,15 +85,21 @@ def write_summary(
     unreported = check.unreported(records)
     reported = reported_ids(records)
     expected = expected_ids(records)
+    lost = check.lost(records)
     # What was reported has failed a test; a refusal that was expected is no error.
-    bad = bool(reported or unreported or counts.poisoned)
+    bad = bool(reported or unreported or counts.poisoned or lost)
     terminal.section(TITLE, red=bad, green=not bad, bold=bad)
-    limits = (*limits_of(observer), *observer.unrecorded(records))
+    untold = [words for words in observer.untold_touches(records) if words not in lost]
+    limits = (*limits_of(observer), *untold)
     if counts.touches or counts.guarded or unreported:
         story = Stories(records, reported, expected, simulated=observer.simulated)
         story.write(terminal, unreported, advice=not bad)
-    elif not limits:
+    elif not limits and not lost:
         terminal.write_line("no touch of CUDA was seen")
+    for words in lost:
+        terminal.write_line(f"ERROR: {words}", red=True)
+    if lost:
+        terminal.write_line(f"  {_AFTER_A_LOSS.format(ledger=observer.settings.ledger)}")
     for limit in limits:
         terminal.write_line(f"not observable: {limit}", yellow=True)
     # Not green where something could not be seen: that is not the same as clean.
@@ -124,6 +134,7 @@ class Stories:
         self, terminal: pytest.TerminalReporter, unreported: list[Finding], *, advice: bool
     ) -> None:
         """Write the places, and the stories that no failure has told."""
+        from pytest_cudafork.observe.story.plain_text import plain
         from pytest_cudafork.report.places import fork_lines, import_lines, test_lines
 
         history = self._history
@@ -135,7 +146,7 @@ class Stories:
         for line in fork_lines(history, self._expected):
             terminal.write_line(line, red=not line.endswith("all expected"))
         for found in unreported:
-            where = found.nodeid or str(found.record.get("phase") or "outside any test")
+            where = plain(found.nodeid or str(found.record.get("phase") or "outside any test"))
             terminal.write_line(f"ERROR: {where}, too late to fail a test:", red=True)
             for line in self._lines_of(found):
                 terminal.write_line(line)

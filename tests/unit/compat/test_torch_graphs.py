@@ -27,6 +27,7 @@ USED = {
     "_C._pop_torch_dispatch_stack": "seeing operators of other threads",
     "_C._get_dispatch_stack_at": "seeing operators of other threads",
     "_C._profiler._RecordFunctionFast": "the lines of a warm-up's kernels",
+    "ops._c10d_functional.wait_tensor": "waiting for functional collectives",
     "_conj": "replays on conjugated tensors",
     "_neg_view": "replays on negated tensors",
     "library._impls": "telling custom operators that are Python code",

@@ -62,6 +62,7 @@ def section(
     *,
     unreported: tuple[Finding, ...] = (),
     unseen: tuple[str, ...] = (),
+    lost: tuple[str, ...] = (),
     ledger: str = "",
 ) -> Terminal:
     """Write the section of a session with this ledger."""
@@ -71,11 +72,13 @@ def section(
         records=lambda: records,
         witnesses=None,
         early=False,
-        unrecorded=lambda records: unseen,
+        untold_touches=lambda records: unseen,
         settings=settings,
         simulated=False,
     )
-    check: Any = SimpleNamespace(unreported=lambda records: list(unreported))
+    check: Any = SimpleNamespace(
+        unreported=lambda records: list(unreported), lost=lambda records: lost
+    )
     write_summary(terminal, Settings(ledger=ledger), observer, check)
     made: Terminal = terminal
     return made
@@ -99,6 +102,15 @@ def test_what_could_not_be_seen_is_yellow_and_not_called_clean() -> None:
     assert ("not observable: something", frozenset({"yellow"})) in made.lines
     assert "no touch of CUDA was seen" not in made.text
     assert "yellow" in made.lines[-1][1]
+
+
+def test_a_loss_is_red_and_says_what_to_do() -> None:
+    made = section([], lost=("a record is gone",), unseen=("something",))
+    assert ("ERROR: a record is gone", frozenset({"red"})) in made.lines
+    assert "/tmp/ledger" in made.text
+    assert "name another file by --cuda-fork-ledger" in made.text
+    assert "no touch of CUDA was seen" not in made.text
+    assert "red" in made.lines[0][1] & made.lines[-1][1]
 
 
 def test_a_touch_at_collection_is_told_with_advice() -> None:
