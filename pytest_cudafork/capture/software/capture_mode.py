@@ -108,6 +108,8 @@ class CaptureMode(RecordingMode):
             self._refuse_values(traits)
         if traits.has_generator:
             self._check_generator(traits, kwargs)
+        if traits.name == "aten::copy_":
+            self._check_copy(args)
         host = self._host(found)
         if host and len(host) == len(found):
             return self._on_host(op, args, kwargs)
@@ -315,6 +317,12 @@ class CaptureMode(RecordingMode):
             )
 
     # ---- numbers that the host knows
+
+    def _check_copy(self, args: Any) -> None:
+        """Refuse a copy from the host into memory of the device."""
+        target, source = args[:2]
+        if self._host([source]) and not self._host([target]):
+            self._refusals.host_data("a copy of a number of the host")
 
     def _host(self, found: list[Tensor]) -> list[Tensor]:
         memories = self.recorder.memories

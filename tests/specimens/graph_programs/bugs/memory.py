@@ -95,9 +95,7 @@ def _grows(place: Place, fixed: bool, resize: Any) -> Case:
     large = place.randn(32, 8)
 
     def fn(x: Tensor) -> Tensor:
-        part = cell.tensor[: len(x)]
-        part.copy_(x)
-        return part.exp() + cell.tensor[:4].sum()
+        return x.exp() + cell.tensor[:4].sum()
 
     def larger() -> Tensor:
         if len(cell.tensor) < len(large):
