@@ -78,6 +78,7 @@ class Finding(NamedTuple):
         ``raised`` says that its own error is what is shown, so nothing has swallowed that.
         """
         # Late: most sessions have nothing to tell.
+        from pytest_cudafork.observe.story.plain_text import plain
         from pytest_cudafork.observe.story.stories import fork_story, poison_story, touch_story
         from pytest_cudafork.observe.story.touch import Touch, frames_from
 
@@ -85,9 +86,9 @@ class Finding(NamedTuple):
             return fork_story(
                 history,
                 int(self.record["pid"]),
-                str(self.record.get("api", "os.fork")),
+                plain(str(self.record.get("api", "os.fork"))),
                 frames_from(self.record.get("stack", ())),
-                why=str(self.record.get("state", "")),
+                why=plain(str(self.record.get("state", ""))),
                 simulated=simulated,
                 fork_id="" if raised else self.id,
                 told_at=told_at,

@@ -241,8 +241,15 @@ class CheckHooks:
         if self._joined:
             return
         good = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-        if good and self.unreported(self._observer.records()):
+        records = self._observer.records()
+        if good and (self.unreported(records) or self.lost(records)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def lost(self, records: list[Record]) -> tuple[str, ...]:
+        """Say, in words, what is missing from the ledger that may have been an error."""
+        # A poisoned touch is an error at each level, and any record may have been of one.
+        lost = self._observer.lost_records()
+        return lost + self._observer.untold_touches(records) if self._level is Level.TOUCH else lost
 
     def unreported(self, records: list[Record]) -> list[Finding]:
         """The errors, of all processes of the session, that have failed no test or collection."""

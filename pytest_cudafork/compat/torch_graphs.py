@@ -144,19 +144,14 @@ def storage_behind(weak: Any) -> Any:
 
 
 def has_no_storage(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has no memory to look at: it is all zeros, or stands around another one.
+    """Whether a tensor has no memory of its own, though its layout says so.
 
-    Forward derivatives are made of such zeros, which ``Tensor._is_zerotensor`` tells; functional
-    collectives return tensors of a class of their own. Asking their storage for an address raises.
+    Forward derivatives make such that stand for zeros, and so are results of collectives that are
+    not waited for yet: asking their storage for an address raises.
     """
-    ask = getattr(tensor, "_is_zerotensor", None)
-    if ask is not None and ask():
-        return True
-    if type(tensor) is torch.Tensor:
-        return False
     try:
         tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):  # "an invalid python storage"
+    except (RuntimeError, NotImplementedError):
         return True
     return False
 
@@ -169,6 +164,11 @@ def finished_work() -> Any:
     from torch._C._distributed_c10d import FakeWork
 
     return FakeWork().boxed()
+
+
+def wait_for_collective(result: torch.Tensor) -> None:
+    """Wait for what a functional collective returned: ``torch.ops._c10d_functional.wait_tensor``."""
+    torch.ops._c10d_functional.wait_tensor(result)
 
 
 def is_freed_by_torch(storage: torch.UntypedStorage) -> bool:

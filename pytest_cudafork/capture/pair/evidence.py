@@ -66,6 +66,7 @@ class Evidence:
         self.kept: list[Kept] = []  # results of the warm-up that the graph reads
         self.refreshed: set[int] = set()  # addresses of those that a vary has changed
         self.varied: dict[str, torch.Tensor] = {}  # what a vary has changed beside the inputs
+        self.after_vary: Callable[[], None] | None = None  # a check with the inputs of each vary
         self.replays_differ = False
         self.compared = 0  # tensors, in all rounds
         self._lines: dict[str, str] | None = None

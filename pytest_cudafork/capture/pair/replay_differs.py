@@ -31,6 +31,8 @@ def check(pair: Evidence) -> None:
         rounds.run(other_float_inputs(subject.inputs))
     for index, change in enumerate(arguments.vary):
         rounds.run(Stimulus(name_of(change, f"vary[{index}]"), subject.varying(change)))
+        if pair.after_vary is not None:
+            pair.after_vary()
     if arguments.vary and not any(takes_argument(change) for change in arguments.vary):
         rounds.run(Stimulus("the first inputs again", subject.varying(None), "back"))
     pair.replays_differ = len(log.findings) > before

@@ -108,7 +108,7 @@ def assert_replay_equals_eager(
         pool = chosen.new_pool() if pool is None and interleave else pool
         stack.enter_context(restored(subject.inputs(), lambda: bool(log.findings)))
         with released_on_failure(subject):
-            ready = replay is not None or subject.capture(chosen, pool)
+            ready = subject.observe(chosen) if replay is not None else subject.capture(chosen, pool)
             rounds = _compare(subject, chosen, log, options, pool, stack) if ready else None
             return _result(chosen, log, subject, rounds)
 
@@ -163,6 +163,7 @@ def _compare(
         poison=options.poison,
         refills=options.refills,
         compare_effects=subject.is_own_reference,
+        in_a_row=not subject.is_own_reference,
         cuda=backend.name == "cuda",
     )
     log.did("replay-differs")
@@ -186,6 +187,12 @@ def _compare(
     subject.report_moved()
     if not log.findings and not rounds.compared:
         raise nothing_compared(*_where_nothing(subject))
+    if options.poison and not log.findings and subject.graph is None and not rounds.could_tell:
+        raise nothing_compared(
+            "replay returns its outputs in new memory, and no stimulus changed what eager code "
+            "gives",
+            "give vary=[...] that changes the inputs, or let replay return the static outputs",
+        )
     return rounds
 
 

@@ -48,8 +48,10 @@ class Rounds:
         poison: bool = True,
         refills: bool = False,
         compare_effects: bool = True,
+        in_a_row: bool = False,
         cuda: bool = False,
     ) -> None:
+        self._in_a_row = in_a_row
         self._subject, self._log, self._tolerance = subject, log, tolerance
         self._poison, self._refills, self._effects = poison, refills, compare_effects
         self._cuda = cuda
@@ -61,6 +63,7 @@ class Rounds:
         self.replays = 0
         self.compared = 0  # tensors, in all rounds
         self.failed = False  # a replay could not be run: no more of them
+        self.could_tell = False  # a replay that does nothing would have been noticed
 
     def run(self, stimulus: Stimulus) -> None:
         """Do one round; what is wrong is noted once for each output."""
@@ -91,6 +94,10 @@ class Rounds:
             second = self._replay(stimulus, before)
             if second is not None:
                 self._compare(second, expected, effects, stimulus, rows, before, 1)
+        if stimulus.kind == "same" and self._in_a_row:
+            self._replay_in_a_row(stimulus, before)
+        if self._first is not None and differences(self._first, expected, Tolerance(0, 0)):
+            self.could_tell = True
         if self._first is None:
             self._first, self._effects_then = expected, effects
         elif idle:
@@ -129,6 +136,21 @@ class Rounds:
         refill.leave(clean=False)
         return rows, expected
 
+    def _replay_in_a_row(self, stimulus: Stimulus, before: Before) -> None:
+        """Replay once more from what a replay has left beside the inputs, and compare from there.
+
+        Eager code that is another function may begin anew where the graph goes on.
+        """
+        if self._log.findings or self._replay(stimulus, before, restore=False) is None:
+            return
+        before.inputs.restore()
+        then = self._save()
+        again = self._replay(stimulus, then)
+        if again is not None:
+            expected, _ = self._eager(then)
+            self._compare(again, expected, {}, stimulus, None, then, 1)
+        before.restore()
+
     def _save(self) -> Before:
         return Before.of(self._subject, cuda=self._cuda)
 
@@ -148,8 +170,13 @@ class Rounds:
         found.update(copies({path: present[path] for path in paths}))
         return found
 
-    def _replay(self, stimulus: Stimulus, before: Before) -> _Replayed | None:
-        """Replay on poisoned outputs; None if it could not be done."""
+    def _replay(
+        self, stimulus: Stimulus, before: Before, *, restore: bool = True
+    ) -> _Replayed | None:
+        """Replay on poisoned outputs; None if it could not be done.
+
+        Afterwards everything is as before, unless ``restore`` is False.
+        """
         if self.failed:
             return None
         before.restore()
@@ -162,8 +189,10 @@ class Rounds:
         self.replays += 1
         outputs = frozen_copy(result, self._subject.name)
         unwritten = poison.left(leaves(result, self._subject.name)) if poison is not None else {}
+        self.could_tell = self.could_tell or bool(unwritten)
         effects = self._changed(before)
-        before.restore()
+        if restore:
+            before.restore()
         return _Replayed(outputs, unwritten, effects)
 
     def _compare(
@@ -181,12 +210,13 @@ class Rounds:
             check_rows(rows, expected, bool(effects), stimulus.name)
         if rows != 0:
             self.compared += sum(isinstance(one, torch.Tensor) for one in expected.values())
+        present = {**self._subject.reachable(), **self._subject.inputs()}
+        gone = {*self._subject.moved(), *self._subject.written}
         if effects and self._effects:
-            present = {**self._subject.reachable(), **self._subject.inputs()}
-            gone = {*self._subject.moved(), *self._subject.written}
             wanted = {path: value for path, value in effects.items() if path not in gone}
             self.compared += len(wanted)
             wrong += differences(wanted, {**present, **replayed.effects}, self._tolerance)
+        wrong += self._changed_alone(replayed.effects, effects)
         if wrong and not self._is_reproducible(expected, effects, before, rows):
             self._irreproducible(wrong[0], replayed, stimulus, before)
             wrong = []
@@ -194,6 +224,20 @@ class Rounds:
             got = {**replayed.outputs, **replayed.effects}.get(one.path)
             want = {**expected, **effects}.get(one.path)
             self._note(one, stimulus, want, got, replayed.unwritten.get(one.path), number)
+
+    def _changed_alone(self, replayed: dict[str, Any], effects: dict[str, Any]) -> list[Difference]:
+        """Compare the inputs that the replay changed and eager code did not.
+
+        Other memory may well be changed by the replay alone, as a workspace that eager code has
+        left for a bigger one.
+        """
+        inputs = self._subject.inputs()  # all is as before by now
+        changed = {path: inputs[path] for path in replayed if path in inputs}
+        if changed:
+            names = ", ".join(changed)
+            self._log.note(f"a replay changes {names} in place: fill it anew before the next one")
+        alone = {path: one for path, one in changed.items() if path not in effects}
+        return differences(alone, replayed, self._tolerance) if self._effects else []
 
     def _irreproducible(
         self, one: Difference, replayed: _Replayed, stimulus: Stimulus, before: Before
@@ -248,21 +292,13 @@ class Rounds:
         if outputs is None:
             return None
         kept = {storage_of(tensor) for tensor in self._subject.inputs().values()}
-        kept |= self._read_storages()
+        kept |= self._subject.read_storages()
         found = {
             path: leaf
             for path, leaf in leaves(outputs, self._subject.name).items()
             if isinstance(leaf, torch.Tensor) and storage_of(leaf) not in kept
         }
         return Poison(found)
-
-    def _read_storages(self) -> set[int]:
-        """Return memory outside the graph that it reads: poison there would be an input."""
-        graph = self._subject.graph
-        uses = graph.recording.uses if graph is not None else None
-        if uses is not None:
-            return {use.pointer for use in uses if use.reads and not use.owned}
-        return {storage_of(tensor) for tensor in self._subject.reachable().values()}
 
     def _note(
         self,

@@ -10,7 +10,7 @@ import torch
 from pytest_cudafork.capture.interface.backend import Capture
 from pytest_cudafork.capture.replay.stimulus import Stimulus
 from pytest_cudafork.capture.state.reach import Reachable
-from pytest_cudafork.capture.state.tensors import MOST_BYTES, Randomness, Saved
+from pytest_cudafork.capture.state.tensors import MOST_BYTES, Randomness, Saved, storage_of
 
 
 class Subject(abc.ABC):
@@ -51,6 +51,13 @@ class Subject(abc.ABC):
     @abc.abstractmethod
     def moved(self) -> set[str]:
         """Return the paths of reachable tensors that lie elsewhere than in the capture."""
+
+    def read_storages(self) -> set[int]:
+        """Return memory that a replay reads: poison there would be an input."""
+        uses = self.graph.recording.uses if self.graph is not None else None
+        if uses is not None:
+            return {use.pointer for use in uses if use.reads and not use.owned}
+        return {storage_of(tensor) for tensor in self.reachable().values()}
 
     def clues(self) -> str:
         """Say which values of Python have changed since the capture, for a failure."""

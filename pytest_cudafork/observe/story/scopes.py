@@ -8,7 +8,10 @@ import functools
 import linecache
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
+
+from pytest_cudafork.observe.story.plain_text import plain
 
 
 class Scope(enum.Enum):
@@ -33,7 +36,10 @@ class Statement(enum.Enum):
 def source_line(filename: str, lineno: int) -> str:
     """Return the line's text without indentation, or "" when the file cannot be read."""
     try:
-        return linecache.getline(filename, lineno).strip()
+        # What is known by another name is found on the path; a device may have no end.
+        if os.path.exists(filename) and not os.path.isfile(filename):
+            return ""
+        return plain(linecache.getline(filename, lineno).strip())
     except ValueError:  # code may call its file anything, also what cannot be the name of one
         return ""
 
@@ -57,11 +63,13 @@ def tree_of(filename: str) -> ast.Module | None:
 def _stamp(filename: str) -> float:
     """When a source file was changed, so that what is known of it is forgotten then; -1: none."""
     try:
-        stamp = os.stat(filename).st_mtime
+        status = os.stat(filename)
     except (OSError, ValueError):
         return -1.0
+    if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for
+        return -1.0
     linecache.checkcache(filename)
-    return stamp
+    return status.st_mtime
 
 
 def scope_of(filename: str, lineno: int, name: str) -> Scope:
@@ -84,6 +92,8 @@ def scope_of(filename: str, lineno: int, name: str) -> Scope:
 @functools.lru_cache(maxsize=1024)
 def _class_names(filename: str, stamp: float) -> frozenset[str]:
     """Return what follows the word "class" anywhere in a file, comments and strings included."""
+    if stamp < 0:
+        return frozenset()
     return frozenset(re.findall(r"class[\s\\]+(\w+)", "".join(linecache.getlines(filename))))
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from pytest_cudafork.observe.story.advice import advise, kind_of_line, what_the_line_is
+from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.scopes import source_line
 from pytest_cudafork.observe.story.touch import MACHINERY, Frame, Touch, culprit_of
 
@@ -17,6 +18,10 @@ _MOST_CALLS = 6
 
 def short_path(filename: str, base: str | None = None) -> str:
     """Shorten a path as far as it stays clear: relative to ``base``, or from site-packages on."""
+    return plain(_shortened(filename, base))
+
+
+def _shortened(filename: str, base: str | None) -> str:
     if filename.startswith("<"):
         return filename
     site = _SITE.sub("", filename)

@@ -33,6 +33,7 @@ USED = {
     "overrides._get_current_function_mode_stack": "knowing where a number is made",
     "utils._device.DeviceContext": "knowing where a number is made",
     "utils._device._device_constructors": "leaving torch's list of functions as it is",
+    "ops._c10d_functional.wait_tensor": "waiting for functional collectives",
     "_conj": "replays on conjugated tensors",
     "_neg_view": "replays on negated tensors",
     "library._impls": "telling custom operators that are Python code",
