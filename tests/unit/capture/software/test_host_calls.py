@@ -132,6 +132,8 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 ALLOWED: dict[str, Callable[[Any], Any]] = {
+    "quantiles of the device": lambda x: torch.quantile(x, x[:2].sigmoid()),
+    "quantiles by a method": lambda x: x.nanquantile(x[:2].sigmoid()),
     "max_norm": lambda x: torch.nn.functional.embedding(LONG, x.view(2, 2) * 9, max_norm=1.0),
     "data_ptr": lambda x: x.data_ptr(),
     "shape, strides, dtype": lambda x: (x.shape, x.stride(), x.dtype, len(x), x.numel()),
