@@ -26,9 +26,10 @@ _HEAD = """\
 
 <!-- Written by `python -m tests.gpu.operators.table`, from what two sweeps have found. -->
 
-Each operator that torch tests itself with was captured on up to four of its samples: by CUDA alone, without
-the plugin (torch {cuda}, H200), and on the software graph (torch {software}, on the same machine). A sample is
-*taken* if it can be captured and a replay gives what eager code gives, *refused* if the capture fails.
+Each operator that torch tests itself with was captured on up to four of its samples: by CUDA alone,
+without the plugin (torch {cuda}, H200), and on the software graph (torch {software}, on the same
+machine). A sample is *taken* if it can be captured and a replay gives what eager code gives,
+*refused* if the capture fails.
 
 ```
 python -m tests.gpu.operators.sweep --backend cuda cuda.json          # needs an NVIDIA GPU

@@ -150,14 +150,15 @@ def workspace_is_resized(place: Place, fixed: bool) -> Case:
     WRONG, "a cache of workspaces evicts one that a graph uses", corpus="NVIDIA/TensorRT-LLM#16176"
 )
 def evicted_workspace(place: Place, fixed: bool) -> Case:
-    x, kept = place.randn(4, 8), {}
+    x = place.randn(4, 8)
+    kept: dict[int, Tensor] = {}
 
     def workspace(size: int) -> Tensor:
         if size not in kept:
             if not fixed:
                 kept.clear()
             kept[size] = torch.zeros(size, 8, device=place.device)
-        return kept[size]  # type: ignore[no-any-return]
+        return kept[size]
 
     def fn(x: Tensor) -> Tensor:
         held = workspace(4)
