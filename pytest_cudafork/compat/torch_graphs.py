@@ -167,7 +167,7 @@ def finished_work() -> Any:
 
 
 def wait_for_collective(result: torch.Tensor) -> None:
-    """Wait for what a functional collective returned: ``torch.ops._c10d_functional.wait_tensor``."""
+    """Wait for the result of a functional collective (``ops._c10d_functional.wait_tensor``)."""
     torch.ops._c10d_functional.wait_tensor(result)
 
 

@@ -302,13 +302,13 @@ class Children:
             self._forks.forget_ahead()
             self._settle(wait=True)
             self._spares.close()
+        self._caretaker.close()
         self._server.close_server(reap=False)
 
     def finish(self) -> None:
         """End everything, and wait until it has ended."""
         self.close()
         self._server.close_server()
-        self._caretaker.close()
 
 
 _START: Mapping[str, Callable[[Children, _Wish], launch.Running]] = {
