@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -64,6 +65,8 @@ class Rounds:
         self.compared = 0  # tensors, in all rounds
         self.failed = False  # a replay could not be run: no more of them
         self.could_tell = False  # a replay that does nothing would have been noticed
+        self.differs_anew = ""  # how a replay differs from eager code that begins anew
+        self._anew = subject.eager_anew()
 
     def run(self, stimulus: Stimulus) -> None:
         """Do one round; what is wrong is noted once for each output."""
@@ -90,6 +93,8 @@ class Rounds:
         if expected is None:
             expected, effects = self._eager(before)
         self._compare(first, expected, effects, stimulus, rows, before, 0)
+        if self._anew is not None and not self._log.findings and stimulus.kind in ("same", "vary"):
+            self._compare_anew(self._anew, first, stimulus, rows, before)
         if stimulus.kind in ("same", "other"):
             second = self._replay(stimulus, before)
             if second is not None:
@@ -135,6 +140,36 @@ class Rounds:
         expected, _ = self._eager(before)
         refill.leave(clean=False)
         return rows, expected
+
+    def _compare_anew(
+        self,
+        anew: Callable[[], Any],
+        replayed: _Replayed,
+        stimulus: Stimulus,
+        rows: int | None,
+        before: Before,
+    ) -> None:
+        """Compare with eager code that keeps nothing of the runs before.
+
+        Code that carries on by intention differs on the first inputs already: then it says nothing.
+        """
+        runs: list[dict[str, Any]] = []
+        try:
+            for _ in range(2):
+                runs.append(frozen_copy(anew(), self._subject.name))
+                before.restore()
+        except Exception as error:  # code may refuse to begin twice
+            self._log.cannot("lazy-init-skipped (begun anew)", f"{type(error).__name__}: {error}")
+            self._anew = None
+            return
+        finally:
+            before.restore()
+        wrong = differences(runs[0], replayed.outputs, self._tolerance, rows)
+        if wrong and (stimulus.kind == "same" or differences(*runs, self._tolerance, rows)):
+            self._anew = None
+        elif wrong:
+            self.differs_anew = f"{wrong[0].what}; after {stimulus.name}"
+            self._anew = None
 
     def _replay_in_a_row(self, stimulus: Stimulus, before: Before) -> None:
         """Replay once more from what a replay has left beside the inputs, and compare from there.

@@ -85,9 +85,7 @@ def test_weights_that_a_graph_of_its_own_returns_are_not_poisoned() -> None:
     )
 
 
-def test_a_graph_of_its_own_that_does_nothing_is_found_though_eager_code_left_the_answer() -> (
-    None
-):
+def test_a_graph_of_its_own_that_does_nothing_is_found_though_eager_code_left_the_answer() -> None:
     ids, out = torch.tensor([1, 2, 3]), torch.zeros(3, dtype=torch.int64)
 
     def fn(ids: Any) -> Any:
