@@ -76,7 +76,7 @@ def _register_check(config: pytest.Config, state: session.CudaForkSession) -> No
         return
     from pytest_cudafork.check.hooks import CheckHooks
 
-    check = CheckHooks(state, state.watch.observer)
+    check = CheckHooks(state, state.watch.observer, state.watch.refusals)
     config.pluginmanager.register(check, "cudafork-check")
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
-
-import pytest
 
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 from pytest_cudafork.observe.base.ledger import Record
@@ -49,9 +47,38 @@ class Finding(NamedTuple):
             )
         return headline(Touch.from_record(self.record))
 
-    def story(self, history: History, *, simulated: bool) -> str:
-        """Tell it in full."""
+    @property
+    def at(self) -> tuple[str, int] | None:
+        """The file and line to look at: of the fork, or of the touch."""
+        from pytest_cudafork.observe.story.touch import Touch, culprit_of, frames_from
+
+        if self.error is CudaForkError:
+            frame = culprit_of(frames_from(self.record.get("stack", ())))
+        else:
+            frame = Touch.from_record(self.record).culprit
+        return (frame.filename, frame.lineno) if frame is not None else None
+
+    def culprit(self, history: History) -> str:
+        """The place of the touch that it comes from, by which its story is known; "" if unseen."""
+        from pytest_cudafork.observe.story.touch import Touch
+
+        if self.error is CudaForkError:
+            touch = history.initializer(int(self.record["pid"]))
+        else:
+            touch = Touch.from_record(self.record)
+            if self.error is PoisonedTouchError:
+                touch = history.poisoner(touch)
+        return touch.where if touch is not None else ""
+
+    def story(
+        self, history: History, *, simulated: bool, told_at: str = "", raised: bool = False
+    ) -> str:
+        """Tell it in full, or in short if its culprit has been told at the test ``told_at``.
+
+        ``raised`` says that its own error is what is shown, so nothing has swallowed that.
+        """
         # Late: most sessions have nothing to tell.
+        from pytest_cudafork.observe.story.plain_text import plain
         from pytest_cudafork.observe.story.stories import fork_story, poison_story, touch_story
         from pytest_cudafork.observe.story.touch import Touch, frames_from
 
@@ -59,24 +86,31 @@ class Finding(NamedTuple):
             return fork_story(
                 history,
                 int(self.record["pid"]),
-                str(self.record.get("api", "os.fork")),
+                plain(str(self.record.get("api", "os.fork"))),
                 frames_from(self.record.get("stack", ())),
-                why=str(self.record.get("state", "")),
+                why=plain(str(self.record.get("state", ""))),
                 simulated=simulated,
+                fork_id="" if raised else self.id,
+                told_at=told_at,
             )
         touch = Touch.from_record(self.record)
         if self.error is PoisonedTouchError:
-            return poison_story(history, touch, simulated=simulated)
-        return touch_story(touch)
+            return poison_story(history, touch, simulated=simulated, told_at=told_at)
+        return touch_story(touch, told_at=told_at)
 
 
-def find(records: Iterable[Record], level: Level, *, isolated: bool = False) -> list[Finding]:
+def find(
+    records: Iterable[Record],
+    level: Level,
+    *,
+    isolated: bool = False,
+    expected: Collection[str] = (),
+) -> list[Finding]:
     """Pick the errors out of records.
 
     A touch in a poisoned process is one at every level; a touch in a pytest process at level
-    ``touch``, unless that process was made for one ``isolated`` test. A fork that was refused in
-    the pytest process has raised its error there; one that was refused in a process below it may
-    have gone unnoticed, so it is found here.
+    ``touch``, unless that process was made for one ``isolated`` test. A fork that was refused is
+    one, in whatever process, unless it is ``expected`` (see ``expected_ids``).
     """
     findings = []
     for record in records:
@@ -86,7 +120,11 @@ def find(records: Iterable[Record], level: Level, *, isolated: bool = False) -> 
                 findings.append(Finding(record, PoisonedTouchError))
             elif level is Level.TOUCH and in_pytest and not isolated:
                 findings.append(Finding(record, CudaTouchError))
-        elif record["k"] == "fork" and record.get("verdict") == "guarded" and not in_pytest:
+        elif (
+            record["k"] == "fork"
+            and record.get("verdict") == "guarded"
+            and str(record.get("id")) not in expected
+        ):
             findings.append(Finding(record, CudaForkError))
     return findings
 
@@ -100,23 +138,31 @@ def reported_ids(records: Iterable[Record]) -> set[str]:
     return ids
 
 
+def expected_ids(records: Iterable[Record]) -> set[str]:
+    """The ids of the refused forks whose error was caught by its name."""
+    return {str(r.get("fork")) for r in records if r["k"] == "caught" and r.get("by_name")}
+
+
 def worst(findings: list[Finding]) -> Finding:
     """Return what to tell first: a child that fails outweighs a touch that may do no harm yet."""
     return next((f for f in findings if f.error is not CudaTouchError), findings[0])
 
 
-def tell(findings: list[Finding], records: Iterable[Record], *, simulated: bool) -> str:
-    """Tell the worst finding in full and the places of the others.
+def tell(
+    findings: list[Finding], history: History, *, simulated: bool, told: Mapping[str, str]
+) -> str:
+    """Tell the worst finding and the places of the others.
 
     Args:
         findings: One at least.
-        records: The ledger so far.
+        history: The ledger so far.
         simulated: Whether the driver is the phantom.
+        told: Of the culprits that have been told in full, the test at which that was done.
 
     """
-    from pytest_cudafork.observe.story.stories import History
-
-    story = worst(findings).story(History(records), simulated=simulated)
+    found = worst(findings)
+    told_at = told.get(found.culprit(history), "")
+    story = found.story(history, simulated=simulated, told_at=told_at)
     others = _other_places(findings)
     if not others:
         return story
@@ -132,15 +178,3 @@ def _other_places(findings: list[Finding]) -> list[str]:
     places = dict.fromkeys(found.place for found in findings)
     places.pop(worst(findings).place)
     return list(places)
-
-
-def told_error(kind: type[RuntimeError], story: str) -> BaseException:
-    """Make an error that pytest shows by its message alone.
-
-    The message is the whole story, and the stack is that of our own hooks. pytest leaves the stack
-    out for ``pytest.fail(pytrace=False)``, so the error is of that class too.
-    """
-    both = type(kind.__name__, (kind, pytest.fail.Exception), {"__module__": kind.__module__})
-    error: BaseException = both(story)
-    error.msg, error.pytrace = story, False  # type: ignore[attr-defined]
-    return error

@@ -53,8 +53,8 @@ class Watched(Protocol):
 
     def note_fork(
         self, *, api: str, verdict: str, rule: str, state: CudaState, frame: FrameType | None
-    ) -> None:
-        """Write the fork into the ledger and remember it for the child."""
+    ) -> str:
+        """Write the fork into the ledger and remember it for the child; return its id."""
 
     def records(self) -> list[Record]:
         """The ledger so far."""
@@ -114,17 +114,25 @@ def _before_fork(api: str, frame: FrameType | None, rules: Rules) -> None:
     if state.verdict is Verdict.CLEAN:
         return
     verdict, rule = rules.decide(state, frame)
-    observer.note_fork(api=api, verdict=verdict.value, rule=rule, state=state, frame=frame)
+    fork = observer.note_fork(api=api, verdict=verdict.value, rule=rule, state=state, frame=frame)
     if verdict is ForkDecision.GUARDED:
-        raise CudaForkError(_story(observer, api, state, frame))
+        raise rules.error(_story(observer, api, state, frame), fork)
+
+
+def _plain_error(story: str, fork: str) -> CudaForkError:
+    return CudaForkError(story)
 
 
 class Rules(NamedTuple):
-    """What is refused: nothing (``refuse`` is False), or forks outside the modules in ``allow``."""
+    """What is refused: nothing (``refuse`` is False), or forks outside the modules in ``allow``.
+
+    ``error`` makes what is raised, of a story and of the id of the fork's record.
+    """
 
     observer: Watched
     refuse: bool
     allow: tuple[str, ...] = DEFAULT_ALLOW
+    error: Callable[[str, str], CudaForkError] = _plain_error
 
     def decide(self, state: CudaState, frame: FrameType | None) -> tuple[ForkDecision, str]:
         """Decide about a fork in a process that is not clean; the text is the rule that applied."""

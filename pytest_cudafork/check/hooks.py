@@ -7,20 +7,22 @@ rules stand in ``findings.py``; the last section is written by ``report/terminal
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 import pytest
 
 from pytest_cudafork.check.findings import (
     SECTION,
     Finding,
+    expected_ids,
     find,
     reported_ids,
-    tell,
-    told_error,
     worst,
 )
+from pytest_cudafork.check.refusal import Refusals, refusals_shown_with
 from pytest_cudafork.check.session import CudaForkSession
+from pytest_cudafork.check.telling import Telling, longrepr_of, put_culprit_first, told_error
+from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.errors import CudaForkError, CudaTouchError
 from pytest_cudafork.observe.base.ledger import LedgerReader, Record
 from pytest_cudafork.observe.observer import Observer
@@ -32,13 +34,20 @@ from pytest_cudafork.settings.options import Level
 class CheckHooks:
     """Looks into the ledger after every phase and turns what is new there into verdicts."""
 
-    def __init__(self, session: CudaForkSession, observer: Observer) -> None:
+    def __init__(
+        self, session: CudaForkSession, observer: Observer, refusals: Refusals | None = None
+    ) -> None:
         self._level = session.settings.level
         self._isolated = session.isolated
         self._joined = session.joined
         self._observer = observer
         self._reader: LedgerReader = observer.ledger.reader()
+        self._refusals = refusals or Refusals(observer)
         self._records: list[Record] = []
+        self._new: list[Record] = []
+        """Those of them that were not yet looked at for errors."""
+        self._reported: set[str] = set()
+        self._telling = Telling(simulated=observer.simulated)
         self._tests: frozenset[str] = frozenset()
         self._set_phase("start")
 
@@ -55,20 +64,22 @@ class CheckHooks:
             report = yield
         finally:
             self._set_phase(former)
-        self._fail_collection(report)
+        self._fail_collection(report, collector.nodeid)
         return report
 
-    def _fail_collection(self, report: pytest.CollectReport) -> None:
+    def _fail_collection(self, report: pytest.CollectReport, nodeid: str) -> None:
         """Fail a collection for the errors it made; beside one of its own they are a section."""
+        own = pytest_internals.collection_error(report)
+        if own is not None:
+            self._note_shown(own, nodeid)
+            put_culprit_first(report.longrepr, own)
         found = self._new_findings()
-        if not found:
-            return
-        story = self._tell(found)
-        if report.outcome == "failed":
-            report.sections.append((SECTION, story))
-        else:
+        if found and report.outcome == "failed":
+            report.sections.append((SECTION, self._tell(found, nodeid)))
+        elif found:
             report.outcome = "failed"
-            report.longrepr = story
+            report.longrepr = longrepr_of(self._error(found, nodeid))
+        self._telling.reported(nodeid, failed=report.outcome == "failed")
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -93,7 +104,9 @@ class CheckHooks:
             try:
                 return (yield)
             except CudaForkError as error:
+                self._note_shown(error, item.nodeid)
                 _report_refused_fork(item, error)
+                self._telling.reported(item.nodeid, failed=True)
                 return True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -134,23 +147,50 @@ class CheckHooks:
 
         Raises:
             PoisonedTouchError: a child that was forked while CUDA was initialized touched it.
-            CudaForkError: a fork was refused in a process below this one.
+            CudaForkError: a fork was refused, and its error was not caught by its name.
             CudaTouchError: level ``touch`` allows no touch here.
 
         """
         # Not hidden: it is never shown, and pytest remarks on a traceback that is all hidden.
-        if self._reader.behind():
+        self._refusals.settle()
+        if self._new or self._reader.behind():
             found = self._findings_of(item)
             if found:
-                raise self._error(found)
+                raise self._error(found, item.nodeid)
 
     def _after_failure(self, item: pytest.Item, when: str, error: BaseException) -> None:
         """Add the errors to a phase that has failed by itself; a skip they turn into a failure."""
+        self._refusals.settle()
+        if not _is_skip(error):
+            self._note_shown(error, item.nodeid)
         found = self._findings_of(item)
-        if found and isinstance(error, pytest.skip.Exception | pytest.xfail.Exception):
-            raise self._error(found) from error
+        if found and _is_skip(error):
+            raise self._error(found, item.nodeid) from error
         if found:
-            item.add_report_section(when, SECTION, self._tell(found))
+            item.add_report_section(when, SECTION, self._tell(found, item.nodeid))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Tell each culprit in full once; a subtest is reported here alone."""
+        error = call.excinfo.value if call.excinfo is not None else None
+        if error is not None and not _is_skip(error):
+            self._note_shown(error, item.nodeid)
+        report = yield
+        if error is not None:
+            put_culprit_first(report.longrepr, error)
+            self._telling.reported(item.nodeid, failed=report.failed)
+        return report
+
+    def _note_shown(self, error: BaseException, nodeid: str) -> None:
+        """Take note of the refused forks that a failure shows: it tells them already."""
+        refusals = list(refusals_shown_with(error))
+        if not refusals:
+            return
+        self._read()
+        self._telling.shorten(refusals, self._records, nodeid)
+        self._report(refusal.fork_id for refusal in refusals)
 
     def _findings_of(self, item: pytest.Item) -> list[Finding]:
         """The new errors that belong to this test; those of other tests wait for the end.
@@ -160,42 +200,70 @@ class CheckHooks:
         found = self._new_findings()
         return [f for f in found if f.nodeid == item.nodeid or f.nodeid not in self._tests]
 
-    def _error(self, findings: list[Finding]) -> BaseException:
-        return told_error(worst(findings).error, self._tell(findings))
-
     # -- what both use ---------------------------------------------------------------------------
 
-    def _new_findings(self) -> list[Finding]:
+    def _read(self) -> None:
         new = self._reader.new()
         self._records.extend(new)
-        own = [record for record in new if record.get("owner") == self._observer.owner]
-        return find(own, self._level, isolated=self._isolated)
+        self._new.extend(new)
 
-    def _tell(self, findings: list[Finding]) -> str:
+    def _new_findings(self) -> list[Finding]:
+        """Return the errors among what was written since the last time."""
+        self._read()
+        new, self._new = self._new, []
+        own = [record for record in new if record.get("owner") == self._observer.owner]
+        expected = expected_ids(self._records)
+        found = find(own, self._level, isolated=self._isolated, expected=expected)
+        return [each for each in found if each.id not in self._reported]
+
+    def _error(self, findings: list[Finding], nodeid: str) -> BaseException:
+        return told_error(worst(findings), self._tell(findings, nodeid))
+
+    def _tell(self, findings: list[Finding], nodeid: str) -> str:
         """Tell the findings in one text; from here on they are reported."""
-        self._observer.note_reported([found.id for found in findings])
-        return tell(findings, self._records, simulated=self._observer.simulated)
+        self._report(found.id for found in findings)
+        return self._telling.story(findings, self._records, nodeid)
+
+    def _report(self, ids: Iterable[str]) -> None:
+        """Take note, for all processes, that errors have been told."""
+        new = [each for each in ids if each not in self._reported]
+        if new:
+            self._reported.update(new)
+            self._observer.note_reported(new)
 
     # -- the end ---------------------------------------------------------------------------------
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail the session for errors that no test could be failed for."""
+        self._refusals.settle()
         self._reader.close()
         if self._joined:
             return
         good = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-        if good and self.unreported(self._observer.records()):
+        records = self._observer.records()
+        if good and (self.unreported(records) or self.lost(records)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def lost(self, records: list[Record]) -> tuple[str, ...]:
+        """Say, in words, what is missing from the ledger that may have been an error."""
+        # A poisoned touch is an error at each level, and any record may have been of one.
+        lost = self._observer.lost_records()
+        return lost + self._observer.untold_touches(records) if self._level is Level.TOUCH else lost
 
     def unreported(self, records: list[Record]) -> list[Finding]:
         """The errors, of all processes of the session, that have failed no test or collection."""
         reported = reported_ids(records)
-        found = find(records, self._level)
+        found = find(records, self._level, expected=expected_ids(records))
         if self._level is Level.TOUCH:
             # A touch in a test of an isolated process is none, and only that process knows.
             found = [f for f in found if f.error is not CudaTouchError or not f.nodeid]
         return [f for f in found if f.id not in reported]
+
+
+def _is_skip(error: BaseException) -> bool:
+    """Whether an exception says that a test was skipped, or expected to fail."""
+    return isinstance(error, pytest.skip.Exception | pytest.xfail.Exception)
 
 
 @contextlib.contextmanager

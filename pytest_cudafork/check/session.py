@@ -140,7 +140,7 @@ def _make_ledger(config: pytest.Config, settings: Settings) -> str:
     import shutil
     import tempfile
 
-    from pytest_cudafork.observe.base.ledger import Ledger
+    from pytest_cudafork.observe.base.ledger import Ledger, LedgerError
 
     path = settings.ledger
     try:
@@ -150,9 +150,11 @@ def _make_ledger(config: pytest.Config, settings: Settings) -> str:
             folder = tempfile.mkdtemp(prefix="pytest-cudafork-")
             config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
             path = os.path.join(folder, "ledger.jsonl")
-        elif os.path.exists(path):
-            os.truncate(path, 0)
         Ledger(path).create()
+    except LedgerError as error:
+        raise pytest.UsageError(
+            f"the ledger cannot be written: {error}; name another file with --cuda-fork-ledger"
+        ) from None
     except OSError as error:
         raise pytest.UsageError(
             f"the ledger cannot be written: {error}; name another file with --cuda-fork-ledger, or "

@@ -14,6 +14,7 @@ import sys
 
 from pytest_cudafork.check.guard import DEFAULT_ALLOW, Rules
 from pytest_cudafork.check.guard import install as install_guard
+from pytest_cudafork.check.refusal import Refusals
 from pytest_cudafork.observe.observer import Observer, WatchSettings
 from pytest_cudafork.settings import environment
 
@@ -29,6 +30,7 @@ class Watch:
 
     def __init__(self, settings: WatchSettings, owner: str) -> None:
         self.observer = Observer(settings, owner)
+        self.refusals = Refusals(self.observer)
         self._undo = contextlib.ExitStack()
 
     def begin(self) -> None:
@@ -68,7 +70,11 @@ class Watch:
             observer=self.observer,
             refuse=settings.level in _REFUSING_LEVELS,
             allow=(*DEFAULT_ALLOW, *settings.allow),
+            error=self.refusals.refuse,
         )
+        if rules.refuse:
+            self._undo.callback(self.refusals.threads.end)
+            self.refusals.threads.begin()
         self._undo.callback(install_guard(rules).close)
 
     def _rest(self) -> None:
@@ -78,6 +84,11 @@ class Watch:
 # The witnesses, the guard and the at-fork record are facts of the process, so the watches over a
 # process must know of each other.
 _nested: list[Watch] = []
+
+
+def current_watch() -> Watch | None:
+    """Return the watch that is in force in this process."""
+    return _nested[-1] if _nested else None
 
 
 def inherited_settings() -> WatchSettings | None:

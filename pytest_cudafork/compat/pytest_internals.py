@@ -116,6 +116,16 @@ def catch_warnings(item: pytest.Item) -> AbstractContextManager[None]:
     return catch_warnings_for_item(config=item.config, ihook=item.ihook, when="runtest", item=item)
 
 
+def collection_error(report: pytest.CollectReport) -> BaseException | None:
+    """Return the exception with which a collection failed.
+
+    ``report.call``, which pytest itself reads and removes as soon as the report's hooks are done.
+    """
+    excinfo = getattr(getattr(report, "call", None), "excinfo", None)
+    error: BaseException | None = getattr(excinfo, "value", None)
+    return error
+
+
 def keep_plugins(manager: Any, hook: str, kept: Sequence[object]) -> None:
     """Let a hook reach these plugins alone: ``_hookimpls`` of pluggy's hook caller.
 

@@ -99,6 +99,21 @@ def mode_at(index: int) -> Any:
     return torch._C._get_dispatch_stack_at(index)
 
 
+def is_traced() -> bool:
+    """Whether torch.fx traces what this thread does, operator by operator.
+
+    Its mode lies below all modes of users, and so below those of a capture.
+    """
+    keys = getattr(torch._C, "_TorchDispatchModeKey", None)
+    return keys is not None and torch._C._get_dispatch_mode(keys.PROXY) is not None
+
+
+def has_fake_tensors() -> bool:
+    """Whether operators of this thread make fake tensors, which have shapes and no contents."""
+    keys = getattr(torch._C, "_TorchDispatchModeKey", None)
+    return keys is not None and torch._C._get_dispatch_mode(keys.FAKE) is not None
+
+
 # -- tensors and their memory ----------------------------------------------------------------------
 
 identity_of: Any = attrgetter("_cdata")

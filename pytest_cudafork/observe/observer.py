@@ -14,7 +14,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pytest_cudafork.observe.base.ledger import Ledger, Record
+from pytest_cudafork.observe.base.ledger import Ledger
+from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.base.stacks import StackItem, stack_of
 from pytest_cudafork.observe.driver.lineage import process_lineage
 from pytest_cudafork.observe.driver.probe import CudaState, Driver, ask_driver, ask_torch, judge
@@ -174,8 +175,8 @@ class Observer:
 
     def note_fork(
         self, *, api: str, verdict: str, rule: str, state: CudaState, frame: FrameType | None
-    ) -> None:
-        """Write a fork that happens, or was refused, while CUDA is not clean here."""
+    ) -> str:
+        """Write a fork that happens or is refused while CUDA is not clean; return its id."""
         fork = self._append(
             "fork",
             api=api,
@@ -186,6 +187,11 @@ class Observer:
         )
         # A refused fork has no child that could be told which fork made it.
         self.lineage.next_fork = "" if verdict == "guarded" else fork
+        return fork
+
+    def note_caught(self, fork: str, **place: str | int | bool) -> None:
+        """Write where the error of a refused fork was caught, and whether by its name."""
+        self._append("caught", fork=fork, **place)
 
     def _note_child(self) -> None:
         self._append(
@@ -213,15 +219,22 @@ class Observer:
     def _fault(self, text: str) -> None:
         self.faults.append(f"something was seen and could not be recorded: {text}")
 
-    def unrecorded(self, records: list[Record]) -> tuple[str, ...]:
-        """Return what this process knows to be missing from the ledger, in words."""
-        faults = list(dict.fromkeys(self.faults))
+    def lost_records(self) -> tuple[str, ...]:
+        """Return what is known to be missing from the ledger, in words: nobody can say of what."""
+        reader = self.ledger.reader()
+        try:
+            return (*dict.fromkeys(self.faults), *reader.damage())
+        finally:
+            reader.close()
+
+    def untold_touches(self, records: list[Record]) -> tuple[str, ...]:
+        """Return, in words, that the driver knows of a touch in this process and no record does."""
         native = self.witnesses.native if self.witnesses is not None else None
         if native is not None and native.touch_count() > self._counted_before:
             here = os.getpid()
             if not any(record["k"] == "touch" and record["pid"] == here for record in records):
-                faults.append("the driver was initialized in this process, and no record tells how")
-        return tuple(faults)
+                return ("the driver was initialized in this process, and no record tells how",)
+        return ()
 
     def note_watch(self) -> None:
         """Write who watches with which eyes: an empty ledger may be a blind one."""

@@ -113,6 +113,8 @@ class Supervisor:
         try:
             deadline = None if timeout is None else start + timeout
             dead = self._until_dead(deadline, until_done)
+            if dead:  # what it said last may lie behind a message that came with descriptors
+                self._drain()
             if until_done and self._said is Said.DONE and not self._malformed:
                 settled = True
                 return None
@@ -309,9 +311,10 @@ class Supervisor:
     def _end_descendants(self, *, well: bool) -> None:
         """End what has the child's mark: at once after a bad end, else when it suits."""
         if well and self._sweeper is not None:
-            self._sweeper.add(self.running.cookie, self.running.pid)
+            self._sweeper.add(self.running.cookie, self.running.pid, self.running.is_over)
         else:
             leftovers.end({self.running.cookie: self.running.pid})
+            self.running.is_over()
 
     def _ended_well(self) -> bool:
         """Whether a dead child of this process has exited with status 0; it is not reaped here."""

@@ -102,6 +102,7 @@ def assert_replay_equals_eager(
     log, near = CheckLog(), Tolerance.given(rtol, atol)
     options = _Options(near, poison, rng, refills, tuple(vary), tuple(interleave))
     with capturing("assert_replay_equals_eager"), contextlib.ExitStack() as stack:
+        stack.enter_context(chosen.beside_graphs())
         subject = FunctionSubject(fn, inputs, eager, replay, log)
         check_devices(subject.inputs(), chosen.device, "the static inputs")
         pool = chosen.new_pool() if pool is None and interleave else pool

@@ -35,7 +35,7 @@ from pytest_cudafork.capture.software.mode import (
 from pytest_cudafork.capture.software.past_operators import Assignments
 from pytest_cudafork.capture.software.pool import Pool, poison
 from pytest_cudafork.capture.software.tape import Place, Tape, Wrapped, step_of
-from pytest_cudafork.compat.torch_graphs import identity_of
+from pytest_cudafork.compat.torch_graphs import has_fake_tensors, identity_of, is_traced
 
 __all__ = ["CaptureMode"]
 
@@ -78,6 +78,10 @@ class CaptureMode(RecordingMode):
 
     def handle(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
         """Record an operator."""
+        if has_fake_tensors():
+            return op(*args, **kwargs)
+        if is_traced():
+            self._refuse_tracing(traits)
         kind = traits.kind
         if kind is Kind.VIEW:
             return op(*args, **kwargs)
@@ -256,6 +260,15 @@ class CaptureMode(RecordingMode):
             "graphs captured before, and this one, hold the old address",
             "allocate it at its largest size before the capture and use a slice of it",
             check="capture-failed",
+        )
+
+    def _refuse_tracing(self, traits: Traits) -> NoReturn:
+        self._refusals.refuse(
+            f"{traits.name} at {{where}} is traced by torch.fx within the capture",
+            "the software graph would take the operator away from the trace",
+            "trace (make_fx, torch.func.linearize) before the capture, or test it with the "
+            "backend 'cuda'",
+            check="not-judged",
         )
 
     def _refuse_layout(self, traits: Traits, layout: str) -> NoReturn:

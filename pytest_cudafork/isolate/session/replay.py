@@ -54,6 +54,8 @@ class Replay:
         """The kinds of messages that may still come; None: all."""
         self.last = False
         """Whether the child will run no other test."""
+        self._death: pytest.TestReport | None = None
+        """What was reported here because the child could not."""
 
     @property
     def phase(self) -> failure.Phase:
@@ -158,11 +160,11 @@ class Replay:
 
     def fail(self, phase: failure.Phase, error: ChildError, seconds: float = 0.0) -> None:
         """Report a failure that the child could not report."""
-        self._log(self._failed(phase, error, seconds))
+        self._close(self._failed(phase, error, seconds))
 
     def refuse(self, error: ChildError) -> None:
         """Report that the test was not run; no mark of its own expects that."""
-        self._log(failure.report(self._item, "setup", error, [], ran=False))
+        self._close(failure.report(self._item, "setup", error, [], ran=False))
 
     def fail_or_rerun(self, phase: failure.Phase, error: ChildError, seconds: float) -> None:
         """Report what became of a process that died; ``again`` if the test gets another."""
@@ -170,7 +172,20 @@ class Replay:
         if report.failed and other_plugins.rerun_elsewhere(self._item, self.runs, error):
             report.outcome = "rerun"  # type: ignore[assignment]  # as pytest-rerunfailures says it
             self.again = True
-        self._log(report)
+            self._log(report)  # pytest-rerunfailures reports no more of such a run, either
+        else:
+            self._close(report)
+
+    def _close(self, death: pytest.TestReport) -> None:
+        """Report the death of a test, and the teardown that did not happen if it died before it.
+
+        What gathers the reports of a test until its last one (pytest-html, JUnit files) would never
+        show the test.
+        """
+        self._death = death
+        self._log(death)
+        if report_checks.missing_phase(self.reports, calls=False) == "teardown":
+            self._log(failure.no_teardown(self._item, self.reports[-1]))
 
     def _failed(self, phase: failure.Phase, error: ChildError, seconds: float) -> pytest.TestReport:
         # as pytest does: a report has the sections of the phases before
@@ -191,6 +206,10 @@ class Replay:
         Else the next test would be shown the output.
         """
         pytest_internals.empty_capture(self._item.config)
+
+    def conclude(self) -> None:
+        """Tell plugins that gather results where tests run how this one ended."""
+        other_plugins.conclude(self._item, self._death)
 
     def raise_stop(self) -> None:
         """Stop this session if the test stopped the child's."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
-from pytest_cudafork.errors import ChildError, ChildTimeout
+from pytest_cudafork.errors import ChildError, ChildTimeout, CudaForkError
 from pytest_cudafork.isolate import policy
 from pytest_cudafork.isolate.session import failure, other_plugins
 from pytest_cudafork.isolate.session.children import Children, ItemProcess
@@ -57,6 +57,7 @@ def isolate(
                 replay = Replay(item, method)
                 _run(item, following, replay, children)
     _tear_down_here(item, nextitem)
+    replay.conclude()
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     replay.raise_stop()
     return True
@@ -68,8 +69,9 @@ def _run(
     """Run the child and replay it; a child that cannot be had is a failed set-up."""
     try:
         process = _child_for(item, following, replay, children)
-    except (ChildError, OSError, RuntimeError) as error:
-        # RuntimeError: CudaForkError, the guard's refusal, and "can't start new thread"
+    except (ChildError, CudaForkError, OSError, RuntimeError) as error:
+        # CudaForkError by its name: else the refusal would count as one that nobody hears of.
+        # RuntimeError: "can't start new thread"
         text = f"no process could be started for this test by {replay.method.name}: {error}"
         replay.refuse(ChildError(text))
         return

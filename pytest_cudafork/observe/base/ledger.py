@@ -3,19 +3,36 @@
 A record is one JSON object, preceded by a newline and written by a single ``write`` to a descriptor
 opened with ``O_APPEND``. Linux serializes such writes, so the order of the file is the order of the
 events across processes, and a writer that dies in the middle of its line loses that line alone.
+
+The first byte of the file tells whether any process is known to have lost a record: a full disk
+takes no further record, but does let a byte be overwritten.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import os
+import re
+import stat
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
+from pytest_cudafork.observe.base.records import Record, decode
 from pytest_cudafork.settings import environment
 
-Record = dict[str, Any]
+__all__ = ["Ledger", "LedgerError", "LedgerReader", "Record"]
+
+_WHOLE, _LOST = b" ", b"!"
+_BEGINNING = re.compile(rb'[ !]\n\{"k": "ledger", [^\n]*')
+_MOST_OF_FIRST_LINE = 1000
+_PATIENCE_S = 0.05
+
+
+class LedgerError(OSError):
+    """A file cannot be the ledger of this session; Recoverable by naming another."""
 
 
 class Ledger:
@@ -25,47 +42,120 @@ class Ledger:
         self.path = path
 
     def create(self) -> None:
-        """Make the file.
+        """Make the file, or begin anew the ledger of an earlier session that is there.
 
         Raises:
+            LedgerError: something else is there, a link, or the ledger of a session that runs.
             OSError: it cannot be created or written.
 
         """
-        os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+        if os.path.lexists(self.path) and not stat.S_ISREG(os.lstat(self.path).st_mode):
+            raise LedgerError(f"{self.path!r} is a link, a folder or a device, and no plain file")
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(self.path, flags, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)  # two sessions may begin at the same moment
+            self._check_free(os.pread(fd, _MOST_OF_FIRST_LINE, 0))
+            os.ftruncate(fd, 0)
+            _, line = _make("ledger", started=_start_of(os.getpid()))
+            _write_whole(fd, _WHOLE + line, self.path)
+        finally:
+            os.close(fd)
 
-    def append(self, kind: str, **fields: Any) -> str:
+    def _check_free(self, beginning: bytes) -> None:
+        """Check that nothing is lost by emptying the file.
+
+        Raises:
+            LedgerError: it holds something else, or the ledger of a session that runs.
+
+        """
+        if not beginning:
+            return
+        match = _BEGINNING.match(beginning)
+        if match is None:
+            raise LedgerError(f"{self.path!r} holds something that is no ledger, and is left alone")
+        first = decode(match[0][1:]) or {}
+        pid = int(first.get("pid", 0))
+        if pid != os.getpid() and first.get("started") == (_start_of(pid) or "gone"):
+            raise LedgerError(
+                f"{self.path!r} is the ledger of another session: process {pid}, which made it, is"
+                " still running"
+            )
+
+    def append(self, kind: str, **fields: object) -> str:
         """Write one record and return its id.
 
         Raises:
-            OSError: the ledger cannot be written.
+            OSError: the ledger cannot be written, or took a part of the record only. Where that is
+                possible, the file is marked as one that lacks a record.
 
         """
-        import json
-
-        now = time.monotonic_ns()
-        pid = os.getpid()
-        record: Record = {
-            "k": kind,
-            "id": f"{pid}-{now}",
-            "t": now,
-            "pid": pid,
-            "tid": threading.get_native_id(),
-            "owner": environment.value(environment.OWNER),
-            "test": environment.value(environment.TEST),
-            "phase": environment.value(environment.PHASE),
-            **fields,
-        }
-        line = b"\n" + json.dumps(record).encode("ascii")
+        record_id, line = _make(kind, **fields)
         fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            os.write(fd, line)
+            _write_whole(fd, line, self.path)
+        except OSError:
+            self._mark()
+            raise
         finally:
             os.close(fd)
-        return str(record["id"])
+        return record_id
+
+    def _mark(self) -> None:
+        """Note in the file that a record is lost."""
+        with contextlib.suppress(OSError):
+            fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.pwrite(fd, _LOST, 0)
+            finally:
+                os.close(fd)
 
     def reader(self) -> LedgerReader:
         """A reader from the beginning."""
         return LedgerReader(self)
+
+
+def _make(kind: str, **fields: object) -> tuple[str, bytes]:
+    """Make a record of this moment: its id, and its line with the newline before it."""
+    import json
+
+    now = time.monotonic_ns()
+    pid = os.getpid()
+    record: Record = {
+        "k": kind,
+        "id": f"{pid}-{now}",
+        "t": now,
+        "pid": pid,
+        "tid": threading.get_native_id(),
+        "owner": environment.value(environment.OWNER),
+        "test": environment.value(environment.TEST),
+        "phase": environment.value(environment.PHASE),
+        **fields,
+    }
+    return record["id"], b"\n" + json.dumps(record).encode("ascii")
+
+
+def _write_whole(fd: int, line: bytes, path: str) -> None:
+    """Write a line at once.
+
+    Raises:
+        OSError: it could not be written, or only a part of it.
+
+    """
+    written = os.write(fd, line)
+    if written < len(line):
+        words = f"{os.strerror(errno.ENOSPC)}: {written} of {len(line)} bytes were taken"
+        raise OSError(errno.ENOSPC, words, path)
+
+
+def _start_of(pid: int) -> str:
+    """Return when a process was started, in ticks of the kernel's clock; "" if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name of the program, in parentheses, may hold anything.
+            return file.read().rpartition(b")")[2].split()[19].decode()
+    except (OSError, IndexError):
+        return ""
 
 
 class LedgerReader:
@@ -82,7 +172,7 @@ class LedgerReader:
         self._fd = -1
         self._file = (0, 0)
         self.torn = 0
-        """Lines lost because their writer died while writing."""
+        """Lines lost because their writer died while writing, or that are no records."""
 
     def close(self) -> None:
         """Give the file back; a later look opens it again."""
@@ -128,29 +218,39 @@ class LedgerReader:
             self._offset += len(chunk)
         return list(self._parse(self._tail + data))
 
+    def damage(self) -> list[str]:
+        """Say what is known to be missing from the ledger, in words; to be asked at the end."""
+        self.new()
+        if self._tail.strip():
+            time.sleep(_PATIENCE_S)  # perhaps somebody is writing it
+            self.new()
+        try:
+            with open(self._ledger.path, "rb") as file:
+                beginning = file.read(_MOST_OF_FIRST_LINE)
+        except OSError as error:
+            return [f"the ledger cannot be read any more: {error}"]
+        words = []
+        if _BEGINNING.match(beginning) is None:
+            words.append(f"the ledger {self._ledger.path} was emptied or replaced meanwhile")
+        if beginning.startswith(_LOST):
+            words.append("a process of the session could not write a record: is the disk full?")
+        torn = self.torn + bool(self._tail.strip())
+        if torn:
+            lines = "1 line of the ledger is" if torn == 1 else f"{torn} lines of the ledger are"
+            words.append(f"{lines} cut short, or no record")
+        return words
+
     def _parse(self, data: bytes) -> Iterator[Record]:
         *lines, last = data.split(b"\n")
         for line in lines:
-            if not line.strip():
+            if not line.strip() or line == _LOST:
                 continue
-            record = _decode(line)
+            record = decode(line)
             if record is None:
                 self.torn += 1
-            else:
+            elif record["k"] != "ledger":
                 yield record
-        record = _decode(last)
+        record = decode(last)
         self._tail = last if record is None else b""
-        if record is not None:
+        if record is not None and record["k"] != "ledger":
             yield record
-
-
-def _decode(line: bytes) -> Record | None:
-    import json
-
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return None
-    if isinstance(record, dict) and "k" in record and "pid" in record:
-        return record
-    return None

@@ -26,7 +26,7 @@ def what_the_line_is(touch: Touch) -> str:
         return "no Python stack could be had"
     if not touch.at_import:
         return f"in {culprit.name}" if culprit.name != "<module>" else "script"
-    statement, name = statement_of(culprit.filename, culprit.lineno)
+    statement, name = _statement(culprit)
     if statement is Statement.DEFAULT:
         return f"default argument of {name}(), evaluated when its def runs, at import"
     if statement is Statement.DECORATOR:
@@ -39,6 +39,15 @@ def what_the_line_is(touch: Touch) -> str:
     if statement is Statement.ASSIGNMENT and name:
         return f"module constant {name}, evaluated at import"
     return "module body, runs at import"
+
+
+def _statement(frame: Frame) -> tuple[Statement, str]:
+    return statement_of(frame.filename, frame.lineno, frame.scope, frame.name)
+
+
+def kind_of_line(touch: Touch) -> str:
+    """Say what kind of code the culprit is, in a word or two: "class body", "in probe"."""
+    return what_the_line_is(touch).partition(",")[0].partition(" of ")[0]
 
 
 def advise(touch: Touch, own: str = "") -> list[str]:
@@ -87,7 +96,7 @@ def _import_time_advice(touch: Touch, culprit: Frame, own: tuple[str, str]) -> l
 
 def _imported_at(importer: Frame) -> str:
     """The module that an import statement names; "" where the line is no import statement."""
-    statement, name = statement_of(importer.filename, importer.lineno)
+    statement, name = _statement(importer)
     return name if statement is Statement.IMPORT else ""
 
 
@@ -99,7 +108,7 @@ def _reexports(frame: Frame, own: tuple[str, str]) -> bool:
 
 
 def _own_line_advice(culprit: Frame) -> str:
-    statement, name = statement_of(culprit.filename, culprit.lineno)
+    statement, name = _statement(culprit)
     if statement is Statement.DEFAULT:
         return f"default to None and compute the value inside {name}()"
     if statement is Statement.DECORATOR:

@@ -8,6 +8,10 @@ import functools
 import linecache
 import os
 import re
+import stat
+from collections.abc import Iterable, Iterator
+
+from pytest_cudafork.observe.story.plain_text import plain
 
 
 class Scope(enum.Enum):
@@ -32,14 +36,19 @@ class Statement(enum.Enum):
 def source_line(filename: str, lineno: int) -> str:
     """Return the line's text without indentation, or "" when the file cannot be read."""
     try:
-        return linecache.getline(filename, lineno).strip()
+        # What is known by another name is found on the path; a device may have no end.
+        if os.path.exists(filename) and not os.path.isfile(filename):
+            return ""
+        return plain(linecache.getline(filename, lineno).strip())
     except ValueError:  # code may call its file anything, also what cannot be the name of one
         return ""
 
 
 # A stack may go through a hundred files, and each story asks about all its frames.
 @functools.lru_cache(maxsize=256)
-def _tree(filename: str, _mtime: float) -> ast.Module | None:
+def _tree(filename: str, stamp: float) -> ast.Module | None:
+    if stamp < 0:
+        return None
     try:
         return ast.parse("".join(linecache.getlines(filename)))
     except (SyntaxError, ValueError, RecursionError):
@@ -48,18 +57,19 @@ def _tree(filename: str, _mtime: float) -> ast.Module | None:
 
 def tree_of(filename: str) -> ast.Module | None:
     """Return the syntax tree of a source file; None when it is not readable Python."""
-    mtime = _mtime_of(filename)
-    return None if mtime is None else _tree(filename, mtime)
+    return _tree(filename, _stamp(filename))
 
 
-def _mtime_of(filename: str) -> float | None:
-    """Return when a file was changed, having forgotten its former lines; None without a file."""
+def _stamp(filename: str) -> float:
+    """When a source file was changed, so that what is known of it is forgotten then; -1: none."""
     try:
-        mtime = os.stat(filename).st_mtime
+        status = os.stat(filename)
     except (OSError, ValueError):
-        return None
+        return -1.0
+    if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for
+        return -1.0
     linecache.checkcache(filename)
-    return mtime
+    return status.st_mtime
 
 
 def scope_of(filename: str, lineno: int, name: str) -> Scope:
@@ -67,32 +77,39 @@ def scope_of(filename: str, lineno: int, name: str) -> Scope:
 
     For stacks that come without code flags. Falls back to ``FUNCTION``.
     """
-    mtime = _mtime_of(filename)
-    return Scope.FUNCTION if mtime is None else _scope(filename, mtime, lineno, name)
+    stamp = _stamp(filename)
+    # Most frames are of functions, and no class has their name: then nothing has to be parsed.
+    if name.isascii() and name not in _class_names(filename, stamp):
+        return Scope.FUNCTION
+    found = [
+        (start, is_class)
+        for start, end, is_class in _definitions(filename, stamp).get(name, ())
+        if start <= lineno <= end
+    ]
+    return Scope.CLASS if found and max(found)[1] else Scope.FUNCTION
 
 
 @functools.lru_cache(maxsize=1024)
-def _class_names(filename: str, _mtime: float) -> frozenset[str]:
+def _class_names(filename: str, stamp: float) -> frozenset[str]:
     """Return what follows the word "class" anywhere in a file, comments and strings included."""
+    if stamp < 0:
+        return frozenset()
     return frozenset(re.findall(r"class[\s\\]+(\w+)", "".join(linecache.getlines(filename))))
 
 
-@functools.lru_cache(maxsize=8192)
-def _scope(filename: str, mtime: float, lineno: int, name: str) -> Scope:
-    # Most frames are of functions, and no class has their name: then nothing has to be parsed.
-    if name.isascii() and name not in _class_names(filename, mtime):
-        return Scope.FUNCTION
-    tree = _tree(filename, mtime)
-    if tree is None:
-        return Scope.FUNCTION
-    best: ast.AST | None = None
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        inside = node.lineno <= lineno <= (node.end_lineno or node.lineno)
-        if inside and node.name == name and (best is None or node.lineno >= _line(best)):
-            best = node
-    return Scope.CLASS if isinstance(best, ast.ClassDef) else Scope.FUNCTION
+@functools.lru_cache(maxsize=64)
+def _definitions(filename: str, stamp: float) -> dict[str, list[tuple[int, int, bool]]]:
+    """First line, last line, and whether it is a class, of all that is defined, by name.
+
+    Kept for each file, because a story asks for every frame of a stack.
+    """
+    found: dict[str, list[tuple[int, int, bool]]] = {}
+    tree = _tree(filename, stamp)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            extent = node.lineno, node.end_lineno or node.lineno, isinstance(node, ast.ClassDef)
+            found.setdefault(node.name, []).append(extent)
+    return found
 
 
 def _line(node: ast.AST) -> int:
@@ -105,20 +122,90 @@ def _covers(node: ast.AST | None, lineno: int) -> bool:
     return _line(node) <= lineno <= int(getattr(node, "end_lineno", None) or _line(node))
 
 
-def statement_of(filename: str, lineno: int) -> tuple[Statement, str]:
-    """Return what the line of a module or class body is, and the name it defines ("" if none)."""
+def statement_of(
+    filename: str, lineno: int, scope: Scope | None = None, name: str = ""
+) -> tuple[Statement, str]:
+    """Return what the line of a module or class body is, and the name it defines ("" if none).
+
+    Several statements may share a line (``def f(x=probe()): return x``): with ``scope``, and the
+    ``name`` of the class or function, it is one that runs there.
+    """
     tree = tree_of(filename)
     if tree is None:
         return Statement.OTHER, ""
-    innermost: tuple[Statement, str] = (Statement.OTHER, "")
-    size = 1 << 30
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.stmt):
+    found = list(_statements_at(tree.body, lineno, (Scope.MODULE, "")))
+    name = name.rpartition(".")[2] if scope is not Scope.MODULE else ""
+    there = [node for node, owner in found if scope is None or owner == (scope, name)]
+    nodes = there or [node for node, _ in found]
+    if not nodes:
+        return Statement.OTHER, ""
+    return _classify(nodes[-1], lineno)
+
+
+_Owner = tuple[Scope, str]
+
+
+def _statements_at(
+    body: Iterable[ast.stmt], lineno: int, owner: _Owner
+) -> Iterator[tuple[ast.stmt, _Owner]]:
+    """Yield the statements that hold a line, each after those around it, with what runs them."""
+    for node in body:
+        if not _holds(node, lineno):
             continue
-        start, end = _extent(node)
-        if start <= lineno <= end and end - start <= size:
-            innermost, size = _classify(node, lineno), end - start
-    return innermost
+        yield node, owner
+        inner = owner
+        if isinstance(node, ast.ClassDef):
+            inner = Scope.CLASS, node.name
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = Scope.FUNCTION, node.name
+        for statements in _bodies(node):
+            yield from _statements_at(statements, lineno, inner)
+
+
+def _bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
+    """Yield the lists of statements in a compound statement."""
+    for part in ("body", "orelse", "finalbody"):
+        yield getattr(node, part, [])
+    for handler in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+        yield handler.body
+
+
+def enclosing_statements(tree: ast.Module, lineno: int) -> list[tuple[ast.stmt, str]]:
+    """Return the compound statements around a line that run in the same frame, innermost first.
+
+    Each comes with the part of it that holds the line: ``body``, ``orelse``, ``finalbody``,
+    ``handlers``, or ``""`` for its head.
+    """
+    around: list[tuple[ast.stmt, str]] = []
+    body: list[ast.stmt] = tree.body
+    while True:
+        node = next((node for node in body if _holds(node, lineno)), None)
+        if node is None:
+            return around[::-1]
+        part, body = _part_with(node, lineno)
+        if part == "body" and isinstance(
+            node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        ):
+            around.clear()
+        elif part or isinstance(node, ast.With | ast.AsyncWith):
+            around.append((node, part))
+
+
+def _holds(node: ast.stmt, lineno: int) -> bool:
+    start, end = _extent(node)
+    return start <= lineno <= end
+
+
+def _part_with(node: ast.stmt, lineno: int) -> tuple[str, list[ast.stmt]]:
+    """The part of a compound statement that holds the line, and the statements there."""
+    for part in ("body", "orelse", "finalbody"):
+        statements: list[ast.stmt] = getattr(node, part, [])
+        if any(_holds(each, lineno) for each in statements):
+            return part, statements
+    for handler in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+        if any(_holds(each, lineno) for each in handler.body):
+            return "handlers", handler.body
+    return "", []
 
 
 def _extent(node: ast.stmt) -> tuple[int, int]:

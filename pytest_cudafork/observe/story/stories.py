@@ -1,4 +1,8 @@
-"""Whole stories out of the ledger: of a fork that was refused, of a child that was poisoned."""
+"""Whole stories out of the ledger: of a fork that was refused, of a child that was poisoned.
+
+The first line of each names the culprit: it is all that a short summary shows. A story whose
+culprit has been told in full is told in short, and says where the rest is.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,15 @@ from collections.abc import Iterable, Sequence
 
 from pytest_cudafork.observe.base.ledger import Record
 from pytest_cudafork.observe.story.touch import Frame, Touch, frames_from
-from pytest_cudafork.observe.story.words import fork_line, headline, indent, touch_lines
+from pytest_cudafork.observe.story.words import (
+    fork_line,
+    headline,
+    indent,
+    initialized_at,
+    place_of,
+    short_path,
+    touch_lines,
+)
 
 _MOST_LATER = 3
 
@@ -19,6 +31,7 @@ class History:
         self.touches = [Touch.from_record(r) for r in self.records if r["k"] == "touch"]
         self._children = {int(r["pid"]): r for r in self.records if r["k"] == "child"}
         self._forks = {str(r["id"]): r for r in self.records if r["k"] == "fork"}
+        self._caught = {str(r.get("fork")): r for r in self.records if r["k"] == "caught"}
 
     def ancestors(self, pid: int) -> list[int]:
         """``pid`` and the initialized processes it descends from by fork, nearest first."""
@@ -55,6 +68,10 @@ class History:
         fork = self._forks.get(str(child.get("fork"))) if child else None
         return frames_from(fork.get("stack", ())) if fork else ()
 
+    def caught(self, fork_id: str) -> Record | None:
+        """Where the error of a refused fork was caught; None if it was not seen to be."""
+        return self._caught.get(fork_id)
+
 
 def _stand_in(simulated: bool) -> str:
     return " No GPU here: the phantom driver stands in for one." if simulated else ""
@@ -68,6 +85,8 @@ def fork_story(
     *,
     why: str,
     simulated: bool = False,
+    fork_id: str = "",
+    told_at: str = "",
 ) -> str:
     """Tell why a fork is refused: who initialized, who forks, who touched afterwards.
 
@@ -78,12 +97,27 @@ def fork_story(
         frames: its stack.
         why: how it is known that CUDA is not clean here.
         simulated: the driver is the phantom.
+        fork_id: the id of the fork's record, to tell where its error was swallowed; "" if it is
+            the error that is shown.
+        told_at: the test at which the touch has been told in full; "" tells it in full here.
 
     """
     first = history.initializer(pid)
+    top = f"fork refused at {place_of(frames)}: {initialized_at(first)}"
+    forks_at = ["", f"{api} was called by", *indent([fork_line(frames)])]
+    end = [
+        *_swallowed_lines(history, fork_id),
+        "",
+        "If this fork is right as it is (the child never uses CUDA), mark the test "
+        "@pytest.mark.cuda_fork_ok(reason='...').",
+    ]
+    if told_at and first is not None:
+        return "\n".join([top, "", *_as_above(first, told_at), *forks_at, *end])
     own = first is None or first.pid == pid
     how = "has initialized CUDA" if own else "was forked from one that had initialized CUDA"
     lines = [
+        top,
+        "",
         f"fork refused: this process {how}, so a child forked from it can never use "
         f'CUDA ("Cannot re-initialize CUDA in forked subprocess").{_stand_in(simulated)}',
         "",
@@ -93,36 +127,69 @@ def fork_story(
         lines.append(f"    something that was not seen ({why})")
     else:
         lines.extend(indent(touch_lines(first)))
-    lines.extend(["", f"{api} was called by", *indent([fork_line(frames)])])
+    lines.extend(forks_at)
     later = [t for t in history.touches if t.pid == pid and first and t.time_ns > first.time_ns]
     if later:
         lines.extend(["", "touched again since:"])
         lines.extend(indent(headline(touch) for touch in later[:_MOST_LATER]))
         if len(later) > _MOST_LATER:
             lines.append(f"    ... and {len(later) - _MOST_LATER} more")
-    lines.extend(
-        [
-            "",
-            "If this fork is right as it is (the child never uses CUDA), mark the test "
-            "@pytest.mark.cuda_fork_ok(reason='...').",
-        ]
-    )
-    return "\n".join(lines)
+    return "\n".join([*lines, *end])
 
 
-def poison_story(history: History, touch: Touch, *, simulated: bool = False) -> str:
-    """Tell how a forked child came to touch CUDA: who initialized, who forked, who touched."""
+def _as_above(touch: Touch, told_at: str) -> list[str]:
+    """Tell a touch in short, and where it was told in full."""
+    return [
+        "CUDA was initialized by",
+        f"    {headline(touch)}",
+        f"    as above: told in full at {told_at}",
+    ]
+
+
+def _swallowed_lines(history: History, fork_id: str) -> list[str]:
+    """Where the error of a refused fork ended, if that was not the failure that is told."""
+    caught = history.caught(fork_id)
+    if caught is None or caught.get("by_name"):
+        return []
+    line, function = int(caught.get("line") or 0), str(caught.get("function"))
+    filename = str(caught.get("filename"))
+    if function.endswith("_bootstrap_inner"):
+        words = ["the error ended the thread that forked"]
+    elif line:
+        frame = Frame(filename, line, function)
+        words = ["the error was caught, without its name, by", *indent([fork_line([frame])])]
+    else:
+        words = [f"the error was lost in {function} ({short_path(filename)})"]
+    return [
+        "",
+        *words,
+        "A refusal that is expected is caught by its name: pytest.raises(CudaForkError), or "
+        "except CudaForkError.",
+    ]
+
+
+def poison_story(
+    history: History, touch: Touch, *, simulated: bool = False, told_at: str = ""
+) -> str:
+    """Tell how a forked child came to touch CUDA: who initialized, who forked, who touched.
+
+    ``told_at`` is the test at which what initialized CUDA has been told in full.
+    """
+    poisoner = history.poisoner(touch)
+    at = place_of(touch.frames)
     lines = [
+        f"a forked child touched CUDA at {at}: {initialized_at(poisoner)}, before the fork",
+        "",
         f"process {touch.pid} was forked from an initialized process and touched CUDA: on a GPU "
         f'this is "Cannot re-initialize CUDA in forked subprocess".{_stand_in(simulated)}',
         "",
-        "CUDA was initialized in the parent by",
     ]
-    poisoner = history.poisoner(touch)
-    if poisoner is None:
-        lines.append("    something that was not seen")
+    if poisoner is not None and told_at:
+        lines.extend(_as_above(poisoner, told_at))
+    elif poisoner is None:
+        lines.append("CUDA was initialized in the parent by\n    something that was not seen")
     else:
-        lines.extend(indent(touch_lines(poisoner)))
+        lines.extend(["CUDA was initialized in the parent by", *indent(touch_lines(poisoner))])
     frames = history.fork_of(touch.pid)
     lines.extend(["", "the child was forked by"])
     lines.extend(indent([fork_line(frames) if frames else "a fork that was not seen"]))
@@ -130,9 +197,14 @@ def poison_story(history: History, touch: Touch, *, simulated: bool = False) -> 
     return "\n".join(lines)
 
 
-def touch_story(touch: Touch) -> str:
-    """Tell a touch that level ``touch`` does not allow."""
+def touch_story(touch: Touch, *, told_at: str = "") -> str:
+    """Tell a touch that level ``touch`` does not allow, in short if it was told at ``told_at``."""
+    top = f"no touch is allowed here: {initialized_at(touch)}"
+    if told_at:
+        return "\n".join([top, "", *_as_above(touch, told_at)])
     lines = [
+        top,
+        "",
         "CUDA was initialized in the pytest process; every process forked from it from now on "
         "cannot use CUDA.",
         "",

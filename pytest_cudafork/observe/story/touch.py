@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.scopes import Scope, scope_of
 
 CO_OPTIMIZED = 0x1
@@ -120,12 +121,12 @@ class Touch:
             time_ns=int(record.get("t", 0)),
             owner=str(record.get("owner", "")),
             witness=str(record.get("witness", "")),
-            entry=str(record.get("entry", "")),
-            library=str(record.get("library", "")),
+            entry=plain(str(record.get("entry", ""))),
+            library=plain(str(record.get("library", ""))),
             poisoned=bool(record.get("poisoned", False)),
             again=bool(record.get("again", False)),
-            test=str(record.get("test", "")),
-            phase=str(record.get("phase", "")),
+            test=plain(str(record.get("test", ""))),
+            phase=plain(str(record.get("phase", ""))),
             frames=_without_ours(frames_from(record.get("stack", ()))),
         )
 
@@ -156,8 +157,8 @@ def frames_from(stack: Sequence[Sequence[Any]]) -> tuple[Frame, ...]:
     frames = []
     for item in stack:
         if len(item) >= 3:
-            flags = int(item[3]) if len(item) > 3 else -1
-            frames.append(Frame(str(item[0]), int(item[1] or 0), str(item[2]), flags))
+            flags = int(item[3]) if len(item) > 3 and item[3] is not None else -1
+            frames.append(Frame(str(item[0]), int(item[1] or 0), plain(str(item[2])), flags))
     return tuple(frames)
 
 

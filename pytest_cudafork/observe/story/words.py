@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 
-from pytest_cudafork.observe.story.advice import advise, what_the_line_is
+from pytest_cudafork.observe.story.advice import advise, kind_of_line, what_the_line_is
+from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.scopes import source_line
-from pytest_cudafork.observe.story.touch import MACHINERY, Frame, Touch
+from pytest_cudafork.observe.story.touch import MACHINERY, Frame, Touch, culprit_of
 
 _SITE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 _STDLIB = re.compile(r".*[/\\]lib(?:64)?[/\\](python3\.\d+t?[/\\])(?!site-packages|dist-packages)")
@@ -17,6 +18,10 @@ _MOST_CALLS = 6
 
 def short_path(filename: str, base: str | None = None) -> str:
     """Shorten a path as far as it stays clear: relative to ``base``, or from site-packages on."""
+    return plain(_shortened(filename, base))
+
+
+def _shortened(filename: str, base: str | None) -> str:
     if filename.startswith("<"):
         return filename
     site = _SITE.sub("", filename)
@@ -48,6 +53,21 @@ def headline(touch: Touch) -> str:
         library = os.path.basename(touch.library) or "unknown code"
         return f"{touch.entry} called by {library} (no Python stack could be had)"
     return f"{location(culprit)}: {what_the_line_is(touch)}"
+
+
+def place_of(frames: Sequence[Frame]) -> str:
+    """``path:line`` of the line to change in a stack."""
+    culprit = culprit_of(frames)
+    return location(culprit) if culprit is not None else "unknown code"
+
+
+def initialized_at(touch: Touch | None) -> str:
+    """Say in a few words where CUDA was initialized, for the first line of a story."""
+    if touch is None:
+        return "CUDA was initialized by something that was not seen"
+    if touch.culprit is None:
+        return f"CUDA was initialized by {headline(touch)}"
+    return f"CUDA was initialized at {location(touch.culprit)} ({kind_of_line(touch)})"
 
 
 def when_of(touch: Touch) -> str:
@@ -132,8 +152,6 @@ def _imports(chain: Sequence[Frame]) -> list[str]:
 
 def fork_line(frames: Sequence[Frame]) -> str:
     """The line that forks: the innermost frame outside multiprocessing and the like."""
-    from pytest_cudafork.observe.story.touch import culprit_of
-
     culprit = culprit_of(frames)
     if culprit is None:
         return "unknown code"

@@ -24,9 +24,14 @@ __all__ = ["Record", "TorchWitness", "TouchCounter"]
 # What works on torch is imported when torch is: most sessions that are watched never import it.
 MODULES = (
     "torch.cuda",
+    "torch.cuda.tunable",
     "torch.accelerator",
+    "torch.autograd.graph",
+    "torch.autograd.profiler",
+    "torch.profiler",
     "torch.random",
     "torch._tensor",
+    "torch.backends.cuda",
     "torch.backends.cudnn",
 )
 """The modules after whose execution there are rows to hook."""
@@ -69,6 +74,7 @@ class TorchWitness:
         self._pid = 0
         self._seen: set[int] = set()
         self._count = 0
+        self._happened: set[str] = set()
         self._undo = UndoStack()
 
     @property
@@ -83,10 +89,9 @@ class TorchWitness:
         that lacks what is expected becomes a warning.
         """
         undo = self._undo = UndoStack()
-        if self.face in ("real", "absent"):
-            for name in MODULES:
-                undo.add(after_import(name, lambda module: self._arm(module, undo)))
-        else:
+        for name in MODULES:
+            undo.add(after_import(name, lambda module: self._arm(module, undo)))
+        if self.face not in ("real", "absent"):
             # Not earlier: at the end of its own import torch looks for kernels that only a build
             # with CUDA has, and must find the build it is.
             undo.add(after_import("torch", lambda module: self._present(undo)))
@@ -135,6 +140,13 @@ class TorchWitness:
         self._seen.add(key)
         self._record(entry, again=again, stack=stack)
 
+    def first(self, what: str) -> bool:
+        """Whether *what* happens for the first time in this process and those it descends from."""
+        if what in self._happened:
+            return False
+        self._happened.add(what)
+        return True
+
     def unseen(self, entry: str, caller: FrameType | None) -> Seen:
         """Watch a call, to record it at its end unless something below recorded it."""
         from pytest_cudafork.observe.torch.rows import Seen
@@ -163,12 +175,15 @@ class TorchWitness:
 
     def _rows(self, cuda_build: bool) -> Iterator[Row]:
         """Give the rows for this face and this build."""
-        from pytest_cudafork.observe.torch.rows import ABSENT, ABSENT_CPU, CUDA_BUILD
+        from pytest_cudafork.observe.torch.rows import ABSENT, ABSENT_CPU, CPU_BUILD, CUDA_BUILD
 
         if cuda_build:
-            yield from CUDA_BUILD
-        elif self.face == "absent":
-            yield from ABSENT_CPU
+            if self.face in ("real", "absent"):
+                yield from CUDA_BUILD
+        elif self.face != "real":
+            yield from CPU_BUILD
+            if self.face == "absent":
+                yield from ABSENT_CPU
         if self.face == "absent":
             yield from ABSENT
 

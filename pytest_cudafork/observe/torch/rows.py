@@ -101,6 +101,43 @@ def touches_if(condition: Callable[[Args], bool]) -> Behavior:
     return behavior
 
 
+def sets_device(
+    witness: TorchWitness,
+    entry: str,
+    proceed: Callable[..., Any],
+    args: Args,
+    kwargs: dict[str, Any],
+    caller: FrameType | None,
+) -> Any:
+    """Record ``set_device`` once the device has been read, and is no bool."""
+    kind = touches_if(lambda args: False) if isinstance(args[0], bool) else _sets_device
+    return kind(witness, entry, proceed, args, kwargs, caller)
+
+
+def touches_unless_raising(kinds: type[Exception]) -> Behavior:
+    """Record at the end of a call, unless an error of *kinds* says that it never got so far."""
+
+    def behavior(
+        witness: TorchWitness,
+        entry: str,
+        proceed: Callable[..., Any],
+        args: Args,
+        kwargs: dict[str, Any],
+        caller: FrameType | None,
+    ) -> Any:
+        try:
+            answer = proceed(*args, **kwargs)
+        except kinds:
+            raise
+        except BaseException:
+            witness.touch(entry, caller)
+            raise
+        witness.touch(entry, caller)
+        return answer
+
+    return behavior
+
+
 def touches_unless_missing(name: str) -> Behavior:
     """Record a call that fails because this build lacks ``torch._C.<name>``, as soon as it does.
 
@@ -140,6 +177,9 @@ def unless_recorded(
         return proceed(*args, **kwargs)
 
 
+_sets_device = touches_unless_missing("_cuda_setDevice")
+
+
 def pins(
     witness: TorchWitness,
     entry: str,
@@ -174,6 +214,26 @@ def pins_poisoned(
         return proceed(*args, **kwargs)
 
 
+def starts_engine(
+    witness: TorchWitness,
+    entry: str,
+    proceed: Callable[..., Any],
+    args: Args,
+    kwargs: dict[str, Any],
+    caller: FrameType | None,
+) -> Any:
+    """Record a process's first backward pass, whatever its tensors are.
+
+    The autograd engine makes a thread for each device then, and so asks how many there are. It does
+    that once; a forked child takes it for done.
+    """
+    # What needs no gradient is refused before the engine begins.
+    begins = all(getattr(output, "requires_grad", True) for output in args[0])
+    if begins and witness.first("autograd engine"):
+        witness.touch(entry, caller)
+    return proceed(*args, **kwargs)
+
+
 def nvml_or_none(
     witness: TorchWitness,
     entry: str,
@@ -203,30 +263,115 @@ def _selects(args: Args) -> bool:
     return bool(args) and isinstance(args[0], int) and args[0] >= 0
 
 
+def _selects_by_number(args: Args) -> bool:
+    # torch.cuda, unlike torch.accelerator, takes no bool for the number of a device.
+    return _selects(args) and not isinstance(args[0], bool)
+
+
+def _checks_availability(args: Args) -> bool:
+    return bool(args[0]) and not nvml_answers()
+
+
+def _names_cuda(device: object, *, indexed: bool) -> bool:
+    """Whether *device* names a CUDA device, by a text or an object, with an index or without."""
+    torch: Any = sys.modules["torch"]
+    try:
+        named = torch.device(device) if isinstance(device, str) else device
+    except RuntimeError:
+        return False
+    is_cuda = isinstance(named, torch.device) and named.type == "cuda"
+    return is_cuda and (named.index is not None) is indexed
+
+
+def _asks_current_device(args: Args) -> bool:
+    return bool(args[1]) and _names_cuda(args[0], indexed=False)
+
+
 always = touches_if(lambda args: True)
 selecting = touches_if(_selects)
+selecting_by_number = touches_if(_selects_by_number)
 unless_nvml = touches_if(lambda args: not nvml_answers())
+
+unless_wrong_type = touches_unless_raising(TypeError)
+
+CPU_BUILD = (
+    Row("torch.autograd.graph", "torch.autograd.graph", "_engine_run_backward", starts_engine),
+    # Kineto counts the GPUs, also to profile the CPU alone.
+    Row("torch.autograd.profiler", "torch.autograd.profiler", "profile._prepare_trace", always),
+    Row("torch.profiler", "torch.profiler.profiler", "supported_activities", always),
+    # torch.__config__.show() tells the versions of CUDA and cuDNN at run time.
+    Row("torch.cuda", "torch._C", "_show_config", always),
+    Row("torch.backends.cuda", "torch._C", "_can_use_cudnn_attention", unless_wrong_type),
+)
+"""Calls which would initialize the driver on a CUDA build, and which work without one as well."""
 
 ABSENT_CPU = (
     Row("torch.cuda", "torch.cuda", "is_available", unless_nvml),
     # Called by C++ too: factories with device="cuda", Tensor.cuda(), Tensor.to("cuda").
     Row("torch.cuda", "torch.cuda", "_lazy_init", always),
-    Row("torch.cuda", "torch.cuda", "set_device", touches_unless_missing("_cuda_setDevice")),
-    Row("torch.cuda", "torch.cuda", "_exchange_device", selecting),
-    Row("torch.cuda", "torch.cuda", "_maybe_exchange_device", selecting),
+    Row("torch.cuda", "torch.cuda", "set_device", sets_device),
+    Row("torch.cuda", "torch.cuda", "_exchange_device", selecting_by_number),
+    Row("torch.cuda", "torch.cuda", "_maybe_exchange_device", selecting_by_number),
     Row("torch.cuda", "torch.cuda", "Stream.__new__", always),
+    # For the state of each GPU; there is none here.
+    Row("torch.cuda", "torch.cuda.random", "get_rng_state_all", always),
+    # Temperature and the like: of the current device, once NVML answers.
+    Row(
+        "torch.cuda",
+        "torch.cuda",
+        "_get_pynvml_handler",
+        touches_unless_raising(ModuleNotFoundError),
+    ),
+    Row(
+        "torch.cuda",
+        "torch.cuda",
+        "CudaError.__init__",
+        touches_unless_missing("cudaGetErrorString"),
+    ),
+    Row("torch.cuda", "torch.cuda", "check_error", touches_unless_missing("cudaError")),
     # The runtime asks the driver whether the current stream captures.
     Row("torch.cuda", "torch.cuda.graphs", "is_current_stream_capturing", always),
     Row("torch.cuda", "torch.cuda.graphs", "CUDAGraph.__new__", always),
     Row("torch.cuda", "torch.cuda.memory", "MemPool.__new__", always),
+    Row(
+        "torch.cuda.tunable",
+        "torch.cuda.tunable",
+        "get_results",
+        touches_unless_missing("_cuda_tunableop_get_results"),
+    ),
+    Row(
+        "torch.cuda.tunable",
+        "torch.cuda.tunable",
+        "get_rotating_buffer_size",
+        touches_unless_missing("_cuda_tunableop_get_rotating_buffer_size"),
+    ),
     # torch.get_device_module() asks it, and keeps the answer as it would on a CUDA build.
     Row("torch.cuda", "torch._C", "_get_accelerator", always),
     Row("torch.accelerator", "torch.accelerator", "is_available", unless_nvml),
+    # Optimizers and checkpoints ask it in every step: a CUDA build then asks is_available().
+    Row(
+        "torch.accelerator",
+        "torch.accelerator",
+        "current_accelerator",
+        touches_if(_checks_availability),
+    ),
+    Row(
+        "torch.accelerator",
+        "torch.accelerator._utils",
+        "_get_device_index",
+        touches_if(_asks_current_device),
+    ),
+    Row(
+        "torch.accelerator",
+        "torch.accelerator",
+        "set_device_index",
+        touches_if(lambda args: _names_cuda(args[0], indexed=True)),
+    ),
     Row("torch.accelerator", "torch._C", "_accelerator_getDeviceIndex", always),
     Row("torch.accelerator", "torch._C", "_accelerator_setDeviceIndex", selecting),
     Row("torch.accelerator", "torch._C", "_accelerator_exchangeDevice", selecting),
-    Row("torch.accelerator", "torch._C", "_accelerator_getStream", always),
-    Row("torch.accelerator", "torch._C", "_accelerator_setStream", always),
+    Row("torch.accelerator", "torch._C", "_accelerator_getStream", unless_wrong_type),
+    Row("torch.accelerator", "torch._C", "_accelerator_setStream", unless_wrong_type),
     Row("torch.accelerator", "torch._C", "_accelerator_getMemoryInfo", always),
     Row("torch.accelerator", "torch._C", "_accelerator_getDeviceCapability", always),
     Row("torch._tensor", "torch._tensor", "Tensor.pin_memory", pins),

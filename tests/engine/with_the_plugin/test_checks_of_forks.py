@@ -56,7 +56,8 @@ def test_a_forked_core_after_a_class_body_probe_is_refused_with_its_line(
     line = _line_of("full_graphs", "probing_backend.py")
     result.stdout.re_match_lines(
         [
-            r"E .*CudaForkError: fork refused: this process has initialized CUDA",
+            rf"E .*CudaForkError: fork refused at .*probing_backend\.py:{line} \(class body\)",
+            r"E +fork refused: this process has initialized CUDA",
             rf"E +.*probing_backend\.py:{line}: class body of ProbingBackend, evaluated at import",
             r"E +.*process\.start\(\)",
         ]

@@ -94,7 +94,8 @@ def test_the_check_refuses_the_fork_and_names_who_touched(session: Session) -> N
     line = next(number for number, text in enumerate(lines, 1) if "is_available()" in text)
     pytest.LineMatcher(failure(result, "test_forked").splitlines()).re_match_lines(
         [
-            r"E .*CudaForkError: fork refused: this process has initialized CUDA",
+            rf"E .*CudaForkError: fork refused at .*seed_script\.py:{line} ",
+            r"E +fork refused: this process has initialized CUDA",
             rf"E +.*seed_script\.py:{line}\b.*",
         ]
     )

@@ -71,10 +71,10 @@ from unittest import mock
 
 def test_environment_cleared():
     with mock.patch.dict(os.environ, clear=True):
-        touch()
+        touch()  # culprit
 
-def test_initialize():
-    touch()  # culprit
+def test_initialized():
+    touch()
 
 def test_forks_with_environment_cleared():
     with mock.patch.dict(os.environ, clear=True):
@@ -115,12 +115,12 @@ def test_what_tests_do_to_their_process_does_not_break_the_check(
     assert_no_crash(result)
     found = outcomes(result)
     failed = {name for name, outcome in found.items() if outcome == "FAILED"}
-    assert failed == {name for name in found if name.startswith("test_forks")}
+    swallowing = {"test_swallows_the_refusal"}
+    assert failed == {name for name in found if name.startswith("test_forks")} | swallowing
     for name in failed:
         assert "fork refused" in failure(result, name)
         assert f"{path.name}:{line_of(path, '# culprit')}" in failure(result, name)
     assert "too late to fail a test" not in result.stdout.str()
-    # A refusal that the code swallows fails nothing, since a test may expect one; it is counted.
     assert counts(result)["forks guarded"] == 4
 
 

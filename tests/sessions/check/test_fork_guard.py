@@ -131,11 +131,14 @@ def test_every_way_to_fork_is_refused_before_a_child_is_made(pytester: pytest.Py
     assert counts(result)["forks guarded"] == len(REFUSED) + 1
     assert counts(result)["forks allowed while initialized"] == 1
     culprit = f"{path.name}:{line_of(path, '# culprit')}: in test_initialize"
+    told_in_full = 0
     for name in REFUSED:
         story = failure(result, name)
         assert "CudaForkError: fork refused" in story
         assert culprit in story
+        told_in_full += "what to do:" in story
         assert "cuda_fork_ok(reason='...')" in story
+    assert told_in_full == 1
     story = failure(result, "test_fork")
     forks = f"{path.name}:{line_of(path, '# forks')} in test_fork"
     texts = ["CUDA was initialized by", culprit, "what to do:", "os.fork was called by", forks]
@@ -273,8 +276,9 @@ class Stub:
     def state(self) -> CudaState:
         return self.answer
 
-    def note_fork(self, **fork: object) -> None:
+    def note_fork(self, **fork: object) -> str:
         self.forks.append(fork)
+        return "1-1"
 
     def records(self) -> list[dict[str, object]]:
         return []

@@ -139,13 +139,22 @@ def test_the_ledger_is_kept_where_it_was_asked_for_and_begins_anew(
         """
     )
     ledger = pytester.path / "kept.jsonl"
-    ledger.write_text("something old\n")
-    result = run_session(pytester, "--cuda-fork-check", "--cuda-fork-ledger=kept.jsonl")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines([f"ledger: {ledger}"])
-    text = ledger.read_text()
-    assert "something old" not in text
-    assert len(records(ledger, "touch")) == 1
+    for _ in range(2):
+        result = run_session(pytester, "--cuda-fork-check", "--cuda-fork-ledger=kept.jsonl")
+        result.assert_outcomes(passed=1)
+        result.stdout.fnmatch_lines([f"ledger: {ledger}"])
+        assert len(records(ledger, "touch")) == 1
+
+
+def test_a_file_that_is_no_ledger_is_a_usage_error_and_keeps_what_it_holds(
+    pytester: pytest.Pytester,
+) -> None:
+    source = pytester.makepyfile("def test_a(): pass")
+    text = source.read_text()
+    result = run_session(pytester, "--cuda-fork-check", f"--cuda-fork-ledger={source.name}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: the ledger cannot be written: *is left alone; name*"])
+    assert source.read_text() == text
 
 
 def test_the_real_device_without_a_driver_is_a_usage_error(pytester: pytest.Pytester) -> None:

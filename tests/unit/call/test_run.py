@@ -21,6 +21,7 @@ from pytest_cudafork.errors import (
 from pytest_cudafork.process import supervision
 from pytest_cudafork.process.fork_server_client import ForkServerClient
 from pytest_cudafork.process.protocol import frames, messages
+from tests.support.isolation import is_gone
 
 PICKLED_PARTS = pickle.dumps((KeyError, ("a",), {"note": 1}))
 
@@ -137,7 +138,7 @@ def test_outcomes_of_pytest_are_raised_as_such() -> None:
         run._unpack(message, "f")
 
 
-def test_a_session_has_one_server_that_ends_with_it() -> None:
+def test_a_session_has_one_server_and_one_caretaker_that_end_with_it() -> None:
     cleanups: list[Any] = []
 
     class Config:
@@ -150,3 +151,8 @@ def test_a_session_has_one_server_that_ends_with_it() -> None:
     assert run.server_of(config) is run.server_of(config)
     assert cleanups == [run.server_of(config).close]
     assert run.runner(config, "fork")(int, "5") == 5
+    caretaker = run.caretaker_of(config)
+    assert caretaker.pid is not None
+    assert cleanups.pop() == caretaker.close
+    caretaker.close()
+    assert is_gone(caretaker.pid)

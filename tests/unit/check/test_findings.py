@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from pytest_cudafork.check.findings import (
     Finding,
+    expected_ids,
     find,
     reported_ids,
     tell,
-    told_error,
     worst,
 )
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
@@ -40,7 +40,7 @@ TABLE: dict[str, tuple[dict[str, Any], Errors]] = {
     "touch in a child": (touch(CHILD), NOWHERE),
     "poisoned touch in a child": (touch(CHILD, poisoned=True), EVERYWHERE_POISONED),
     "poisoned touch in a forked pytest process": (touch(poisoned=True), EVERYWHERE_POISONED),
-    "refused fork in the pytest process": (fork(), NOWHERE),
+    "refused fork in the pytest process": (fork(), dict.fromkeys(LEVELS, CudaForkError)),
     "refused fork in a child": (fork(CHILD), dict.fromkeys(LEVELS, CudaForkError)),
     "allowed fork in a child": (fork(CHILD, "allowed"), NOWHERE),
     "watched fork in a child": (fork(CHILD, "watched"), NOWHERE),
@@ -56,6 +56,14 @@ def test_a_record_is_an_error_at_its_levels_and_no_other(name: str, level: Level
     record, errors = TABLE[name]
     expected = errors[level]
     assert [found.error for found in find([record], level)] == ([expected] if expected else [])
+
+
+def test_a_refusal_that_was_caught_by_its_name_is_no_error() -> None:
+    caught = {"k": "caught", "fork": "f", "by_name": False}
+    assert expected_ids([fork(), caught]) == set()
+    expected = expected_ids([fork(), caught, {**caught, "by_name": True}, caught])
+    assert expected == {"f"}
+    assert not find([fork(), fork(CHILD)], Level.FORK, expected=expected)
 
 
 def test_an_isolated_process_may_touch_and_not_poison() -> None:
@@ -135,7 +143,7 @@ def test_a_child_that_fails_is_told_before_a_touch() -> None:
 
 def test_the_worst_is_told_in_full_and_the_rest_by_place() -> None:
     findings = [one(CudaTouchError, line=line) for line in range(1, 12)]
-    text = tell(findings, [found.record for found in findings], simulated=False)
+    text = tell(findings, History(found.record for found in findings), simulated=False, told={})
     story, _, others = text.partition("\n\nalso:\n")
     assert "/src/engine.py:1" in story
     assert others.splitlines()[0] == "    /src/engine.py:2: in probe"
@@ -144,13 +152,28 @@ def test_the_worst_is_told_in_full_and_the_rest_by_place() -> None:
 
 def test_one_place_has_no_others() -> None:
     findings = [one(CudaTouchError), one(CudaTouchError)]
-    assert "also:" not in tell(findings, [findings[0].record], simulated=False)
+    history = History([findings[0].record])
+    assert "also:" not in tell(findings, history, simulated=False, told={})
 
 
-def test_an_error_is_shown_by_its_message_alone() -> None:
-    error = told_error(CudaTouchError, "the story")
-    assert isinstance(error, CudaTouchError)
-    assert isinstance(error, pytest.fail.Exception)
-    assert (str(error), error.pytrace) == ("the story", False)
-    assert type(error).__name__ == "CudaTouchError"
-    assert type(error).__module__ == "pytest_cudafork"
+@pytest.mark.parametrize("error", [CudaTouchError, PoisonedTouchError, CudaForkError])
+def test_a_culprit_that_was_told_is_told_in_short(error: Any) -> None:
+    first = {**touch(PYTEST), "entry": "cuInit", "stack": ENGINE}
+    found = one(error, line=3 if error is CudaTouchError else 9)
+    if error is CudaForkError:
+        found = Finding({**fork(CHILD), "stack": ENGINE}, error)
+    history = History([first, {"k": "child", "pid": CHILD, "parent": PYTEST}, found.record])
+    culprit = found.culprit(history)
+    assert culprit == "/src/engine.py:3"
+    text = tell([found], history, simulated=False, told={culprit: "test_first"})
+    assert "as above: told in full at test_first" in text
+    assert "(in probe)" in text.splitlines()[0]
+    assert "what to do:" not in text
+    assert "what to do:" in tell([found], history, simulated=False, told={"other": "test_first"})
+
+
+def test_a_finding_knows_the_line_to_look_at() -> None:
+    assert one(CudaTouchError).at == ("/src/engine.py", 3)
+    assert one(CudaForkError, line=7).at == ("/src/engine.py", 7)
+    assert Finding(touch(), CudaTouchError).at is None
+    assert Finding(touch(), PoisonedTouchError).culprit(History([])) == ""

@@ -28,9 +28,10 @@ class Observed:
         """Return the state."""
         return self.answer
 
-    def note_fork(self, **fork: Any) -> None:
+    def note_fork(self, **fork: Any) -> str:
         """Note a fork."""
         self.forks.append(fork)
+        return "1-1"
 
     def records(self) -> list[dict[str, Any]]:
         """Return an empty ledger."""

@@ -26,6 +26,8 @@ class Observer:
     owner = OWNER
 
     def __init__(self, path: Path) -> None:
+        self.lost: tuple[str, ...] = ()
+        self.untold: tuple[str, ...] = ()
         self.ledger = Ledger(str(path))
         self.ledger.create()
 
@@ -37,6 +39,14 @@ class Observer:
     def note_reported(self, ids: list[str]) -> None:
         """Write that these were reported."""
         self.ledger.append("reported", ids=ids, owner=OWNER)
+
+    def lost_records(self) -> tuple[str, ...]:
+        """Return what is known to be lost."""
+        return self.lost
+
+    def untold_touches(self, records: list[dict[str, Any]]) -> tuple[str, ...]:
+        """Return what the driver alone knows."""
+        return self.untold
 
     def records(self) -> list[dict[str, Any]]:
         """Return everything so far."""
@@ -195,7 +205,7 @@ def test_a_collection_that_touches_fails(observer: Observer, outcome: str) -> No
     assert phases == ["collect test_it.py"]
     assert environment.value(environment.PHASE) == "before"
     assert report.outcome == "failed"
-    told = report.longrepr if outcome == "passed" else report.sections[0][1]
+    told = str(report.longrepr) if outcome == "passed" else report.sections[0][1]
     assert "engine.py:3" in told
 
 
@@ -259,3 +269,21 @@ def test_a_session_without_errors_keeps_its_status(observer: Observer) -> None:
     session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
     hooks_on(observer).pytest_sessionfinish(session)
     assert session.exitstatus == pytest.ExitCode.OK
+
+
+@pytest.mark.parametrize("level", [Level.POISON, Level.FORK, Level.TOUCH])
+def test_a_lost_record_fails_the_session_at_each_level(level: Level, observer: Observer) -> None:
+    session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    observer.lost = ("a record is gone",)
+    hooks_on(observer, level).pytest_sessionfinish(session)
+    assert session.exitstatus is pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize("level", [Level.POISON, Level.FORK, Level.TOUCH])
+def test_a_touch_without_a_record_fails_the_session_where_touches_are_errors(
+    level: Level, observer: Observer
+) -> None:
+    session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    observer.untold = ("the driver alone knows",)
+    hooks_on(observer, level).pytest_sessionfinish(session)
+    assert (session.exitstatus is pytest.ExitCode.TESTS_FAILED) is (level is Level.TOUCH)

@@ -15,6 +15,7 @@ from pytest_cudafork.check import session as sessions
 from pytest_cudafork.check import watch as watches
 from pytest_cudafork.check.session import SESSION, begin, resolve_device
 from pytest_cudafork.observe import witnesses
+from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.observer import WatchSettings
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.devices import Device, DeviceKind
@@ -112,7 +113,8 @@ def test_a_checked_session_has_a_watch_and_a_ledger_until_its_end(config: Any) -
 
 def test_a_ledger_that_was_asked_for_begins_anew_and_stays(config: Any, tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
-    path.write_text("old\n")
+    Ledger(str(path)).create()
+    Ledger(str(path)).append("touch", entry="old")
     begin(config, options(check="poison", device="none", ledger=str(path)))
     config.end()
     assert "old" not in path.read_text()
@@ -136,6 +138,12 @@ def test_the_ledger_of_the_session_around_is_not_emptied(
 def test_a_ledger_that_cannot_be_written_is_a_usage_error(config: Any, tmp_path: Path) -> None:
     with pytest.raises(pytest.UsageError, match="the ledger cannot be written"):
         begin(config, options(check="fork", ledger=str(tmp_path / "missing" / "ledger")))
+
+
+def test_a_link_is_no_ledger(config: Any, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "ledger")
+    with pytest.raises(pytest.UsageError, match=r"is a link.*--cuda-fork-ledger"):
+        begin(config, options(check="fork", ledger=str(tmp_path / "link")))
 
 
 def test_a_device_that_is_not_to_be_had_is_a_usage_error(

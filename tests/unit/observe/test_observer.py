@@ -125,20 +125,23 @@ def test_a_fault_of_ours_does_not_reach_the_user(
     observer.record_touch("cuInit", again=False, stack=[])
     (fault,) = observer.faults
     assert "cuInit: ZeroDivisionError" in fault
-    assert observer.unrecorded([]) == (fault,)
+    assert observer.lost_records() == (fault,)
 
 
 def test_a_ledger_that_is_gone_is_told_once(observer: Observer) -> None:
     os.remove(observer.ledger.path)
     observer.note_process()
     observer.note_process()
-    assert len(observer.unrecorded([])) == 1
+    fault, gone = observer.lost_records()
+    assert "something was seen and could not be recorded" in fault
+    assert "the ledger cannot be read any more" in gone
 
 
 def test_a_touch_that_nobody_recorded_is_missing(observer: Observer, native: Native) -> None:
     native.count = 1
-    assert "no record tells how" in observer.unrecorded([])[0]
-    assert observer.unrecorded([{"k": "touch", "pid": os.getpid()}]) == ()
+    assert "no record tells how" in observer.untold_touches([])[0]
+    assert observer.untold_touches([{"k": "touch", "pid": os.getpid()}]) == ()
+    assert observer.lost_records() == ()
 
 
 def test_a_fork_is_written_and_known_to_its_child(observer: Observer) -> None:

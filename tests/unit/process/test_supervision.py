@@ -65,6 +65,21 @@ def test_a_child_with_more_work_goes_on() -> None:
     assert is_gone(supervisor.running.pid)
 
 
+def test_a_child_that_was_done_and_died_before_anybody_looked_was_done() -> None:
+    def work(channel: Channel) -> None:
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for _ in range(2):  # each is read by itself
+            channel.send_with_fds(messages.CaptureFiles(), [nothing, nothing])
+        channel.send(messages.Done())
+
+    running = start(work)
+    os.waitid(os.P_PID, running.pid, os.WEXITED | os.WNOWAIT)
+    supervisor = Supervisor(running)
+    assert supervisor.watch(take, 60.0, until_done=True) is None
+    assert supervisor.settle(wait=False)
+    assert supervisor.trouble == ""
+
+
 @pytest.mark.parametrize(
     ("last", "trouble"),
     [

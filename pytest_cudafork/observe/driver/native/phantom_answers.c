@@ -26,6 +26,8 @@ EXPORT int cuDeviceGetCount(int *count)
     struct face face;
     int answer = ready(&face);
 
+    if (!answer && !count)
+        return INVALID_VALUE;
     if (!answer)
         *count = face.devices;
     return answer;
@@ -36,6 +38,8 @@ EXPORT int cuDeviceGet(int *device, int ordinal)
     struct face face;
     int answer = device_ready(&face, ordinal);
 
+    if (!answer && !device)
+        return INVALID_VALUE;
     if (!answer)
         *device = ordinal;
     return answer;
@@ -46,6 +50,8 @@ EXPORT int cuDeviceGetName(char *name, int size, int device)
     struct face face;
     int answer = device_ready(&face, device);
 
+    if (!answer && !name)
+        return INVALID_VALUE;
     if (!answer)
         snprintf(name, size > 0 ? (size_t)size : 0, "NVIDIA %s (phantom)", face.model.name);
     return answer;
@@ -56,6 +62,8 @@ EXPORT int cuDeviceTotalMem_v2(size_t *bytes, int device)
     struct face face;
     int answer = device_ready(&face, device);
 
+    if (!answer && !bytes)
+        return INVALID_VALUE;
     if (!answer)
         *bytes = face.model.memory_bytes;
     return answer;
@@ -66,6 +74,8 @@ EXPORT int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
     struct face face;
     int answer = device_ready(&face, device);
 
+    if (!answer && !uuid)
+        return INVALID_VALUE;
     if (!answer)
         face_uuid(device, uuid);
     return answer;
@@ -82,6 +92,8 @@ EXPORT int cuDeviceGetPCIBusId(char *text, int size, int device)
     char id[32];
     int answer = device_ready(&face, device);
 
+    if (!answer && !text)
+        return INVALID_VALUE;
     if (!answer) {
         face_pci_id(device, id, sizeof id);
         snprintf(text, size > 0 ? (size_t)size : 0, "%s", id + 4); /* the driver's domain is short */
@@ -97,7 +109,7 @@ EXPORT int cuDeviceGetByPCIBusId(int *device, const char *text)
 
     if (answer)
         return answer;
-    if (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3 || bus < 1)
+    if (!text || sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3 || bus < 1)
         return INVALID_VALUE;
     return cuDeviceGet(device, (int)bus - 1);
 }
@@ -107,6 +119,8 @@ EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device)
     struct face face;
     int answer = device_ready(&face, device);
 
+    if (!answer && !value)
+        return INVALID_VALUE;
     if (!answer && attribute < 1)
         return INVALID_VALUE;
     if (!answer)
@@ -126,6 +140,8 @@ EXPORT int cuDeviceCanAccessPeer(int *can, int device, int peer)
     struct face face;
     int answer = device_ready(&face, device);
 
+    if (!answer && !can)
+        return INVALID_VALUE;
     if (!answer && !(answer = device_ready(&face, peer)))
         *can = device != peer;
     return answer;
@@ -136,6 +152,8 @@ EXPORT int cuMemGetInfo_v2(size_t *available, size_t *total)
     struct face face;
     int answer = ready(&face);
 
+    if (!answer && (!available || !total))
+        return INVALID_VALUE;
     if (!answer) {
         *total = face.model.memory_bytes;
         *available = face.model.memory_bytes - ((size_t)512 << 20); /* a context takes its share */
@@ -148,6 +166,8 @@ EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
     struct face face;
     int answer = device_ready(&face, device);
 
+    if (!answer && (!flags || !active))
+        return INVALID_VALUE;
     if (!answer) {
         *flags = 0;
         *active = atomic_load(&retained[device]) > 0;
@@ -160,6 +180,8 @@ EXPORT int cuDevicePrimaryCtxRetain(void **context, int device)
     struct face face;
     int answer = device_ready(&face, device);
 
+    if (!answer && !context)
+        return INVALID_VALUE;
     if (!answer) {
         atomic_fetch_add(&retained[device], 1);
         *context = &contexts[device];
@@ -184,6 +206,8 @@ EXPORT int cuCtxGetCurrent(void **context)
     struct face face;
     int answer = ready(&face);
 
+    if (!answer && !context)
+        return INVALID_VALUE;
     if (!answer)
         *context = depth ? stack[depth - 1] : NULL;
     return answer;
@@ -233,6 +257,8 @@ EXPORT int cuCtxGetDevice(int *device)
     struct face face;
     int answer = ready(&face);
 
+    if (!answer && !device)
+        return INVALID_VALUE;
     if (!answer && !depth)
         return INVALID_CONTEXT;
     if (!answer)
@@ -245,6 +271,8 @@ EXPORT int cuCtxGetApiVersion(void *context, unsigned *version)
     struct face face;
     int answer = ready(&face);
 
+    if (!answer && !version)
+        return INVALID_VALUE;
     (void)context;
     if (!answer)
         *version = 3020;
@@ -256,10 +284,10 @@ EXPORT int cuCtxGetStreamPriorityRange(int *least, int *greatest)
     struct face face;
     int answer = ready(&face);
 
-    if (!answer) {
+    if (!answer && least) /* who does not want one of them passes NULL */
         *least = 0;
+    if (!answer && greatest)
         *greatest = -5;
-    }
     return answer;
 }
 

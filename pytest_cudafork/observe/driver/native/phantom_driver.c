@@ -130,6 +130,8 @@ EXPORT int cuGetErrorName(int code, const char **text)
 {
     const char *words;
 
+    if (!text)
+        return INVALID_VALUE;
     *text = NULL;
     return find_error(code, text, &words) ? SUCCESS : INVALID_VALUE;
 }
@@ -138,6 +140,8 @@ EXPORT int cuGetErrorString(int code, const char **text)
 {
     const char *name;
 
+    if (!text)
+        return INVALID_VALUE;
     *text = NULL;
     return find_error(code, &name, text) ? SUCCESS : INVALID_VALUE;
 }
@@ -146,6 +150,8 @@ EXPORT int cuGetErrorString(int code, const char **text)
 EXPORT int cuGetExportTable(const void **table, const void *id)
 {
     (void)id;
+    if (!table)
+        return INVALID_VALUE;
     *table = NULL;
     return NOT_FOUND;
 }

@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,11 +51,12 @@ static int ready(struct face *face)
     return !face->devices ? DRIVER_NOT_LOADED : atomic_load(&users) > 0 ? SUCCESS : UNINITIALIZED;
 }
 
-static int index_of(const void *handle) { return (int)((const char *)handle - handles); }
+static ptrdiff_t index_of(const void *handle) { return (const char *)handle - handles; }
 
 static int device_ready(struct face *face, const void *handle)
 {
-    int answer = ready(face), index = index_of(handle);
+    ptrdiff_t index = index_of(handle);
+    int answer = ready(face);
 
     return answer ? answer : index >= 0 && index < face->devices ? SUCCESS : INVALID_ARGUMENT;
 }
@@ -111,6 +113,8 @@ EXPORT int nvmlSystemGetNVMLVersion(char *out, unsigned size)
 
 EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *version)
 {
+    if (!version)
+        return INVALID_ARGUMENT;
     *version = DRIVER_VERSION; /* answered before nvmlInit too */
     return current_face().devices ? SUCCESS : DRIVER_NOT_LOADED;
 }
@@ -125,6 +129,8 @@ EXPORT int nvmlDeviceGetCount_v2(unsigned *count)
     struct face face;
     int answer = ready(&face);
 
+    if (!answer && !count)
+        return INVALID_ARGUMENT;
     if (!answer)
         *count = (unsigned)face.devices;
     return answer;
@@ -137,6 +143,8 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle)
     struct face face;
     int answer = ready(&face);
 
+    if (!answer && !handle)
+        return INVALID_ARGUMENT;
     if (!answer && index >= (unsigned)face.devices)
         return INVALID_ARGUMENT;
     if (!answer)
@@ -154,6 +162,8 @@ EXPORT int nvmlDeviceGetIndex(void *handle, unsigned *index)
     struct face face;
     int answer = device_ready(&face, handle);
 
+    if (!answer && !index)
+        return INVALID_ARGUMENT;
     if (!answer)
         *index = (unsigned)index_of(handle);
     return answer;
@@ -169,6 +179,8 @@ EXPORT int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *min
     struct face face;
     int answer = device_ready(&face, handle);
 
+    if (!answer && (!major || !minor))
+        return INVALID_ARGUMENT;
     if (!answer) {
         *major = face.capability / 10;
         *minor = face.capability % 10;
@@ -204,7 +216,7 @@ EXPORT int nvmlDeviceGetUUID(void *handle, char *out, unsigned size)
 
     if (answer)
         return answer;
-    spell_uuid(index_of(handle), text, sizeof text);
+    spell_uuid((int)index_of(handle), text, sizeof text);
     return give(out, size, text);
 }
 
@@ -214,6 +226,8 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle)
     char text[48];
     int answer = ready(&face);
 
+    if (!answer && (!uuid || !handle))
+        return INVALID_ARGUMENT;
     for (int device = 0; !answer && device < face.devices; device++) {
         spell_uuid(device, text, sizeof text);
         if (strcmp(text, uuid) == 0) {
@@ -234,6 +248,8 @@ EXPORT int nvmlDeviceGetMemoryInfo(void *handle, struct memory *memory)
     struct face face;
     int answer = device_ready(&face, handle);
 
+    if (!answer && !memory)
+        return INVALID_ARGUMENT;
     if (!answer) {
         memory->total = face.model.memory_bytes;
         memory->used = taken;
@@ -247,6 +263,8 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory_v2 *memory)
     struct face face;
     int answer = device_ready(&face, handle);
 
+    if (!answer && !memory)
+        return INVALID_ARGUMENT;
     if (!answer) {
         memory->total = face.model.memory_bytes;
         memory->reserved = taken;
@@ -262,30 +280,43 @@ struct pci { /* nvmlPciInfo_t */
     char id[32];
 };
 
-EXPORT int nvmlDeviceGetPciInfo_v3(void *handle, struct pci *pci)
+/* Callers of the older entry points have an older struct: the first fields, and nothing after. */
+enum {
+    PCI_BYTES_V1 = offsetof(struct pci, subsystem_id),
+    PCI_BYTES_V2 = offsetof(struct pci, id),
+    PCI_BYTES_V3 = sizeof(struct pci)
+};
+
+static int give_pci(void *handle, void *out, size_t size)
 {
     struct face face;
-    char id[32];
+    struct pci pci = {0};
     int answer = device_ready(&face, handle);
 
+    if (!answer && !out)
+        return INVALID_ARGUMENT;
     if (!answer) {
-        memset(pci, 0, sizeof *pci);
-        pci->bus = (unsigned)index_of(handle) + 1;
-        face_pci_id(index_of(handle), id, sizeof id);
-        memcpy(pci->id, id, sizeof pci->id);
-        snprintf(pci->short_id, sizeof pci->short_id, "0000:%02X:00.0", pci->bus);
+        pci.bus = (unsigned)index_of(handle) + 1;
+        face_pci_id((int)index_of(handle), pci.id, sizeof pci.id);
+        snprintf(pci.short_id, sizeof pci.short_id, "0000:%02X:00.0", pci.bus);
+        memcpy(out, &pci, size);
     }
     return answer;
 }
 
-EXPORT int nvmlDeviceGetPciInfo_v2(void *handle, struct pci *pci)
+EXPORT int nvmlDeviceGetPciInfo_v3(void *handle, void *pci)
 {
-    return nvmlDeviceGetPciInfo_v3(handle, pci);
+    return give_pci(handle, pci, PCI_BYTES_V3);
 }
 
-EXPORT int nvmlDeviceGetPciInfo(void *handle, struct pci *pci)
+EXPORT int nvmlDeviceGetPciInfo_v2(void *handle, void *pci)
 {
-    return nvmlDeviceGetPciInfo_v3(handle, pci);
+    return give_pci(handle, pci, PCI_BYTES_V2);
+}
+
+EXPORT int nvmlDeviceGetPciInfo(void *handle, void *pci)
+{
+    return give_pci(handle, pci, PCI_BYTES_V1);
 }
 
 EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *text, void **handle)
@@ -296,7 +327,7 @@ EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *text, void **handle)
 
     if (answer)
         return answer;
-    if (sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3)
+    if (!text || !handle || sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3)
         return INVALID_ARGUMENT;
     return bus >= 1 && bus <= (unsigned)face.devices ? nvmlDeviceGetHandleByIndex_v2(bus - 1, handle)
                                                      : NOT_FOUND;

@@ -123,18 +123,34 @@ static void add_common(struct text *line)
     add_string(line, ",\"phase\":", variable("_CUDAFORK_PHASE"));
 }
 
+/* Overwrites the first byte of the ledger: a full disk takes no record, but it does take that. */
+static void mark_loss(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+    if (fd < 0)
+        return;
+    while (pwrite(fd, "!", 1, 0) < 0 && errno == EINTR)
+        ;
+    close(fd);
+}
+
 /* One write() to an O_APPEND descriptor is not torn by other writers; one that is cut short loses
  * itself only, since every record begins with a newline. The session has made the file: one that
  * is gone belongs to a session that is over. */
 static void append(const char *path, const struct text *line)
 {
     int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    ssize_t written;
 
     if (fd < 0)
         return;
-    while (write(fd, line->data, line->length) < 0 && errno == EINTR)
-        ;
+    do
+        written = write(fd, line->data, line->length);
+    while (written < 0 && errno == EINTR);
     close(fd);
+    if (written != (ssize_t)line->length)
+        mark_loss(path);
 }
 
 static void write_touch(const struct touch *touch, const char *ledger)
@@ -168,7 +184,9 @@ static void write_touch(const struct touch *touch, const char *ledger)
         else
             text_number(&line, touch->result);
         text_word(&line, "}");
-        if (!line.failed && !stack.failed && !libraries.failed)
+        if (line.failed || stack.failed || libraries.failed)
+            mark_loss(ledger);
+        else
             append(ledger, &line);
     }
     free(stack.data);

@@ -95,7 +95,6 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "pad": lambda x: torch.nn.functional.pad(x, (0, LONG[1])),
     "alpha": lambda x: torch.add(x, x, alpha=x[0]),
     "histc without a range": lambda x: torch.histc(x, 4),
-    "max_norm": lambda x: torch.nn.functional.embedding(LONG, x.view(2, 2) * 9, max_norm=1.0),
     "pack": lambda x: torch.nn.utils.rnn.pack_padded_sequence(x.view(2, 2, 1), LONG + 1),
     "equal": lambda x: torch.equal(x, x + 1),
     "allclose": lambda x: torch.allclose(x, x + 1),
@@ -103,6 +102,11 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "in": lambda x: 1.0 in x,
     "bincount": lambda x: x.long().bincount(),
     "one hot of unknown size": lambda x: torch.nn.functional.one_hot(x.long()),
+    "a deviation": lambda x: torch.normal(0.0, x.abs()),
+    "means and deviations": lambda x: torch.normal(x, x.abs()),
+    "eigenvalues": lambda x: torch.linalg.eigvalsh(x.view(2, 2)),
+    "singular values": lambda x: torch.linalg.svdvals(x.view(2, 2)),
+    "pseudo-inverse": lambda x: torch.linalg.pinv(x.view(2, 2)),
     "inverse with a check": lambda x: torch.linalg.inv(x.view(2, 2)),
     "grow": lambda x: torch.zeros(2).resize_(10),
     "grow an out=": lambda x: torch.add(x, x, out=torch.zeros(2)),
@@ -119,6 +123,7 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 ALLOWED: dict[str, Callable[[Any], Any]] = {
+    "max_norm": lambda x: torch.nn.functional.embedding(LONG, x.view(2, 2) * 9, max_norm=1.0),
     "data_ptr": lambda x: x.data_ptr(),
     "shape, strides, dtype": lambda x: (x.shape, x.stride(), x.dtype, len(x), x.numel()),
     "a number of the host": lambda x: x + torch.tensor(1.0),

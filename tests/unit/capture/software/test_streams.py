@@ -27,7 +27,7 @@ STREAMS: dict[str, Callable[[], Any]] = {
     "Event": lambda: torch.cuda.Event(enable_timing=True).record(),
     "Stream": lambda: torch.cuda.Stream().synchronize(),
     "current_stream": lambda: torch.cuda.current_stream().wait_stream(torch.cuda.Stream()),
-    "stream": lambda: torch.cuda.stream(None).__enter__(),
+    "stream": lambda: torch.cuda.stream(torch.cuda.Stream()).__enter__(),
 }
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
+import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.observe.base.ledger import Ledger
+from pytest_cudafork.observe.base.ledger import Ledger, LedgerError
 
 
 @pytest.fixture
@@ -47,7 +53,7 @@ def test_a_writer_that_died_in_the_middle_of_its_line_loses_that_line_alone(ledg
 
 
 def test_a_line_that_is_still_being_written_is_read_when_it_is_whole(ledger: Ledger) -> None:
-    line = b"\n" + json.dumps({"k": "touch", "pid": 1, "number": 3}).encode()
+    line = b"\n" + json.dumps({"k": "touch", "id": "1-1", "pid": 1, "number": 3}).encode()
     reader = ledger.reader()
     with open(ledger.path, "ab") as file:
         file.write(line[:10])
@@ -115,3 +121,122 @@ def test_nonsense_in_the_file_is_never_an_error(chunks: list[bytes]) -> None:
     for chunk in chunks:
         for record in reader._parse(chunk):
             assert "k" in record
+
+
+def test_a_ledger_that_is_whole_says_nothing(ledger: Ledger) -> None:
+    ledger.append("touch")
+    assert ledger.reader().damage() == []
+
+
+def limited(size: int, work: Callable[[], object]) -> int:
+    """Do work in a process whose files cannot grow beyond a size, as on a full disk."""
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        try:
+            work()
+        except OSError as error:
+            os._exit(error.errno or 1)
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("taken", [0, 1, 40])
+def test_a_record_that_the_disk_cuts_or_refuses_is_known_to_be_lost(
+    taken: int, ledger: Ledger
+) -> None:
+    ledger.append("touch", number=1)
+    size = os.path.getsize(ledger.path)
+    ended = limited(size + taken, lambda: ledger.append("touch", number=2))
+    assert ended == (errno.ENOSPC if taken else errno.EFBIG)
+    ledger.append("touch", number=3)
+    reader = ledger.reader()
+    assert [record["number"] for record in reader.new()] == [1, 3]
+    assert "could not write a record: is the disk full?" in reader.damage()[0]
+
+
+def test_a_last_line_that_stays_cut_is_lost(ledger: Ledger) -> None:
+    with open(ledger.path, "ab") as file:
+        file.write(b'\n{"k": "touch", "pid": 7, "sta')
+    assert ledger.reader().damage() == ["1 line of the ledger is cut short, or no record"]
+    with open(ledger.path, "ab") as file:
+        file.write(b"\nnonsense\n")
+    assert ledger.reader().damage() == ["2 lines of the ledger are cut short, or no record"]
+
+
+def test_a_ledger_that_is_gone_or_emptied_is_told(ledger: Ledger) -> None:
+    os.truncate(ledger.path, 0)
+    (words,) = ledger.reader().damage()
+    assert "was emptied or replaced meanwhile" in words
+    os.remove(ledger.path)
+    (words,) = ledger.reader().damage()
+    assert "cannot be read any more" in words
+
+
+def test_the_ledger_of_an_earlier_session_begins_anew(ledger: Ledger) -> None:
+    ledger.append("touch")
+    ledger._mark()  # it lacked a record, too
+    ledger.create()
+    assert (ledger.reader().new(), ledger.reader().damage()) == ([], [])
+
+
+FOREIGN = {
+    "a test file": "def test_a(): pass\n",
+    "a newline": "\n",
+    "one byte": " ",
+    "JSON": '{"k": "ledger"}\n',
+    "a record elsewhere": 'x \n{"k": "ledger", "pid": 1}',
+}
+
+
+@pytest.mark.parametrize("text", FOREIGN.values(), ids=FOREIGN)
+def test_a_file_that_is_no_ledger_is_left_alone(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text(text)
+    with pytest.raises(LedgerError, match="no ledger, and is left alone"):
+        Ledger(str(path)).create()
+    assert path.read_text() == text
+
+
+def test_an_empty_file_may_become_the_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    Ledger(str(path)).create()
+    assert Ledger(str(path)).reader().damage() == []
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "folder", "FIFO", "device"])
+def test_only_a_plain_file_is_taken(kind: str, ledger: Ledger, tmp_path: Path) -> None:
+    path = tmp_path / "other"
+    if kind.endswith("link"):
+        path.symlink_to(ledger.path if kind == "link" else tmp_path / "nowhere")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "FIFO":
+        os.mkfifo(path)
+    else:
+        path = Path("/dev/null")
+    before = Path(ledger.path).read_bytes()
+    with pytest.raises(LedgerError, match="no plain file"):
+        Ledger(str(path)).create()
+    assert Path(ledger.path).read_bytes() == before
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_the_ledger_of_a_session_that_runs_is_left_alone(tmp_path: Path) -> None:
+    path = str(tmp_path / "ledger")
+    script = (
+        "import sys; from pytest_cudafork.observe.base.ledger import Ledger\n"
+        "Ledger(sys.argv[1]).create(); print(flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(LedgerError, match=rf"process {other.pid}, which made it, is still"):
+            Ledger(path).create()
+        other.communicate()
+    Ledger(path).create()

@@ -11,6 +11,7 @@ import pytest
 from pytest_cudafork.observe.story.scopes import (
     Scope,
     Statement,
+    enclosing_statements,
     scope_of,
     source_line,
     statement_of,
@@ -80,6 +81,68 @@ def source(tmp_path: Path) -> str:
 @pytest.mark.parametrize("lineno", EXPECTED)
 def test_a_statement_is_told_by_its_line(source: str, lineno: int) -> None:
     assert statement_of(source, lineno) == EXPECTED[lineno]
+
+
+ONE_LINERS = """\
+def f(x=probe()): return x
+class A: value = probe()
+class B:
+    def g(self, x=probe()): return x
+if True: constant = probe()
+@probe()
+def h(): return 1
+async def later(x=probe()): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("lineno", "scope", "name", "expected"),
+    [
+        (1, Scope.MODULE, "<module>", (Statement.DEFAULT, "f")),
+        (1, Scope.FUNCTION, "f", (Statement.OTHER, "")),
+        (2, Scope.CLASS, "A", (Statement.ASSIGNMENT, "value")),
+        (2, Scope.MODULE, "<module>", (Statement.OTHER, "A")),
+        (4, Scope.CLASS, "outer.<locals>.B", (Statement.DEFAULT, "g")),
+        (5, Scope.MODULE, "<module>", (Statement.ASSIGNMENT, "constant")),
+        (6, Scope.MODULE, "<module>", (Statement.DECORATOR, "h")),
+        (8, Scope.MODULE, "<module>", (Statement.DEFAULT, "later")),
+        (8, Scope.MODULE, "a tool's name for a module", (Statement.DEFAULT, "later")),
+    ],
+)
+def test_of_statements_on_one_line_the_one_that_runs_there_is_told(
+    tmp_path: Path, lineno: int, scope: Scope, name: str, expected: tuple[Statement, str]
+) -> None:
+    path = tmp_path / "short.py"
+    path.write_text(ONE_LINERS)
+    assert statement_of(str(path), lineno, scope, name) == expected
+
+
+def test_the_statements_around_a_line_end_at_its_function(tmp_path: Path) -> None:
+    path = tmp_path / "nested.py"
+    path.write_text("""\
+try:
+    def outer():
+        with one:
+            for _ in two:
+                try:
+                    three
+                finally:
+                    four
+except E:
+    five
+""")
+    tree = tree_of(str(path))
+    assert tree is not None
+
+    def around(lineno: int) -> list[tuple[int, str]]:
+        return [(node.lineno, part) for node, part in enclosing_statements(tree, lineno)]
+
+    assert around(6) == [(5, "body"), (4, "body"), (3, "body")]
+    assert around(8) == [(5, "finalbody"), (4, "body"), (3, "body")]
+    assert around(3) == [(3, "")]
+    assert around(2) == [(1, "body")]
+    assert around(10) == [(1, "handlers")]
+    assert around(99) == []
 
 
 def test_an_annotation_with_a_value_is_an_assignment_on_the_value(tmp_path: Path) -> None:

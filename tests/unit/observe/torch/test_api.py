@@ -50,6 +50,27 @@ TOUCHES = {
     "torch.accelerator.is_available()": "torch.accelerator.is_available",
     "torch.accelerator.current_device_index()": "torch._C._accelerator_getDeviceIndex",
     "torch.accelerator.set_device_index(0)": "torch._C._accelerator_setDeviceIndex",
+    "torch.accelerator.set_device_index('cuda:0')": "torch.accelerator.set_device_index",
+    "torch.accelerator.synchronize('cuda')": "torch.accelerator._utils._get_device_index",
+    "torch.accelerator.current_accelerator(True)": "torch.accelerator.current_accelerator",
+    "torch.accelerator.current_accelerator(check_available=True)": (
+        "torch.accelerator.current_accelerator"
+    ),
+    "torch.optim.Adam(torch.nn.Linear(1, 1).parameters()).step()": (
+        "torch.accelerator.current_accelerator"
+    ),
+    # The engine counts the devices in the first backward pass of a process.
+    "torch.ones(1, requires_grad=True).sum().backward()": (
+        "torch.autograd.graph._engine_run_backward"
+    ),
+    "torch.profiler.supported_activities()": "torch.profiler.profiler.supported_activities",
+    "exec('with torch.autograd.profiler.profile(): pass')": (
+        "torch.autograd.profiler.profile._prepare_trace"
+    ),
+    "torch.__config__.show()": "torch._C._show_config",
+    "torch.cuda.get_rng_state_all()": "torch.cuda.random.get_rng_state_all",
+    "torch.cuda.tunable.get_results()": "torch.cuda.tunable.get_results",
+    "torch.cuda.CudaError(0)": "torch.cuda.CudaError.__init__",
 }
 HARMLESS = (
     "torch.cuda.device_count()",
@@ -65,6 +86,14 @@ HARMLESS = (
     "torch.cuda.Event()",
     "torch.cuda.set_device(-1)",
     "torch.cuda.set_device('cpu')",
+    "torch.cuda.set_device(False)",
+    "torch.cuda.tunable.is_enabled()",
+    "torch.accelerator.set_stream(1)",
+    "torch.accelerator.synchronize('cuda:0')",
+    "torch.accelerator.synchronize('cpu')",
+    "torch.accelerator.synchronize('no device')",
+    "torch.ones(1).sum().backward()",
+    "torch.__config__.parallel_info() and 0",
     "torch.cuda.device(-1).__enter__()",
     "torch.random.fork_rng(devices=[]).__enter__()",
     "torch.random.fork_rng(enabled=False).__enter__()",

@@ -145,7 +145,7 @@ def test_after_the_undo_torch_has_no_gpu_again(asked: Any) -> None:
 
 
 def test_training_on_the_cpu_is_left_alone(tmp_path: Path) -> None:
-    """torch asks the accelerator at many places; none of these is about a tensor on a GPU."""
+    """Optimizers ask the accelerator at many places; none of these is about a tensor on a GPU."""
     out = run(
         """
         witness.install()
@@ -160,7 +160,8 @@ def test_training_on_the_cpu_is_left_alone(tmp_path: Path) -> None:
 
         def recompute():
             from torch.utils.checkpoint import checkpoint
-            checkpoint(torch.nn.Linear(2, 2), torch.ones(1, 2), use_reentrant=False).sum().backward()
+            layer = torch.nn.Linear(2, 2)
+            checkpoint(layer, torch.ones(1, 2), use_reentrant=False).sum().backward()
 
         def train():
             hidden, _ = torch.nn.LSTM(2, 2)(torch.ones(3, 1, 2))
@@ -174,7 +175,7 @@ def test_training_on_the_cpu_is_left_alone(tmp_path: Path) -> None:
         names = [name for name in names if name not in ("Optimizer", "SparseAdam")]
         for name in names:
             out.append([name, attempt(f"step({name!r})")["answer"]])
-        out += [["checkpoint", attempt("recompute()")["answer"]], ["train", attempt("train()")["answer"]]]
+        out += [[name, attempt(f"{name}()")["answer"]] for name in ("recompute", "train")]
         missing = lambda made, cls: [n for n in dir(cls) if n[0] != "_" and not hasattr(made, n)]
         out += [["Stream", repr(missing(torch.cuda.current_stream(), torch.Stream) or None)]]
         out += [["Event", repr(missing(torch.cuda.Event(), torch.Event) or None)]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.observe.torch import rows
-from pytest_cudafork.observe.torch.rows import ABSENT, ABSENT_CPU, CUDA_BUILD, Row, Seen
+from pytest_cudafork.observe.torch.rows import ABSENT, ABSENT_CPU, CPU_BUILD, CUDA_BUILD, Row, Seen
 from pytest_cudafork.settings import environment
 
 
@@ -20,7 +21,14 @@ class Witness:
     def __init__(self) -> None:
         self.touched: list[str] = []
         self.below = 0
+        self.happened: set[str] = set()
         self.is_poisoned = False
+
+    def first(self, what: str) -> bool:
+        """Whether it happens for the first time."""
+        known = what in self.happened
+        self.happened.add(what)
+        return not known
 
     def touch(self, entry: str, caller: object) -> None:
         """Record a touch."""
@@ -68,7 +76,7 @@ def test_an_entry_is_named_as_users_know_it() -> None:
 def test_every_row_waits_for_a_module_that_is_hooked() -> None:
     from pytest_cudafork.observe.torch.api import MODULES
 
-    assert {row.after for row in (*ABSENT_CPU, *ABSENT, *CUDA_BUILD)} == set(MODULES)
+    assert {row.after for row in (*CPU_BUILD, *ABSENT_CPU, *ABSENT, *CUDA_BUILD)} == set(MODULES)
 
 
 @pytest.mark.parametrize("by_nvml", [False, True])
@@ -85,6 +93,43 @@ def test_asking_nvml_is_no_touch(
 def test_selecting_no_device_is_no_touch(args: tuple[Any, ...], touches: int, witness: Any) -> None:
     call(witness, ABSENT_CPU, "_exchange_device", lambda *args: None, *args)
     assert len(witness.touched) == touches
+
+
+def test_the_first_backward_pass_counts_the_devices(witness: Any) -> None:
+    def backward(*needs: bool) -> None:
+        outputs = tuple(SimpleNamespace(requires_grad=need) for need in needs)
+        call(witness, CPU_BUILD, "_engine_run_backward", lambda given: None, outputs)
+
+    backward(True, False)  # refused before the engine begins
+    assert witness.touched == []
+    backward(True)
+    backward(True)
+    assert witness.touched == ["torch.autograd.graph._engine_run_backward"]
+
+
+@pytest.mark.parametrize(("error", "touches"), [(None, 1), (TypeError, 0), (RuntimeError, 1)])
+def test_arguments_of_a_wrong_type_reach_no_driver(
+    error: type[Exception] | None, touches: int, witness: Any
+) -> None:
+    def set_stream(stream: object) -> str:
+        if error is not None:
+            raise error
+        return "set"
+
+    with pytest.raises(error) if error else contextlib.nullcontext():
+        assert call(witness, ABSENT_CPU, "_accelerator_setStream", set_stream, 1) == "set"
+    assert len(witness.touched) == touches
+
+
+@pytest.mark.parametrize(("device", "touches"), [(0, 1), (False, 0), (True, 0)])
+def test_a_bool_is_no_number_of_a_device(device: int, touches: int, witness: Any) -> None:
+    def set_device(given: int) -> None:
+        raise AttributeError("no such name", name="_cuda_setDevice")
+
+    with pytest.raises(AttributeError):
+        call(witness, ABSENT_CPU, "set_device", set_device, device)
+    call(witness, ABSENT_CPU, "_exchange_device", lambda given: None, device)
+    assert len(witness.touched) == 2 * touches
 
 
 def test_what_a_cpu_build_lacks_is_recorded_when_it_is_missed(witness: Any) -> None:

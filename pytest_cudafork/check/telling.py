@@ -1,0 +1,117 @@
+"""How errors reach the reports: each culprit in full once, and in the first line of every failure.
+
+One line that initializes CUDA may fail forty tests. The first of them tells the whole story; the
+others name the lines and say where the rest is. What pytest prints of a failure elsewhere (short
+summary, ``--tb=line``, JUnit's message) is its first line, and that has the culprit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_cudafork.check.findings import Finding, tell
+from pytest_cudafork.check.refusal import RefusedFork
+from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
+from pytest_cudafork.observe.base.ledger import Record
+
+if TYPE_CHECKING:
+    from pytest_cudafork.observe.story.stories import History
+
+_OURS = (CudaForkError, CudaTouchError, PoisonedTouchError)
+
+
+class Telling:
+    """Which culprits the reports of this session have told in full, and at which test."""
+
+    def __init__(self, *, simulated: bool) -> None:
+        self._simulated = simulated
+        self._told: dict[str, str] = {}
+        self._waiting: set[str] = set()
+        """Culprits in a failure whose report is still to be made."""
+
+    def story(self, findings: list[Finding], records: Iterable[Record], nodeid: str) -> str:
+        """Tell findings for a failure of this test or collection."""
+        history = _history(records)
+        # A failure may show a refusal, and have the touches beside it as a section.
+        here = dict.fromkeys(self._waiting, f"{nodeid}, above")
+        self._waiting.update(found.culprit(history) for found in findings)
+        told = {**here, **self._told_before(nodeid)}
+        return tell(findings, history, simulated=self._simulated, told=told)
+
+    def shorten(self, refusals: list[RefusedFork], records: Iterable[Record], nodeid: str) -> None:
+        """Let refusals that this test fails with be told in short where their culprit is known."""
+        history, told = _history(records), self._told_before(nodeid)
+        here = f"{nodeid}, above"
+        forks = {str(record["id"]): record for record in history.records if record["k"] == "fork"}
+        for refusal in reversed(refusals):  # as pytest shows a chain, the first to be raised first
+            record = forks.get(refusal.fork_id)
+            if record is None:
+                continue
+            found = Finding(record, CudaForkError)
+            culprit = found.culprit(history)
+            self._waiting.add(culprit)
+            if culprit in told:
+                at = told[culprit]
+                story = found.story(history, simulated=self._simulated, told_at=at, raised=True)
+                refusal.tell(story)
+            told.setdefault(culprit, here)
+
+    def _told_before(self, nodeid: str) -> dict[str, str]:
+        """The culprits told at other tests: what a test told may be lost when it runs again."""
+        return {culprit: at for culprit, at in self._told.items() if culprit and at != nodeid}
+
+    def reported(self, nodeid: str, *, failed: bool) -> None:
+        """Take note that a report was made: what it tells, if it is a failure, is known now."""
+        if failed:
+            for culprit in self._waiting:
+                self._told.setdefault(culprit, nodeid)
+        self._waiting.clear()
+
+
+def _history(records: Iterable[Record]) -> History:
+    from pytest_cudafork.observe.story.stories import History  # late: most sessions tell nothing
+
+    return History(records)
+
+
+def told_error(found: Finding, story: str) -> BaseException:
+    """Make an error that pytest shows by its message alone.
+
+    The message is the whole story, and the stack is that of our own hooks. pytest leaves the stack
+    out for ``pytest.fail(pytrace=False)``, so the error is of that class too.
+    """
+    kind = found.error
+    both = type(kind.__name__, (kind, pytest.fail.Exception), {"__module__": kind.__module__})
+    error: Any = both(story)
+    error.msg, error.pytrace = story, False
+    error.at = found.at
+    made: BaseException = error
+    return made
+
+
+def longrepr_of(error: BaseException) -> Any:
+    """Return what a report shows of an error that was never raised."""
+    try:
+        raise error
+    except BaseException:
+        shown = pytest.ExceptionInfo.from_current().getrepr(style="value")
+    put_culprit_first(shown, error)
+    return shown
+
+
+def put_culprit_first(longrepr: Any, error: BaseException) -> None:
+    """Leave the first line of our errors' messages where pytest shows them beside a story.
+
+    With CI=1 pytest prints messages in full in its short summary, below the failures that have
+    told them already. ``--tb=line`` prints the place: the user's, not that of our hooks.
+    """
+    crash = getattr(longrepr, "reprcrash", None)
+    if crash is None or not isinstance(error, _OURS):
+        return
+    crash.message = str(crash.message).partition("\n")[0]
+    at = getattr(error, "at", None)
+    if at is not None:
+        crash.path, crash.lineno = at

@@ -1,0 +1,92 @@
+"""How errors reach the reports: in full once, and with the culprit in the first line."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.check.findings import Finding
+from pytest_cudafork.check.refusal import Refusals, RefusedFork
+from pytest_cudafork.check.telling import Telling, longrepr_of, put_culprit_first, told_error
+from pytest_cudafork.errors import CudaForkError, CudaTouchError
+
+TOUCH: dict[str, Any] = {
+    "k": "touch", "id": "t", "t": 1, "pid": 7, "entry": "cuInit",
+    "stack": [["/src/engine.py", 3, "probe", 3]],
+}  # fmt: skip
+FORK: dict[str, Any] = {
+    "k": "fork", "id": "f", "t": 2, "pid": 7, "verdict": "guarded",
+    "stack": [["/src/launch.py", 9, "start", 3]],
+}  # fmt: skip
+RECORDS = [TOUCH, FORK]
+FOUND = Finding(FORK, CudaForkError)
+
+
+def refusal(text: str = "the whole story") -> RefusedFork:
+    """Return the error of the refused fork."""
+    notes: Any = SimpleNamespace(note_caught=lambda fork, **place: None)
+    return Refusals(notes).error(text, "f")
+
+
+def test_a_culprit_is_told_in_full_at_the_first_failure_that_shows_it() -> None:
+    telling = Telling(simulated=False)
+    assert "what to do:" in telling.story([FOUND], RECORDS, "test_a")
+    telling.reported("test_a", failed=False)  # expected to fail: nobody reads it
+    assert "what to do:" in telling.story([FOUND], RECORDS, "test_b")
+    telling.reported("test_b", failed=True)
+    assert "told in full at test_b" in telling.story([FOUND], RECORDS, "test_c")
+    telling.reported("test_c", failed=True)
+    again = telling.story([FOUND], RECORDS, "test_b")
+    assert "what to do:" in again, "what a test has told is not shown if it runs once more"
+
+
+def test_a_refusal_that_is_raised_is_shortened_where_its_culprit_is_known() -> None:
+    telling = Telling(simulated=False)
+    first, second, unknown = refusal(), refusal(), refusal()
+    unknown.fork_id = "of another ledger"
+    telling.shorten([first, unknown], RECORDS, "test_a")
+    assert str(first) == str(unknown) == "the whole story"
+    telling.reported("test_a", failed=True)
+    telling.shorten([second], RECORDS, "test_b")
+    assert "told in full at test_a" in str(second)
+    assert str(second).startswith("fork refused at /src/launch.py:9: CUDA was initialized at ")
+
+
+def test_a_section_beside_a_refusal_does_not_tell_its_culprit_again() -> None:
+    telling = Telling(simulated=False)
+    telling.shorten([refusal(), second := refusal()], RECORDS, "test_a")
+    assert "told in full at test_a, above" not in str(second), "it is shown first"
+    assert "told in full at test_a, above" in telling.story([FOUND], RECORDS, "test_a")
+
+
+def test_of_a_chain_the_first_to_be_raised_is_told_in_full() -> None:
+    telling = Telling(simulated=False)
+    telling.shorten([last := refusal(), first := refusal()], RECORDS, "test_a")
+    assert str(first) == "the whole story"
+    assert "told in full at test_a, above" in str(last)
+
+
+def test_an_error_is_shown_by_its_message_alone() -> None:
+    error: Any = told_error(FOUND, "the story")
+    assert issubclass(type(error), CudaForkError)
+    assert issubclass(type(error), pytest.fail.Exception)
+    assert (str(error), error.pytrace, error.at) == ("the story", False, ("/src/launch.py", 9))
+    assert type(error).__name__ == "CudaForkError"
+    assert type(error).__module__ == "pytest_cudafork"
+
+
+def test_beside_the_story_stand_its_first_line_and_the_users_place() -> None:
+    shown = longrepr_of(told_error(FOUND, "fork refused\n\nand so on"))
+    assert "and so on" in str(shown)
+    assert str(shown.reprcrash) == "/src/launch.py:9: pytest_cudafork.CudaForkError: fork refused"
+
+
+def test_other_errors_are_left_as_they_are() -> None:
+    crash = SimpleNamespace(message="a\nb", path="x", lineno=1)
+    put_culprit_first(SimpleNamespace(reprcrash=crash), ValueError())
+    put_culprit_first("a text", CudaTouchError())
+    assert (crash.message, crash.path) == ("a\nb", "x")
+    put_culprit_first(SimpleNamespace(reprcrash=crash), CudaTouchError())
+    assert (crash.message, crash.path) == ("a", "x")
