@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_cudafork.capture.interface.backend import ReplayFailedError
-from pytest_cudafork.capture.replay.extra_checks import randomness, uninitialized
+from pytest_cudafork.capture.interface.lines import shown
+from pytest_cudafork.capture.replay.extra_checks import padding, randomness, uninitialized
+from pytest_cudafork.capture.replay.observed import unlike_line
 from pytest_cudafork.capture.replay.refill import Refill
 from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus, check_rows, rows_of
 from pytest_cudafork.capture.replay.subject import Before, Subject
@@ -95,6 +97,9 @@ class Rounds:
         self._compare(first, expected, effects, stimulus, rows, before, 0)
         if self._anew is not None and not self._log.findings and stimulus.kind in ("same", "vary"):
             self._compare_anew(self._anew, first, stimulus, rows, before)
+        if rows and not self._log.findings:
+            total = max((len(one) for one in first.outputs.values() if _has_rows(one)), default=0)
+            padding(self._subject, self._log, before, stimulus.name, rows, total)
         if stimulus.kind in ("same", "other"):
             second = self._replay(stimulus, before)
             if second is not None:
@@ -283,17 +288,27 @@ class Rounds:
             uninitialized(self._subject, self._log, self._tolerance, cuda=self._cuda)
             cause = not any(one.check == "uninitialized-read" for one in self._log.findings)
         again = self._replay(stimulus, before) if cause else None
+        where = ""
+        with contextlib.suppress(Exception):  # the line is a courtesy
+            where = unlike_line(self._subject.eager, before.restore)
+        before.restore()
         if again is None or differences(replayed.outputs, again.outputs, self._tolerance):
-            self._log.note(
-                "eager code is not reproducible: two runs on the same inputs differ by more than "
-                "the tolerance, so its difference from the replay says nothing"
+            at = f", first at {shown(where)}" if where else ""
+            text = (
+                f"eager code is not reproducible: two runs on the same inputs differ{at} by more "
+                "than the tolerance, so its difference from the replay says nothing"
             )
+            if f"replay-differs ({one.path})" not in self._log.skipped:
+                self._log.cannot(f"replay-differs ({one.path})", text)
+                if not self._log.findings:
+                    warnings.warn(text, CudaForkWarning, stacklevel=2)
             return
         self._log.add(
             "replay-differs",
             f"{one.what}; after {stimulus.name}. Eager code gives something else each time, and "
             "the replay always the same",
             path=one.path,
+            where=where,
             why="it looks frozen: what Python counts or draws is another number in the next call, "
             "and the graph keeps the value of its capture",
             todo="count in a tensor that the graph itself changes; draw from torch's generator",
@@ -402,3 +417,7 @@ class Rounds:
         found = error.finding
         what = f"{found.what} (replay {self.replays + 1}, {when})"
         self._log.add_finding(dataclasses.replace(found, what=what))
+
+
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0
