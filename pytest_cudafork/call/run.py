@@ -27,6 +27,7 @@ from pytest_cudafork.errors import (
     RemoteTraceback,
 )
 from pytest_cudafork.process import exit_status, launch, supervision
+from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.fork_server_client import ForkServerClient
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
 from pytest_cudafork.process.protocol.messages import Descriptor
@@ -52,6 +53,7 @@ def run_in_child(
     timeout: float | None,
     server: ForkServerClient | None = None,
     observer: Observer | None = None,
+    caretaker: Caretaker | None = None,
 ) -> Any:
     """Call ``fn(*args, **kwargs)`` in a child process and return its result.
 
@@ -60,9 +62,11 @@ def run_in_child(
         fn: Any callable; closures and local functions too.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
-        timeout: The time limit in seconds, the start of the child included; None: no limit.
+        timeout: The time limit in seconds, the start of the child and what is registered with
+            ``atexit`` there included; None: no limit.
         server: The fork server to use; only needed for "forkserver".
         observer: Told when the child starts and ends.
+        caretaker: Who ends what the child leaves if this process dies first; None: nobody.
 
     Raises:
         BaseException: What ``fn`` raised, with the child's traceback as its ``__cause__``.
@@ -81,6 +85,8 @@ def run_in_child(
     kwargs = kwargs or {}
     outcome = _Outcome()
     running = _start(method, fn, args, kwargs, server)
+    if method != "forkserver":  # which does so itself
+        running.cared_for(caretaker)
     if observer is not None:
         observer("started", running.pid)
     try:
@@ -145,7 +151,7 @@ class _Outcome:
             self.warnings += message.each()
             return supervision.Said.MORE
         if isinstance(message, messages.Done):
-            return supervision.Said.LEAVING
+            return supervision.Said.DONE
         if not isinstance(message, (*_OUTCOMES, messages.InternalError)):
             raise frames.FrameError(f"there are no messages of kind {message.kind!r}")
         self.last = message
@@ -158,8 +164,10 @@ def _failure_of(
     """Return the error for an end that gave no valid result, or None."""
     stacks = exit_status.where(ending.stacks, ending.native, ending.state, stuck=ending.stuck)
     if ending.timed_out:
+        when = " after it gave a result" if ending.finished else ""
         return ChildTimeout(
-            f"{what} did not end within its time limit of {timeout:g} s and was killed.{stacks}",
+            f"{what} did not end{when} within its time limit of {timeout:g} s and was killed."
+            f"{stacks}",
             timeout,
             ending.stacks,
         )
@@ -296,14 +304,29 @@ def server_of(config: pytest.Config) -> ForkServerClient:
 _SERVER = pytest.StashKey[ForkServerClient]()
 
 
+def caretaker_of(config: pytest.Config) -> Caretaker:
+    """Return what looks after the session's calls; not started by this, ended at unconfigure."""
+    caretaker = config.stash.get(_CARETAKER, None)
+    if caretaker is None:
+        caretaker = config.stash[_CARETAKER] = Caretaker()
+        config.add_cleanup(caretaker.close)
+    return caretaker
+
+
+_CARETAKER = pytest.StashKey[Caretaker]()
+
+
 def runner(config: pytest.Config, method: str) -> RunInChild:
     """Return the function behind ``run_forked``, ``run_spawned`` or ``run_forkserver``."""
     server = server_of(config) if method == "forkserver" else None
+    caretaker = caretaker_of(config)
 
     def run(
         fn: Callable[..., Any], /, *args: Any, timeout: float | None = 60.0, **kwargs: Any
     ) -> Any:
         __tracebackhide__ = True
-        return run_in_child(method, fn, args, kwargs, timeout=timeout, server=server)
+        return run_in_child(
+            method, fn, args, kwargs, timeout=timeout, server=server, caretaker=caretaker
+        )
 
     return run

@@ -67,6 +67,19 @@ def caught_at(traceback: TracebackType, kind: type[BaseException]) -> Caught:
     return Caught(code.co_filename, line, getattr(code, "co_qualname", code.co_name), by_name)
 
 
+def may_look() -> bool:
+    """Whether ``caught_at`` may be called here: not where a finalizer has interrupted a parse.
+
+    In Python 3.11 a parse within a parse makes the outer one fail with a ``SystemError``.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is ast.parse.__code__:
+            return False
+        frame = frame.f_back
+    return True
+
+
 def _ended_by(
     around: Iterable[tuple[ast.stmt, str]], frame: FrameType, kind: type[BaseException]
 ) -> tuple[int, bool] | None:

@@ -12,13 +12,15 @@ the variable of ``pytest.raises``, is asked when a phase of a test ends.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
+from pytest_cudafork.check.thread_refusals import ThreadRefusals
 from pytest_cudafork.errors import CudaForkError
 
 if TYPE_CHECKING:
@@ -32,6 +34,20 @@ class Notes(Protocol):
         """Write where the error of a refused fork was caught: the fields of ``Caught``."""
 
 
+class Fate:
+    """What has become of a refusal so far; it outlives the error."""
+
+    def __init__(self) -> None:
+        self.thread = threading.current_thread()
+        """The thread that was refused."""
+        self.by_name = False
+        """Whether the error was caught by its name."""
+        self.ended_thread = False
+        """Whether the thread died of it."""
+        self.over = False
+        """Whether nothing holds the error any more."""
+
+
 class RefusedFork(CudaForkError):
     """A ``CudaForkError`` that knows which refusal it is of, and sees where it ends.
 
@@ -39,24 +55,46 @@ class RefusedFork(CudaForkError):
     is followed as well: a child's error may be expected in its parent.
     """
 
-    def __init__(self, text: str, fork_id: str, notes: Notes) -> None:
-        from pytest_cudafork.check.caught import caught_at  # late: few sessions refuse a fork
+    def __init__(
+        self,
+        text: str,
+        fork_id: str,
+        notes: Notes,
+        put_off: Callable[[RefusedFork], None],
+        addition: str = "",
+    ) -> None:
+        from pytest_cudafork.check import caught  # late: few sessions refuse a fork
 
-        super().__init__(text)
+        super().__init__(text + addition)
         self.fork_id = fork_id
-        self.thread = threading.current_thread()
-        self._caught_at = caught_at
+        self.fate = Fate()
+        self._text, self._addition = text, addition
+        self._looks = caught
         self._notes = notes
+        self._put_off = put_off
         self._pid = os.getpid()
         self._caught: Caught | None = None
+
+    def again(self) -> Callable[[str], RefusedFork]:
+        """Return what makes another error of the same refusal, which says something at its end.
+
+        It does not hold this error, so that this may come to its end.
+        """
+        return functools.partial(RefusedFork, self._text, self.fork_id, self._notes, self._put_off)
+
+    def tell(self, text: str) -> None:
+        """Say this instead of the story, and at its end what was added to that."""
+        self.args = (text + self._addition,)
 
     def settle(self) -> Caught | None:
         """Look where it has ended so far, and note it; None if that cannot be known."""
         traceback = self.__traceback__
         if traceback is not None:
-            caught = self._caught_at(traceback, CudaForkError)
+            caught = self._looks.caught_at(traceback, CudaForkError)
             if caught != self._caught:
                 self._caught = caught
+                self.fate.by_name |= caught.by_name
+                self.fate.ended_thread = caught.function.endswith("_bootstrap_inner")
                 self._notes.note_caught(self.fork_id, **caught._asdict())
         return self._caught
 
@@ -74,8 +112,17 @@ class RefusedFork(CudaForkError):
     def __del__(self) -> None:
         # In a child that was forked meanwhile it is a copy in memory, which nobody has caught.
         with contextlib.suppress(Exception):
-            if self._pid == os.getpid():
-                self.settle()
+            if self._pid != os.getpid():
+                return
+            if self._looks.may_look():
+                self.finish()
+            else:
+                self._put_off(self)
+
+    def finish(self) -> None:
+        """Look where it has ended, now that nothing holds it any more."""
+        self.settle()
+        self.fate.over = True
 
 
 # It is shown as what it is to users, in tracebacks and by pytest.
@@ -97,20 +144,38 @@ class Refusals:
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
         self._living: list[weakref.ref[RefusedFork]] = []
+        self._put_off: list[RefusedFork] = []
+        """Errors that are over and could not be looked at yet."""
+        self._phases = 0
+        self.threads = ThreadRefusals(lambda: self._phases)
+
+    def refuse(self, text: str, fork_id: str) -> RefusedFork:
+        """Make the error of a fork that is being refused in this thread."""
+        error = self.error(text, fork_id)
+        self.threads.look_after(error)
+        return error
 
     def error(self, text: str, fork_id: str) -> RefusedFork:
-        """Make the error of a fork that is being refused."""
-        error = RefusedFork(text, fork_id, self._notes)
+        """Make the error of a refusal, be it one of another process."""
+        self._finish()
+        error = RefusedFork(text, fork_id, self._notes, self._put_off.append)
         self._living = [*(ref for ref in self._living if ref() is not None), weakref.ref(error)]
         return error
 
     def settle(self) -> None:
-        """Note where those have ended that something still holds."""
+        """Note, at the end of a phase, where those have ended that something still holds."""
+        self._phases += 1
+        self._finish()
         for reference in self._living:
             error = reference()
             if error is not None:
                 with contextlib.suppress(Exception):
                     error.settle()
+
+    def _finish(self) -> None:
+        while self._put_off:
+            with contextlib.suppress(Exception):
+                self._put_off.pop().finish()
 
 
 def refusals_shown_with(error: BaseException | None) -> Iterator[RefusedFork]:

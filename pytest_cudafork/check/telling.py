@@ -35,15 +35,18 @@ class Telling:
     def story(self, findings: list[Finding], records: Iterable[Record], nodeid: str) -> str:
         """Tell findings for a failure of this test or collection."""
         history = _history(records)
+        # A failure may show a refusal, and have the touches beside it as a section.
+        here = dict.fromkeys(self._waiting, f"{nodeid}, above")
         self._waiting.update(found.culprit(history) for found in findings)
-        told = self._told_before(nodeid)
+        told = {**here, **self._told_before(nodeid)}
         return tell(findings, history, simulated=self._simulated, told=told)
 
     def shorten(self, refusals: list[RefusedFork], records: Iterable[Record], nodeid: str) -> None:
         """Let refusals that this test fails with be told in short where their culprit is known."""
         history, told = _history(records), self._told_before(nodeid)
+        here = f"{nodeid}, above"
         forks = {str(record["id"]): record for record in history.records if record["k"] == "fork"}
-        for refusal in refusals:
+        for refusal in reversed(refusals):  # as pytest shows a chain, the first to be raised first
             record = forks.get(refusal.fork_id)
             if record is None:
                 continue
@@ -53,7 +56,8 @@ class Telling:
             if culprit in told:
                 at = told[culprit]
                 story = found.story(history, simulated=self._simulated, told_at=at, raised=True)
-                refusal.args = (story,)
+                refusal.tell(story)
+            told.setdefault(culprit, here)
 
     def _told_before(self, nodeid: str) -> dict[str, str]:
         """The culprits told at other tests: what a test told may be lost when it runs again."""

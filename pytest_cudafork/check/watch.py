@@ -70,8 +70,11 @@ class Watch:
             observer=self.observer,
             refuse=settings.level in _REFUSING_LEVELS,
             allow=(*DEFAULT_ALLOW, *settings.allow),
-            error=self.refusals.error,
+            error=self.refusals.refuse,
         )
+        if rules.refuse:
+            self._undo.callback(self.refusals.threads.end)
+            self.refusals.threads.begin()
         self._undo.callback(install_guard(rules).close)
 
     def _rest(self) -> None:

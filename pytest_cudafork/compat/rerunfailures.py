@@ -66,6 +66,18 @@ def may_rerun_once_more(config: pytest.Config) -> bool:
     return most is None or bool(counts.try_increment_suite_reruns(most))
 
 
+def count_without_server(config: pytest.Config) -> None:
+    """Let a process that works for a session count by itself, before it is configured.
+
+    Where pytest-xdist is loaded, and the process is not one of its workers, the plugin would start
+    a thread with a server (``ServerStatusDB``) for workers that there are not: a process with
+    threads cannot serve as a fork server.
+    """
+    plugin: Any = sys.modules.get("pytest_rerunfailures")
+    if hasattr(plugin, "ServerStatusDB") and not hasattr(config, "workerinput"):
+        plugin.ServerStatusDB = plugin.StatusDB
+
+
 def reruns_of_session(config: pytest.Config) -> int:
     """Return how many reruns the session has had; 0 where processes share the number anyway."""
     counts = _own_counts(config)
@@ -93,11 +105,13 @@ def continue_counts(config: pytest.Config, runs: int, session: int) -> None:
         return
     if runs:
         counts.get_test_failures = lambda name: runs
-    if hasattr(counts, "_suite_rerun_count"):
-        counts._suite_rerun_count = max(counts._suite_rerun_count, session)
+    counts = _own_counts(config)
+    while counts is not None and counts.get_suite_reruns() < session:
+        counts.increment_suite_reruns()
 
 
 def _own_counts(config: pytest.Config) -> Any:
-    """Return what counts the reruns of the session; None where a socket shares it (xdist)."""
+    """Return what counts the reruns of the session; None where a worker of xdist asks for it."""
     counts: Any = getattr(config, "failures_db", None)
-    return counts if hasattr(counts, "get_suite_reruns") and not hasattr(counts, "sock") else None
+    shared = hasattr(counts, "sock") and hasattr(config, "workerinput")
+    return counts if hasattr(counts, "get_suite_reruns") and not shared else None

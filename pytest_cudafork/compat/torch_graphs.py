@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.utils import _device as torch_device
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["OpOverload", "TorchDispatchMode"]
@@ -99,6 +100,35 @@ def mode_at(index: int) -> Any:
     return torch._C._get_dispatch_stack_at(index)
 
 
+def is_traced() -> bool:
+    """Whether torch.fx traces what this thread does, operator by operator.
+
+    Its mode lies below all modes of users, and so below those of a capture.
+    """
+    keys = getattr(torch._C, "_TorchDispatchModeKey", None)
+    return keys is not None and torch._C._get_dispatch_mode(keys.PROXY) is not None
+
+
+def has_fake_tensors() -> bool:
+    """Whether operators of this thread make fake tensors, which have shapes and no contents."""
+    keys = getattr(torch._C, "_TorchDispatchModeKey", None)
+    return keys is not None and torch._C._get_dispatch_mode(keys.FAKE) is not None
+
+
+def is_device_set() -> bool:
+    """Whether tensors are made where a ``with torch.device(...)`` says, or a default device."""
+    stack = torch.overrides._get_current_function_mode_stack()
+    return any(isinstance(mode, torch_device.DeviceContext) for mode in stack)
+
+
+def know_functions_that_make_tensors() -> None:
+    """Let torch list the functions that a device is set for, before one of them is replaced.
+
+    ``torch.utils._device`` keeps the list for ever.
+    """
+    torch_device._device_constructors()
+
+
 # -- tensors and their memory ----------------------------------------------------------------------
 
 identity_of: Any = attrgetter("_cdata")
@@ -114,12 +144,16 @@ def storage_behind(weak: Any) -> Any:
 
 
 def has_no_storage(tensor: torch.Tensor) -> bool:
-    """Whether a tensor stands for zeros without any memory, as forward derivatives make them.
+    """Whether a tensor has no memory of its own, though its layout says so.
 
-    ``Tensor._is_zerotensor`` tells; asking its storage for an address raises.
+    Forward derivatives make such that stand for zeros, and so are results of collectives that are
+    not waited for yet: asking their storage for an address raises.
     """
-    ask = getattr(tensor, "_is_zerotensor", None)
-    return bool(ask()) if ask is not None else False
+    try:
+        tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return True
+    return False
 
 
 def finished_work() -> Any:
@@ -130,6 +164,11 @@ def finished_work() -> Any:
     from torch._C._distributed_c10d import FakeWork
 
     return FakeWork().boxed()
+
+
+def wait_for_collective(result: torch.Tensor) -> None:
+    """Wait for the result of a functional collective (``ops._c10d_functional.wait_tensor``)."""
+    torch.ops._c10d_functional.wait_tensor(result)
 
 
 def is_freed_by_torch(storage: torch.UntypedStorage) -> bool:

@@ -18,6 +18,7 @@ from pytest_cudafork.compat.unpatched import contextlib, io, os, select, signal,
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.descendants import leftovers
+from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.protocol import frames, sockets
 from pytest_cudafork.settings import environment
 
@@ -40,6 +41,20 @@ class Running:
     cookie: bytes
     """What the frames of both sides bear, and what the child and its descendants are known by."""
     ends_group: bool = False
+    caretaker: Caretaker | None = None
+    """Who ends what this child leaves if this process dies first."""
+
+    def cared_for(self, caretaker: Caretaker | None) -> Running:
+        """Let a caretaker know of this child, which is returned."""
+        if caretaker is not None:
+            caretaker.begun(self.cookie, self.pid)
+            self.caretaker = caretaker
+        return self
+
+    def is_over(self) -> None:
+        """Let it know that nothing is left of the child."""
+        if self.caretaker is not None:
+            self.caretaker.over(self.cookie)
 
     @property
     def has_ended(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_cudafork.observe.base.ledger import Record
@@ -15,11 +15,8 @@ if TYPE_CHECKING:
     from pytest_cudafork.check.findings import Finding
     from pytest_cudafork.check.hooks import CheckHooks
     from pytest_cudafork.observe.observer import Observer
-    from pytest_cudafork.observe.story.stories import History
-    from pytest_cudafork.observe.story.touch import Touch
 
 TITLE = "CUDA and fork"
-_MOST_PLACES = 10
 _AFTER_A_LOSS = (
     "What is lost may have been an error, so the session fails. The ledger is {ledger}: see to it"
     " that there is space and that no test removes it, or name another file by --cuda-fork-ledger."
@@ -36,6 +33,7 @@ class Counts(NamedTuple):
     guarded: int
     allowed: int
     poisoned: int
+    unguarded: int = 0
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Counts:
@@ -52,6 +50,7 @@ class Counts(NamedTuple):
             guarded=forks.count("guarded"),
             allowed=forks.count("allowed") + forks.count("watched"),
             poisoned=sum(bool(r.get("poisoned")) for r in touches),
+            unguarded=forks.count("unguarded"),
         )
 
     def line(self) -> str:
@@ -62,8 +61,9 @@ class Counts(NamedTuple):
             if self.touches
             else ""
         )
+        unguarded = f", forks past the guard: {self.unguarded}" if self.unguarded else ""
         return (
-            f"touches: {self.touches}{where}, forks guarded: {self.guarded}, "
+            f"touches: {self.touches}{where}, forks guarded: {self.guarded}{unguarded}, "
             f"forks allowed while initialized: {self.allowed}, poisoned touches: {self.poisoned}"
         )
 
@@ -78,16 +78,22 @@ def write_summary(
     terminal: pytest.TerminalReporter, settings: Settings, observer: Observer, check: CheckHooks
 ) -> None:
     """Write the last section."""
+    from pytest_cudafork.check.findings import expected_ids, reported_ids
+
     records = observer.records()
     counts = Counts.of(records)
     unreported = check.unreported(records)
+    reported = reported_ids(records)
+    expected = expected_ids(records)
     lost = check.lost(records)
-    bad = bool(counts.guarded or counts.poisoned or unreported or lost)
+    # What was reported has failed a test; a refusal that was expected is no error.
+    bad = bool(reported or unreported or counts.poisoned or lost)
     terminal.section(TITLE, red=bad, green=not bad, bold=bad)
     untold = [words for words in observer.untold_touches(records) if words not in lost]
     limits = (*limits_of(observer), *untold)
-    if counts.touches or unreported:
-        _write_stories(terminal, observer, records, unreported, advice=not bad)
+    if counts.touches or counts.guarded or unreported:
+        story = Stories(records, reported, expected, simulated=observer.simulated)
+        story.write(terminal, unreported, advice=not bad)
     elif not limits and not lost:
         terminal.write_line("no touch of CUDA was seen")
     for words in lost:
@@ -103,50 +109,55 @@ def write_summary(
         terminal.write_line(f"ledger: {settings.ledger}")
 
 
-def _write_stories(
-    terminal: pytest.TerminalReporter,
-    observer: Observer,
-    records: list[Record],
-    unreported: list[Finding],
-    *,
-    advice: bool,
-) -> None:
-    # Late: most sessions have nothing to tell.
-    from pytest_cudafork.observe.story.plain_text import plain
-    from pytest_cudafork.observe.story.stories import History
-    from pytest_cudafork.observe.story.words import indent
+class Stories:
+    """What the last section tells of a ledger in which there is something to tell."""
 
-    history = History(records)
-    for line in summary_lines(history, advice=advice):
-        terminal.write_line(line)
-    for found in unreported:
-        where = plain(found.nodeid or str(found.record.get("phase") or "outside any test"))
-        terminal.write_line(f"ERROR: {where}, too late to fail a test:", red=True)
-        for line in indent([found.story(history, simulated=observer.simulated)], "  "):
+    def __init__(
+        self,
+        records: list[Record],
+        reported: Collection[str],
+        expected: Collection[str],
+        *,
+        simulated: bool,
+    ) -> None:
+        # Late: most sessions have nothing to tell.
+        from pytest_cudafork.observe.story.stories import History
+        from pytest_cudafork.report.places import told_culprits
+
+        self._history = History(records)
+        self._expected = expected
+        self._simulated = simulated
+        self._told = dict.fromkeys(told_culprits(self._history, reported), "its failure")
+        """The culprits that have been told in full, and where."""
+
+    def write(
+        self, terminal: pytest.TerminalReporter, unreported: list[Finding], *, advice: bool
+    ) -> None:
+        """Write the places, and the stories that no failure has told."""
+        from pytest_cudafork.observe.story.plain_text import plain
+        from pytest_cudafork.report.places import fork_lines, import_lines, test_lines
+
+        history = self._history
+        for line in (
+            *import_lines(history, advice=advice, told=self._told),
+            *test_lines(history, verbose=terminal.verbosity > 0),
+        ):
             terminal.write_line(line)
+        for line in fork_lines(history, self._expected):
+            terminal.write_line(line, red=not line.endswith("all expected"))
+        for found in unreported:
+            where = plain(found.nodeid or str(found.record.get("phase") or "outside any test"))
+            terminal.write_line(f"ERROR: {where}, too late to fail a test:", red=True)
+            for line in self._lines_of(found):
+                terminal.write_line(line)
 
+    def _lines_of(self, found: Finding) -> list[str]:
+        """Tell an error in full, unless its culprit was told before."""
+        from pytest_cudafork.observe.story.words import indent
 
-def summary_lines(history: History, *, advice: bool = True) -> list[str]:
-    """Tell the touches at start-up, import and collection: one for each line, the first in full.
-
-    ``advice`` is left out where a failure has given it.
-    """
-    from pytest_cudafork.observe.story.words import headline, indent, touch_lines
-
-    lines: list[str] = []
-    places: dict[str, list[Touch]] = {}
-    for touch in history.touches:
-        if not touch.test and not touch.poisoned:
-            places.setdefault(touch.where, []).append(touch)
-    shown = list(places.values())[:_MOST_PLACES]
-    for number, touches in enumerate(shown):
-        first = touches[0]
-        times = f" (and {len(touches) - 1} more times)" if len(touches) > 1 else ""
-        if number == 0:
-            lines.append(f"touched at import or collection{times}:")
-            lines.extend(indent(touch_lines(first, advice=advice), "  "))
-        else:
-            lines.append(f"also at {headline(first)}{times}")
-    if len(places) > len(shown):
-        lines.append(f"... and at {len(places) - len(shown)} more places")
-    return lines
+        culprit = found.culprit(self._history)
+        told_at = self._told.get(culprit, "")
+        story = found.story(self._history, simulated=self._simulated, told_at=told_at)
+        if culprit:
+            self._told.setdefault(culprit, "the first error here")
+        return indent([story], "  ")

@@ -16,13 +16,23 @@ from tests.support.isolation_compare import Seen, Sessions, differences
 FORKS = ("fork", "forkserver")
 
 PLUGINS = {
+    "allure": "allure_pytest.plugin",
     "anyio": "anyio.pytest_plugin",
     "asyncio": "pytest_asyncio.plugin",
     "cov": "pytest_cov.plugin",
+    "html": "pytest_html.plugin",
     "hypothesis": "_hypothesis_pytestplugin",
+    "instafail": "pytest_instafail",
+    "json-report": "pytest_jsonreport.plugin",
+    "metadata": "pytest_metadata.plugin",
     "mock": "pytest_mock",
+    "pyfakefs": "pyfakefs.pytest_plugin",
     "randomly": "pytest_randomly",
+    "reportlog": "pytest_reportlog.plugin",
     "rerunfailures": "pytest_rerunfailures",
+    "socket": "pytest_socket",
+    "sugar": "pytest_sugar",
+    "time-machine": "time_machine",
     "timeout": "pytest_timeout",
     "xdist": "xdist.plugin",
 }

@@ -6,6 +6,7 @@ The software graph and real CUDA graphs implement it. It does not import torch.
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -153,6 +154,10 @@ class GraphBackend(abc.ABC):
         Raises :class:`CaptureFailedError` where the work cannot be captured. Exceptions of ``fn``
         that have another cause pass; in both cases the device is usable afterwards.
         """
+
+    def beside_graphs(self) -> contextlib.AbstractContextManager[object]:
+        """Return what is in force while a check runs code eagerly, beside its graphs."""
+        return contextlib.nullcontext()
 
     @abc.abstractmethod
     def synchronize(self) -> None:

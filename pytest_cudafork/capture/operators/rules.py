@@ -90,6 +90,15 @@ def _mask_written(args: Any, kwargs: Mapping[str, Any], on_host: Callable[[Tenso
     return accumulate or len(indices) > 1 or value.numel() != 1 or not on_host(value)
 
 
+def _deviations_on_device(
+    args: Any, kwargs: Mapping[str, Any], on_host: Callable[[Tensor], bool]
+) -> bool:
+    """Whether the deviations of random numbers are looked at: none may be below zero."""
+    given = kwargs.get("std", args[1] if len(args) > 1 else None)
+    return isinstance(given, Tensor) and not on_host(given)
+
+
+_WAITS = Rule(on_values=always, waits=True)
 _OVERWRITES = Rule(overwrites=True)
 _VIEW = Rule(Kind.VIEW)
 _RESIZE = Rule(Kind.RESIZE)
@@ -130,7 +139,11 @@ RULES: Mapping[str, Rule] = {
     "linspace": Rule(on_values=_ends_on_device, waits=True),
     "logspace": Rule(on_values=_ends_on_device, waits=True),
     "histc": Rule(on_values=_without_range, waits=True),
-    "embedding_renorm_": Rule(on_values=always, waits=True),
+    "normal": Rule(on_values=_deviations_on_device, waits=True),
+    "normal_functional": Rule(on_values=_deviations_on_device, waits=True),
+    "_linalg_eigh": _WAITS,
+    "_linalg_svd": _WAITS,
+    "linalg_pinv": _WAITS,
     "_pack_padded_sequence": Rule(on_values=always, waits=True),
     # Data of the host.
     "lift_fresh": Rule(Kind.LIFT),

@@ -150,7 +150,7 @@ def _returning(outputs: Any) -> Callable[[], Any] | None:
 def _check(factory: Factory, given: Arguments, backend: GraphBackend) -> CapturedPair:
     __tracebackhide__ = True
     log = CheckLog()
-    with capturing("capture_pair"):
+    with capturing("capture_pair"), backend.beside_graphs():
         passes = Passes(
             factory, backend, given.mode, given.persistent, given.allowed, log, given.belongs
         )

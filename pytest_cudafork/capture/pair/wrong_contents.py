@@ -14,9 +14,10 @@ from pytest_cudafork.capture.pair.evidence import Evidence
 from pytest_cudafork.capture.replay.fill import filling
 from pytest_cudafork.capture.state.aliasing import Allowed, shared_objects
 from pytest_cudafork.capture.state.compare import describe, number, short
+from pytest_cudafork.capture.state.reach import reachable
 from pytest_cudafork.capture.state.snapshot import Entry, Snapshot, same, words_of
 from pytest_cudafork.capture.state.state_tree import Kind
-from pytest_cudafork.capture.state.tensors import has_memory, storage_of
+from pytest_cudafork.capture.state.tensors import Randomness, Saved, has_memory, storage_of
 
 _WHY = (
     "the graph is captured with the contents of another batch: sizes and indexes that were right "
@@ -34,7 +35,10 @@ def check(pair: Evidence) -> None:
         pair.log.cannot("wrong-contents", "the factory returns no state")
         return
     pair.log.did("wrong-contents")
-    _Contents(pair).check()
+    contents = _Contents(pair)
+    contents.check()
+    if pair.arguments.other_descs:
+        pair.after_vary = contents.overwritten_now
 
 
 class _Contents:
@@ -66,6 +70,18 @@ class _Contents:
                     continue
                 if entry.value != wanted and not self._passes.allowed.covers(path, entry.value):
                     self._wrong(path, f"{path} is {entry.value}, and {name} of desc is {wanted}")
+
+    def overwritten_now(self) -> None:
+        """Look for that again with the present contents of the inputs, and put all back."""
+        passes = self._passes
+        carried = reachable(passes.factory.create).tensors
+        kept = (passes.persistent(passes.captured), passes.after_capture.tensors(), carried)
+        saved = [Saved(tensors) for tensors in kept]
+        drawn = Randomness(cuda=passes.backend.name == "cuda")
+        self._overwritten()
+        for one in saved:
+            one.restore()
+        drawn.restore()
 
     def _overwritten(self) -> None:
         """See whether a state of another descriptor lies where the captured one does."""

@@ -102,12 +102,13 @@ def assert_replay_equals_eager(
     log, near = CheckLog(), Tolerance.given(rtol, atol)
     options = _Options(near, poison, rng, refills, tuple(vary), tuple(interleave))
     with capturing("assert_replay_equals_eager"), contextlib.ExitStack() as stack:
+        stack.enter_context(chosen.beside_graphs())
         subject = FunctionSubject(fn, inputs, eager, replay, log)
         check_devices(subject.inputs(), chosen.device, "the static inputs")
         pool = chosen.new_pool() if pool is None and interleave else pool
         stack.enter_context(restored(subject.inputs(), lambda: bool(log.findings)))
         with released_on_failure(subject):
-            ready = replay is not None or subject.capture(chosen, pool)
+            ready = subject.observe(chosen) if replay is not None else subject.capture(chosen, pool)
             rounds = _compare(subject, chosen, log, options, pool, stack) if ready else None
             return _result(chosen, log, subject, rounds)
 
@@ -162,6 +163,7 @@ def _compare(
         poison=options.poison,
         refills=options.refills,
         compare_effects=subject.is_own_reference,
+        in_a_row=not subject.is_own_reference,
         cuda=backend.name == "cuda",
     )
     log.did("replay-differs")
@@ -185,6 +187,12 @@ def _compare(
     subject.report_moved()
     if not log.findings and not rounds.compared:
         raise nothing_compared(*_where_nothing(subject))
+    if options.poison and not log.findings and subject.graph is None and not rounds.could_tell:
+        raise nothing_compared(
+            "replay returns its outputs in new memory, and no stimulus changed what eager code "
+            "gives",
+            "give vary=[...] that changes the inputs, or let replay return the static outputs",
+        )
     return rounds
 
 

@@ -13,12 +13,12 @@ from pytest_cudafork.capture.interface.backend import GraphBackend, Recording
 from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.replay.capture_graph import capture_graph
 from pytest_cudafork.capture.replay.cleanup import on_another_stream
-from pytest_cudafork.capture.replay.kept import handed_over, inputs_behind
+from pytest_cudafork.capture.replay.kept import handed_over, inputs_behind, read_from_before
 from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus
 from pytest_cudafork.capture.replay.subject import Subject
 from pytest_cudafork.capture.state.host_values import carried_values, what_changed
-from pytest_cudafork.capture.state.reach import Reachable, moved, reachable, storages
-from pytest_cudafork.capture.state.tensors import Saved, tensors_in
+from pytest_cudafork.capture.state.reach import Reachable, moved, reachable, storages, weights_of
+from pytest_cudafork.capture.state.tensors import Randomness, Saved, storage_of, tensors_in
 from pytest_cudafork.capture.state.written import has_tensors, refuse_lazy, written_by
 from pytest_cudafork.capture.story.findings import CheckLog
 from pytest_cudafork.errors import CudaForkWarning
@@ -43,6 +43,7 @@ class FunctionSubject(Subject):
         self._last: Any = None
         self._then = self._host()
         self._doubtful: dict[str, tuple[int, int, str]] = {}
+        self._read: set[int] | None = None  # what eager code reads that it has not written before
         self._where = storages(self.inputs())
         self._reached = storages(self.reachable())
 
@@ -80,6 +81,37 @@ class FunctionSubject(Subject):
         self._where, self._reached = storages(self.inputs()), storages(self.reachable())
         return True
 
+    def observe(self, backend: GraphBackend) -> bool:
+        """Look at what eager code does, for a graph that was captured elsewhere.
+
+        What eager code overwrites, a right replay overwrites, too. Always True: there is a graph.
+        """
+        if not self.is_own_reference:
+            return True
+        drawn = Randomness(self.reach().generators, cuda=backend.name == "cuda")
+        before = Saved(self.inputs()), Saved(self.reachable())
+        recording = backend.record(lambda: self.call(self._fn))
+        for saved in before:
+            saved.restore()
+        drawn.restore()
+        self._read = read_from_before(recording)
+        if self._read is not None:
+            known = {**self.inputs(), **self.reachable()}
+            written, _ = written_by(recording, known)
+            self.written = {
+                path: tensor
+                for path, tensor in written.items()
+                if path in known and storage_of(tensor) not in self._read
+            }
+        return True
+
+    def read_storages(self) -> set[int]:
+        """Memory that a replay reads: as eager code does, and weights of the replay's own."""
+        if self._own_replay is None:
+            return super().read_storages()
+        found = set(self._read) if self._read is not None else super().read_storages()
+        return found | {storage_of(tensor) for tensor in weights_of(self._own_replay)}
+
     def _look_for_once(self, warmup: Recording) -> None:
         """Tell of work on the inputs that only the first call does: eager code has done it, too."""
         assert self.graph is not None, "there is a graph to compare with"
@@ -105,21 +137,23 @@ class FunctionSubject(Subject):
                 return _with(self.call(self._eager), self.written)
             return self.call(self._eager)
 
+    def padded(self) -> Any:
+        """Run the function itself; other eager code may leave the padding out."""
+        return self.call(self._fn)
+
     def replay(self) -> Any:
         """Replay the graph."""
         if self._own_replay is not None:
             self._last = self._own_replay()
             refuse_lazy(self._last, "replay")
-            return self._last
+            return self.outputs()
         assert self.graph is not None, "there is a graph if there are rounds"
         self.graph.replay()
         return self.outputs()
 
     def outputs(self) -> Any:
         """The static outputs; those of a graph captured elsewhere are known after a replay."""
-        if self.graph is None:
-            return self._last
-        result = self.graph.recording.result
+        result = self._last if self.graph is None else self.graph.recording.result
         return _with(result, self.written) if self.written else result
 
     def inputs(self) -> dict[str, torch.Tensor]:

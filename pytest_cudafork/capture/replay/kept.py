@@ -15,7 +15,7 @@ import torch
 from pytest_cudafork.capture.interface.backend import Recording, Region, Work
 from pytest_cudafork.capture.state.tensors import storage_of
 
-__all__ = ["Kept", "handed_over", "inputs_behind"]
+__all__ = ["Kept", "handed_over", "inputs_behind", "read_from_before"]
 
 
 class Kept(NamedTuple):
@@ -40,9 +40,8 @@ def handed_over(warm: Recording, captured: Recording) -> list[Kept]:
             if not any(_overlap(region, one) for one in reads.get(region.pointer, ())):
                 continue
             again = (
-                other.exact or _key(other) == _key(work)
+                _key(other) == _key(work) or (other.exact and _overlap(region, one))
                 for one, other in writes.get(region.pointer, ())
-                if _overlap(region, one)
             )
             storage = None if any(again) else region.find()
             if storage is not None and storage.data_ptr() == region.pointer:
@@ -77,6 +76,13 @@ def inputs_behind(
     return found
 
 
+def read_from_before(recording: Recording) -> set[int] | None:
+    """Return the storages of which recorded work reads what was there before it; None: unknown."""
+    if recording.work is None:
+        return None
+    return set(_of_graph(recording.work)[0])
+
+
 def _of_graph(
     work: Iterable[Work],
 ) -> tuple[dict[int, list[Region]], dict[int, list[tuple[Region, Work]]]]:
@@ -86,7 +92,7 @@ def _of_graph(
     for one in work:
         for region in one.reads:
             before = writes.get(region.pointer, ())
-            if not any(_overlap(region, written) for written, _ in before):
+            if not any(other.exact and _within(region, written) for written, other in before):
                 reads.setdefault(region.pointer, []).append(region)
         for region in one.writes:
             writes.setdefault(region.pointer, []).append((region, one))
@@ -95,6 +101,10 @@ def _of_graph(
 
 def _key(work: Work) -> tuple[str, str]:
     return work.name, work.where
+
+
+def _within(one: Region, other: Region) -> bool:
+    return other.first <= one.first and one.end <= other.end
 
 
 def _overlap(one: Region, other: Region) -> bool:

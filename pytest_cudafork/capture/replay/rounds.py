@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
 from pytest_cudafork.capture.interface.backend import ReplayFailedError
-from pytest_cudafork.capture.replay.extra_checks import randomness, uninitialized
+from pytest_cudafork.capture.interface.lines import shown
+from pytest_cudafork.capture.replay.extra_checks import padding, randomness, uninitialized
+from pytest_cudafork.capture.replay.observed import unlike_line
 from pytest_cudafork.capture.replay.refill import Refill
 from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus, check_rows, rows_of
 from pytest_cudafork.capture.replay.subject import Before, Subject
@@ -48,8 +51,10 @@ class Rounds:
         poison: bool = True,
         refills: bool = False,
         compare_effects: bool = True,
+        in_a_row: bool = False,
         cuda: bool = False,
     ) -> None:
+        self._in_a_row = in_a_row
         self._subject, self._log, self._tolerance = subject, log, tolerance
         self._poison, self._refills, self._effects = poison, refills, compare_effects
         self._cuda = cuda
@@ -61,6 +66,9 @@ class Rounds:
         self.replays = 0
         self.compared = 0  # tensors, in all rounds
         self.failed = False  # a replay could not be run: no more of them
+        self.could_tell = False  # a replay that does nothing would have been noticed
+        self.differs_anew = ""  # how a replay differs from eager code that begins anew
+        self._anew = subject.eager_anew()
 
     def run(self, stimulus: Stimulus) -> None:
         """Do one round; what is wrong is noted once for each output."""
@@ -87,10 +95,19 @@ class Rounds:
         if expected is None:
             expected, effects = self._eager(before)
         self._compare(first, expected, effects, stimulus, rows, before, 0)
+        if self._anew is not None and not self._log.findings and stimulus.kind in ("same", "vary"):
+            self._compare_anew(self._anew, first, stimulus, rows, before)
+        if rows and not self._log.findings:
+            total = max((len(one) for one in first.outputs.values() if _has_rows(one)), default=0)
+            padding(self._subject, self._log, before, stimulus.name, rows, total)
         if stimulus.kind in ("same", "other"):
             second = self._replay(stimulus, before)
             if second is not None:
                 self._compare(second, expected, effects, stimulus, rows, before, 1)
+        if stimulus.kind == "same" and self._in_a_row:
+            self._replay_in_a_row(stimulus, before)
+        if self._first is not None and differences(self._first, expected, Tolerance(0, 0)):
+            self.could_tell = True
         if self._first is None:
             self._first, self._effects_then = expected, effects
         elif idle:
@@ -129,6 +146,51 @@ class Rounds:
         refill.leave(clean=False)
         return rows, expected
 
+    def _compare_anew(
+        self,
+        anew: Callable[[], Any],
+        replayed: _Replayed,
+        stimulus: Stimulus,
+        rows: int | None,
+        before: Before,
+    ) -> None:
+        """Compare with eager code that keeps nothing of the runs before.
+
+        Code that carries on by intention differs on the first inputs already: then it says nothing.
+        """
+        runs: list[dict[str, Any]] = []
+        try:
+            for _ in range(2):
+                runs.append(frozen_copy(anew(), self._subject.name))
+                before.restore()
+        except Exception as error:  # code may refuse to begin twice
+            self._log.cannot("lazy-init-skipped (begun anew)", f"{type(error).__name__}: {error}")
+            self._anew = None
+            return
+        finally:
+            before.restore()
+        wrong = differences(runs[0], replayed.outputs, self._tolerance, rows)
+        if wrong and (stimulus.kind == "same" or differences(*runs, self._tolerance, rows)):
+            self._anew = None
+        elif wrong:
+            self.differs_anew = f"{wrong[0].what}; after {stimulus.name}"
+            self._anew = None
+
+    def _replay_in_a_row(self, stimulus: Stimulus, before: Before) -> None:
+        """Replay once more from what a replay has left beside the inputs, and compare from there.
+
+        Eager code that is another function may begin anew where the graph goes on.
+        """
+        if self._log.findings or self._replay(stimulus, before, restore=False) is None:
+            return
+        before.inputs.restore()
+        then = self._save()
+        again = self._replay(stimulus, then)
+        if again is not None:
+            expected, _ = self._eager(then)
+            self._compare(again, expected, {}, stimulus, None, then, 1)
+        before.restore()
+
     def _save(self) -> Before:
         return Before.of(self._subject, cuda=self._cuda)
 
@@ -148,8 +210,13 @@ class Rounds:
         found.update(copies({path: present[path] for path in paths}))
         return found
 
-    def _replay(self, stimulus: Stimulus, before: Before) -> _Replayed | None:
-        """Replay on poisoned outputs; None if it could not be done."""
+    def _replay(
+        self, stimulus: Stimulus, before: Before, *, restore: bool = True
+    ) -> _Replayed | None:
+        """Replay on poisoned outputs; None if it could not be done.
+
+        Afterwards everything is as before, unless ``restore`` is False.
+        """
         if self.failed:
             return None
         before.restore()
@@ -162,8 +229,10 @@ class Rounds:
         self.replays += 1
         outputs = frozen_copy(result, self._subject.name)
         unwritten = poison.left(leaves(result, self._subject.name)) if poison is not None else {}
+        self.could_tell = self.could_tell or bool(unwritten)
         effects = self._changed(before)
-        before.restore()
+        if restore:
+            before.restore()
         return _Replayed(outputs, unwritten, effects)
 
     def _compare(
@@ -181,12 +250,13 @@ class Rounds:
             check_rows(rows, expected, bool(effects), stimulus.name)
         if rows != 0:
             self.compared += sum(isinstance(one, torch.Tensor) for one in expected.values())
+        present = {**self._subject.reachable(), **self._subject.inputs()}
+        gone = {*self._subject.moved(), *self._subject.written}
         if effects and self._effects:
-            present = {**self._subject.reachable(), **self._subject.inputs()}
-            gone = {*self._subject.moved(), *self._subject.written}
             wanted = {path: value for path, value in effects.items() if path not in gone}
             self.compared += len(wanted)
             wrong += differences(wanted, {**present, **replayed.effects}, self._tolerance)
+        wrong += self._changed_alone(replayed.effects, effects)
         if wrong and not self._is_reproducible(expected, effects, before, rows):
             self._irreproducible(wrong[0], replayed, stimulus, before)
             wrong = []
@@ -194,6 +264,20 @@ class Rounds:
             got = {**replayed.outputs, **replayed.effects}.get(one.path)
             want = {**expected, **effects}.get(one.path)
             self._note(one, stimulus, want, got, replayed.unwritten.get(one.path), number)
+
+    def _changed_alone(self, replayed: dict[str, Any], effects: dict[str, Any]) -> list[Difference]:
+        """Compare the inputs that the replay changed and eager code did not.
+
+        Other memory may well be changed by the replay alone, as a workspace that eager code has
+        left for a bigger one.
+        """
+        inputs = self._subject.inputs()  # all is as before by now
+        changed = {path: inputs[path] for path in replayed if path in inputs}
+        if changed:
+            names = ", ".join(changed)
+            self._log.note(f"a replay changes {names} in place: fill it anew before the next one")
+        alone = {path: one for path, one in changed.items() if path not in effects}
+        return differences(alone, replayed, self._tolerance) if self._effects else []
 
     def _irreproducible(
         self, one: Difference, replayed: _Replayed, stimulus: Stimulus, before: Before
@@ -204,17 +288,27 @@ class Rounds:
             uninitialized(self._subject, self._log, self._tolerance, cuda=self._cuda)
             cause = not any(one.check == "uninitialized-read" for one in self._log.findings)
         again = self._replay(stimulus, before) if cause else None
+        where = ""
+        with contextlib.suppress(Exception):  # the line is a courtesy
+            where = unlike_line(self._subject.eager, before.restore)
+        before.restore()
         if again is None or differences(replayed.outputs, again.outputs, self._tolerance):
-            self._log.note(
-                "eager code is not reproducible: two runs on the same inputs differ by more than "
-                "the tolerance, so its difference from the replay says nothing"
+            at = f", first at {shown(where)}" if where else ""
+            text = (
+                f"eager code is not reproducible: two runs on the same inputs differ{at} by more "
+                "than the tolerance, so its difference from the replay says nothing"
             )
+            if f"replay-differs ({one.path})" not in self._log.skipped:
+                self._log.cannot(f"replay-differs ({one.path})", text)
+                if not self._log.findings:
+                    warnings.warn(text, CudaForkWarning, stacklevel=2)
             return
         self._log.add(
             "replay-differs",
             f"{one.what}; after {stimulus.name}. Eager code gives something else each time, and "
             "the replay always the same",
             path=one.path,
+            where=where,
             why="it looks frozen: what Python counts or draws is another number in the next call, "
             "and the graph keeps the value of its capture",
             todo="count in a tensor that the graph itself changes; draw from torch's generator",
@@ -248,21 +342,13 @@ class Rounds:
         if outputs is None:
             return None
         kept = {storage_of(tensor) for tensor in self._subject.inputs().values()}
-        kept |= self._read_storages()
+        kept |= self._subject.read_storages()
         found = {
             path: leaf
             for path, leaf in leaves(outputs, self._subject.name).items()
             if isinstance(leaf, torch.Tensor) and storage_of(leaf) not in kept
         }
         return Poison(found)
-
-    def _read_storages(self) -> set[int]:
-        """Return memory outside the graph that it reads: poison there would be an input."""
-        graph = self._subject.graph
-        uses = graph.recording.uses if graph is not None else None
-        if uses is not None:
-            return {use.pointer for use in uses if use.reads and not use.owned}
-        return {storage_of(tensor) for tensor in self._subject.reachable().values()}
 
     def _note(
         self,
@@ -331,3 +417,7 @@ class Rounds:
         found = error.finding
         what = f"{found.what} (replay {self.replays + 1}, {when})"
         self._log.add_finding(dataclasses.replace(found, what=what))
+
+
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from pytest_cudafork.capture.interface.backend import Capture
 from pytest_cudafork.capture.replay.stimulus import Stimulus
 from pytest_cudafork.capture.state.reach import Reachable
-from pytest_cudafork.capture.state.tensors import MOST_BYTES, Randomness, Saved
+from pytest_cudafork.capture.state.tensors import MOST_BYTES, Randomness, Saved, storage_of
 
 
 class Subject(abc.ABC):
@@ -27,6 +28,14 @@ class Subject(abc.ABC):
     @abc.abstractmethod
     def eager(self) -> Any:
         """Run the eager code on the present contents and return its outputs."""
+
+    def padded(self) -> Any:
+        """Run what is captured, eagerly and with the padding that the graph has."""
+        return self.eager()
+
+    def eager_anew(self) -> Callable[[], Any] | None:
+        """Return what runs eager code as if nothing had run before; None: it is not known how."""
+        return None
 
     @abc.abstractmethod
     def replay(self) -> Any:
@@ -51,6 +60,13 @@ class Subject(abc.ABC):
     @abc.abstractmethod
     def moved(self) -> set[str]:
         """Return the paths of reachable tensors that lie elsewhere than in the capture."""
+
+    def read_storages(self) -> set[int]:
+        """Return memory that a replay reads: poison there would be an input."""
+        uses = self.graph.recording.uses if self.graph is not None else None
+        if uses is not None:
+            return {use.pointer for use in uses if use.reads and not use.owned}
+        return {storage_of(tensor) for tensor in self.reachable().values()}
 
     def clues(self) -> str:
         """Say which values of Python have changed since the capture, for a failure."""

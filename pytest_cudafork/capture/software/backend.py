@@ -6,6 +6,7 @@ of this package.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ from pytest_cudafork.capture.interface.backend import (
 from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.operators.shapes import Shapes, Specs
 from pytest_cudafork.capture.operators.traits import Traits
+from pytest_cudafork.capture.software import streams
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.differences import DIFFERENCES, explaining_gpu_code
 from pytest_cudafork.capture.software.mode import EagerMode, Recorder
@@ -93,6 +95,10 @@ class SoftwareBackend(GraphBackend):
     def new_pool(self) -> Pool:
         """Memory that several captures may share."""
         return Pool()
+
+    def beside_graphs(self) -> contextlib.AbstractContextManager[object]:
+        """Let code that orders work by streams do nothing of it, as in a recorded run."""
+        return streams.ignored()
 
     def synchronize(self) -> None:
         """Nothing runs behind the caller's back."""

@@ -1,6 +1,7 @@
 """Calls of ``torch.cuda`` that order work in time: streams, events and waiting for them.
 
-The software graph has none of them. A capture refuses them; in a recorded run they do nothing.
+The software graph has none of them. A capture refuses them; in a recorded run they do nothing. The
+current stream may be asked for in both, as it is for a launch: it is the captured one.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ _STREAMS = tuple(
     for name in ("Stream", "Event", "ExternalStream", "stream", "current_stream", "set_stream",
                  "default_stream", "StreamContext")
 )  # fmt: skip
+_CURRENT = ("torch.cuda.current_stream", "torch.accelerator.current_stream")
+_SWITCH = ("torch.cuda.stream", "torch.cuda.StreamContext", "torch.cuda.set_stream",
+           "torch.accelerator.set_stream")  # fmt: skip
 
 
 _ASKS = "is_current_stream_capturing"
@@ -32,6 +36,11 @@ _ASKS = "is_current_stream_capturing"
 
 class _Nothing:
     """Stands for a stream or an event: every method does nothing."""
+
+    cuda_stream = stream_id = cuda_event = 0
+
+    def is_capturing(self) -> bool:
+        return False
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -48,16 +57,40 @@ class _Nothing:
         return True  # query(): the work is done
 
 
+class _Captured:
+    """Stands for the stream that is captured: it has a handle; ordering work by it is refused."""
+
+    cuda_stream = stream_id = priority = 0
+
+    def __init__(self, refuse: Callable[[str], Any], wait: Callable[[str], Any]) -> None:
+        self._refuse, self._wait = refuse, wait
+
+    def is_capturing(self) -> bool:
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        instead = self._wait if name in ("synchronize", "query") else self._refuse
+        return lambda *args, **kwargs: instead(f"{name} of the current stream")
+
+    def __enter__(self) -> _Captured:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        return None
+
+
 def ignored() -> contextlib.AbstractContextManager[None]:
     """Let the calls of this thread do nothing, for the length of a ``with``."""
-    return _replaced(lambda call: None, lambda call: _Nothing())
+    return _replaced(lambda call, *args: None, lambda call, *args: _Nothing())
 
 
 @contextlib.contextmanager
 def refused(refusals: Refusals) -> Iterator[None]:
     """Refuse the calls of this thread, for the length of a ``with``."""
 
-    def wait(call: str) -> None:
+    def wait(call: str, *args: Any) -> None:
         refusals.refuse(
             f"{call}() at {{where}} waits for the device within a capture",
             "a capture records work and does not run it, so there is nothing to wait for; CUDA "
@@ -65,8 +98,12 @@ def refused(refusals: Refusals) -> Iterator[None]:
             "wait before the capture, or after the replay",
         )
 
-    def stream(call: str) -> None:
-        refusals.refuse(
+    def stream(call: str, *args: Any) -> Any:
+        if call in _CURRENT:
+            return captured
+        if call in _SWITCH and args and (args[0] is captured or args[0] is None):
+            return contextlib.nullcontext(captured)  # it stays the current one
+        return refusals.refuse(
             f"{call} at {{where}} cannot be captured: the software graph has no streams and events",
             "it records the operators on CPU tensors in the order of the calls; what forks and "
             "joins streams needs a GPU. (A CUDA graph takes streams that are joined, and refuses "
@@ -75,13 +112,14 @@ def refused(refusals: Refusals) -> Iterator[None]:
             check="not-judged",
         )
 
+    captured = _Captured(stream, wait)
     with _replaced(wait, stream), UndoStack() as undo:
         undo.set(torch.cuda, _ASKS, lambda: True)
         yield
 
 
 @contextlib.contextmanager
-def _replaced(wait: Callable[[str], Any], stream: Callable[[str], Any]) -> Iterator[None]:
+def _replaced(wait: Callable[..., Any], stream: Callable[..., Any]) -> Iterator[None]:
     owner = threading.get_ident()
     with UndoStack() as undo:
         for names, instead in ((_WAITS, wait), (_STREAMS, stream)):
@@ -94,11 +132,13 @@ def _replaced(wait: Callable[[str], Any], stream: Callable[[str], Any]) -> Itera
         yield
 
 
-def _in_thread(owner: int, original: Any, instead: Callable[[], Any]) -> Any:
+def _in_thread(owner: int, original: Any, instead: Callable[..., Any]) -> Any:
     """What calls ``instead`` in one thread; a class stays one that ``isinstance`` takes."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return instead() if threading.get_ident() == owner else original(*args, **kwargs)
+        if threading.get_ident() == owner:
+            return instead(*args)
+        return original(*args, **kwargs)
 
     if not isinstance(original, type):
         return functools.wraps(original)(call)

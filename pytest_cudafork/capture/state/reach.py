@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
 from pytest_cudafork.capture.interface.backend import MemoryUse
-from pytest_cudafork.capture.state.state_tree import TooManyObjectsError, closure_of, walk
+from pytest_cudafork.capture.state.carried import closure_of
+from pytest_cudafork.capture.state.state_tree import Kind, TooManyObjectsError, walk
 from pytest_cudafork.capture.state.tensors import devices_of, distinct_tensors, place_of, storage_of
 from pytest_cudafork.errors import GraphUsageError
 
@@ -42,6 +44,20 @@ def reachable(
         found.generators.extend(
             node.value for node in nodes if isinstance(node.value, torch.Generator)
         )
+    return found
+
+
+def weights_of(fn: Any) -> list[torch.Tensor]:
+    """Return the parameters and buffers of modules that a callable carries."""
+    found = []
+    for name, value in closure_of(fn).items():
+        with contextlib.suppress(TooManyObjectsError):
+            for node in walk(value, name, plain=False):
+                if node.kind is not Kind.TENSOR:
+                    continue
+                is_weight = isinstance(node.value, torch.nn.Parameter)
+                if is_weight or isinstance(node.parent, torch.nn.Module):
+                    found.append(node.value)
     return found
 
 

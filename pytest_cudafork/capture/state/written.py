@@ -36,23 +36,36 @@ def written_by(
         if where in uses:
             found.setdefault(where, (path, tensor))
     missing = {where for where in uses if where not in found}
-    for tensor in _living_tensors() if missing else ():
-        where = storage_of(tensor)
-        if where in missing and (where not in found or tensor.numel() > found[where][1].numel()):
-            use = uses[where]
-            nodes = recording.nodes or ()
-            line = nodes[use.node].where if 0 <= use.node < len(nodes) else ""
-            # A path shows keys of up to 60 characters.
-            name = f"#{list(uses).index(where)} {use.tensor}"[:30]
-            if line:
-                name += f" {os.path.basename(line)}"[:26]
-            found[where] = name, tensor
+    for where, tensor in _living_tensors(missing).items():
+        use = uses[where]
+        nodes = recording.nodes or ()
+        line = nodes[use.node].where if 0 <= use.node < len(nodes) else ""
+        # A path shows keys of up to 60 characters.
+        name = f"#{list(uses).index(where)} {use.tensor}"[:30]
+        if line:
+            name += f" {os.path.basename(line)}"[:26]
+        found[where] = name, tensor
     read = {path for where, (path, _) in found.items() if uses[where].reads}
     return dict(found.values()), read
 
 
-def _living_tensors() -> list[torch.Tensor]:
-    return [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
+def _living_tensors(places: set[int]) -> dict[int, torch.Tensor]:
+    """Return by address the biggest tensors that lie there, of all that the process holds."""
+    found: dict[int, torch.Tensor] = {}
+    for _ in range(2):
+        if not places - found.keys():
+            break
+        for one in gc.get_objects():
+            if issubclass(type(one), torch.Tensor):
+                where = storage_of(one)
+                if where in places and (where not in found or one.numel() > found[where].numel()):
+                    found[where] = one
+        # Objects that were frozen, as those of a fork server are, are not listed.
+        if not gc.get_freeze_count():
+            break
+        if places - found.keys():
+            gc.unfreeze()
+    return found
 
 
 def refuse_lazy(result: Any, what: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat import pytest_internals, rerunfailures
 from pytest_cudafork.compat.unpatched import contextlib, io, os, pickle
 
 _QUIET_OPTIONS: Mapping[str, Any] = {
@@ -34,6 +34,8 @@ _QUIET_OPTIONS: Mapping[str, Any] = {
     "report_log": None,
     "htmlpath": None,
     "json_report": False,
+    # the child writes its own result beside those that are there
+    "clean_alluredir": False,
     "pastebin": None,
     "debug": None,
     # pytest-cov would erase what the session has measured; see coverage_data.py and cov_plugin.py
@@ -88,4 +90,5 @@ def make_config(request: dict[str, Any]) -> pytest.Config:
     if request["workerinput"] is not None:
         config.workerinput = request["workerinput"]  # type: ignore[attr-defined]
         config.workeroutput = {}  # type: ignore[attr-defined]
+    rerunfailures.count_without_server(config)
     return config

@@ -22,11 +22,12 @@ from pytest_cudafork.isolate.session.request import (
 from pytest_cudafork.isolate.session.spares import Spares
 from pytest_cudafork.process import exit_status, launch, supervision
 from pytest_cudafork.process.descendants import leftovers
+from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.fork_server_client import ForkServerClient, NoServerError, send_job
+from pytest_cudafork.process.loud_warning import loud_warning
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
-from pytest_cudafork.process.server_process import loud_warning
 from pytest_cudafork.settings.markers import CHILD_ENV
 
 _MOST_RESTARTS = 4
@@ -91,9 +92,10 @@ class Children:
         self._group: ItemProcess | None = None
         self._upcoming: Sequence[pytest.Item] = ()
         self._next_fork: pytest.Item | None = None
-        self._spares = Spares(config)
+        self._caretaker = Caretaker()
+        self._spares = Spares(config, self._caretaker)
         self._sweeper = leftovers.Sweeper()
-        self._forks = Forks(config, randomness, filters)
+        self._forks = Forks(config, randomness, filters, self._caretaker)
 
     # -- the fork server -------------------------------------------------------------------------
 
@@ -174,7 +176,8 @@ class Children:
         target = target_of(wish.item)
         if wish.following is not None:  # the whole file
             target = target.partition("::")[0]
-        return launch.start_spawn(SPAWNED_TESTS, session_request(self._config, [target]), wish.env)
+        request = session_request(self._config, [target])
+        return launch.start_spawn(SPAWNED_TESTS, request, wish.env).cared_for(self._caretaker)
 
     # -- tests -----------------------------------------------------------------------------------
 
@@ -220,7 +223,8 @@ class Children:
 
     def _descriptors(self) -> list[int]:
         """Return what leads to other processes than the next child."""
-        return [*self._server.descriptors(), *self._spares.descriptors()]
+        parts = (self._server, self._spares, self._caretaker)
+        return [fd for part in parts for fd in part.descriptors()]
 
     def keep(self, process: ItemProcess, following: pytest.Item | None) -> None:
         """Keep a child for the next test of its group, or let go of it.
@@ -283,11 +287,11 @@ class Children:
             elif one.supervisor.trouble:
                 text = f"the process of {one.test} had finished, but {one.supervisor.trouble}"
                 loud_warning(pytest.PytestWarning(text))
-        self._sweeper.sweep(now=wait)
+        supervision.warn_of_survivors(self._sweeper.sweep(now=wait))
 
     def end_leftovers(self) -> None:
         """End now what children have left that ended well."""
-        self._sweeper.sweep(now=True)
+        supervision.warn_of_survivors(self._sweeper.sweep(now=True))
 
     def close(self) -> None:
         """End everything; a process that was forked from this one only forgets it."""
@@ -298,6 +302,7 @@ class Children:
             self._forks.forget_ahead()
             self._settle(wait=True)
             self._spares.close()
+        self._caretaker.close()
         self._server.close_server(reap=False)
 
     def finish(self) -> None:

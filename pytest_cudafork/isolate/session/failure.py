@@ -14,7 +14,15 @@ from pytest_cudafork.process import exit_status
 from pytest_cudafork.process.channel import EXIT_LOST
 from pytest_cudafork.process.supervision import Ending
 
-__all__ = ["Phase", "error_of", "missing_phase", "next_phase", "no_report", "report"]
+__all__ = [
+    "Phase",
+    "error_of",
+    "missing_phase",
+    "next_phase",
+    "no_report",
+    "no_teardown",
+    "report",
+]
 
 
 def error_of(ending: Ending, phase: Phase, timeout: float | None) -> ChildError | None:
@@ -36,11 +44,11 @@ def error_of(ending: Ending, phase: Phase, timeout: float | None) -> ChildError 
             f"({ending.malformed}) and {ended}. Did the test write to a descriptor it did not open?"
         )
     if ending.timed_out or ending.lingered:
-        limit = (
-            f"time limit of {timeout:g} s exceeded in {phase}"
-            if ending.timed_out and timeout is not None
-            else "still running after the test was over"
-        )
+        limit = "still running after the test was over"
+        if ending.timed_out and timeout is not None:
+            when = "after the test was over, by what runs at the end of its process"
+            when = when if ending.finished else f"in {phase}"
+            limit = f"time limit of {timeout:g} s exceeded {when}"
         return ChildTimeout(
             f"{limit}: the process of this test was killed.{stacks}", timeout, ending.stacks
         )
@@ -105,6 +113,26 @@ def report(
     if reason is not None:
         made.outcome = "skipped"
         made.wasxfail = forked.expected(reason, more) if more else reason
+    return made
+
+
+def no_teardown(item: pytest.Item, last: pytest.TestReport) -> pytest.TestReport:
+    """Return the report of a teardown that did not happen, after the one of the test's death.
+
+    It says nothing: what is to be said, that one has said.
+    """
+    made = pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict(last.keywords),
+        outcome="passed",
+        longrepr=None,
+        when="teardown",
+        sections=list(last.sections),
+        start=last.stop,
+        stop=last.stop,
+    )
+    made.user_properties = list(last.user_properties)
     return made
 
 

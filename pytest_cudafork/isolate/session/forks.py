@@ -22,6 +22,7 @@ from pytest_cudafork.isolate.child.capture_files import capture_files, renew_fil
 from pytest_cudafork.isolate.session.request import make_basetemp
 from pytest_cudafork.process import launch, supervision, termination
 from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.freeze_before_fork import Collapse, OpenMP, freeze_in_child
 from pytest_cudafork.process.randomness import Randomness
 
@@ -39,10 +40,15 @@ class Forks:
     """The children that are forked from this process."""
 
     def __init__(
-        self, config: pytest.Config, randomness: Randomness, filters: Sequence[Any]
+        self,
+        config: pytest.Config,
+        randomness: Randomness,
+        filters: Sequence[Any],
+        caretaker: Caretaker | None = None,
     ) -> None:
         """``filters`` are those of warnings outside every test."""
         self._config = config
+        self._caretaker = caretaker
         self._randomness = randomness
         self._openmp = OpenMP()
         self._reporter: items.Reporter | None = None
@@ -134,7 +140,7 @@ class Forks:
             practice = ahead and launch.usable_cores() > _BUSY_CORES
             pytest_session.run_forked(item, env, reporter, channel, stacks_fd, practice=practice)
 
-        return launch.start_fork(run, private, begin)
+        return launch.start_fork(run, private, begin).cared_for(self._caretaker)
 
     def _leave_the_test_before(self) -> None:
         """Take off what the test whose protocol this was forked in has put on."""

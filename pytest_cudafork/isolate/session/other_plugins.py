@@ -1,6 +1,6 @@
 """What other plugins and isolated tests need of each other in the pytest process.
 
-pytest-timeout and pytest-rerunfailures do their work inside
+pytest-timeout, pytest-rerunfailures and allure-pytest do their work inside
 the process of the test, as they would in the pytest process (see ``child/plugins.py``); here stands
 what is left to do.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_cudafork.compat import rerunfailures
+from pytest_cudafork.compat import allure, rerunfailures
 from pytest_cudafork.compat.unpatched import re, time
 
 RUNS = pytest.StashKey[int]()
@@ -54,6 +54,20 @@ def prepare_rerun(item: pytest.Item, runs: int) -> None:
     time.sleep(rerunfailures.delay_before(item, runs))
     item.stash[RUNS] = runs
     _begin_again(item)
+
+
+def conclude(item: pytest.Item, death: pytest.TestReport | None) -> None:
+    """Settle who writes the result of allure-pytest: the process of the test, unless it has died.
+
+    Args:
+        item: The test.
+        death: What was reported in place of its process, or None.
+
+    """
+    if death is None:
+        allure.drop_result(item)
+    else:
+        allure.enter_failure(item, death)
 
 
 def _begin_again(item: pytest.Item) -> None:

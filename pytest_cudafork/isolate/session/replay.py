@@ -20,6 +20,7 @@ _HANDLED = (
     messages.Report,
     messages.CaughtWarning,
     messages.TerminalText,
+    messages.CapturedText,
     messages.Coverage,
     messages.PhaseBegins,
     messages.CaptureFiles,
@@ -40,6 +41,8 @@ class Replay:
         """Sends a message to the child."""
         self._stop: BaseException | None = None
         self._output: list[tuple[str, str]] = []
+        self._unreported: list[tuple[str, str]] = []
+        """What the test has written that no report has said yet."""
         self.reports: list[pytest.TestReport] = []
         self.trouble: ChildError | None = None
         self.goes_on = False
@@ -54,6 +57,8 @@ class Replay:
         """The kinds of messages that may still come; None: all."""
         self.last = False
         """Whether the child will run no other test."""
+        self._death: pytest.TestReport | None = None
+        """What was reported here because the child could not."""
 
     @property
     def phase(self) -> failure.Phase:
@@ -88,6 +93,8 @@ class Replay:
                     warning = caught_warnings.load(message)
                 case messages.TerminalText():
                     live_text.show(self._item.config, message)
+                case messages.CapturedText():
+                    self._unreported += report_checks.checked_sections(message.sections)
                 case messages.Coverage():
                     coverage_data.gathered(self._item.config).add(message.data)
                 case messages.PhaseBegins():
@@ -128,6 +135,7 @@ class Replay:
             case messages.RunsAgain():
                 self.runs += 1
                 self._phase = None
+                self._unreported.clear()
                 other_plugins.announce_rerun(self._item)
             case messages.SessionStop():
                 self._stop = pytest.exit.Exception(message.reason, message.returncode)
@@ -154,15 +162,16 @@ class Replay:
             vars(report)["isolation_why"] = self.method.why
         if type(report) is pytest.TestReport:  # a subtest's report ends no phase
             self.reports.append(report)
+            self._unreported.clear()
         self._item.ihook.pytest_runtest_logreport(report=report)
 
     def fail(self, phase: failure.Phase, error: ChildError, seconds: float = 0.0) -> None:
         """Report a failure that the child could not report."""
-        self._log(self._failed(phase, error, seconds))
+        self._close(self._failed(phase, error, seconds))
 
     def refuse(self, error: ChildError) -> None:
         """Report that the test was not run; no mark of its own expects that."""
-        self._log(failure.report(self._item, "setup", error, [], ran=False))
+        self._close(failure.report(self._item, "setup", error, [], ran=False))
 
     def fail_or_rerun(self, phase: failure.Phase, error: ChildError, seconds: float) -> None:
         """Report what became of a process that died; ``again`` if the test gets another."""
@@ -170,11 +179,25 @@ class Replay:
         if report.failed and other_plugins.rerun_elsewhere(self._item, self.runs, error):
             report.outcome = "rerun"  # type: ignore[assignment]  # as pytest-rerunfailures says it
             self.again = True
-        self._log(report)
+            self._log(report)  # pytest-rerunfailures reports no more of such a run, either
+        else:
+            self._close(report)
+
+    def _close(self, death: pytest.TestReport) -> None:
+        """Report the death of a test, and the teardown that did not happen if it died before it.
+
+        What gathers the reports of a test until its last one (pytest-html, JUnit files) would never
+        show the test.
+        """
+        self._death = death
+        self._log(death)
+        if report_checks.missing_phase(self.reports, calls=False) == "teardown":
+            self._log(failure.no_teardown(self._item, self.reports[-1]))
 
     def _failed(self, phase: failure.Phase, error: ChildError, seconds: float) -> pytest.TestReport:
         # as pytest does: a report has the sections of the phases before
-        sections = [*(self.reports[-1].sections if self.reports else ()), *self._output]
+        told = self.reports[-1].sections if self.reports else ()
+        sections = [*told, *self._unreported, *self._output]
         return failure.report(self._item, phase, error, sections, seconds)
 
     def add_output(self) -> None:
@@ -191,6 +214,10 @@ class Replay:
         Else the next test would be shown the output.
         """
         pytest_internals.empty_capture(self._item.config)
+
+    def conclude(self) -> None:
+        """Tell plugins that gather results where tests run how this one ended."""
+        other_plugins.conclude(self._item, self._death)
 
     def raise_stop(self) -> None:
         """Stop this session if the test stopped the child's."""

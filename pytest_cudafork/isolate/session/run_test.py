@@ -57,6 +57,7 @@ def isolate(
                 replay = Replay(item, method)
                 _run(item, following, replay, children)
     _tear_down_here(item, nextitem)
+    replay.conclude()
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     replay.raise_stop()
     return True

@@ -13,6 +13,7 @@ from pytest_cudafork.isolate.session.request import (
     target_of,
 )
 from pytest_cudafork.process import launch, supervision
+from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import CHILD_ENV
 
@@ -23,8 +24,9 @@ _VOLATILE = (environment.TEST, environment.PHASE, environment.FORK_OK)
 class Spares:
     """Fresh interpreters, each with the file of one test imported, waiting for its turn."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, caretaker: Caretaker | None = None) -> None:
         self._config = config
+        self._caretaker = caretaker
         self._limit = launch.usable_cores() - 1
         """How many may wait: one for each core that nobody uses while a test runs."""
         self._waiting: dict[pytest.Item, tuple[launch.Running, dict[str, str]]] = {}
@@ -39,7 +41,8 @@ class Spares:
                 continue
             try:
                 request = session_request(self._config, [target_of(item)])
-                self._waiting[item] = (launch.start_spawn(SPAWNED_TESTS, request), _environment())
+                running = launch.start_spawn(SPAWNED_TESTS, request).cared_for(self._caretaker)
+                self._waiting[item] = (running, _environment())
             except OSError:  # no process left; the test will say so when its turn comes
                 return
 

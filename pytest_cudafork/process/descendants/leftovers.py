@@ -9,13 +9,15 @@ so a process that has one belongs to this child for certain.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from pytest_cudafork.compat.unpatched import contextlib, io, os, re, resource, signal, time
 from pytest_cudafork.process.descendants import process_state
 
 _MARK_BYTES = 7
 _BASE = 1 << 61
+_LIMIT_LINE = b"Max realtime timeout"
+"""What the limit is called in /proc/<pid>/limits."""
 _TIDY_SECONDS = 5.0
 """How long a process that tidies up after others may take once they are gone."""
 _EXEC_SECONDS = 0.1
@@ -45,10 +47,35 @@ def mark_process(cookie: bytes) -> bool:
 
 def is_marked(pid: int, cookie: bytes) -> bool:
     """Whether a process has the mark of a cookie."""
+    return _limit_of(pid) == _mark_of(cookie)
+
+
+def forget_mark() -> None:
+    """Take the mark, if there is one, from this process: who ends what has it leaves this alone."""
+    with contextlib.suppress(OSError, ValueError):
+        _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
+        resource.setrlimit(resource.RLIMIT_RTTIME, (hard, hard))
+
+
+def _limit_of(pid: int) -> int | None:
+    """Return the limit of a process that holds the mark; None if it is gone, or not ours to end."""
     try:
-        return resource.prlimit(pid, resource.RLIMIT_RTTIME)[0] == _mark_of(cookie)
+        return resource.prlimit(pid, resource.RLIMIT_RTTIME)[0]
+    except PermissionError:
+        # Another user's: a test may have become one. Root may ask about it with the capability
+        # CAP_SYS_RESOURCE only, which containers seldom have; the file is there for everybody.
+        return _limit_told_to_all(pid) if os.geteuid() == 0 else None
     except OSError:
-        return False
+        return None
+
+
+def _limit_told_to_all(pid: int) -> int | None:
+    with contextlib.suppress(OSError), io.open(f"/proc/{pid}/limits", "rb") as file:
+        for line in file:
+            if line.startswith(_LIMIT_LINE):
+                soft = line[len(_LIMIT_LINE) :].split()[0]
+                return int(soft) if soft.isdigit() else None
+    return None
 
 
 def _mark_of(cookie: bytes) -> int:
@@ -64,11 +91,7 @@ def marked_processes(cookies: Iterable[bytes]) -> list[int]:
         if not name.isdigit():
             continue
         pid = int(name)
-        try:
-            soft, _ = resource.prlimit(pid, resource.RLIMIT_RTTIME)
-        except OSError:  # gone, or another user's
-            continue
-        if soft in wanted and pid != mine and process_state.lives(pid):
+        if _limit_of(pid) in wanted and pid != mine and process_state.lives(pid):
             found.append(pid)
     return found
 
@@ -101,21 +124,26 @@ def end(children: Mapping[bytes, int]) -> list[int]:
         children: The process id of each child that has ended or is to end, by its cookie.
 
     Returns:
-        The processes that did not end: they hang in the kernel.
+        The processes that did not end: they hang in the kernel, or this one may not end them.
 
     """
     start = time.monotonic()
     seen = set(children.values())
+    refused: set[int] = set()
     while True:
         found = marked_processes(children)
         waited = time.monotonic() - start
-        if not found or waited > _KILL_SECONDS:
+        if refused.issuperset(found) or waited > _KILL_SECONDS:
             break
         seen.update(found)
         for pid in found:
             if waited > _seconds_left_to(pid):
-                with contextlib.suppress(OSError):
+                try:
                     os.kill(pid, signal.SIGKILL)
+                except PermissionError:
+                    refused.add(pid)
+                except OSError:  # it has ended
+                    continue
         time.sleep(_LOOK_SECONDS)
     _remove_shared_memory(seen)
     return found
@@ -126,18 +154,25 @@ class Sweeper:
 
     def __init__(self) -> None:
         self._ended: dict[bytes, int] = {}
+        self._when_over: list[Callable[[], None]] = []
         self._next = 0.0
 
-    def add(self, cookie: bytes, pid: int) -> None:
-        """Take note of a child that has ended."""
+    def add(self, cookie: bytes, pid: int, when_over: Callable[[], None] | None = None) -> None:
+        """Take note of a child that has ended; ``when_over`` is called when nothing is left."""
         self._ended[cookie] = pid
+        if when_over is not None:
+            self._when_over.append(when_over)
 
-    def sweep(self, *, now: bool = False) -> None:
-        """End what those children have left, if it is time, or ``now``."""
+    def sweep(self, *, now: bool = False) -> list[int]:
+        """End what those children have left, if it is time, or ``now``; return what did not end."""
+        left: list[int] = []
         if self._ended and (now or time.monotonic() >= self._next):
-            end(self._ended)
+            left = end(self._ended)
             self._ended.clear()
+            while self._when_over:
+                self._when_over.pop()()
             self._next = time.monotonic() + _SWEEP_SECONDS
+        return left
 
 
 def _seconds_left_to(pid: int) -> float:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 from textwrap import dedent
 
 import pytest
 
 from tests.support.death import METHODS, headline, run_deaths
 from tests.support.helpers import needs_torch
+from tests.support.isolation import is_gone
 
 DESCENDANTS = """
 from multiprocessing import shared_memory
@@ -84,6 +87,25 @@ def test_no_process_and_no_shared_memory_is_left(
         "passed": passed,
         "warnings": 0,
     }
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_daemon_of_a_test_that_became_another_user_is_not_left(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    body = """
+    def test_drops():
+        reading, writing = os.pipe()
+        os.setgid(65534)
+        os.setuid(65534)
+        daemon = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        raise Exception(f"started {daemon.pid}.")
+    """
+    result = run_deaths(pytester, method, dedent(body))
+    result.assert_outcomes(failed=1)
+    (started,) = re.findall(r"^E .*started (\d+)\.", result.stdout.str(), re.MULTILINE)
+    assert is_gone(int(started))
 
 
 @needs_torch

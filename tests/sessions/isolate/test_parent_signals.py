@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -96,18 +95,40 @@ def test_sigterm_ends_the_children_and_prints_the_summary(
     assert "1 passed in" in output
 
 
+DETACHED = BODY.replace('"1000"]', '"1000"], start_new_session=True')
+"""A test whose descendant is in a session of its own."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL])
 @pytest.mark.parametrize("method", METHODS)
-def test_sigkill_ends_the_children(pytester: pytest.Pytester, method: str) -> None:
-    process = start(pytester, method)
-    process.kill()
+def test_a_signal_that_kills_pytest_ends_the_children_and_all_that_they_have_started(
+    pytester: pytest.Pytester, method: str, number: signal.Signals
+) -> None:
+    process = start(pytester, method, body=DETACHED)
+    os.killpg(process.pid, number)  # as a terminal does
     process.wait()
+    assert process.returncode == -number
     child, grandchild = noted(pytester)
     assert is_gone(child)
-    if method == "forkserver":  # the server lives long enough to end what the child has left
-        assert is_gone(grandchild)
-    else:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(grandchild, signal.SIGKILL)
+    assert is_gone(grandchild)
+
+
+@pytest.mark.parametrize("fixture", ["run_forked", "run_spawned", "run_forkserver"])
+def test_a_signal_that_kills_pytest_ends_what_a_call_has_started(
+    pytester: pytest.Pytester, fixture: str
+) -> None:
+    body = f"""
+def waits():
+    note(os.getpid())
+    note(subprocess.Popen(["sleep", "1000"], start_new_session=True).pid)
+    open("READY", "w").close()
+    time.sleep(50)
+def test_inproc({fixture}): {fixture}(waits)
+"""
+    process = start(pytester, "fork", body=body)
+    process.kill()
+    process.wait()
+    assert [is_gone(pid) for pid in noted(pytester)] == [True, True]
 
 
 OWN_HANDLER = """

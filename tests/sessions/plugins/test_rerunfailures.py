@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support import interpreters
+from tests.support.helpers import check, module
 from tests.support.isolation import METHODS
 from tests.support.isolation_compare import Sessions
 from tests.support.isolation_plugins import FORKS, needs, same
@@ -61,6 +65,50 @@ def test_reruns_stop_at_the_limit_of_the_suite(tmp_path: Path, method: str) -> N
     )
 
 
+BESIDE_XDIST = ("-p", "xdist", "-p", "rerunfailures")
+"""By these names, under which pytest finds them by itself, the two know of each other."""
+
+
+@pytest.mark.parametrize("method", ["auto", *METHODS])
+def test_beside_xdist_a_test_keeps_its_method_and_the_limit_of_the_suite(
+    tmp_path: Path, method: str
+) -> None:
+    needs("rerunfailures")
+    needs("xdist")
+    options = (*BESIDE_XDIST, "--reruns=2", "--max-suite-reruns=3")
+    (seen,) = same(tmp_path, method, [], {"test_it.py": FLAKY}, " ".join(options))
+    assert any("3 rerun" in line for line in seen.stdout), seen.stdout
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "two workers"])
+def test_beside_xdist_the_fork_server_has_no_thread(
+    tmp_path: Path, workers: tuple[str, ...]
+) -> None:
+    needs("rerunfailures")
+    needs("xdist")
+    source = (
+        "import os, threading\n"
+        "def test_flaky():\n"
+        "    assert threading.active_count() == 1\n"
+        "    with open('count', 'a') as file: file.write('x')\n"
+        "    assert os.path.getsize('count') == 2\n"
+        "def test_crash():\n"
+        "    with open('crashes', 'a') as file: file.write('x')\n"
+        "    if os.path.getsize('crashes') < 2: os._exit(3)\n"
+    )
+    (tmp_path / "test_it.py").write_text(source)
+    options = ("-v", "--reruns=2", "--cuda-fork-isolate=forkserver")
+    result = interpreters.run(
+        [sys.executable, "-m", "pytest", "-p", "cudafork", *BESIDE_XDIST, *workers, *options],
+        cwd=tmp_path,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        timeout=120,
+    )
+    assert result.stdout.count("RERUN (forkserver)") == 2, result.stdout
+    assert result.stdout.count("PASSED (forkserver)") == 2, result.stdout
+    assert "2 passed, 2 rerun" in result.stdout
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_crash_is_rerun_in_a_new_process(tmp_path: Path, method: str) -> None:
     module = needs("rerunfailures")
@@ -74,3 +122,12 @@ def test_a_crash_is_rerun_in_a_new_process(tmp_path: Path, method: str) -> None:
     )
     seen = Sessions(tmp_path, "-v", "--reruns=2", plugins=[module]).run(method)
     assert any("1 failed, 2 passed, 4 rerun" in line for line in seen.stdout), seen.stdout
+
+
+def test_a_touch_fails_a_test_in_every_rerun(pytester: pytest.Pytester) -> None:
+    plugin = needs("rerunfailures")
+    pytester.makepyfile(module("def test_a():\n    touch()\n\ndef test_b():\n    pass\n"))
+    result = check(pytester, "touch", "-p", plugin, "--reruns=2")
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["*1 failed, 1 passed, 2 rerun*"])
+    assert "what to do:" in result.stdout.str()

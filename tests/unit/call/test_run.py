@@ -21,6 +21,7 @@ from pytest_cudafork.errors import (
 from pytest_cudafork.process import supervision
 from pytest_cudafork.process.fork_server_client import ForkServerClient
 from pytest_cudafork.process.protocol import frames, messages
+from tests.support.isolation import is_gone
 
 PICKLED_PARTS = pickle.dumps((KeyError, ("a",), {"note": 1}))
 
@@ -83,6 +84,8 @@ def test_an_end_after_the_result_may_still_be_a_failure() -> None:
     last = messages.Returned(b"", "")
     assert run._failure_of(ending(), last, "f", 1.0) is None
     assert run._failure_of(ending(exitcode=-9, lingered=True), last, "f", 1.0) is None
+    late = run._failure_of(ending(exitcode=-6, timed_out=True), last, "f", 1.0)
+    assert "f did not end after it gave a result within its time limit of 1 s" in str(late)
     crashed = run._failure_of(ending(exitcode=-11), last, "f", 1.0)
     assert "after it gave a result" in str(crashed)
     garbage = run._failure_of(ending(malformed="junk"), None, "f", 1.0)
@@ -95,7 +98,7 @@ def test_what_a_call_says_is_sorted() -> None:
     assert outcome.take(messages.CaughtWarnings([vars(warning)]), []) is supervision.Said.MORE
     assert outcome.take(messages.Returned(b"", "1"), []) is supervision.Said.LEAVING
     nothing = os.open(os.devnull, os.O_RDONLY)
-    assert outcome.take(messages.Done(), [nothing]) is supervision.Said.LEAVING
+    assert outcome.take(messages.Done(), [nothing]) is supervision.Said.DONE
     assert outcome.last == messages.Returned(b"", "1")
     assert outcome.warnings == [warning]
     with pytest.raises(frames.FrameError, match="no messages of kind 'over'"):
@@ -137,7 +140,7 @@ def test_outcomes_of_pytest_are_raised_as_such() -> None:
         run._unpack(message, "f")
 
 
-def test_a_session_has_one_server_that_ends_with_it() -> None:
+def test_a_session_has_one_server_and_one_caretaker_that_end_with_it() -> None:
     cleanups: list[Any] = []
 
     class Config:
@@ -150,3 +153,8 @@ def test_a_session_has_one_server_that_ends_with_it() -> None:
     assert run.server_of(config) is run.server_of(config)
     assert cleanups == [run.server_of(config).close]
     assert run.runner(config, "fork")(int, "5") == 5
+    caretaker = run.caretaker_of(config)
+    assert caretaker.pid is not None
+    assert cleanups.pop() == caretaker.close
+    caretaker.close()
+    assert is_gone(caretaker.pid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.check.caught import Caught, caught_at
+from pytest_cudafork.check.caught import Caught, caught_at, may_look
 from pytest_cudafork.errors import CudaForkError
 
 
@@ -153,6 +154,15 @@ def test_the_statement_that_ended_it_is_found(body: str, kind: str, tmp_path: Pa
 )
 def test_a_frame_that_catches_nothing_has_no_statement(code: str, tmp_path: Path) -> None:
     assert ended(code, tmp_path / "code.py")[1:] == (0, "<module>", False) or "caller" in code
+
+
+def test_a_finalizer_within_a_parse_must_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr("builtins.compile", lambda *args, **kwargs: seen.append(may_look()))
+    ast.parse("1")
+    monkeypatch.undo()
+    assert seen == [False]
+    assert may_look()
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="except* is new in Python 3.11")

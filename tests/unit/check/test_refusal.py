@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.check import caught
 from pytest_cudafork.check import watch as watches
 from pytest_cudafork.check.refusal import Refusals, RefusedFork, refusals_shown_with
 from pytest_cudafork.errors import CudaForkError
@@ -91,6 +92,18 @@ def test_an_error_that_was_never_raised_is_not_known_to_be_caught(
     assert refusals.error("why", "1").settle() is None
     gc.collect()
     assert not notes.all
+
+
+def test_where_a_finalizer_interrupts_a_parse_the_look_is_put_off(
+    notes: Notes, refusals: Refusals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caught, "may_look", lambda: False)
+    with contextlib.suppress(CudaForkError):
+        raise refusals.error("why", "1")
+    gc.collect()
+    assert not notes.all
+    refusals.settle()
+    assert [note[:2] for note in notes.all] == [("1", True)]
 
 
 def test_a_forked_child_says_nothing_of_its_copies(notes: Notes, refusals: Refusals) -> None:

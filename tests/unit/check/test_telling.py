@@ -54,6 +54,20 @@ def test_a_refusal_that_is_raised_is_shortened_where_its_culprit_is_known() -> N
     assert str(second).startswith("fork refused at /src/launch.py:9: CUDA was initialized at ")
 
 
+def test_a_section_beside_a_refusal_does_not_tell_its_culprit_again() -> None:
+    telling = Telling(simulated=False)
+    telling.shorten([refusal(), second := refusal()], RECORDS, "test_a")
+    assert "told in full at test_a, above" not in str(second), "it is shown first"
+    assert "told in full at test_a, above" in telling.story([FOUND], RECORDS, "test_a")
+
+
+def test_of_a_chain_the_first_to_be_raised_is_told_in_full() -> None:
+    telling = Telling(simulated=False)
+    telling.shorten([last := refusal(), first := refusal()], RECORDS, "test_a")
+    assert str(first) == "the whole story"
+    assert "told in full at test_a, above" in str(last)
+
+
 def test_an_error_is_shown_by_its_message_alone() -> None:
     error: Any = told_error(FOUND, "the story")
     assert issubclass(type(error), CudaForkError)

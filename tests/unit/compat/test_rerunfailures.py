@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -32,7 +33,8 @@ def item_of(pytester: pytest.Pytester, *args: str) -> pytest.Item:
 
 
 def test_pytest_rerunfailures_still_has_the_names(plugin: Any) -> None:
-    for name in ("get_reruns_count", "get_reruns_delay", "StatusDB", "ClientStatusDB"):
+    counts = ("StatusDB", "ClientStatusDB", "ServerStatusDB")
+    for name in ("get_reruns_count", "get_reruns_delay", *counts):
         require("pytest-rerunfailures", plugin, name, "tests whose process died")
 
 
@@ -71,7 +73,7 @@ def test_counts_go_on_in_a_child(pytester: pytest.Pytester, plugin: Any) -> None
     rerunfailures.count_rerun_of_session(item.config)
     if hasattr(counts, "get_suite_reruns"):
         assert rerunfailures.reruns_of_session(item.config) == before + 1
-        require("pytest-rerunfailures", counts, "_suite_rerun_count", "counting reruns")
+        require("pytest-rerunfailures", counts, "increment_suite_reruns", "counting reruns")
     rerunfailures.continue_counts(item.config, 3, 7)
     assert counts.get_test_failures(item.nodeid) == 3
     if hasattr(counts, "get_suite_reruns"):
@@ -80,9 +82,33 @@ def test_counts_go_on_in_a_child(pytester: pytest.Pytester, plugin: Any) -> None
 
 def test_processes_that_share_a_count_do_not_count_twice() -> None:
     shared = SimpleNamespace(sock=object(), get_suite_reruns=lambda: 4)
-    config: Any = SimpleNamespace(failures_db=shared)
+    config: Any = SimpleNamespace(failures_db=shared, workerinput={})
     assert rerunfailures.reruns_of_session(config) == 0
     rerunfailures.count_rerun_of_session(config)  # nothing is asked of it
+
+
+def test_a_process_that_works_for_a_session_starts_no_thread_beside_xdist(
+    pytester: pytest.Pytester, plugin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("xdist")
+    monkeypatch.setattr(plugin, "ServerStatusDB", plugin.ServerStatusDB)  # put back afterwards
+    config = pytester.parseconfig("-p", "xdist", "-p", "rerunfailures", "--reruns=2")
+    rerunfailures.count_without_server(config)
+    threads = threading.active_count()
+    config._do_configure()
+    try:
+        assert threading.active_count() == threads
+        assert type(config.failures_db) is plugin.StatusDB  # type: ignore[attr-defined]
+    finally:
+        config._ensure_unconfigure()
+
+
+def test_a_worker_of_xdist_goes_on_to_ask_the_controller(
+    plugin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = plugin.ServerStatusDB
+    rerunfailures.count_without_server(cast("Any", SimpleNamespace(workerinput={})))
+    assert plugin.ServerStatusDB is server
 
 
 def test_a_session_without_counts_goes_on_as_it_is() -> None:

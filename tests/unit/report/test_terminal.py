@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from pytest_cudafork.check.findings import Finding
-from pytest_cudafork.errors import CudaTouchError
-from pytest_cudafork.observe.story.stories import History
-from pytest_cudafork.report.terminal import Counts, summary_lines, write_summary
+from pytest_cudafork.errors import CudaForkError, CudaTouchError
+from pytest_cudafork.report.terminal import Counts, write_summary
 from pytest_cudafork.settings.options import Settings
 
 
@@ -24,26 +22,23 @@ def test_counts_sort_touches_by_phase_and_forks_by_verdict() -> None:
         _touch(phase="collect b.py"),
         _touch(test="a.py::test_a (call)", phase=""),
         _touch(test="a.py::test_a (call)", poisoned=True),
-        *({"k": "fork", "verdict": v} for v in ("guarded", "allowed", "watched", "unknown")),
+        *(
+            {"k": "fork", "verdict": v}
+            for v in ("guarded", "allowed", "watched", "unknown", "unguarded")
+        ),
         {"k": "child"},
     ]
     found = Counts.of(records)
-    assert found == Counts(5, 1, 2, 2, guarded=1, allowed=2, poisoned=1)
+    assert found == Counts(5, 1, 2, 2, guarded=1, allowed=2, poisoned=1, unguarded=1)
+    assert "forks guarded: 1, forks past the guard: 1, forks allowed" in found.line()
     assert "touches: 5 (1 at start-up, 2 at import or collection, 2 in tests)" in found.line()
     assert Counts.of([]).line().startswith("touches: 0, forks guarded: 0,")
 
 
-def test_touches_in_tests_or_poisoned_ones_are_not_listed_again() -> None:
-    base = {"pid": 1, "entry": "cuInit", "stack": [[str(Path("x.py")), 1, "f", 1]]}
-    told = summary_lines(History([{**base, **_touch(test="a (call)")}]))
-    poisoned = summary_lines(History([{**base, **_touch(phase="start", poisoned=True)}]))
-    assert told == poisoned == []
-    listed = summary_lines(History([{**base, **_touch(phase="start")}] * 2))
-    assert listed[0] == "touched at import or collection (and 1 more times):"
-
-
 class Terminal:
     """Stands in for pytest's reporter: the lines, each with its colors."""
+
+    verbosity = 0
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, frozenset[str]]] = []
@@ -140,11 +135,32 @@ def test_a_ledger_that_was_asked_for_is_named() -> None:
     assert "ledger:" not in section([], ledger="").text
 
 
-def test_more_than_ten_places_are_counted() -> None:
-    records = [
-        {**TOUCH, "id": str(n), "stack": [["/src/engine.py", n, "probe", 3]]} for n in range(1, 13)
-    ]
-    lines = summary_lines(History([*records, records[0]]))
-    assert lines[0] == "touched at import or collection (and 1 more times):"
-    assert lines[-1] == "... and at 2 more places"
-    assert sum(line.startswith("also at ") for line in lines) == 9
+FORK: dict[str, Any] = {
+    "k": "fork", "id": "1-2", "t": 2, "pid": 1, "verdict": "guarded",
+    "stack": [["/src/launch.py", 9, "start", 3]],
+}  # fmt: skip
+
+
+def test_a_section_is_red_where_something_failed_a_test() -> None:
+    made = section([TOUCH, {"k": "reported", "pid": 1, "ids": ["1-1"]}])
+    assert made.lines[0][1] == {"red", "bold"}
+    assert "red" in made.lines[-1][1]
+    assert "what to do:" not in made.text, "the failure has said it"
+
+
+def test_a_refusal_that_was_expected_is_no_error() -> None:
+    caught = {"k": "caught", "pid": 1, "fork": "1-2", "by_name": True}
+    made = section([TOUCH, FORK, caught])
+    assert made.lines[0][1] == {"green"}
+    line = "1 fork refused because of /src/engine.py:3 (in probe), all expected"
+    assert (line, frozenset[str]()) in made.lines
+
+
+def test_errors_of_one_culprit_are_told_in_full_once() -> None:
+    found = [Finding({**FORK, "id": str(n)}, CudaForkError) for n in range(40)]
+    records = [{**TOUCH, "test": "test_a (call)"}, *(each.record for each in found)]
+    made = section(records, unreported=tuple(found))
+    assert made.text.count("what to do:") == 1
+    assert made.text.count("as above: told in full at the first error here") == 39
+    line = "40 forks refused because of /src/engine.py:3 (in probe)"
+    assert (line, frozenset({"red"})) in made.lines

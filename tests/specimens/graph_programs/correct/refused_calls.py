@@ -36,6 +36,17 @@ def _loop(x: Tensor, n: Tensor) -> Tensor:
     return x
 
 
+def _where_a_device_is_set(x: Tensor) -> Tensor:
+    with torch.device(x.device):
+        return x + torch.tensor(2.0)
+
+
+def _array() -> Any:
+    import numpy
+
+    return numpy.array([0, 2])
+
+
 def _printed(x: Tensor) -> Tensor:
     str(x)
     return x + 1
@@ -97,8 +108,29 @@ REFUSED: dict[str, Callable[..., Any]] = {
     "solve": lambda square: torch.linalg.solve(_symmetric(square), square),
     "normal of tensors": lambda x, y: torch.normal(x, y.abs()),
     "combinations": lambda v: torch.combinations(v),
+    "number to the type and place of another": lambda x: x + torch.tensor(2.0).to(x),
+    "number as another's type": lambda x: x + torch.tensor(2.0).type_as(x),
+    "number assigned to one element": lambda x: (x.__setitem__((0, 0), 1.0), x * 2)[1],
+    "number assigned to an element of a row": lambda v: (v.__setitem__(3, 1.0), v * 2)[1],
+    "number copied in": lambda x: x.copy_(torch.tensor(1.0)) * 2,
+    "number made where a device is set": _where_a_device_is_set,
+    "asarray of a number on the device": lambda x: x + torch.asarray(2.0, device=x.device),
+    "tensor of a range": lambda x: x + torch.tensor(range(8), device=x.device),
+    "stacked on the host": lambda x: x[:2] + torch.stack([torch.tensor(1.0)] * 8).to(x.device),
+    "rows and columns by lists": lambda x: x[[0, 1], [2, 3]] * 2,
+    "index by an array": lambda x: x[_array()] * 2,
+    "ends of a range on the device": lambda s: torch.linspace(s, s + 1, 4, device=s.device),
+    "distribution that checks": lambda x: torch.distributions.Categorical(logits=x).sample(),
+    "sparse": lambda x: x.to_sparse().to_dense() * 2,
+    "matrix that must be invertible": lambda square: torch.linalg.matrix_power(square, -1),
+    "nuclear norm": lambda square: torch.linalg.matrix_norm(square, "nuc"),
+    "condition": lambda square: torch.linalg.cond(square),
+    "eigenvalues of any matrix": lambda square: torch.linalg.eigvals(square).abs(),
+    "least squares": lambda square: torch.linalg.lstsq(square, square).solution,
     "Gaussian loss that looks at its variance": lambda x, y: F.gaussian_nll_loss(x, y, y * y),
 }
+
+DOCUMENTED = {"sparse": "the software graph judges dense tensors only"}
 
 RIGHT: dict[str, Callable[..., Any]] = {
     "branch by where": lambda x: torch.where(x.sum() > 0, x * 2, x * 3),
@@ -114,6 +146,28 @@ RIGHT: dict[str, Callable[..., Any]] = {
     "multinomial of one": lambda x: torch.multinomial(x.softmax(-1), 1) * 0 + x[:, :1].long(),
     "determinant": lambda square: torch.linalg.det(square),
     "embedding with a greatest norm": lambda k, cache: F.embedding(k, cache, max_norm=1.0),
+    "quantiles of the device": lambda x, s: x.quantile(s.sigmoid()),
+    "several quantiles of the device": lambda x, v: x.quantile(v[:3].sigmoid(), -1),
+    "number filled in": lambda x: x.fill_(torch.tensor(1.0)) * 2,
+    "number assigned": lambda x: (x.__setitem__(0, torch.tensor(1.0)), x * 2)[1],
+    "number of the host in where": lambda x, m: torch.where(m, x, torch.tensor(0.0)),
+    "scalar_tensor on the device": lambda x: x + torch.scalar_tensor(2.0, device=x.device),
+    "multinomial with replacement": lambda x: torch.multinomial(
+        x.softmax(-1), 3, replacement=True
+    ).clamp(max=0),
+    "distribution without a check": lambda x: (
+        torch.distributions.Categorical(logits=x, validate_args=False).sample() * 0
+    ),
+    "new_full, eye, tri": lambda x: x.new_full((4, 8), 2.0) + torch.eye(4, 8, device=x.device),
+    "is one of": lambda k: torch.isin(k, k[:2]),
+    "norm of a matrix": lambda square: torch.linalg.matrix_norm(square, "fro"),
+    "LU, and its parts": lambda square: torch.linalg.lu(square),
+    "solved by a factor": lambda square: torch.linalg.lu_solve(
+        *torch.linalg.lu_factor_ex(_symmetric(square))[:2], square
+    ),
+    "Cholesky of a product, solved": lambda square: torch.cholesky_solve(
+        square, torch.linalg.cholesky_ex(_symmetric(square)).L
+    ),
     "QR": lambda square: torch.linalg.qr(square).R.abs(),
     "matrix power": lambda square: torch.linalg.matrix_power(square, 3),
     "matrix exponential of a small matrix": lambda square: square.tanh() @ square,
@@ -199,7 +253,16 @@ def mask_with_a_number_on_the_device(place: Place) -> Case:
 
 
 PROGRAMS = (
-    *(Program(n, line(f), Verdict.REFUSED, "needs the host") for n, f in REFUSED.items()),
+    *(
+        Program(
+            name,
+            line(fn),
+            Verdict.REFUSED,
+            "needs the host",
+            documented={"software": DOCUMENTED[name]} if name in DOCUMENTED else {},
+        )
+        for name, fn in REFUSED.items()
+    ),
     *(Program(n, line(f), Verdict.RIGHT, "the host knows all it needs") for n, f in RIGHT.items()),
     current_stream_is_asked,
     seeded_with_the_same_seed,

@@ -98,7 +98,7 @@ def _second_gradient(x: Tensor) -> Any:
     return torch.autograd.grad(first.square().sum(), x)
 
 
-class _Clipped(torch.autograd.Function):
+class _Clipped(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
@@ -145,6 +145,12 @@ def _cast(x: Tensor, w: Tensor) -> Tensor:
         return (x @ w).relu() @ w
 
 
+def _forward_derivative(x: Tensor, y: Tensor, w: Tensor) -> Any:
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, y)
+        return tuple(torch.autograd.forward_ad.unpack_dual((dual @ w).tanh()))
+
+
 _f = torch.func
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "gradient": _gradient,
@@ -166,6 +172,9 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "func.jacfwd": lambda v: _f.jacfwd(lambda v: v.sin() * v)(v),
     "func.hessian": lambda v: _f.hessian(lambda v: (v.sin() * v).sum())(v),
     "func.linearize": lambda v, x: _f.linearize(torch.sin, v)[1](x[0]),
+    "func.jacfwd of jacfwd": lambda v: _f.jacfwd(_f.jacfwd(lambda v: (v.sin() * v).sum()))(v),
+    "func.vmap of jvp": lambda x, y: _f.vmap(lambda a, b: _f.jvp(torch.sin, (a,), (b,)))(x, y),
+    "forward derivative": _forward_derivative,
     "autograd.functional.hessian": lambda v: torch.autograd.functional.hessian(
         lambda v: (v**3).sum(), v
     ),
@@ -272,6 +281,15 @@ PROGRAMS = (
         Program(f"step of {name}", _step_of(make), verdict, "a step of training", backends=where)
         for name, (make, verdict, where) in STEPS.items()
     ),
-    *(Program(n, line(f, **NEAR), Verdict.RIGHT, "gradients") for n, f in FUNCTIONS.items()),
+    *(
+        Program(
+            name,
+            line(fn, **NEAR),
+            Verdict.RIGHT,
+            "gradients",
+            documented={"software": "it traces within the capture"} if "linearize" in name else {},
+        )
+        for name, fn in FUNCTIONS.items()
+    ),
     *programs_in(vars()),
 )

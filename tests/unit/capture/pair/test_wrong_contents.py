@@ -52,6 +52,41 @@ def test_contents_of_another_batch_are_found() -> None:
     assert "state['lens']" in found["wrong-contents"]
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_another_build_is_made_with_the_inputs_of_each_vary(own: bool) -> None:
+    """With the first inputs the smaller batch happens to write the same."""
+    lens, x, buffer = torch.tensor([5, 6, 7, 8]), torch.ones(4), torch.zeros(4, dtype=torch.int64)
+
+    def create(desc: int, warmup: bool) -> Any:
+        starts = lens[:desc].cumsum(0)
+        if not own:
+            starts = buffer[:desc].copy_(starts)
+        state = {"starts": starts}
+
+        def forward() -> Any:
+            if own:
+                torch.cumsum(lens[:desc], 0, out=state["starts"])
+            return x[:desc] + state["starts"]
+
+        return forward, state
+
+    def check() -> None:
+        capture_pair(
+            create,
+            4,
+            persistent={"lens": lens},
+            vary=[lambda: lens.copy_(torch.tensor([1, 1, 9, 9]))],
+            other_descs=[2],
+            backend="software",
+        )
+
+    if own:
+        check()
+    else:
+        assert findings(check)["wrong-contents"] == ["state['starts']"]
+    assert (lens.tolist(), buffer.tolist()) == ([5, 6, 7, 8], [0] * 4 if own else [5, 11, 18, 26])
+
+
 @pytest.mark.parametrize(
     "no", [False, 0, torch.tensor(False), torch.tensor([True, False]), np.False_, np.zeros(2)]
 )

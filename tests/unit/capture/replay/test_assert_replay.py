@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,11 +14,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork import (  # noqa: E402
+    CudaForkWarning,
     GraphNotJudgedError,
     GraphUsageError,
     ReplayDiffersError,
     assert_replay_equals_eager,
 )
+from pytest_cudafork.capture.interface.lines import shown  # noqa: E402
+from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 
 
 def check(fn: Any, inputs: Any = (), **options: Any) -> Any:
@@ -58,6 +62,113 @@ def test_random_numbers_that_are_asked_for_and_not_drawn_are_found() -> None:
         "rng-frozen output"
     ]
     check(torch.nn.Dropout(0.5).train(), [torch.ones(64)], rng=True)
+
+
+def own_graph(fn: Any) -> Any:
+    """A graph that the program captures itself."""
+    graph = SoftwareBackend().capture(fn)
+
+    def replay() -> Any:
+        graph.replay()
+        return graph.recording.result
+
+    return replay
+
+
+def test_weights_that_a_graph_of_its_own_returns_are_not_poisoned() -> None:
+    model, x = torch.nn.Linear(4, 4).requires_grad_(False), torch.randn(2, 4)
+    eager = copy.deepcopy(model)
+    graph = own_graph(lambda: (model(x), model.weight))
+    check(
+        lambda x: (eager(x), eager.weight),
+        [x],
+        replay=lambda: (graph()[0], model.weight),
+        vary=[lambda: x.normal_()],
+    )
+
+
+def test_a_graph_of_its_own_that_does_nothing_is_found_though_eager_code_left_the_answer() -> None:
+    ids, out = torch.tensor([1, 2, 3]), torch.zeros(3, dtype=torch.int64)
+
+    def fn(ids: Any) -> Any:
+        return out.copy_(ids * 2)
+
+    fn(ids)
+    found = findings(lambda: check(fn, [ids], replay=lambda: out))
+    assert any("output" in name for name in found)
+    check(fn, [ids], replay=own_graph(lambda: fn(ids)))
+
+
+def test_a_graph_of_its_own_that_leaves_out_a_buffer_is_found() -> None:
+    ids, counts = torch.tensor([1, 2, 3]), torch.zeros(3, dtype=torch.int64)
+
+    def fn(ids: Any) -> Any:
+        counts.copy_(ids)
+        return ids * 2
+
+    fn(ids)
+    found = findings(lambda: check(fn, [ids], replay=own_graph(lambda: ids * 2)))
+    assert list(found) == ["no-op-replay output['counts']"]
+
+
+def test_a_replay_of_which_nothing_could_be_told_is_no_success() -> None:
+    ids = torch.tensor([1, 2, 3])
+    old = ids * 2
+    with pytest.raises(GraphUsageError, match=r"nothing was compared.*new memory"):
+        check(lambda ids: ids * 2, [ids], replay=lambda: old.clone())
+    graph = own_graph(lambda: ids * 2)
+    check(lambda i: i * 2, [ids], replay=lambda: graph().clone(), vary=[lambda: ids.add_(1)])
+
+
+def test_an_input_that_the_replay_alone_changes_is_found() -> None:
+    x = torch.ones(4)
+
+    def replay() -> Any:
+        result = x * 2
+        x.zero_()
+        return result
+
+    assert list(findings(lambda: check(lambda x: x * 2, [x], replay=replay))) == [
+        "replay-differs inputs[0]"
+    ]
+
+
+def test_an_input_that_both_change_is_noted() -> None:
+    (note,) = check(lambda x: x.mul_(2) + 1, [torch.ones(4)]).notes
+    assert "changes inputs[0] in place" in note
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_what_grows_from_replay_to_replay_is_found_by_other_eager_code(fixed: bool) -> None:
+    x, lens = torch.ones(4, 2), torch.tensor([1, 2, 3, 4])
+    kept = lens.clone()
+
+    def fn(x: Any) -> Any:
+        if fixed:
+            kept.copy_(lens)
+        kept.add_(1)
+        return x * kept[:, None]
+
+    def eager(x: Any) -> Any:
+        return x * (lens + 1)[:, None]
+
+    if fixed:
+        check(fn, [x], eager=eager)
+    else:
+        text = told(lambda: check(fn, [x], eager=eager))
+        assert "in the second replay" in text
+        assert "carries something from one replay to the next" in text
+
+
+def test_eager_code_of_its_own_may_go_on_as_the_graph_does() -> None:
+    x, cache, position = torch.ones(2), torch.zeros(8, 2), torch.zeros(1, dtype=torch.int64)
+
+    def fn(x: Any) -> Any:
+        cache.index_copy_(0, position, x[None])
+        position.add_(1)
+        return cache.sum(0)
+
+    check(fn, [x], eager=lambda x: cache.sum(0) + x)
 
 
 def test_what_the_backend_cannot_run_is_no_verdict() -> None:
@@ -321,8 +432,32 @@ def test_eager_code_that_python_varies_is_frozen_in_the_graph() -> None:
 
 def test_a_reference_that_is_not_reproducible_is_noted_not_blamed() -> None:
     source = random.Random(1)
-    report = check(lambda x: x * 2, [torch.ones(3)], eager=lambda x: x * source.random())
-    assert any("not reproducible" in note for note in report.notes)
+    with pytest.warns(CudaForkWarning, match="not reproducible"):
+        report = check(lambda x: x * 2, [torch.ones(3)], eager=lambda x: x * source.random())
+    (why_not,) = report.not_checked.values()
+    assert f"first at {shown(str(Path(__file__)))}".rpartition(":")[0] in why_not
+
+
+@pytest.mark.parametrize("place", [0, 7])
+def test_padding_that_is_written_over_live_rows_is_found_whichever_remains(place: int) -> None:
+    """Eager code on the padded batch does the same, and the live row is written last here."""
+    x, slots, cache = torch.randn(4, 2), torch.tensor([1, 2, 3, 4]), torch.zeros(8, 2)
+
+    def fn(x: Any, slots: Any) -> Any:
+        cache[slots.flip(0)] = x.flip(0)
+        return cache[slots] * 2
+
+    def shrink() -> int:
+        slots.copy_(torch.tensor([0, 5, place, place]))
+        return 2
+
+    if place == 7:
+        check(fn, [x, slots], vary=[shrink])
+        return
+    (found,) = findings(lambda: check(fn, [x, slots], vary=[shrink])).items()
+    assert found[0] == "replay-differs"
+    assert "writes padded rows into float32[8, 2] at 0, where it writes live rows, too" in found[1]
+    assert "2 of 4 rows are live" in found[1]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.replay.kept import handed_over, inputs_behind  # noqa: E402
+from pytest_cudafork.capture.replay.kept import (  # noqa: E402
+    handed_over,
+    inputs_behind,
+    read_from_before,
+)
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 
 BACKEND = SoftwareBackend()
@@ -63,6 +67,34 @@ def test_parts_of_one_buffer_are_told_apart() -> None:
     warm, captured = both(fn)
     (one,) = handed_over(warm, captured)
     assert (one.region.end - one.region.first, one.region.tensor) == (16, "float32[4]")
+
+
+def test_another_slot_of_a_cache_is_no_result_that_is_kept() -> None:
+    x, cache, position = torch.ones(4), torch.zeros(8, 4), [0]
+
+    def fn() -> Any:
+        position[0] += 1
+        cache[position[0]] = x
+        return cache.sum()
+
+    assert names(*both(fn)) == []
+
+
+def test_memory_that_is_read_before_it_is_written() -> None:
+    x, out, total = torch.ones(4), torch.zeros(4), torch.zeros(4)
+
+    def fn() -> Any:
+        out.copy_(x)
+        total.add_(out)
+        return out + total
+
+    recording = BACKEND.record(fn)
+    read = read_from_before(recording)
+    assert read is not None
+    assert {x.data_ptr(), total.data_ptr()} <= read
+    assert out.data_ptr() not in read
+    part = BACKEND.record(lambda: (out[:2].copy_(x[:2]), out.sum()))
+    assert out.data_ptr() in (read_from_before(part) or ()), "the rest was there before"
 
 
 def test_a_kernel_of_which_nothing_is_known_writes_no_input() -> None:

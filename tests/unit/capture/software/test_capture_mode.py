@@ -12,7 +12,10 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
-from pytest_cudafork.capture.interface.backend import ReplayFailedError  # noqa: E402
+from pytest_cudafork.capture.interface.backend import (  # noqa: E402
+    CaptureFailedError,
+    ReplayFailedError,
+)
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 
 Fn = Callable[[Any], Any]
@@ -281,3 +284,46 @@ def test_an_assertion_on_the_device_is_checked_at_each_replay() -> None:
     flag.fill_(False)
     with pytest.raises(ReplayFailedError, match="the flag is down"):
         graph.replay()
+
+
+_SPARSE = torch.eye(4).to_sparse()
+REFUSED: dict[str, tuple[Fn, str]] = {
+    "a number is read": (lambda x: x.sum().item(), "item() or bool(), int(), float()"),
+    "a list becomes a tensor": (
+        lambda x: x + torch.tensor([1.0, 2.0, 3.0, 4.0]),
+        "makes a tensor from host data",
+    ),
+    "sparse, as an argument": (lambda x: _SPARSE @ x, "layout torch.sparse_coo"),
+    "a generator": (lambda x: torch.rand(3, generator=torch.Generator()), "of its own"),
+    "it grows": (lambda x: x.clone().resize_(9, 9), "to other memory"),
+    "out= grows": (lambda x: torch.add(x, x, out=torch.empty(1)), "to other memory"),
+    "set by mask": (lambda x: _set(x, x > 0, torch.ones(3)), "x[mask] = value"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_recorded_is_refused_with_its_line(name: str) -> None:
+    fn, words = REFUSED[name]
+    x = torch.ones(4, 4)
+    with pytest.raises(CaptureFailedError) as caught:
+        SoftwareBackend().capture(lambda: fn(x))
+    assert words in caught.value.finding.what
+    assert Path(__file__).name in caught.value.finding.where
+
+
+def test_what_has_no_memory_is_computed_at_once() -> None:
+    def fn() -> Any:
+        shape = (torch.empty(3, 4, device="meta") @ torch.empty(4, 5, device="meta")).shape
+        assert torch.zeros(2, device="meta").is_meta
+        return torch.ones(shape)
+
+    graph = SoftwareBackend().capture(fn)
+    graph.replay()
+    assert graph.recording.result.shape == (3, 5)
+
+
+def test_resizing_within_its_memory_is_no_work() -> None:
+    x = torch.arange(4.0)
+    graph = SoftwareBackend().capture(lambda: x.clone().resize_(2) * 2)
+    graph.replay()
+    assert graph.recording.result.tolist() == [0, 2]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.interface.backend import CaptureFailedError  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
+from pytest_cudafork.capture.software.threads import OtherThreads  # noqa: E402
 
 X = torch.ones(4)
 
@@ -195,3 +197,62 @@ def test_host_functions_of_other_threads_are_left_alone(worker: Worker) -> None:
         return X * 2
 
     SoftwareBackend().capture(fn).replay()
+
+
+@pytest.fixture
+def watch() -> Iterator[tuple[OtherThreads, Any]]:
+    """A watch whose calls are made here, and what it notes; no capture is under way."""
+    refusals = SimpleNamespace(first=None)
+    made = OtherThreads(refusals)  # type: ignore[arg-type]
+    yield made, refusals
+    made.close()
+    made._event("call", None)
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
+def test_a_thread_is_watched_while_it_works_and_not_while_it_waits(watch: Any) -> None:
+    other, refusals = watch
+    for event, called, depth in [
+        ("call", None, 1),
+        ("return", None, 1),
+        ("c_call", time.sleep, 0),
+        ("c_return", time.sleep, 1),
+        ("c_call", len, 1),
+    ]:
+        other._event(event, called)
+        assert torch._C._len_torch_dispatch_stack() == depth, (event, called)
+    X.view(2, 2)
+    assert not refusals.first
+    assert (X + 1).tolist() == [2] * 4  # it existed before: it is noted, and goes on
+    assert "aten::add" in refusals.first.what
+    assert Path(__file__).name in refusals.first.where
+
+
+def test_the_first_operator_is_the_one_that_is_told(watch: Any) -> None:
+    other, refusals = watch
+    other._event("call", None)
+    X + 1
+    X * 2
+    assert "aten::add" in refusals.first.what
+
+
+def test_a_mode_of_the_thread_itself_is_left_on_top(watch: Any) -> None:
+    other, _ = watch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False):
+        other._event("call", None)
+        assert torch._C._len_torch_dispatch_stack() == 1
+
+
+def test_a_young_thread_is_watched_and_refused_from_its_first_call(watch: Any) -> None:
+    other, _ = watch
+    with other._in_young():
+        other._event("c_call", time.sleep)
+        assert torch._C._len_torch_dispatch_stack() == 1
+        with pytest.raises(CaptureFailedError, match="aten::add"):
+            X + 1
+    assert torch._C._len_torch_dispatch_stack() == 0
+    other.close()
+    with other._in_young():
+        assert torch._C._len_torch_dispatch_stack() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -46,6 +47,17 @@ def test_memory_has_the_path_that_is_known_else_its_type_and_line() -> None:
     assert written["#1 float32[2] engine.py:12"] is hidden, "the biggest on that memory"
     assert read == {"state.x"}
     del part
+
+
+def test_memory_is_found_where_objects_are_frozen() -> None:
+    """A fork server freezes what its children begin with."""
+    hidden = torch.ones(2)
+    gc.freeze()
+    try:
+        written, _ = written_by(Recording(None, (), (use(hidden),)), {})
+        assert next(iter(written.values())) is hidden
+    finally:
+        gc.unfreeze()
 
 
 def test_what_is_not_known_is_nothing() -> None:

@@ -129,7 +129,7 @@ class _Server:
 class _Spares:
     """Interpreters that are started ahead."""
 
-    def __init__(self, config: object) -> None:
+    def __init__(self, config: object, caretaker: object) -> None:
         self.prepared: list[object] = []
         self.ahead: launch.Running | None = None
         self.error: BaseException | None = None
@@ -150,6 +150,25 @@ class _Spares:
         self.is_closed = True
 
 
+class _Caretaker:
+    """Who is told of children; the descriptor leads to it."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+
+    def begun(self, *child: object) -> None:
+        self.told.append(("begun", *child))
+
+    def over(self, *child: object) -> None:
+        self.told.append(("over", *child))
+
+    def descriptors(self) -> list[int]:
+        return [103]
+
+    def close(self) -> None:
+        self.told.append(("closed",))
+
+
 class _Stage:
     """The children of a session of three tests, and where they come from."""
 
@@ -158,6 +177,7 @@ class _Stage:
         self.children = Children(items[0].config, Randomness(), ())
         parts: Any = self.children
         self.forks, self.server, self.spares = parts._forks, parts._server, parts._spares
+        self.caretaker = parts._caretaker
         self.source = self.forks.source = self.server.source = _Source()
 
     def run(
@@ -185,6 +205,7 @@ def stage(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(children, "Forks", _Forks)
     monkeypatch.setattr(children, "ForkServerClient", _Server)
     monkeypatch.setattr(children, "Spares", _Spares)
+    monkeypatch.setattr(children, "Caretaker", _Caretaker)
     names = "abc"
     made = _Stage(items_of(pytester, "\n".join(f"def test_{name}(): pass" for name in names)))
 
@@ -236,12 +257,12 @@ def test_a_fork_gets_the_test_its_variables_and_what_it_must_not_have(stage: _St
     process, said = stage.run(item)
     assert said == ["test_a"]
     assert process.forked
-    assert stage.source.asked == [("fork", item, {"MORE": "1"}, [101, 102])]
+    assert stage.source.asked == [("fork", item, {"MORE": "1"}, [101, 102, 103])]
     name, *args, fds = stage.forks.calls[1]
     assert stage.forks.calls[0] == ("keep_ahead_for", item)
     assert (name, args) == ("use_time_of", [item, following])
-    assert fds[:2] == [101, 102]
-    assert len(fds) == 3
+    assert fds[:3] == [101, 102, 103]
+    assert len(fds) == 4
 
 
 def test_a_child_of_the_fork_server_is_told_its_job_and_the_next_is_forked(stage: _Stage) -> None:
@@ -272,6 +293,14 @@ def test_an_interpreter_collects_what_it_has_to_run(stage: _Stage, whole: bool) 
     assert entry == SPAWNED_TESTS
     assert targets == [str(item.path) if whole else f"{item.path}::test_a"]
     assert env == {}
+
+
+def test_an_interpreter_is_in_the_care_of_who_outlives_the_session(stage: _Stage) -> None:
+    process, _ = stage.run(stage.items[0], None, SPAWN)
+    running = process.supervisor.running
+    assert stage.caretaker.told == [("begun", running.cookie, running.pid)]
+    stage.children.finish()
+    assert stage.caretaker.told[1:] == [("over", running.cookie), ("closed",)]
 
 
 def test_one_that_was_started_ahead_is_taken_and_others_are_prepared(stage: _Stage) -> None:

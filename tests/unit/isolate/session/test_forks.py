@@ -6,6 +6,7 @@ import os
 import socket
 import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -44,7 +45,11 @@ class _Stage:
         self.items = {item.name: item for item in items}
         self.a, self.b = items[:2]
         self.config = self.a.config
-        self.forks = Forks(self.config, Randomness(), FILTERS)
+        self.begun: list[int] = []
+        caretaker: Any = SimpleNamespace(
+            begun=lambda cookie, pid: self.begun.append(pid), over=lambda cookie: None
+        )
+        self.forks = Forks(self.config, Randomness(), FILTERS, caretaker)
 
     def run(
         self, running: launch.Running, item: pytest.Item, env: dict[str, str] | None = None
@@ -104,6 +109,7 @@ def test_children_find_the_directory_for_temporary_files_made(
     folder = pytester.path / "temporary"
     stage.config._tmp_path_factory._given_basetemp = folder  # type: ignore[attr-defined]
     running = stage.forks.take(stage.a, {}, [])
+    assert stage.begun == [running.pid]
     assert folder.is_dir()
     assert stage.run(running, stage.a) == PASSED
 

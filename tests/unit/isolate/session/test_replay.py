@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import allure
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
 from pytest_cudafork.isolate import coverage_data, live_text
 from pytest_cudafork.isolate.policy import Method
@@ -253,14 +254,33 @@ def test_a_failure_has_the_output_of_the_phases_before_and_what_nobody_has_read(
     assert replayed.capture_fds == fds
     replayed.add_output()
     replayed.fail("call", ChildCrashed("SIGSEGV in call", -11), 2.0)
-    made = heard.reports[-1]
+    made, end = heard.reports[-2:]
     assert (made.when, made.outcome, made.duration) == ("call", "failed", 2.0)
     assert made.sections == [
         ("Captured stdout setup", "text"),
         ("Captured stdout call", "out \ufffd"),
     ]
+    # a teardown that did not happen: what waits for a test's last report would wait for ever
+    assert (end.when, end.outcome, end.duration) == ("teardown", "passed", 0)
+    assert end.sections == made.sections
     for fd in fds:
         os.close(fd)
+
+
+def test_what_was_read_for_a_report_that_never_came_is_in_the_failure(
+    item: pytest.Item, heard: Heard
+) -> None:
+    replayed = Replay(item, FORK)
+    replayed.take(messages.CapturedText([["Captured stdout setup", "text"]]), [])
+    replayed.take(report(item, "setup"), [])
+    replayed.take(messages.CapturedText([["Captured log call", "logged"]]), [])
+    replayed.fail("call", ChildTimeout("time limit exceeded"))
+    assert heard.reports[-2].sections == [
+        ("Captured stdout setup", "text"),
+        ("Captured log call", "logged"),
+    ]
+    with pytest.raises(frames.FrameError, match="sections is"):
+        replayed.take(messages.CapturedText([["one", 1]]), [])
 
 
 def test_a_test_that_is_not_run_fails_in_its_set_up_whatever_its_marks_expect(
@@ -268,9 +288,33 @@ def test_a_test_that_is_not_run_fails_in_its_set_up_whatever_its_marks_expect(
 ) -> None:
     item.add_marker(pytest.mark.xfail)
     Replay(item, FORK).refuse(ChildError("no process"))
-    assert heard.calls == ["setup failed"]
+    assert heard.calls == ["setup failed", "teardown passed"]
     Replay(item, FORK).fail("setup", ChildError("it died"))
-    assert heard.calls == ["setup failed", "setup skipped"]
+    assert heard.calls[2:] == ["setup skipped", "teardown passed"]
+
+
+def test_a_death_after_all_phases_ends_the_test_no_second_time(
+    item: pytest.Item, heard: Heard
+) -> None:
+    replayed = Replay(item, FORK)
+    for phase in ("setup", "call", "teardown"):
+        replayed.take(report(item, phase), [])
+    replayed.fail("teardown", ChildError("it died"))
+    assert heard.calls[3:] == ["teardown failed"]
+
+
+@pytest.mark.parametrize("died", [True, False])
+def test_a_plugin_that_gathers_results_is_told_who_writes_that_of_the_test(
+    item: pytest.Item, heard: Heard, monkeypatch: pytest.MonkeyPatch, died: bool
+) -> None:
+    told: list[tuple[str, ...]] = []
+    monkeypatch.setattr(allure, "drop_result", lambda item: told.append(("drop",)))
+    monkeypatch.setattr(allure, "enter_failure", lambda item, report: told.append((report.when,)))
+    replayed = Replay(item, FORK)
+    if died:
+        replayed.fail("setup", ChildError("it died"))
+    replayed.conclude()
+    assert told == [("setup",) if died else ("drop",)]
 
 
 @pytest.mark.parametrize("reruns", [True, False])

@@ -112,6 +112,9 @@ class _Stage:
         assert run_test.isolate(self.item, self.other, method, children, following) is True
 
 
+CALL_DIED = ["start", "setup passed", "call failed", "teardown passed", "finish"]
+
+
 @pytest.fixture
 def stage(pytester: pytest.Pytester) -> _Stage:
     """A test, and one that follows it."""
@@ -128,14 +131,14 @@ def test_a_test_is_told_of_as_if_it_had_run_here(stage: _Stage) -> None:
 
 def test_a_test_that_is_refused_gets_no_process(stage: _Stage) -> None:
     stage.isolate(Method("fork", refusal="Nothing was forked."))
-    assert stage.heard.calls == ["start", "setup failed", "finish"]
+    assert stage.heard.calls == ["start", "setup failed", "teardown passed", "finish"]
     assert "Nothing was forked." in stage.heard.reports[0].longreprtext
     assert stage.asked == []
 
 
 def test_a_process_that_cannot_be_had_is_a_failed_set_up(stage: _Stage) -> None:
     stage.isolate()
-    assert stage.heard.calls == ["start", "setup failed", "finish"]
+    assert stage.heard.calls == ["start", "setup failed", "teardown passed", "finish"]
     words = "no process could be started for this test by forkserver: there are none left"
     assert words in stage.heard.reports[0].longreprtext
 
@@ -148,7 +151,8 @@ def test_a_test_that_the_fork_server_has_no_process_for_is_spawned(
     stage.child(*stage.reports(), OVER, messages.Done())
     stage.isolate()
     assert stage.heard.calls == PASSED
-    assert [asked[2].name for asked in stage.asked] == ["forkserver", "spawn"]
+    methods: list[Any] = [asked[2] for asked in stage.asked]
+    assert [method.name for method in methods] == ["forkserver", "spawn"]
     report: Any = stage.heard.reports[0]
     assert (report.isolation, report.isolation_why) == ("spawn", "not forkserver: it has gone")
 
@@ -183,8 +187,8 @@ def test_an_end_that_should_not_be_fails_the_phase_with_the_output(
 ) -> None:
     stage.child(stage.report("setup", sections=[("Captured stdout setup", "text")]), *steps)
     stage.isolate(Method("forkserver", 0.3 if "time limit" in words else 30.0))
-    assert stage.heard.calls == ["start", "setup passed", "call failed", "finish"]
-    report = stage.heard.reports[-1]
+    assert stage.heard.calls == CALL_DIED
+    report = stage.heard.reports[-2]
     assert words in report.longreprtext
     assert report.sections == [
         ("Captured stdout setup", "text"),
@@ -198,7 +202,7 @@ def test_an_end_that_should_not_be_fails_the_phase_with_the_output(
 def test_a_child_that_keeps_a_report_to_itself_gets_no_other_test(stage: _Stage) -> None:
     stage.child(stage.report("setup"), messages.TestOver(last=False), lambda: time.sleep(100))
     stage.isolate(following=stage.other)
-    assert stage.heard.calls == ["start", "setup passed", "call failed", "finish"]
+    assert stage.heard.calls == CALL_DIED
     assert stage.kept == []
     assert is_gone(stage.pids[0])
 
@@ -260,8 +264,8 @@ def test_a_time_limit_of_a_plugin_that_fails_the_test_here_fails_its_phase(
     stage.item.config.pluginmanager.register(Limit())
     stage.child(stage.report("setup"), lambda: time.sleep(100))
     stage.isolate()
-    assert stage.heard.calls[-2:] == ["call failed", "finish"]
-    assert "because of: Timeout >1s" in stage.heard.reports[-1].longreprtext
+    assert stage.heard.calls[-3:] == ["call failed", "teardown passed", "finish"]
+    assert "because of: Timeout >1s" in stage.heard.reports[-2].longreprtext
     assert is_gone(stage.pids[0])
 
 

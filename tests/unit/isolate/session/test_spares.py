@@ -27,6 +27,8 @@ class _Started:
         self.targets: list[str] = []
         self.running: list[launch.Running] = []
         self.refuse = False
+        self.begun: list[int] = []
+        """Those that the caretaker was told of."""
 
     def start_spawn(self, entry: str, data: Any) -> launch.Running:
         if self.refuse:
@@ -60,7 +62,10 @@ def items(pytester: pytest.Pytester) -> list[pytest.Item]:
 @pytest.fixture
 def ahead(started: _Started, items: list[pytest.Item]) -> Iterator[Spares]:
     """Interpreters that wait, for a session of these tests."""
-    made = Spares(items[0].config)
+    caretaker: Any = SimpleNamespace(
+        begun=lambda cookie, pid: started.begun.append(pid), over=lambda cookie: None
+    )
+    made = Spares(items[0].config, caretaker)
     yield made
     made.close()
 
@@ -71,6 +76,7 @@ def test_as_many_are_started_as_cores_are_free_each_for_its_test(
     ahead.prepare(items)
     assert started.targets == [target_of(item) for item in items[:2]]
     assert ahead.descriptors() == [one.sock.fileno() for one in started.running]
+    assert started.begun == [one.pid for one in started.running]
     ahead.prepare(items)
     assert len(started.running) == 2
 

@@ -74,6 +74,32 @@ def test_a_forked_process_wears_its_parents_mark_until_it_is_dead(
     assert leftovers.descendants(pid) == []
 
 
+def test_a_mark_that_is_forgotten_is_gone(cookie: bytes, marked: bool) -> None:
+    assert marked
+    leftovers.forget_mark()
+    assert not leftovers.is_marked(os.getpid(), cookie)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may ask about processes of others")
+def test_the_mark_of_another_users_process_is_read_without_a_capability(
+    cookie: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> tuple[int, int]:
+        raise PermissionError
+
+    monkeypatch.setattr(unpatched.resource, "prlimit", refuse)
+    with start(cookie, "os.setuid(65534)") as other:
+        assert leftovers.is_marked(other.pid, cookie)
+        assert not leftovers.is_marked(os.getpid(), cookie)
+        assert not leftovers.is_marked(1 << 30, cookie)
+        assert leftovers.marked_processes([cookie]) == [other.pid]
+        assert leftovers.end({cookie: other.pid}) == []
+        assert other.wait(10) == -signal.SIGKILL
+    # whoever is not root could not end it
+    monkeypatch.setattr(unpatched.os, "geteuid", lambda: 1000)
+    assert not leftovers.is_marked(os.getpid(), cookie)
+
+
 def test_a_process_that_does_not_end_is_named_in_the_end(
     cookie: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +109,25 @@ def test_a_process_that_does_not_end_is_named_in_the_end(
     monkeypatch.setattr(unpatched.os, "kill", lambda pid, number: killed.append(pid))
     assert leftovers.end({cookie: 1 << 30}) == [1 << 30]
     assert set(killed) == {1 << 30}
+
+
+def test_a_process_that_this_one_may_not_end_is_not_waited_for(
+    cookie: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+
+    def kill(pid: int, number: int) -> None:
+        killed.append(pid)
+        raise PermissionError if pid == 1 << 30 else ProcessLookupError
+
+    found = iter([[1 << 30, 1 << 29], [1 << 30]])
+    monkeypatch.setattr(leftovers, "marked_processes", lambda cookies: next(found))
+    monkeypatch.setattr(unpatched.os, "kill", kill)
+    sweeper = leftovers.Sweeper()
+    assert sweeper.sweep(now=True) == []
+    sweeper.add(cookie, 1)
+    assert sweeper.sweep(now=True) == [1 << 30]
+    assert killed == [1 << 30, 1 << 29]
 
 
 def test_a_mark_that_cannot_be_set_is_told(cookie: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +170,7 @@ def test_a_mark_is_inherited_and_other_marks_are_not_taken_for_it(cookie: bytes)
 def test_a_sweep_ends_what_ended_children_have_left_and_nothing_else(cookie: bytes) -> None:
     other = os.urandom(16)
     sweeper = leftovers.Sweeper()
+    over: list[bytes] = []
     with start(cookie, "") as one, start(other, "") as two:
         try:
             sweeper.sweep(now=True)
@@ -132,11 +178,13 @@ def test_a_sweep_ends_what_ended_children_have_left_and_nothing_else(cookie: byt
             sweeper.add(cookie, one.pid)
             sweeper.sweep()
             assert one.wait(10) == -signal.SIGKILL
-            sweeper.add(other, two.pid)
+            sweeper.add(other, two.pid, lambda: over.append(other))
             sweeper.sweep()  # it was done just now
             assert two.poll() is None
+            assert over == []
             sweeper.sweep(now=True)
             assert two.wait(10) == -signal.SIGKILL
+            assert over == [other]
         finally:
             leftovers.end({cookie: one.pid, other: two.pid})
 

@@ -1,0 +1,114 @@
+"""The places of the last section: which lines touched CUDA and when, and what they led to.
+
+One line of code may touch in a hundred tests, so everything is grouped by culprit.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from pytest_cudafork.check.findings import Finding
+from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
+
+if TYPE_CHECKING:
+    from pytest_cudafork.observe.story.stories import History
+    from pytest_cudafork.observe.story.touch import Touch
+
+_MOST_PLACES = 10
+
+
+def told_culprits(history: History, reported: Collection[str]) -> set[str]:
+    """Return the places that failures have told, as the culprits of what was ``reported``."""
+    told = set()
+    for record in history.records:
+        if record["k"] not in ("touch", "fork") or record.get("id") not in reported:
+            continue
+        error: type[CudaForkError | CudaTouchError | PoisonedTouchError] = CudaTouchError
+        if record["k"] == "fork":
+            error = CudaForkError
+        elif record.get("poisoned"):
+            error = PoisonedTouchError
+        told.add(Finding(record, error).culprit(history))
+    return told
+
+
+def import_lines(history: History, *, advice: bool = True, told: Collection[str] = ()) -> list[str]:
+    """Tell the touches at start-up, import and collection: one for each line, the first in full.
+
+    Args:
+        history: The ledger.
+        advice: Whether to say what to do; a failure has done so otherwise.
+        told: The places that a failure has told in full: they are named alone.
+
+    """
+    from pytest_cudafork.observe.story.words import headline, indent, touch_lines
+
+    lines: list[str] = []
+    places = _by_place(t for t in history.touches if not t.test and not t.poisoned)
+    shown = list(places.values())[:_MOST_PLACES]
+    for number, touches in enumerate(shown):
+        first = touches[0]
+        times = f" (and {len(touches) - 1} more times)" if len(touches) > 1 else ""
+        if number == 0:
+            lines.append(f"touched at import or collection{times}:")
+            named = [f"{headline(first)} (told above)"]
+            full = first.where not in told
+            lines.extend(indent(touch_lines(first, advice=advice) if full else named, "  "))
+        else:
+            lines.append(f"also at {headline(first)}{times}")
+    if len(places) > len(shown):
+        lines.append(f"... and at {len(places) - len(shown)} more places")
+    return lines
+
+
+def test_lines(history: History, *, verbose: bool) -> list[str]:
+    """Name the lines that touched in tests, with their tests if ``verbose``."""
+    from pytest_cudafork.observe.story.words import headline
+
+    places = _by_place(t for t in history.touches if t.test and not t.poisoned)
+    shown = list(places.values())[: None if verbose else _MOST_PLACES]
+    lines = ["touched in tests:"] if shown else []
+    for touches in shown:
+        tests = dict.fromkeys(touch.test.rpartition(" (")[0] for touch in touches)
+        where = next(iter(tests)) if len(tests) == 1 else f"{len(tests)} tests"
+        often = f"{len(touches)} times in " if len(touches) > len(tests) else "in "
+        lines.append(f"  {headline(touches[0])} ({often}{where})")
+        if verbose and len(tests) > 1:
+            lines.extend(f"    {test}" for test in tests)
+    if len(places) > len(shown):
+        lines.append(f"  ... and at {len(places) - len(shown)} more places (-v shows all)")
+    return lines
+
+
+def fork_lines(history: History, expected: Collection[str]) -> list[str]:
+    """Count the refused forks by what initialized CUDA."""
+    from pytest_cudafork.observe.story.words import initialized_at
+
+    @functools.cache
+    def initialized_in(pid: int) -> str:
+        return initialized_at(history.initializer(pid))
+
+    forks: dict[str, list[str]] = {}
+    for record in history.records:
+        if record["k"] == "fork" and record.get("verdict") == "guarded":
+            initialized = initialized_in(int(record["pid"]))
+            forks.setdefault(initialized, []).append(str(record.get("id")))
+    lines = []
+    for initialized, ids in forks.items():
+        because = initialized.removeprefix("CUDA was initialized ")
+        because = because.removeprefix("at ").removeprefix("by ")
+        number = "1 fork" if len(ids) == 1 else f"{len(ids)} forks"
+        named = sum(each in expected for each in ids)
+        note = f", {'all' if named == len(ids) else named} expected" if named else ""
+        lines.append(f"{number} refused because of {because}{note}")
+    return lines
+
+
+def _by_place(touches: Iterable[Touch]) -> dict[str, list[Touch]]:
+    """Group touches by culprit, in the order in which these were first seen."""
+    places: dict[str, list[Touch]] = {}
+    for touch in touches:
+        places.setdefault(touch.where, []).append(touch)
+    return places

@@ -1,0 +1,93 @@
+"""Isolated tests with plugins and libraries that replace functions of the standard library."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.isolation import METHODS
+from tests.support.isolation_plugins import same
+
+FILES = {
+    "test_files.py": """
+        import os
+        import tempfile
+        from pathlib import Path
+
+        import pytest
+
+        def test_no_real_file_is_there(fs):
+            print("printed")
+            fs.create_file("/made/up", contents="text")
+            assert Path("/made/up").read_text() == "text"
+            assert not os.path.exists("/proc")
+
+        def test_fails(fs):
+            print("printed before")
+            assert os.path.exists("/never")
+
+        @pytest.fixture
+        def broken(fs):
+            raise ValueError("in setup")
+
+        def test_is_not_set_up(broken):
+            pass
+
+        def test_for_the_whole_module(fs_module):
+            fs_module.create_file("/made/up")
+
+        def test_for_it_too(fs_module):
+            assert os.getcwd()
+        """,
+    "test_time.py": """
+        import datetime
+        import time
+
+        import freezegun
+        import time_machine
+
+        @freezegun.freeze_time("1999-12-31")
+        def test_time_stands_still():
+            assert time.monotonic() == time.monotonic()
+            assert datetime.date.today().year == 1999
+
+        @time_machine.travel(0, tick=False)
+        def test_it_is_1970():
+            assert time.time() == 0
+
+        def test_it_is_not():
+            assert time.time() > 1e9
+        """,
+    "test_network.py": """
+        import socket
+
+        import pytest
+        import pytest_socket
+
+        def test_there_is_no_network():
+            with pytest.raises(pytest_socket.SocketBlockedError):
+                socket.socket()
+
+        def test_nor_a_pair():
+            with pytest.raises(pytest_socket.SocketBlockedError):
+                socket.socketpair()
+        """,
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_they_replace_is_no_matter_of_how_a_test_is_reported(
+    tmp_path: Path, method: str
+) -> None:
+    for library in ("freezegun", "time_machine"):
+        pytest.importorskip(library)
+    seen = same(
+        tmp_path,
+        method,
+        ["pyfakefs", "socket", "time-machine"],
+        FILES,
+        "--disable-socket",
+    )
+    outcomes = "1 failed, 8 passed, 2 warnings, 1 error"
+    assert any(outcomes in line for line in seen[0].stdout), seen[0].stdout
