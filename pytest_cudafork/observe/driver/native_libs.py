@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import ctypes
 
+    from pytest_cudafork.compat.cpython_layout import Place
+
 LIB = Path(__file__).parent / "native" / "lib"
 PHANTOM_DRIVER = LIB / "cuda" / "libcuda.so.1"
 PHANTOM_NVML = LIB / "nvml" / "libnvidia-ml.so.1"
@@ -117,7 +119,9 @@ class NativeWitness:
             library.cudafork_get_face.restype = ctypes.c_char_p
             library.cudafork_reset.argtypes = [ctypes.c_int]
             pointer = ctypes.c_void_p
-            library.cudafork_hook.argtypes = [pointer, ctypes.py_object, pointer, ctypes.c_int]
+            library.cudafork_hook.argtypes = [
+                *(pointer, pointer, pointer, ctypes.py_object, pointer, ctypes.c_int)
+            ]
         self._told: list[object] = []
 
     def state(self) -> int:
@@ -156,7 +160,7 @@ class NativeWitness:
         self.library.cudafork_reset(state)
 
     def after_call(
-        self, place: int, tell: Callable[..., Any], *, always: bool
+        self, place: Place, tell: Callable[..., Any], *, always: bool
     ) -> Callable[[], None] | None:
         """Call *tell* after calls through the pointer at *place* that failed, or after all.
 
@@ -164,7 +168,9 @@ class NativeWitness:
         takes the place of a failure, unless it returns None. Returns what takes it back; None where
         no more can be watched.
         """
-        number = self.library.cudafork_hook(place, tell, id(None), int(always))
+        if not self.is_phantom:  # a real driver answers itself
+            return None
+        number = self.library.cudafork_hook(*place, tell, id(None), int(always))
         if number < 0:
             return None
         self._told.append(tell)  # for good: a call may be under way when it is taken back

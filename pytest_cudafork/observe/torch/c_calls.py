@@ -59,7 +59,9 @@ _TYPES = (
 class CFunctions(Protocol):
     """What can watch C functions: the phantom driver's library."""
 
-    def after_call(self, place: int, tell: Told, *, always: bool) -> Callable[[], None] | None:
+    def after_call(
+        self, place: cpython_layout.Place, tell: Told, *, always: bool
+    ) -> Callable[[], None] | None:
         """Call *tell* when the function called through *place* has failed, or ``always``.
 
         Returns what takes it back; None where nothing more can be watched.

@@ -87,6 +87,46 @@ SCRIPT = """
 """
 
 
+FUNCTION = """
+    import datetime
+    from pytest_cudafork.compat.cpython_layout import place_of
+
+    native = phantom.install("absent").native
+    method, function = datetime.datetime.astimezone, datetime.datetime.fromtimestamp
+    now = datetime.datetime(2000, 1, 1)
+    known = {function: 1, method: 2}
+    for target, good, bad in (
+        (function, [(0,), {"tz": datetime.timezone.utc}], [("x",), {"tz": None}]),
+        (method, [(now,), {"tz": datetime.timezone.utc}], [(now,), {"tz": 5}]),
+    ):
+        told = []
+
+        def tell(args, kwargs, error):
+            told.append((args, kwargs, type(error).__name__))
+
+        bare = target(*good[0], **good[1])
+        undo = native.after_call(place_of(target), tell, always=False)
+        assert known[target] == hash(target) * 0 + known.get(target), "the hash is as before"
+        for _ in range(100):
+            assert target(*good[0], **good[1]) == bare
+            try:
+                target(*bad[0], **bad[1])
+            except TypeError as error:
+                assert error.__context__ is None
+        given = bad[0] if target is function else bad[0][1:]
+        assert told == [(given, bad[1], "TypeError")] * 100, told[0]
+        undo()
+        assert target(*good[0], **good[1]) == bare and known[target]
+        assert len(told) == 100
+"""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_functions_and_methods_keep_their_hash(version: str, scripts: Scripts) -> None:
+    done = scripts.run(FUNCTION, python=interpreter(version))
+    assert done.status == 0, done.err
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_failing_call_is_told_and_the_function_stays_what_it_is(
     version: str, scripts: Scripts

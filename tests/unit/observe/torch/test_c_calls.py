@@ -42,8 +42,8 @@ TOUCHES = {
     "torch.ones(2, device='cuda', pin_memory=True)": "torch.cuda._lazy_init",
 }
 HARMLESS = (
-    "torch.empty(2)",
-    "torch.empty(2, pin_memory=False)",
+    "torch.empty(2).shape",
+    "torch.empty(2, pin_memory=False).shape",
     "torch.empty('two', pin_memory=True)",
     "torch.empty(2, device='meta', pin_memory=True)",
     "torch.empty(2, device='no device')",
