@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.imports.audit import process
 from pytest_cudafork.imports.audit.process import AuditProcess, FreshImport, Message, unwatched
 from pytest_cudafork.imports.values.settings import AuditSettings
@@ -86,7 +87,7 @@ def test_where_nothing_can_be_started_nothing_is_left(monkeypatch: pytest.Monkey
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError("no process is left")
 
-    monkeypatch.setattr("subprocess.Popen", refuse)
+    monkeypatch.setattr(unpatched.subprocess, "Popen", refuse)
     before = os.listdir("/proc/self/fd")
     for make in (lambda: AuditProcess(AuditSettings()), lambda: FreshImport(AuditSettings(), "a")):
         with pytest.raises(OSError, match="no process is left"):

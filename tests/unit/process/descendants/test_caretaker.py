@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import threading
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import pytest_cudafork
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.process.descendants import caretaker, leftovers
 from pytest_cudafork.process.descendants.caretaker import BEGUN, LEAVE, OVER, PACKET
 
@@ -60,7 +60,7 @@ class _Session:
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Session]:
     made = _Session()
-    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(unpatched.signal, "signal", lambda number, handler: None)
     monkeypatch.setattr(leftovers, "forget_mark", lambda: None)
     monkeypatch.setattr(leftovers, "end", made.ended.append)
     yield made

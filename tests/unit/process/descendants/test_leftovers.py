@@ -87,7 +87,7 @@ def test_the_mark_of_another_users_process_is_read_without_a_capability(
     def refuse(*args: object) -> tuple[int, int]:
         raise PermissionError
 
-    monkeypatch.setattr(resource, "prlimit", refuse)
+    monkeypatch.setattr(unpatched.resource, "prlimit", refuse)
     with start(cookie, "os.setuid(65534)") as other:
         assert leftovers.is_marked(other.pid, cookie)
         assert not leftovers.is_marked(os.getpid(), cookie)
@@ -96,7 +96,7 @@ def test_the_mark_of_another_users_process_is_read_without_a_capability(
         assert leftovers.end({cookie: other.pid}) == []
         assert other.wait(10) == -signal.SIGKILL
     # whoever is not root could not end it
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(unpatched.os, "geteuid", lambda: 1000)
     assert not leftovers.is_marked(os.getpid(), cookie)
 
 
