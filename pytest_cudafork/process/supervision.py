@@ -23,6 +23,7 @@ from pytest_cudafork.process import exit_status, hang_stacks, launch, native_sta
 from pytest_cudafork.process.channel import Outbox
 from pytest_cudafork.process.child_signal import ChildSignal
 from pytest_cudafork.process.descendants import leftovers, process_state
+from pytest_cudafork.process.loud_warning import loud_warning
 from pytest_cudafork.process.protocol import frames, messages, sockets
 
 _READ_BYTES = 1 << 18
@@ -329,7 +330,7 @@ class Supervisor:
         if well and self._sweeper is not None:
             self._sweeper.add(self.running.cookie, self.running.pid, self.running.is_over)
         else:
-            leftovers.end({self.running.cookie: self.running.pid})
+            warn_of_survivors(leftovers.end({self.running.cookie: self.running.pid}))
             self.running.is_over()
 
     def _ended_well(self) -> bool:
@@ -359,6 +360,14 @@ def _deadline_after(said: Said, deadline: float | None) -> float | None:
     if said is Said.DONE:
         return now + EXIT_SECONDS
     return None if deadline is None else max(deadline, now + _LEAVE_SECONDS)
+
+
+def warn_of_survivors(pids: list[int]) -> None:
+    """Tell of processes that a test has started and that could not be ended, if there are any."""
+    if pids:
+        names = ", ".join(f"{pid} ({native_stacks.program_of(pid)})" for pid in pids)
+        text = f"what a test has started could not be ended: {names}. It hangs in the kernel, or "
+        loud_warning(RuntimeWarning(f"{text}belongs to another user."))
 
 
 def _nothing_expected(message: messages.Message, fds: list[int]) -> Said:

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_cudafork.process import child, launch, supervision
 from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.leftovers import Sweeper
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.supervision import Said, Supervisor
@@ -103,6 +104,14 @@ def test_what_a_child_does_after_it_was_done_is_known(
     assert supervisor.watch(take, 60.0, until_done=True) is None
     assert supervisor.settle(wait=True)
     assert supervisor.trouble == trouble
+
+
+def test_what_could_not_be_ended_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "end", lambda children: [os.getpid()])
+    supervisor = Supervisor(start(lambda channel: None))
+    with pytest.warns(RuntimeWarning, match=rf"could not be ended: {os.getpid()} \(.*python"):
+        supervisor.kill()
+    supervision.warn_of_survivors([])
 
 
 def test_the_status_of_a_child_that_went_with_its_server_is_no_trouble_of_its_own() -> None:

@@ -127,3 +127,15 @@ def test_it_waits_as_long_as_the_session_lives(session: _Session) -> None:
 def test_it_is_imported_from_the_folder_that_holds_the_package() -> None:
     package = Path(pytest_cudafork.__file__).parent
     assert Path(caretaker.package_folder()) == package.parent
+
+
+def test_signals_that_end_a_session_are_ignored(
+    session: _Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ignored: list[str] = []
+    monkeypatch.setattr(
+        unpatched.signal, "signal", lambda number, handler: ignored.append(number.name)
+    )
+    session.end()
+    session.look_after()
+    assert ignored == ["SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM"]

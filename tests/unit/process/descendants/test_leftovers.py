@@ -111,6 +111,25 @@ def test_a_process_that_does_not_end_is_named_in_the_end(
     assert set(killed) == {1 << 30}
 
 
+def test_a_process_that_this_one_may_not_end_is_not_waited_for(
+    cookie: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+
+    def kill(pid: int, number: int) -> None:
+        killed.append(pid)
+        raise PermissionError if pid == 1 << 30 else ProcessLookupError
+
+    found = iter([[1 << 30, 1 << 29], [1 << 30]])
+    monkeypatch.setattr(leftovers, "marked_processes", lambda cookies: next(found))
+    monkeypatch.setattr(unpatched.os, "kill", kill)
+    sweeper = leftovers.Sweeper()
+    assert sweeper.sweep(now=True) == []
+    sweeper.add(cookie, 1)
+    assert sweeper.sweep(now=True) == [1 << 30]
+    assert killed == [1 << 30, 1 << 29]
+
+
 def test_a_mark_that_cannot_be_set_is_told(cookie: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object) -> None:
         raise ValueError("not allowed to raise maximum limit")
