@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.utils import _device as torch_device
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["OpOverload", "TorchDispatchMode"]
@@ -112,6 +113,20 @@ def has_fake_tensors() -> bool:
     """Whether operators of this thread make fake tensors, which have shapes and no contents."""
     keys = getattr(torch._C, "_TorchDispatchModeKey", None)
     return keys is not None and torch._C._get_dispatch_mode(keys.FAKE) is not None
+
+
+def is_device_set() -> bool:
+    """Whether tensors are made where a ``with torch.device(...)`` says, or a default device."""
+    stack = torch.overrides._get_current_function_mode_stack()
+    return any(isinstance(mode, torch_device.DeviceContext) for mode in stack)
+
+
+def know_functions_that_make_tensors() -> None:
+    """Let torch list the functions that a device is set for, before one of them is replaced.
+
+    ``torch.utils._device`` keeps the list for ever.
+    """
+    torch_device._device_constructors()
 
 
 # -- tensors and their memory ----------------------------------------------------------------------
