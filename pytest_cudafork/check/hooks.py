@@ -56,7 +56,7 @@ class CheckHooks:
         """How often each test was begun."""
         self._touches: dict[tuple[str, str], tuple[int, list[Finding]]] = {}
         """The touches that were an error, by test and phase, with the run in which they were."""
-        self._telling = Telling(simulated=observer.simulated)
+        self._telling = Telling(observer.note_told, simulated=observer.simulated)
         self._tests: frozenset[str] = frozenset()
         self._set_phase("start")
 

@@ -19,7 +19,19 @@ _NEEDED = frozenset(("k", "id", "pid"))
 _TEXTS = frozenset(
     (
         *("k", "id", "owner", "test", "phase", "witness", "entry", "library", "gil"),
-        *("api", "verdict", "rule", "state", "fork", "level", "device", "filename", "function"),
+        *(
+            "api",
+            "verdict",
+            "rule",
+            "state",
+            "fork",
+            "level",
+            "device",
+            "filename",
+            "function",
+            "culprit",
+            "at",
+        ),
     )
 )
 _NUMBERS = frozenset(("t", "pid", "tid", "ppid", "parent", "line"))
