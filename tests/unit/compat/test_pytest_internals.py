@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -321,3 +323,41 @@ def test_arguments_of_a_subtest_stand_in_its_serialized_report() -> None:
         arguments = pytest_internals.subtest_arguments(report._to_json())
         assert list(arguments) == ["i"]
     assert pytest_internals.subtest_arguments({}) == {}
+
+
+def test_what_unittest_has_caught_is_known_and_can_be_forgotten(
+    pytester: pytest.Pytester,
+) -> None:
+    test, plain = pytester.getitems(
+        "import unittest\n"
+        "class TestA(unittest.TestCase):\n    def test_a(self): pass\n"
+        "def test_b(): pass\n"
+    )
+    error = ValueError("its own")
+    with contextlib.suppress(ValueError):
+        try:
+            raise error
+        finally:
+            test.addError(test, sys.exc_info())  # type: ignore[attr-defined]
+    assert pytest_internals.outcomes_of_unittest(test) == [error]
+    assert pytest_internals.outcomes_of_unittest(plain) == []
+    for item in (test, plain):
+        pytest_internals.forget_outcomes_of_unittest(item)
+        assert pytest_internals.outcomes_of_unittest(item) == []
+
+
+def test_the_error_of_a_collection_is_on_its_report(pytester: pytest.Pytester) -> None:
+    path = pytester.makepyfile("raise ValueError('at import')")
+    pytester.makepyfile(test_good="def test_a(): pass")
+    seen: list[object] = []
+
+    class Plugin:
+        @pytest.hookimpl(wrapper=True)
+        def pytest_make_collect_report(self) -> Any:
+            report = yield
+            seen.append(pytest_internals.collection_error(report))
+            return report
+
+    pytester.inline_run("--co", path, "test_good.py", plugins=[Plugin()])
+    assert [str(each) for each in seen if each is not None] == ["at import"]
+    assert None in seen
