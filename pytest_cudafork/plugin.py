@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Generator
 
 import pytest
@@ -155,10 +156,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.fail(f"{path}:{(line or 0) + 1}: {item.name}: {complaint}", pytrace=False)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let a report carry what checks of graphs have to say of a test that passed."""
+    report = yield
+    remarks = sys.modules.get("pytest_cudafork.capture.remarks")
+    if remarks is not None:
+        report.user_properties.extend((remarks.PROPERTY, text) for text in remarks.take())
+    return report
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Tell what was seen."""
+    passed = terminalreporter.stats.get("passed", [])
+    if any(getattr(report, "user_properties", ()) for report in passed):
+        from pytest_cudafork.report.graphs import remark_lines
+
+        for line in remark_lines(passed, verbose=config.option.verbose > 0):
+            terminalreporter.write_line(line)
     state = config.stash[SESSION]
     check = config.pluginmanager.get_plugin("cudafork-check")
     if state.watch is not None and check is not None:

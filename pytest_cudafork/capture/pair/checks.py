@@ -57,7 +57,7 @@ CHECKS = (
         not_piecewise="the pieces are captured apart",
         conclude=missing_kernels.conclude,
     ),
-    PairCheck("replay-differs", replay_differs.check),
+    PairCheck("replay-differs", replay_differs.check, conclude=replay_differs.conclude),
 )
 """In the order in which they run; they conclude in this order, too."""
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_cudafork.capture.pair.traced_lines import changed_slots, lines_that_set
+from pytest_cudafork.capture.pair.traced_lines import Slot, changed_slots, lines_that_set
 from pytest_cudafork.capture.replay.kept import Kept
 from pytest_cudafork.capture.replay.passes import Passes, Persistent
 from pytest_cudafork.capture.state.aliasing import Alias, Allowed
@@ -68,6 +68,7 @@ class Evidence:
         self.varied: dict[str, torch.Tensor] = {}  # what a vary has changed beside the inputs
         self.after_vary: Callable[[], None] | None = None  # a check with the inputs of each vary
         self.replays_differ = False
+        self.differs_anew = ""  # how a replay differs from eager code that begins anew
         self.compared = 0  # tensors, in all rounds
         self._lines: dict[str, str] | None = None
         argument = "" if passes.factory.rebuilds else ", warmup=False"
@@ -93,6 +94,23 @@ class Evidence:
             with contextlib.suppress(Exception):  # the line is a courtesy
                 self._lines = self._trace()
         return next((self._lines[path] for path in paths if path in self._lines), "")
+
+    def line_that_set_beside(self) -> str:
+        """Return the line that first changed what the forward carries; runs it anew, traced."""
+        passes = self.passes
+        kept = passes.persistent(passes.captured), passes.after.tensors()
+        slots = [
+            Slot(one.path, one.node.parent, one.node.key, one.node.attribute)
+            for one in passes.changed_beside
+            if one.node.parent is not None and one.node.key is not None
+        ]
+        saved = [Saved(tensors) for tensors in kept]
+        with contextlib.suppress(Exception), passes.anew(kept) as made:  # the line is a courtesy
+            found = lines_that_set(lambda: made.run("NONE", passes.factory.desc), slots)
+            return next(iter(found.values()), "")
+        for one in saved:
+            one.restore()
+        return ""
 
     def _trace(self) -> dict[str, str]:
         passes = self.passes

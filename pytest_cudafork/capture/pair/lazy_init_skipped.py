@@ -34,7 +34,7 @@ def conclude(pair: Evidence) -> None:
     if pair.suspects_are_wrong:
         for change in suspects.lazy:
             _report(pair, change, "the capture found it set, or did not set it")
-    elif suspects:
+    elif suspects and not pair.differs_anew:
         paths = [*(one.path for one in suspects.aliases), *(one.path for one in suspects.lazy)]
         pair.log.note(
             f"the warm-up initialized {', '.join(dict.fromkeys(paths))}, which the forward "

@@ -1,10 +1,11 @@
-"""Two checks beside the rounds: random numbers advance, and unfilled memory is not read."""
+"""Checks beside the rounds: random numbers, memory that nobody filled, padding over live rows."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pytest_cudafork.capture.replay.fill import Filled, filling
+from pytest_cudafork.capture.replay.observed import collisions
 from pytest_cudafork.capture.replay.subject import Before, Subject
 from pytest_cudafork.capture.state.compare import Difference, Tolerance, differences, frozen_copy
 from pytest_cudafork.capture.story.findings import CheckLog
@@ -104,4 +105,38 @@ def uninitialized(subject: Subject, log: CheckLog, tolerance: Tolerance, *, cuda
             where=", ".join(filled.lines),
             why="in the pool of a graph that memory holds what another graph has left there",
             todo="look for torch.empty: fill all of it, or read only what was written",
+        )
+
+
+def padding(
+    subject: Subject, log: CheckLog, before: Before, name: str, rows: int, total: int
+) -> None:
+    """Check that padded rows are not written where live ones are.
+
+    Args:
+        subject: what is compared.
+        log: takes the finding.
+        before: what the replay started from; it is put back.
+        name: the stimulus.
+        rows: how many first rows are live.
+        total: how many rows the graph has.
+
+    """
+    if rows >= total:
+        return
+    try:
+        found = collisions(subject.padded, rows, total)
+    except Exception as error:  # some code does not run below a dispatch mode
+        log.cannot("replay-differs (padding)", f"{type(error).__name__}: {error}")
+        return
+    finally:
+        before.restore()
+    for one in found[:1]:
+        log.add(
+            "replay-differs",
+            f"{one.words}; after {name}, {rows} of {total} rows are live",
+            where=one.where,
+            why="which of them remains is chance on a GPU: right results now say nothing",
+            todo="give padded rows a place of their own (a slot that no request has), or skip "
+            "them in the kernel",
         )

@@ -15,8 +15,8 @@ import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from pytest_cudafork.capture.state.carried import closure_of
 from pytest_cudafork.capture.state.compare import short
-from pytest_cudafork.capture.state.state_tree import closure_of
 from pytest_cudafork.capture.state.written import refuse_lazy
 from pytest_cudafork.errors import GraphUsageError
 

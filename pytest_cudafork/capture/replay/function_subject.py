@@ -137,6 +137,10 @@ class FunctionSubject(Subject):
                 return _with(self.call(self._eager), self.written)
             return self.call(self._eager)
 
+    def padded(self) -> Any:
+        """Run the function itself; other eager code may leave the padding out."""
+        return self.call(self._fn)
+
     def replay(self) -> Any:
         """Replay the graph."""
         if self._own_replay is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_cudafork.capture.interface.backend import GraphBackend
+from pytest_cudafork.capture.remarks import remark
 from pytest_cudafork.capture.story.findings import CheckLog, failure_text
 from pytest_cudafork.errors import GraphCaptureError, GraphNotJudgedError
 
@@ -12,7 +13,7 @@ __all__ = ["raise_what_was_found"]
 def raise_what_was_found(
     log: CheckLog, title: str, backend: GraphBackend, error: type[GraphCaptureError]
 ) -> None:
-    """Raise the error of a check if it found anything.
+    """Raise the error of a check if it found anything; else keep its remarks for the report.
 
     Args:
         log: what was found.
@@ -27,6 +28,7 @@ def raise_what_was_found(
     """
     __tracebackhide__ = True
     if not log.findings:
+        remark(log.notes, log.skipped)
         return
     judged = any(one.check != "not-judged" for one in log.findings)
     text = failure_text(

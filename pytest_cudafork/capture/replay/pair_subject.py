@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from pytest_cudafork.capture.interface.backend import Recording
 from pytest_cudafork.capture.replay.cleanup import on_another_stream
+from pytest_cudafork.capture.replay.factory import Pass
 from pytest_cudafork.capture.replay.kept import Kept
 from pytest_cudafork.capture.replay.passes import Passes
 from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus, takes_argument
@@ -79,8 +81,19 @@ class PairSubject(Subject):
 
     def eager(self) -> Any:
         """Run the forward on a state that is built for it."""
+        return self._run(self._passes.fresh)
+
+    def eager_anew(self) -> Callable[[], Any] | None:
+        """Return what runs the forward as in a new process; None where that is no other run."""
+        return functools.partial(self._run, self._passes.anew) if self._may_begin_anew else None
+
+    @property
+    def _may_begin_anew(self) -> bool:
+        return bool(self._passes.changed_beside) and self._passes.mode == "FULL"
+
+    def _run(self, build: Callable[..., contextlib.AbstractContextManager[Pass]]) -> Any:
         passes = self._passes
-        with passes.fresh([self.inputs(), self.reachable()]) as made:
+        with build([self.inputs(), self.reachable()]) as made:
             if passes.refresh is not None:
                 passes.refresh(made.state)
             # What is written in a state is looked for in this one, at the same path.

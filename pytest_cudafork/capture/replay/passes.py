@@ -17,12 +17,13 @@ from pytest_cudafork.capture.interface.backend import Capture, GraphBackend, Rec
 from pytest_cudafork.capture.replay.capture_graph import capture_graph
 from pytest_cudafork.capture.replay.factory import Factory, Pass
 from pytest_cudafork.capture.state.aliasing import Allowed
+from pytest_cudafork.capture.state.carried import closure_of
 from pytest_cudafork.capture.state.compare import short
 from pytest_cudafork.capture.state.host_values import carried_values, what_changed
 from pytest_cudafork.capture.state.reach import check_devices, storages
 from pytest_cudafork.capture.state.rollback import Held, as_before
 from pytest_cudafork.capture.state.snapshot import Change, How, Snapshot, changes
-from pytest_cudafork.capture.state.state_tree import TooManyObjectsError, closure_of
+from pytest_cudafork.capture.state.state_tree import TooManyObjectsError
 from pytest_cudafork.capture.state.tensors import Randomness, Saved, devices_of, tensors_in
 from pytest_cudafork.capture.state.written import has_tensors, refuse_lazy
 from pytest_cudafork.capture.story.findings import CheckLog
@@ -90,6 +91,7 @@ class Passes:
     host_at_capture: dict[str, Any]
     changes: list[Change]  # what the warm-up changed in its state
     carried: list[Change]  # what it initialized beside its state
+    changed_beside: list[Change]  # all that is another object or value there than before
     places: dict[str, int]  # where the persistent inputs lay after the capture
     returns_tensors: bool  # whether there are tensors below what the captured forward returned
 
@@ -126,6 +128,8 @@ class Passes:
         first = self._look(self.warm)
         self.before = first.state
         self._held = Held(self.before.by_id.values())
+        self._beside = list(first.carried.by_id.values())
+        self._held_beside = Held(self._beside)
         self.warmup = self.backend.record(self.warm.call("NONE", desc))
         refuse_lazy(self.warmup.result, "forward_fn")
         self.backend.synchronize()
@@ -134,6 +138,7 @@ class Passes:
         self.changes = changes(self.before, self.after)
         carried = changes(first.carried, second.carried)
         self.carried = [one for one in carried if one.how is How.INITIALIZED]
+        self.changed_beside = [one for one in carried if one.how is not How.WRITTEN]
         self.captured = self.factory.build(warmup=False)
         if self.captured.own_state != self.warm.own_state:
             raise GraphUsageError(
@@ -278,6 +283,12 @@ class Passes:
                 raise GraphUsageError(f"{start} is {short(value)}: it holds no tensor")
             found.update(tensors)
         return found
+
+    @contextlib.contextmanager
+    def anew(self, kept: Iterable[Mapping[str, torch.Tensor]]) -> Iterator[Pass]:
+        """Build a state as in a new process: what the forward carries is as before the warm-up."""
+        with as_before(self._held_beside, self._beside), self.fresh(kept) as made:
+            yield made
 
     @contextlib.contextmanager
     def fresh(self, kept: Iterable[Mapping[str, torch.Tensor]]) -> Iterator[Pass]:

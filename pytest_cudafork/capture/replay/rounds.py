@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
 from pytest_cudafork.capture.interface.backend import ReplayFailedError
-from pytest_cudafork.capture.replay.extra_checks import randomness, uninitialized
+from pytest_cudafork.capture.interface.lines import shown
+from pytest_cudafork.capture.replay.extra_checks import padding, randomness, uninitialized
+from pytest_cudafork.capture.replay.observed import unlike_line
 from pytest_cudafork.capture.replay.refill import Refill
 from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus, check_rows, rows_of
 from pytest_cudafork.capture.replay.subject import Before, Subject
@@ -64,6 +67,8 @@ class Rounds:
         self.compared = 0  # tensors, in all rounds
         self.failed = False  # a replay could not be run: no more of them
         self.could_tell = False  # a replay that does nothing would have been noticed
+        self.differs_anew = ""  # how a replay differs from eager code that begins anew
+        self._anew = subject.eager_anew()
 
     def run(self, stimulus: Stimulus) -> None:
         """Do one round; what is wrong is noted once for each output."""
@@ -90,6 +95,11 @@ class Rounds:
         if expected is None:
             expected, effects = self._eager(before)
         self._compare(first, expected, effects, stimulus, rows, before, 0)
+        if self._anew is not None and not self._log.findings and stimulus.kind in ("same", "vary"):
+            self._compare_anew(self._anew, first, stimulus, rows, before)
+        if rows and not self._log.findings:
+            total = max((len(one) for one in first.outputs.values() if _has_rows(one)), default=0)
+            padding(self._subject, self._log, before, stimulus.name, rows, total)
         if stimulus.kind in ("same", "other"):
             second = self._replay(stimulus, before)
             if second is not None:
@@ -135,6 +145,36 @@ class Rounds:
         expected, _ = self._eager(before)
         refill.leave(clean=False)
         return rows, expected
+
+    def _compare_anew(
+        self,
+        anew: Callable[[], Any],
+        replayed: _Replayed,
+        stimulus: Stimulus,
+        rows: int | None,
+        before: Before,
+    ) -> None:
+        """Compare with eager code that keeps nothing of the runs before.
+
+        Code that carries on by intention differs on the first inputs already: then it says nothing.
+        """
+        runs: list[dict[str, Any]] = []
+        try:
+            for _ in range(2):
+                runs.append(frozen_copy(anew(), self._subject.name))
+                before.restore()
+        except Exception as error:  # code may refuse to begin twice
+            self._log.cannot("lazy-init-skipped (begun anew)", f"{type(error).__name__}: {error}")
+            self._anew = None
+            return
+        finally:
+            before.restore()
+        wrong = differences(runs[0], replayed.outputs, self._tolerance, rows)
+        if wrong and (stimulus.kind == "same" or differences(*runs, self._tolerance, rows)):
+            self._anew = None
+        elif wrong:
+            self.differs_anew = f"{wrong[0].what}; after {stimulus.name}"
+            self._anew = None
 
     def _replay_in_a_row(self, stimulus: Stimulus, before: Before) -> None:
         """Replay once more from what a replay has left beside the inputs, and compare from there.
@@ -248,17 +288,27 @@ class Rounds:
             uninitialized(self._subject, self._log, self._tolerance, cuda=self._cuda)
             cause = not any(one.check == "uninitialized-read" for one in self._log.findings)
         again = self._replay(stimulus, before) if cause else None
+        where = ""
+        with contextlib.suppress(Exception):  # the line is a courtesy
+            where = unlike_line(self._subject.eager, before.restore)
+        before.restore()
         if again is None or differences(replayed.outputs, again.outputs, self._tolerance):
-            self._log.note(
-                "eager code is not reproducible: two runs on the same inputs differ by more than "
-                "the tolerance, so its difference from the replay says nothing"
+            at = f", first at {shown(where)}" if where else ""
+            text = (
+                f"eager code is not reproducible: two runs on the same inputs differ{at} by more "
+                "than the tolerance, so its difference from the replay says nothing"
             )
+            if f"replay-differs ({one.path})" not in self._log.skipped:
+                self._log.cannot(f"replay-differs ({one.path})", text)
+                if not self._log.findings:
+                    warnings.warn(text, CudaForkWarning, stacklevel=2)
             return
         self._log.add(
             "replay-differs",
             f"{one.what}; after {stimulus.name}. Eager code gives something else each time, and "
             "the replay always the same",
             path=one.path,
+            where=where,
             why="it looks frozen: what Python counts or draws is another number in the next call, "
             "and the graph keeps the value of its capture",
             todo="count in a tensor that the graph itself changes; draw from torch's generator",
@@ -367,3 +417,7 @@ class Rounds:
         found = error.finding
         what = f"{found.what} (replay {self.replays + 1}, {when})"
         self._log.add_finding(dataclasses.replace(found, what=what))
+
+
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +28,14 @@ class Subject(abc.ABC):
     @abc.abstractmethod
     def eager(self) -> Any:
         """Run the eager code on the present contents and return its outputs."""
+
+    def padded(self) -> Any:
+        """Run what is captured, eagerly and with the padding that the graph has."""
+        return self.eager()
+
+    def eager_anew(self) -> Callable[[], Any] | None:
+        """Return what runs eager code as if nothing had run before; None: it is not known how."""
+        return None
 
     @abc.abstractmethod
     def replay(self) -> Any:

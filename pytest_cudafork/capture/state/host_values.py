@@ -9,11 +9,11 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+from pytest_cudafork.capture.state.carried import closure_of
 from pytest_cudafork.capture.state.compare import short
 from pytest_cudafork.capture.state.state_tree import (
     Kind,
     TooManyObjectsError,
-    closure_of,
     is_array,
     is_plain,
     walk,

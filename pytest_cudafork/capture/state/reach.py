@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_cudafork.capture.interface.backend import MemoryUse
-from pytest_cudafork.capture.state.state_tree import Kind, TooManyObjectsError, closure_of, walk
+from pytest_cudafork.capture.state.carried import closure_of
+from pytest_cudafork.capture.state.state_tree import Kind, TooManyObjectsError, walk
 from pytest_cudafork.capture.state.tensors import devices_of, distinct_tensors, place_of, storage_of
 from pytest_cudafork.errors import GraphUsageError
 

@@ -119,6 +119,11 @@ def _shortened(path: str) -> str:
     return f"{path[:200]}...<{zlib.crc32(path.encode('utf-8', 'replace')):08x}>..."
 
 
+def is_unwalked(value: Any) -> bool:
+    """Whether it is a module, a function, a class or the like, which are not walked."""
+    return isinstance(value, _UNWALKED)
+
+
 def kind_of(value: Any) -> Kind:
     """Return what an object is to a check."""
     if isinstance(value, torch.Tensor):
@@ -293,39 +298,3 @@ def _is_frozen(cls: type) -> bool:
     if hasattr(cls, "__attrs_attrs__"):
         return "frozen" in getattr(cls.__setattr__, "__name__", "")
     return False
-
-
-def closure_of(fn: Any) -> dict[str, Any]:
-    """Return what a callable carries: closure, defaults, instance, module, bound arguments.
-
-    Global variables that its code names count, unless they are modules, functions or classes.
-    """
-    found: dict[str, Any] = {}
-    while isinstance(fn, functools.partial):
-        found["args"], found["keywords"] = fn.args, fn.keywords
-        fn = fn.func
-    if isinstance(fn, types.MethodType):
-        found["self"] = fn.__self__
-        fn = fn.__func__
-    fn = getattr(fn, "__wrapped__", fn)
-    if not isinstance(fn, types.FunctionType):
-        found.setdefault("self", fn)
-        return found
-    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
-        with_contents = _contents(cell)
-        found.update({name: with_contents[0]} if with_contents else {})
-    defaults = [*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values()]
-    if defaults:
-        found["defaults"] = defaults
-    for name in fn.__code__.co_names:
-        value = fn.__globals__.get(name)
-        if value is not None and not isinstance(value, _UNWALKED):
-            found.setdefault(name, value)
-    return found
-
-
-def _contents(cell: Any) -> tuple[Any] | None:
-    try:
-        return (cell.cell_contents,)
-    except ValueError:  # not bound yet
-        return None

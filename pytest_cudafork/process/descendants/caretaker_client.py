@@ -88,7 +88,7 @@ class Caretaker:
                 "from pytest_cudafork.process.descendants.caretaker import main; "
                 f"main({fds[0]}, {fds[1] if len(fds) > 1 else -1}, {self._cookie!r})"
             )
-            done = subprocess.run(
+            shell = subprocess.Popen(
                 ["/bin/sh", "-c", _IN_BACKGROUND, "sh", sys.executable, "-I", "-S", "-c", code],
                 pass_fds=fds,
                 stdin=subprocess.DEVNULL,
@@ -96,9 +96,8 @@ class Caretaker:
                 stderr=subprocess.DEVNULL,
                 cwd="/",
                 start_new_session=True,  # a terminal's signals are for the session
-                check=False,
             )
-            self.pid = int(done.stdout)
+            self.pid = int(shell.communicate()[0])
             with contextlib.suppress(AttributeError, OSError):
                 self._pidfd = os.pidfd_open(self.pid)
                 undo.callback(os.close, self._pidfd)

@@ -14,11 +14,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork import (  # noqa: E402
+    CudaForkWarning,
     GraphNotJudgedError,
     GraphUsageError,
     ReplayDiffersError,
     assert_replay_equals_eager,
 )
+from pytest_cudafork.capture.interface.lines import shown  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 
 
@@ -430,8 +432,32 @@ def test_eager_code_that_python_varies_is_frozen_in_the_graph() -> None:
 
 def test_a_reference_that_is_not_reproducible_is_noted_not_blamed() -> None:
     source = random.Random(1)
-    report = check(lambda x: x * 2, [torch.ones(3)], eager=lambda x: x * source.random())
-    assert any("not reproducible" in note for note in report.notes)
+    with pytest.warns(CudaForkWarning, match="not reproducible"):
+        report = check(lambda x: x * 2, [torch.ones(3)], eager=lambda x: x * source.random())
+    (why_not,) = report.not_checked.values()
+    assert f"first at {shown(str(Path(__file__)))}".rpartition(":")[0] in why_not
+
+
+@pytest.mark.parametrize("place", [0, 7])
+def test_padding_that_is_written_over_live_rows_is_found_whichever_remains(place: int) -> None:
+    """Eager code on the padded batch does the same, and the live row is written last here."""
+    x, slots, cache = torch.randn(4, 2), torch.tensor([1, 2, 3, 4]), torch.zeros(8, 2)
+
+    def fn(x: Any, slots: Any) -> Any:
+        cache[slots.flip(0)] = x.flip(0)
+        return cache[slots] * 2
+
+    def shrink() -> int:
+        slots.copy_(torch.tensor([0, 5, place, place]))
+        return 2
+
+    if place == 7:
+        check(fn, [x, slots], vary=[shrink])
+        return
+    (found,) = findings(lambda: check(fn, [x, slots], vary=[shrink])).items()
+    assert found[0] == "replay-differs"
+    assert "writes padded rows into float32[8, 2] at 0, where it writes live rows, too" in found[1]
+    assert "2 of 4 rows are live" in found[1]
 
 
 @pytest.mark.parametrize(

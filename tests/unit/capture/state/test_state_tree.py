@@ -19,7 +19,6 @@ from pytest_cudafork.capture.state import state_tree  # noqa: E402
 from pytest_cudafork.capture.state.state_tree import (  # noqa: E402
     Kind,
     TooManyObjectsError,
-    closure_of,
     walk,
 )
 
@@ -155,24 +154,6 @@ def test_too_many_objects_are_refused_soon_and_in_words() -> None:
 def test_what_is_skipped_is_not_entered() -> None:
     big = [[i] for i in range(200_000)]
     assert len(list(walk({"big": big, "meta": Meta()}, skip=[big]))) == 4
-
-
-def test_a_closure_has_cells_defaults_self_and_globals() -> None:
-    meta = Meta()
-
-    class Owner:
-        def method(self, extra: Any = meta) -> Any:
-            return extra
-
-    def inner(*_: Any) -> Any:
-        return meta
-
-    assert closure_of(inner)["meta"] is meta
-    owner = Owner()
-    assert closure_of(owner.method)["self"] is owner
-    assert closure_of(owner.method)["defaults"] == [meta]
-    assert closure_of(functools.partial(inner, 1))["args"] == (1,)
-    assert closure_of(paths).keys() <= {"walk"}
 
 
 def test_deep_nesting_costs_no_more_than_breadth_and_paths_stay_short() -> None:

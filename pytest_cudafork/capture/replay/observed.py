@@ -1,0 +1,165 @@
+"""Eager runs, watched operator by operator: where two of them part, and which rows collide."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from pytest_cudafork.capture.interface.lines import line_at_work
+from pytest_cudafork.capture.operators.traits import traits_of
+from pytest_cudafork.capture.software.past_operators import not_compiled
+from pytest_cudafork.capture.state.compare import describe
+from pytest_cudafork.compat.torch_graphs import OpOverload, TorchDispatchMode
+
+__all__ = ["Collision", "collisions", "unlike_line"]
+
+_WRITERS = ("index_put", "index_put_", "_index_put_impl_", "index_copy", "index_copy_")
+_MOST_STEPS = 100_000
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[misc]
+    """Runs everything, and hands each operator on."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or the first operator imports the compiler, which takes seconds
+
+    def __init__(self, see: Callable[[str, Any, dict[str, Any], Any], None]) -> None:
+        super().__init__()
+        self._see = see
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(func, OpOverload):
+            self._see(traits_of(func).name, args, kwargs or {}, result)
+        return result
+
+
+@contextlib.contextmanager
+def _watching(see: Callable[[str, Any, dict[str, Any], Any], None]) -> Iterator[None]:
+    with not_compiled(), _Watch(see):  # the compiler does not like such modes
+        yield
+
+
+class _Step(NamedTuple):
+    name: str
+    where: str
+    arguments: tuple[Any, ...]
+    results: tuple[Any, ...]
+
+
+def unlike_line(run: Callable[[], Any], restore: Callable[[], None]) -> str:
+    """Run eager code twice and return the line at which the runs part; "" if none is found.
+
+    Args:
+        run: runs it.
+        restore: puts back what it started from.
+
+    """
+    runs: list[list[_Step]] = []
+    for _ in range(2):
+        steps: list[_Step] = []
+
+        def see(name: str, args: Any, kwargs: Any, result: Any, steps: list[_Step] = steps) -> None:
+            if len(steps) < _MOST_STEPS:
+                given = tuple(_digest((*args, *kwargs.values())))
+                steps.append(_Step(name, line_at_work(), given, tuple(_digest(result))))
+
+        restore()
+        with _watching(see):
+            run()
+        runs.append(steps)
+    restore()
+    for one, other in zip(*runs, strict=False):
+        if (one.name, one.where) != (other.name, other.where):
+            return other.where or one.where
+        if one.arguments != other.arguments or one.results != other.results:
+            return one.where
+    return ""
+
+
+def _digest(tree: Any) -> Iterator[Any]:
+    """Yield numbers and what stands for the contents of tensors, in nested lists and tuples."""
+    if isinstance(tree, torch.Tensor):
+        yield _of_tensor(tree)
+    elif isinstance(tree, (list, tuple)):
+        for each in tree:
+            yield from _digest(each)
+    elif isinstance(tree, (bool, int, float, str)):
+        yield tree
+
+
+def _of_tensor(tensor: torch.Tensor) -> Any:
+    with contextlib.suppress(Exception):  # a layout or a type that does not add up
+        wide = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        wide = wide.detach().double().nan_to_num(nan=7.5)
+        place = torch.arange(1, wide.numel() + 1, device=wide.device, dtype=torch.float64)
+        return tuple(tensor.shape), float(wide.sum()), float((wide.reshape(-1) * place.sin()).sum())
+    return tuple(tensor.shape)
+
+
+class Collision(NamedTuple):
+    """Rows of padding that are written where live rows are."""
+
+    where: str
+    words: str
+
+
+def collisions(run: Callable[[], Any], rows: int, total: int) -> list[Collision]:
+    """Run eager code on a padded batch and return where padding is written over live rows.
+
+    Args:
+        run: runs it.
+        rows: how many first rows are live.
+        total: how many rows the batch has.
+
+    """
+    found: list[Collision] = []
+
+    def see(name: str, args: Any, kwargs: Any, result: Any) -> None:
+        if name.partition("::")[2] not in _WRITERS:
+            return
+        for words in _collision(name, args, rows, total):
+            found.append(Collision(line_at_work(), words))
+
+    with _watching(see):
+        run()
+    return found
+
+
+def _collision(name: str, args: Any, rows: int, total: int) -> Iterator[str]:
+    copies = "index_copy" in name
+    accumulates = not copies and len(args) > 3 and bool(args[3])
+    indices = [args[2]] if copies else list(args[1])
+    if accumulates or len(indices) == 0 or any(one is None for one in indices[1:]):
+        return
+    places = _places(indices, total)
+    if places is None:
+        return
+    live, padding = places[:rows].reshape(-1), places[rows:].reshape(-1)
+    both = live[torch.isin(live, padding)]
+    if both.numel():
+        yield (
+            f"{name} writes padded rows into {describe(args[0])} at "
+            f"{', '.join(map(str, both.unique()[:4].tolist()))}, where it writes live rows, too"
+        )
+
+
+def _places(indices: list[Any], total: int) -> torch.Tensor | None:
+    """Return one number for each element that is written, by row; None where rows are not known."""
+    tensors = [one for one in indices if isinstance(one, torch.Tensor)]
+    if not tensors or any(one.dtype is torch.bool for one in tensors):
+        return None
+    if tensors[0].dim() == 0 or any(one.shape != tensors[0].shape for one in tensors):
+        return None
+    if tensors[0].shape[0] != total:
+        return None
+    place = tensors[0].long()
+    for one in tensors[1:]:
+        place = place * (int(one.max()) + 1) + one.long()
+    return place

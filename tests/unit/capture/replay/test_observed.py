@@ -1,0 +1,104 @@
+"""Eager runs that are watched: the line where two of them part, and rows that collide."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pytest_cudafork.capture.replay.observed import collisions, unlike_line  # noqa: E402
+from pytest_cudafork.capture.story.findings import source_of  # noqa: E402
+
+X = torch.ones(4)
+
+
+def line(run: Callable[[], Any]) -> str:
+    return source_of(unlike_line(run, lambda: None))
+
+
+def test_a_number_of_python_is_where_the_runs_part() -> None:
+    count = itertools.count()
+
+    def run() -> Any:
+        x = X + 1
+        x = x * next(count)  # here
+        return x.sum()
+
+    assert line(run).endswith("# here")
+
+
+def test_a_tensor_of_its_own_is_where_the_runs_part() -> None:
+    count = itertools.count()
+
+    def run() -> Any:
+        x = X.cos()
+        noise = torch.full((4,), float(next(count)))  # here
+        return x + noise
+
+    assert line(run).endswith("# here")
+
+
+def test_another_branch_is_where_the_runs_part() -> None:
+    turns = itertools.cycle([True, False])
+
+    def run() -> Any:
+        if next(turns):
+            return X + 1
+        return X - 1  # here
+
+    assert line(run).endswith("# here")
+
+
+def test_runs_that_are_alike_part_nowhere() -> None:
+    nan = torch.full((2,), float("nan"), dtype=torch.complex64)
+    assert unlike_line(lambda: (X + 1, nan * 2, X.to_sparse()), lambda: None) == ""
+
+
+def test_what_the_runs_start_from_is_put_back() -> None:
+    x = torch.zeros(2)
+    assert unlike_line(lambda: x.add_(1), lambda: x.zero_()) == ""
+    assert x.tolist() == [0, 0]
+
+
+CACHE = torch.zeros(8, 2)
+ROWS = torch.randn(4, 2)
+
+
+@pytest.mark.parametrize(
+    ("slots", "places"), [([0, 1, 1, 5], "1"), ([0, 1, 0, 1], "0, 1"), ([0, 1, 7, 7], "")]
+)
+@pytest.mark.parametrize("how", ["index_put", "index_copy", "two indices"])
+def test_padded_rows_that_are_written_where_live_ones_are(
+    how: str, slots: list[int], places: str
+) -> None:
+    index = torch.tensor(slots)
+
+    def run() -> None:
+        if how == "index_put":
+            CACHE[index] = ROWS
+        elif how == "index_copy":
+            CACHE.index_copy_(0, index, ROWS)
+        else:
+            CACHE.view(4, 2, 2)[index // 2, index % 2] = ROWS
+
+    found = [one.words for one in collisions(run, 2, 4)]
+    assert len(found) == bool(places)
+    if places:
+        assert f"at {places}, where it writes live rows" in found[0]
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda: CACHE.index_put_((torch.tensor([0, 1, 0, 1]),), ROWS, accumulate=True),
+        lambda: CACHE.index_copy_(0, torch.tensor([0, 0]), ROWS[:2]),  # of other rows
+        lambda: CACHE.__setitem__(CACHE > 0, 3.0),
+        lambda: CACHE.__setitem__(torch.tensor(1), ROWS[0]),
+    ],
+)
+def test_other_writes_say_nothing_of_rows(run: Callable[[], Any]) -> None:
+    assert collisions(run, 2, 4) == []
