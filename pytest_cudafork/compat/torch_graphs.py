@@ -141,6 +141,14 @@ def has_no_storage(tensor: torch.Tensor) -> bool:
     return False
 
 
+def wait_for_tensor(tensor: torch.Tensor) -> None:
+    """Wait until a tensor that a functional collective has returned has its contents.
+
+    ``torch.ops._c10d_functional.wait_tensor`` is what ``AsyncCollectiveTensor`` calls.
+    """
+    torch.ops._c10d_functional.wait_tensor(tensor)
+
+
 def finished_work() -> Any:
     """Return a ``Work`` of ``torch.distributed`` that is done, as operators return it.
 

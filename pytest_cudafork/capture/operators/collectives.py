@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor
+
+from pytest_cudafork.compat.torch_graphs import wait_for_tensor
 
 __all__ = ["OVERWRITTEN", "UPDATED", "finished", "is_collective"]
 
@@ -56,7 +57,7 @@ def finished(op: Any, name: str) -> Callable[..., Any]:
             if not isinstance(each, Tensor):
                 each.wait()
             elif name.startswith(_FUNCTIONAL):
-                torch.ops._c10d_functional.wait_tensor(each)
+                wait_for_tensor(each)
         return result
 
     return call

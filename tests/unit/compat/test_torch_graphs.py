@@ -180,6 +180,7 @@ def test_zeros_without_memory_are_told_from_tensors_with_some() -> None:
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="a torch without distributed")
 def test_work_that_is_done_can_be_waited_for() -> None:
     torch_graphs.finished_work().wait()
+    torch_graphs.wait_for_tensor(torch.ones(1))
 
 
 def test_memory_counts_as_torchs_where_torch_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
