@@ -26,9 +26,11 @@ def pytest_configure(config: pytest.Config) -> None:
     }
     for name in hidden:
         del os.environ[name]
+    # Started in the background by a shell. The sessions that tests interrupt would inherit it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # Started in the background by a shell. The sessions that tests interrupt would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     config.add_cleanup(lambda: os.environ.update(hidden))
 
 

@@ -60,7 +60,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """End the servers of this process."""
+    """End the servers of this process, and let what was collected go: some libraries tell of it."""
+    gc.unfreeze()
     interpreters.servers().close()
 
 

@@ -43,6 +43,7 @@ def run_forked(
 def run_pickled(task: child.Task) -> int:
     """Load a function and call it; the entry point of a call in another interpreter."""
     channel = task.the_channel()
+    child.adopt_streams()
     try:
         filters = [cloudpickle.loads(one) for one in cloudpickle.loads(task.data["filters"])]
         fn, args, kwargs = cloudpickle.loads(task.data["payload"])
@@ -60,7 +61,7 @@ def _run(channel: Channel, call: Callable[[], Any]) -> int:
     outcome: messages.Message
     with warnings.catch_warnings(record=True) as caught:
         try:
-            result = call()
+            result = _flushed(call)
         except SystemExit as error:
             outcome = messages.Exited(_exit_code(error), _traceback_text(error))
         except BaseException as error:
@@ -74,6 +75,14 @@ def _run(channel: Channel, call: Callable[[], Any]) -> int:
         channel.send(messages.CaughtWarnings(packed))
     channel.send(outcome)
     return 0
+
+
+def _flushed(call: Callable[[], Any]) -> Any:
+    """Call, and bring out what it has written: to pack what it gives may hang, or kill."""
+    try:
+        return call()
+    finally:
+        child.flush_streams()
 
 
 def _exit_code(error: SystemExit) -> int | str | None:

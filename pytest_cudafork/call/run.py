@@ -62,7 +62,8 @@ def run_in_child(
         fn: Any callable; closures and local functions too.
         args: Its positional arguments.
         kwargs: Its keyword arguments.
-        timeout: The time limit in seconds, the start of the child included; None: no limit.
+        timeout: The time limit in seconds, the start of the child and what is registered with
+            ``atexit`` there included; None: no limit.
         server: The fork server to use; only needed for "forkserver".
         observer: Told when the child starts and ends.
         caretaker: Who ends what the child leaves if this process dies first; None: nobody.
@@ -150,7 +151,7 @@ class _Outcome:
             self.warnings += message.each()
             return supervision.Said.MORE
         if isinstance(message, messages.Done):
-            return supervision.Said.LEAVING
+            return supervision.Said.DONE
         if not isinstance(message, (*_OUTCOMES, messages.InternalError)):
             raise frames.FrameError(f"there are no messages of kind {message.kind!r}")
         self.last = message
@@ -163,8 +164,10 @@ def _failure_of(
     """Return the error for an end that gave no valid result, or None."""
     stacks = exit_status.where(ending.stacks, ending.native, ending.state, stuck=ending.stuck)
     if ending.timed_out:
+        when = " after it gave a result" if ending.finished else ""
         return ChildTimeout(
-            f"{what} did not end within its time limit of {timeout:g} s and was killed.{stacks}",
+            f"{what} did not end{when} within its time limit of {timeout:g} s and was killed."
+            f"{stacks}",
             timeout,
             ending.stacks,
         )

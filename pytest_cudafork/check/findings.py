@@ -41,11 +41,15 @@ class Finding(NamedTuple):
         from pytest_cudafork.observe.story.words import fork_line, headline
 
         if self.error is CudaForkError:
+            what = "fork past the guard" if self._unguarded else "fork refused"
             return (
-                "fork refused at "
-                + fork_line(frames_from(self.record.get("stack", ()))).split("\n")[0]
+                f"{what} at " + fork_line(frames_from(self.record.get("stack", ()))).split("\n")[0]
             )
         return headline(Touch.from_record(self.record))
+
+    @property
+    def _unguarded(self) -> bool:
+        return self.record.get("verdict") == "unguarded"
 
     @property
     def at(self) -> tuple[str, int] | None:
@@ -92,6 +96,7 @@ class Finding(NamedTuple):
                 simulated=simulated,
                 fork_id="" if raised else self.id,
                 told_at=told_at,
+                refused=not self._unguarded,
             )
         touch = Touch.from_record(self.record)
         if self.error is PoisonedTouchError:
@@ -110,7 +115,8 @@ def find(
 
     A touch in a poisoned process is one at every level; a touch in a pytest process at level
     ``touch``, unless that process was made for one ``isolated`` test. A fork that was refused is
-    one, in whatever process, unless it is ``expected`` (see ``expected_ids``).
+    one, in whatever process, unless it is ``expected`` (see ``expected_ids``), and so is one that
+    should have been, and was made past the guard.
     """
     findings = []
     for record in records:
@@ -122,7 +128,7 @@ def find(
                 findings.append(Finding(record, CudaTouchError))
         elif (
             record["k"] == "fork"
-            and record.get("verdict") == "guarded"
+            and record.get("verdict") in ("guarded", "unguarded")
             and str(record.get("id")) not in expected
         ):
             findings.append(Finding(record, CudaForkError))

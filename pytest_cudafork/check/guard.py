@@ -24,6 +24,7 @@ from pytest_cudafork.observe.base.hooking import Around, hook
 from pytest_cudafork.observe.base.ledger import Record
 from pytest_cudafork.observe.base.stacks import stack_of
 from pytest_cudafork.observe.base.undo import UndoStack
+from pytest_cudafork.observe.driver.lineage import process_lineage
 from pytest_cudafork.observe.driver.probe import CudaState, Verdict
 from pytest_cudafork.settings import environment
 
@@ -40,6 +41,7 @@ class ForkDecision(enum.Enum):
     GUARDED = "guarded"  # refused
     ALLOWED = "allowed"  # by marker or by the list of modules
     WATCHED = "watched"  # the level does not refuse forks
+    UNGUARDED = "unguarded"  # to be refused, and made past the guard
     UNKNOWN = "unknown"  # whether CUDA is initialized is not observable
 
 
@@ -72,7 +74,28 @@ def install(rules: Rules) -> UndoStack:
         _rename(original, guarded)
         # Taken back in all modules, those too that were imported in the meantime.
         undo.add(functools.partial(_rename, guarded, original))
+    lineage = process_lineage()
+    former = lineage.on_unguarded_fork
+    lineage.on_unguarded_fork = functools.partial(_note_unguarded, rules)
+    undo.add(lambda: setattr(lineage, "on_unguarded_fork", former))
     return undo
+
+
+def _note_unguarded(rules: Rules, frame: FrameType) -> None:
+    """Write a fork that is about to be made through a reference that the guard does not know.
+
+    Raising here would not keep it from happening.
+    """
+    # It runs at-fork handlers for the sake of preexec_fn, and goes on to exec.
+    if frame.f_globals.get("__name__") == "subprocess":
+        return
+    state = rules.observer.state()
+    verdict, rule = rules.decide(state, frame)
+    if verdict is ForkDecision.GUARDED:
+        verdict = ForkDecision.UNGUARDED
+    rules.observer.note_fork(
+        api="os.fork", verdict=verdict.value, rule=rule, state=state, frame=frame
+    )
 
 
 def _rename(old: object, new: object) -> None:

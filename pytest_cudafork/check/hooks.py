@@ -30,6 +30,11 @@ from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import marks_of
 from pytest_cudafork.settings.options import Level
 
+_TOUCHED_BEFORE = (
+    "\n\nThat was in an earlier run of this test. It cannot pass in this process any more, where "
+    "CUDA stays initialized."
+)
+
 
 class CheckHooks:
     """Looks into the ledger after every phase and turns what is new there into verdicts."""
@@ -47,6 +52,10 @@ class CheckHooks:
         self._new: list[Record] = []
         """Those of them that were not yet looked at for errors."""
         self._reported: set[str] = set()
+        self._runs: dict[str, int] = {}
+        """How often each test was begun."""
+        self._touches: dict[tuple[str, str], tuple[int, list[Finding]]] = {}
+        """The touches that were an error, by test and phase, with the run in which they were."""
         self._telling = Telling(simulated=observer.simulated)
         self._tests: frozenset[str] = frozenset()
         self._set_phase("start")
@@ -113,12 +122,13 @@ class CheckHooks:
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
         """Check after the set-up."""
         __tracebackhide__ = True
+        self._begin(item)
         try:
             yield
         except BaseException as error:
             self._after_failure(item, "setup", error)
             raise
-        self._after(item)
+        self._after(item, "setup")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
@@ -129,7 +139,7 @@ class CheckHooks:
         except BaseException as error:
             self._after_failure(item, "call", error)
             raise
-        self._after(item)
+        self._after(item, "call")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
@@ -140,9 +150,18 @@ class CheckHooks:
         except BaseException as error:
             self._after_failure(item, "teardown", error)
             raise
-        self._after(item)
+        finally:
+            self._set_phase("")
+        self._after(item, "teardown")
 
-    def _after(self, item: pytest.Item) -> None:
+    def _begin(self, item: pytest.Item) -> None:
+        """Tell the runs of a test that runs again apart, as the same touch is one of each."""
+        self._telling.reported(item.nodeid, failed=False)  # nothing is left of another run
+        run = self._runs[item.nodeid] = self._runs.get(item.nodeid, 0) + 1
+        if run > 1:
+            self._set_phase(f"run {run}")
+
+    def _after(self, item: pytest.Item, when: str) -> None:
         """Fail a phase that has passed for the errors it made.
 
         Raises:
@@ -154,16 +173,19 @@ class CheckHooks:
         # Not hidden: it is never shown, and pytest remarks on a traceback that is all hidden.
         self._refusals.settle()
         if self._new or self._reader.behind():
-            found = self._findings_of(item)
+            found = self._findings_of(item, when)
             if found:
                 raise self._error(found, item.nodeid)
+        run, found = self._touches.get((item.nodeid, when), (0, []))
+        if run and run < self._runs.get(item.nodeid, 1):
+            raise self._error(found, item.nodeid, _TOUCHED_BEFORE)
 
     def _after_failure(self, item: pytest.Item, when: str, error: BaseException) -> None:
         """Add the errors to a phase that has failed by itself; a skip they turn into a failure."""
         self._refusals.settle()
         if not _is_skip(error):
             self._note_shown(error, item.nodeid)
-        found = self._findings_of(item)
+        found = self._findings_of(item, when)
         if found and _is_skip(error):
             raise self._error(found, item.nodeid) from error
         if found:
@@ -192,13 +214,17 @@ class CheckHooks:
         self._telling.shorten(refusals, self._records, nodeid)
         self._report(refusal.fork_id for refusal in refusals)
 
-    def _findings_of(self, item: pytest.Item) -> list[Finding]:
+    def _findings_of(self, item: pytest.Item, when: str) -> list[Finding]:
         """The new errors that belong to this test; those of other tests wait for the end.
 
         A test that is none of ours ran in a session that this test has started.
         """
         found = self._new_findings()
-        return [f for f in found if f.nodeid == item.nodeid or f.nodeid not in self._tests]
+        mine = [f for f in found if f.nodeid == item.nodeid or f.nodeid not in self._tests]
+        touches = [each for each in mine if each.error is CudaTouchError]
+        if touches:
+            self._touches[item.nodeid, when] = (self._runs.get(item.nodeid, 1), touches)
+        return mine
 
     # -- what both use ---------------------------------------------------------------------------
 
@@ -216,8 +242,8 @@ class CheckHooks:
         found = find(own, self._level, isolated=self._isolated, expected=expected)
         return [each for each in found if each.id not in self._reported]
 
-    def _error(self, findings: list[Finding], nodeid: str) -> BaseException:
-        return told_error(worst(findings), self._tell(findings, nodeid))
+    def _error(self, findings: list[Finding], nodeid: str, addition: str = "") -> BaseException:
+        return told_error(worst(findings), self._tell(findings, nodeid) + addition)
 
     def _tell(self, findings: list[Finding], nodeid: str) -> str:
         """Tell the findings in one text; from here on they are reported."""

@@ -22,6 +22,9 @@ class Claim(NamedTuple):
     every_test: bool = False
 
 
+PEER = "pytest_forked"
+"""The name under which pytest-forked is registered, and its module."""
+
 CLAIM = pytest.StashKey[Claim]()
 
 

@@ -225,6 +225,15 @@ def captured_streams(config: pytest.Config) -> tuple[Any, Any] | None:
     return getattr(capture, "out", None), getattr(capture, "err", None)
 
 
+def sections_of(item: pytest.Item, phase: str) -> list[tuple[str, str]]:
+    """Return what has been captured in a phase of a test, as its report will have it.
+
+    ``item._report_sections``, where the capture and the logging put what they read.
+    """
+    sections = getattr(item, "_report_sections", ())
+    return [(f"Captured {key} {when}", text) for when, key, text in sections if when == phase]
+
+
 def empty_capture(config: pytest.Config) -> None:
     """Drop what has been captured so far (``read_global_capture`` of the capture manager)."""
     if captured_streams(config) is not None:

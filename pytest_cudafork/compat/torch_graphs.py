@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.utils import _device as torch_device
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["OpOverload", "TorchDispatchMode"]
@@ -114,6 +115,20 @@ def has_fake_tensors() -> bool:
     return keys is not None and torch._C._get_dispatch_mode(keys.FAKE) is not None
 
 
+def is_device_set() -> bool:
+    """Whether tensors are made where a ``with torch.device(...)`` says, or a default device."""
+    stack = torch.overrides._get_current_function_mode_stack()
+    return any(isinstance(mode, torch_device.DeviceContext) for mode in stack)
+
+
+def know_functions_that_make_tensors() -> None:
+    """Let torch list the functions that a device is set for, before one of them is replaced.
+
+    ``torch.utils._device`` keeps the list for ever.
+    """
+    torch_device._device_constructors()
+
+
 # -- tensors and their memory ----------------------------------------------------------------------
 
 identity_of: Any = attrgetter("_cdata")
@@ -141,14 +156,6 @@ def has_no_storage(tensor: torch.Tensor) -> bool:
     return False
 
 
-def wait_for_tensor(tensor: torch.Tensor) -> None:
-    """Wait until a tensor that a functional collective has returned has its contents.
-
-    ``torch.ops._c10d_functional.wait_tensor`` is what ``AsyncCollectiveTensor`` calls.
-    """
-    torch.ops._c10d_functional.wait_tensor(tensor)
-
-
 def finished_work() -> Any:
     """Return a ``Work`` of ``torch.distributed`` that is done, as operators return it.
 
@@ -157,6 +164,11 @@ def finished_work() -> Any:
     from torch._C._distributed_c10d import FakeWork
 
     return FakeWork().boxed()
+
+
+def wait_for_collective(result: torch.Tensor) -> None:
+    """Wait for the result of a functional collective (``ops._c10d_functional.wait_tensor``)."""
+    torch.ops._c10d_functional.wait_tensor(result)
 
 
 def is_freed_by_torch(storage: torch.UntypedStorage) -> bool:

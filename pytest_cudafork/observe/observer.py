@@ -164,6 +164,7 @@ class Observer:
             "touch",
             witness="torch",
             entry=entry,
+            ppid=os.getppid(),
             library="",
             libraries=[],
             poisoned=self.is_poisoned(),
@@ -183,6 +184,7 @@ class Observer:
             verdict=verdict,
             rule=rule,
             state=state.verdict.value,
+            ppid=os.getppid(),
             stack=stack_of(frame),
         )
         # A refused fork has no child that could be told which fork made it.

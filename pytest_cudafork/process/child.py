@@ -162,9 +162,9 @@ def adopt_streams() -> None:
     """
     for name, fd in (("stdout", 1), ("stderr", 2)):
         encoding = getattr(getattr(sys, name), "encoding", None) or "utf-8"
-        stream = io.open(  # lives as long as the process
-            fd, "w", buffering=1, encoding=encoding, errors="backslashreplace", closefd=False
-        )
+        raw = io.open(fd, "wb", buffering=0, closefd=False)  # lives as long as the process
+        # nothing is kept back: the process may be killed at any time
+        stream = io.TextIOWrapper(raw, encoding, "backslashreplace", write_through=True)
         setattr(sys, name, stream)
 
 

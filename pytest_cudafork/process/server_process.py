@@ -6,7 +6,6 @@ A server that is started again when it is lost is a ``ForkServerClient``.
 from __future__ import annotations
 
 import sys
-import warnings
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -25,6 +24,7 @@ from pytest_cudafork.compat.unpatched import (
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.process import exit_status, hang_stacks, launch
 from pytest_cudafork.process.descendants import leftovers, process_state
+from pytest_cudafork.process.loud_warning import loud_warning
 from pytest_cudafork.process.protocol import frames, messages, server_messages, sockets
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 
@@ -45,16 +45,6 @@ class NoAnswerError(Exception):
 
 class ForkRefusedError(ChildError):
     """A server cannot fork."""
-
-
-def loud_warning(warning: Warning) -> None:
-    """Warn of what no test's report can tell.
-
-    It is shown even where warnings are errors: here it would end the session.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        warnings.warn(warning, stacklevel=3)
 
 
 def _with_paths(settings: ServerSettings) -> ServerSettings:
@@ -115,22 +105,31 @@ class ServerProcess:
         with contextlib.ExitStack() as undo:
             undo.callback(self._files.close)
             undo.callback(self._things.close)
-            self._control, theirs = sockets.pair(socket.SOCK_SEQPACKET)
-            self._things.enter_context(self._control)
-            with theirs, contextlib.ExitStack() as fds:
-                self._log_fd = self._file("pytest-cudafork-server")
-                self._stacks_fd = self._file("pytest-cudafork-stacks")
-                request = {"cookie": self._cookie, "settings": _with_paths(settings).to_plain()}
-                request_fd = fds.enter_context(launch.request_file(request))
-                given = [-1, -1]
-                if outputs:
-                    given = [os.dup(fd) for fd in (1, 2)]
-                    for fd in given:
-                        fds.callback(os.close, fd)
-                arguments = (theirs.fileno(), request_fd, self._stacks_fd, *given)
-                self._process = self._exec(arguments, env, new_session)
+            self._process = self._start(settings, outputs, env, new_session)
             undo.pop_all()
         self._ended = {self._cookie: self.pid}
+
+    def _start(
+        self,
+        settings: ServerSettings,
+        outputs: bool,
+        env: Mapping[str, str] | None,
+        new_session: bool,
+    ) -> subprocess.Popen[bytes]:
+        self._control, theirs = sockets.pair(socket.SOCK_SEQPACKET)
+        self._things.enter_context(self._control)
+        with theirs, contextlib.ExitStack() as fds:
+            self._log_fd = self._file("pytest-cudafork-server")
+            self._stacks_fd = self._file("pytest-cudafork-stacks")
+            request = {"cookie": self._cookie, "settings": _with_paths(settings).to_plain()}
+            request_fd = fds.enter_context(launch.request_file(request))
+            given = [-1, -1]
+            if outputs:
+                given = [os.dup(fd) for fd in (1, 2)]
+                for fd in given:
+                    fds.callback(os.close, fd)
+            arguments = (theirs.fileno(), request_fd, self._stacks_fd, *given)
+            return self._exec(arguments, env, new_session)
 
     def _exec(
         self, arguments: tuple[int, ...], env: Mapping[str, str] | None, new_session: bool

@@ -22,6 +22,7 @@ from pytest_cudafork.compat.unpatched import (
 from pytest_cudafork.process import exit_status, hang_stacks, launch, native_stacks
 from pytest_cudafork.process.channel import Outbox
 from pytest_cudafork.process.descendants import leftovers, process_state
+from pytest_cudafork.process.loud_warning import loud_warning
 from pytest_cudafork.process.protocol import frames, messages, sockets
 
 _READ_BYTES = 1 << 18
@@ -29,7 +30,9 @@ _MOST_FDS = 2
 _STACKS_SECONDS = 3.0
 """How long a child that is told to abort may take to write its stacks."""
 EXIT_SECONDS = 10.0
-"""How long a child may take to end after its last message."""
+"""How long a child may take to end once it has said that nothing else is left to do."""
+_LEAVE_SECONDS = 2.0
+"""What a child has at least from its result on, for what runs at its end, if its time is up."""
 _KILL_SECONDS = 10.0
 """How long a child that was killed may take to end."""
 _LOOK_SECONDS = 0.02
@@ -42,7 +45,7 @@ class Said(enum.Enum):
     """What a message means for the watch."""
 
     MORE = "more"  # others follow
-    LEAVING = "leaving"  # the result is complete; the child may take EXIT_SECONDS to end
+    LEAVING = "leaving"  # the result is complete; what runs at the end of a process follows
     DONE = "done"  # the child has nothing left to do but end, or waits for its next work
 
 
@@ -56,10 +59,11 @@ OnMessage = Callable[[messages.Message, "list[int]"], Said]
 class Ending:
     """How a child ended.
 
-    ``exitcode`` is negative for a signal; ``timed_out`` and ``lingered`` (it did not end after its
-    last message) mean that it was killed for that; ``malformed`` says what was wrong with what it
-    sent, or is ""; ``stacks`` is what faulthandler wrote; ``native`` what py-spy did, and ``state``
-    what the kernel said, of one that was killed; ``stuck`` says that it did not die of it.
+    ``exitcode`` is negative for a signal; ``timed_out`` (with ``finished``: after its result) and
+    ``lingered`` (it had nothing left to do and did not end) mean that it was killed for that;
+    ``malformed`` says what was wrong with what it sent, or is ""; ``stacks`` is what faulthandler
+    wrote; ``native`` what py-spy did, and ``state`` what the kernel said, of one that was killed;
+    ``stuck`` says that it did not die of it.
     """
 
     exitcode: int
@@ -119,7 +123,7 @@ class Supervisor:
                 settled = True
                 return None
             if not dead:
-                lingered = self._said is not Said.MORE
+                lingered = self._said is Said.DONE
                 timed_out = not (lingered or self._malformed)
                 self._abort()
             self._drain()
@@ -170,13 +174,13 @@ class Supervisor:
 
     def _until_dead(self, deadline: float | None, until_done: bool) -> bool:
         """Take messages until the child is dead or done; False when the deadline comes first."""
-        leaving = False
+        said = Said.MORE
         while True:
-            if self._said is not Said.MORE and not leaving:
+            if self._said is not said:
                 if until_done and self._said is Said.DONE:
                     return False
-                leaving = True
-                deadline = time.monotonic() + EXIT_SECONDS
+                said = self._said
+                deadline = _deadline_after(said, deadline)
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 return self._dead()
@@ -313,7 +317,7 @@ class Supervisor:
         if well and self._sweeper is not None:
             self._sweeper.add(self.running.cookie, self.running.pid, self.running.is_over)
         else:
-            leftovers.end({self.running.cookie: self.running.pid})
+            warn_of_survivors(leftovers.end({self.running.cookie: self.running.pid}))
             self.running.is_over()
 
     def _ended_well(self) -> bool:
@@ -335,6 +339,22 @@ class Supervisor:
                 select.select([self.running.pidfd], [], [], 1.0)
             else:
                 time.sleep(_LOOK_SECONDS)
+
+
+def _deadline_after(said: Said, deadline: float | None) -> float | None:
+    """Return until when a child may run that has said so; what runs at its end is in its limit."""
+    now = time.monotonic()
+    if said is Said.DONE:
+        return now + EXIT_SECONDS
+    return None if deadline is None else max(deadline, now + _LEAVE_SECONDS)
+
+
+def warn_of_survivors(pids: list[int]) -> None:
+    """Tell of processes that a test has started and that could not be ended, if there are any."""
+    if pids:
+        names = ", ".join(f"{pid} ({native_stacks.program_of(pid)})" for pid in pids)
+        text = f"what a test has started could not be ended: {names}. It hangs in the kernel, or "
+        loud_warning(RuntimeWarning(f"{text}belongs to another user."))
 
 
 def _nothing_expected(message: messages.Message, fds: list[int]) -> Said:

@@ -5,6 +5,7 @@ One line of code may touch in a hundred tests, so everything is grouped by culpr
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
@@ -85,11 +86,15 @@ def fork_lines(history: History, expected: Collection[str]) -> list[str]:
     """Count the refused forks by what initialized CUDA."""
     from pytest_cudafork.observe.story.words import initialized_at
 
+    @functools.cache
+    def initialized_in(pid: int) -> str:
+        return initialized_at(history.initializer(pid))
+
     forks: dict[str, list[str]] = {}
     for record in history.records:
         if record["k"] == "fork" and record.get("verdict") == "guarded":
-            first = history.initializer(int(record["pid"]))
-            forks.setdefault(initialized_at(first), []).append(str(record.get("id")))
+            initialized = initialized_in(int(record["pid"]))
+            forks.setdefault(initialized, []).append(str(record.get("id")))
     lines = []
     for initialized, ids in forks.items():
         because = initialized.removeprefix("CUDA was initialized ")

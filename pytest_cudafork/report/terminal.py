@@ -33,6 +33,7 @@ class Counts(NamedTuple):
     guarded: int
     allowed: int
     poisoned: int
+    unguarded: int = 0
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Counts:
@@ -49,6 +50,7 @@ class Counts(NamedTuple):
             guarded=forks.count("guarded"),
             allowed=forks.count("allowed") + forks.count("watched"),
             poisoned=sum(bool(r.get("poisoned")) for r in touches),
+            unguarded=forks.count("unguarded"),
         )
 
     def line(self) -> str:
@@ -59,8 +61,9 @@ class Counts(NamedTuple):
             if self.touches
             else ""
         )
+        unguarded = f", forks past the guard: {self.unguarded}" if self.unguarded else ""
         return (
-            f"touches: {self.touches}{where}, forks guarded: {self.guarded}, "
+            f"touches: {self.touches}{where}, forks guarded: {self.guarded}{unguarded}, "
             f"forks allowed while initialized: {self.allowed}, poisoned touches: {self.poisoned}"
         )
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
 if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed", allow_module_level=True)
 
+import torch
+
 from tests.specimens.graph_programs.catalog import CLASSES, PROGRAMS
 from tests.specimens.graph_programs.program import Verdict
+from tests.specimens.graph_programs.run import expected_outcomes, judge
 from tests.specimens.graphs.corpus import GRAPH_BUGS
 
 LEAST_PROGRAMS = 310
@@ -42,3 +47,23 @@ def test_each_class_says_what_runs_and_where() -> None:
             assert program.why
             assert "cuda" in program.backends
             assert set(program.documented) <= set(program.backends)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Tensors here are small: threads would only wait for each other on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_each_program_gets_its_verdict_on_the_software_graph(kind: str, one_thread: None) -> None:
+    wrong = {}
+    for program in PROGRAMS:
+        if program.name.startswith(f"{kind}: ") and "software" in program.backends:
+            outcome, words = judge(program, "software")
+            if outcome not in expected_outcomes(program, "software"):
+                wrong[program.name] = f"{outcome}, but {program.verdict.value}: {words}"
+    assert not wrong, json.dumps(wrong, indent=1).replace("\\n", "\n")

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pytest_cudafork.compat.torch_graphs import wait_for_tensor
+from pytest_cudafork.compat import torch_graphs
 
 __all__ = ["OVERWRITTEN", "UPDATED", "finished", "is_collective"]
 
@@ -57,7 +57,7 @@ def finished(op: Any, name: str) -> Callable[..., Any]:
             if not isinstance(each, Tensor):
                 each.wait()
             elif name.startswith(_FUNCTIONAL):
-                wait_for_tensor(each)
+                torch_graphs.wait_for_collective(each)
         return result
 
     return call

@@ -32,7 +32,7 @@ from pytest_cudafork.capture.software.mode import (
     note_uses,
     tensors_in,
 )
-from pytest_cudafork.capture.software.past_operators import Assignments
+from pytest_cudafork.capture.software.past_operators import Assignments, ChecksOfCpu
 from pytest_cudafork.capture.software.pool import Pool, poison
 from pytest_cudafork.capture.software.tape import Place, Tape, Wrapped, step_of
 from pytest_cudafork.compat.torch_graphs import has_fake_tensors, identity_of, is_traced
@@ -54,6 +54,7 @@ class CaptureMode(RecordingMode):
         super().__init__(recorder, known)
         self.tape = Tape()
         self.assignments = Assignments()
+        self.checks_of_cpu = ChecksOfCpu()
         self._shapes = shapes
         self._pool = pool
         self._refusals = refusals
@@ -108,6 +109,8 @@ class CaptureMode(RecordingMode):
             self._refuse_values(traits)
         if traits.has_generator:
             self._check_generator(traits, kwargs)
+        if traits.name == "aten::copy_":
+            self._check_copy(args)
         host = self._host(found)
         if host and len(host) == len(found):
             return self._on_host(op, args, kwargs)
@@ -236,6 +239,8 @@ class CaptureMode(RecordingMode):
         if len(self._host(found)) == len(found) or found[0].is_meta:
             return op(*args, **kwargs)
         short = traits.name.split("::", 1)[1]
+        if self.checks_of_cpu.within and short == "equal":
+            return True
         call = "item() or bool(), int(), float()" if short == "_local_scalar_dense" else short
         return self._refusals.sync(f"{call} of {text_of(found[0])}")
 
@@ -315,6 +320,12 @@ class CaptureMode(RecordingMode):
             )
 
     # ---- numbers that the host knows
+
+    def _check_copy(self, args: Any) -> None:
+        """Refuse a copy from the host into memory of the device."""
+        target, source = args[:2]
+        if self._host([source]) and not self._host([target]):
+            self._refusals.host_data("a copy of a number of the host")
 
     def _host(self, found: list[Tensor]) -> list[Tensor]:
         memories = self.recorder.memories

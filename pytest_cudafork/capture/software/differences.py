@@ -14,8 +14,9 @@ from pytest_cudafork.errors import GraphNotJudgedError
 __all__ = ["DIFFERENCES", "explaining_gpu_code"]
 
 DIFFERENCES = """\
-- Streams and events: there are none. Work on a side stream that is not joined, races between \
-streams, torch.cuda.synchronize and event queries are not seen.
+- Streams and events: there are none; only the current stream may be asked for. Work on a side \
+stream that is not joined, races between streams, torch.cuda.synchronize and event queries are not \
+seen.
 - Device and host: every tensor counts as one on the device. A number from torch.tensor(2.0) or a \
 Python number is passed by value; a 0-dim tensor from outside is read at each replay, unless \
 SoftwareBackend(host_scalars=[...]) names it or it was gone by the end of the capture. A tensor \
@@ -28,10 +29,12 @@ integers; a GPU has leftovers.
 - Kernels: an operator is one node here and may be several kernels, or none, on a GPU. Library \
 workspaces (cuBLAS, cuDNN), atomics and the order of sums are those of the CPU. Functions of \
 torch.compile run as the Python code they were made from, flex_attention, scan and their kind as \
-the unfused Python code of torch. What an interpreted Triton kernel reads \
-and writes is not known: all its tensors count as both, and its programs run one after another.
-- Refusals: a synchronization inside an operator's CUDA kernel is known only for those that torch \
-marks as having results of unknown shape. An optimizer with capturable=True needs fused=True, too.
+the unfused Python code of torch. What an interpreted Triton kernel reads and writes is not known: \
+all its tensors count as both, and its programs run one after another.
+- Refusals: a synchronization inside an operator's CUDA kernel is known for the operators of torch \
+that were tried on both backends (docs/reference/graph-operators.md says which, and where they \
+still disagree), not for those of other libraries. What torch.fx traces within the capture is not \
+judged. An optimizer with capturable=True needs fused=True, too.
 - Custom operators: Python kernels run in the capture, operator by operator; native ones are one \
 node. Writes past torch (numpy arrays on the same memory, ctypes) happen at once and are not \
 recorded.

@@ -28,7 +28,11 @@ from pytest_cudafork.capture.operators.refusal_words import (
     runs_in,
 )
 from pytest_cudafork.capture.software.memory import Memories, text_of
-from pytest_cudafork.compat.torch_graphs import OPTIMIZER_CHECKS
+from pytest_cudafork.compat.torch_graphs import (
+    OPTIMIZER_CHECKS,
+    is_device_set,
+    know_functions_that_make_tensors,
+)
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["HostCalls"]
@@ -58,10 +62,12 @@ class HostCalls:
     @contextlib.contextmanager
     def refused(self) -> Iterator[None]:
         """For the length of a ``with``."""
+        know_functions_that_make_tensors()
         with UndoStack() as undo:
             for name, call in _READS.items():
                 undo.set(Tensor, name, self._reading(name, call))
             undo.set(Tensor, "to", self._to())
+            undo.set(Tensor, "type_as", self._type_as())
             undo.set(Tensor, "new_tensor", self._new_tensor())
             for where in (torch, Tensor):
                 undo.set(where, "tensor_split", self._split(where))
@@ -107,9 +113,9 @@ class HostCalls:
         def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
             if self._elsewhere():
                 return original(tensor, *args, **kwargs)
-            memory = self._memories.get(tensor) if type(tensor) is Tensor else None
             if not self._asks_for_cpu(args, kwargs):
-                if memory is not None and memory.host and _device_in(args, kwargs) is not None:
+                asked = _device_in(args, kwargs) is not None or self._on_device(args, kwargs)
+                if asked and self._is_of_host(tensor):
                     self._refusals.host_data("to(device) of a number of the host")
                 return original(tensor, *args, **kwargs)
             if not self._known_to_host(tensor):
@@ -117,6 +123,26 @@ class HostCalls:
             return original(tensor, *args, **kwargs)
 
         return to
+
+    def _type_as(self) -> Any:
+        original = Tensor.type_as
+
+        @functools.wraps(original)
+        def type_as(tensor: Tensor, other: Tensor) -> Any:
+            if not self._elsewhere() and self._is_of_host(tensor) and self._on_device((other,), {}):
+                self._refusals.host_data("type_as(tensor) of a number of the host")
+            return original(tensor, other)
+
+        return type_as
+
+    def _is_of_host(self, tensor: Any) -> bool:
+        memory = self._memories.get(tensor) if type(tensor) is Tensor else None
+        return memory is not None and memory.host
+
+    def _on_device(self, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Whether a tensor is asked to be like another one, which lies on the device."""
+        other = kwargs.get("other", args[0] if args else None)
+        return isinstance(other, Tensor) and not self._known_to_host(other)
 
     def _asks_for_cpu(self, args: Any, kwargs: dict[str, Any]) -> bool:
         """Whether the line says "cpu". A device in a variable is the device of the test."""
@@ -252,12 +278,13 @@ def _device_in(args: Any, kwargs: dict[str, Any]) -> Any:
 def _brings(data: Any, kwargs: dict[str, Any]) -> bool:
     """Whether data of the host is to lie on the device.
 
-    One number without a device stays on the host, and is passed by value where it is used.
+    One number without a device stays on the host, and is passed by value where it is used. In a
+    ``with torch.device(...)`` every tensor has a device.
     """
     if isinstance(data, Tensor):
         return False
     many = hasattr(data, "__len__") or bool(getattr(data, "shape", ()))
-    return many or kwargs.get("device") is not None
+    return many or kwargs.get("device") is not None or is_device_set()
 
 
 def _line_of_caller(frame: FrameType | None) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from pytest_cudafork.observe.base.undo import UndoStack
 
-__all__ = ["Assignments", "by_operators", "not_compiled"]
+__all__ = ["Assignments", "ChecksOfCpu", "by_operators", "not_compiled"]
 
 
 @contextlib.contextmanager
@@ -109,3 +109,37 @@ class Assignments:
         with UndoStack() as undo:
             undo.set(Tensor, "__setitem__", set_item)
             yield
+
+
+_CHECKING = ("quantile", "nanquantile")
+
+
+class ChecksOfCpu:
+    """Tells functions of torch that look at values on a CPU and not on a GPU."""
+
+    def __init__(self) -> None:
+        self.within = False  # whether such a function is under way
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Watch such functions in this thread, for the length of a ``with``."""
+        with UndoStack() as undo:
+            for name in _CHECKING:
+                for where in (torch, Tensor):
+                    undo.set(where, name, self._noted(getattr(where, name)))
+            yield
+
+    def _noted(self, original: Any) -> Any:
+        owner = threading.get_ident()
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != owner:
+                return original(*args, **kwargs)
+            before, self.within = self.within, True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self.within = before
+
+        return call

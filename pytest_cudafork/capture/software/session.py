@@ -35,6 +35,7 @@ def capturing(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
         undo.enter_context(host.refused())
         undo.enter_context(streams.refused(refusals))
         undo.enter_context(mode.assignments.watched())
+        undo.enter_context(mode.checks_of_cpu.watched())
         undo.enter_context(OtherThreads(refusals).watched())
         undo.enter_context(launches.captured(mode, refusals))
         undo.enter_context(mode)

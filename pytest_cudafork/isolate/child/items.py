@@ -7,12 +7,12 @@ its own.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pytest_internals, rerunfailures, timeout
+from pytest_cudafork.compat import forked, pytest_internals, rerunfailures, timeout
 from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.isolate import coverage_data, item_names, live_text, report_data
 from pytest_cudafork.isolate.child import capture_files, plugins
@@ -49,6 +49,8 @@ class Reporter:
         self._packer.begin()
         self._terminal.take_over()
         manager: Any = self.config.pluginmanager
+        if manager.has_plugin(forked.PEER):  # it would fork once more
+            manager.unregister(name=forked.PEER)
         if timeout.is_loaded():
             manager.register(plugins.TimeLimit(self._tell))
         if rerunfailures.is_loaded():
@@ -70,6 +72,17 @@ class Reporter:
         self._starts += 1
         if self._starts > 1:
             self._tell(messages.RunsAgain())
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Send what the phase has written, for the case that the report never comes."""
+        if self._channel is not None and call.when is not None:
+            sections = pytest_internals.sections_of(item, call.when)
+            if sections:
+                self._tell(messages.CapturedText([list(one) for one in sections]))
+        return (yield)
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

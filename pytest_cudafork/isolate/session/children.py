@@ -24,10 +24,10 @@ from pytest_cudafork.process import exit_status, launch, supervision
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.fork_server_client import ForkServerClient, NoServerError, send_job
+from pytest_cudafork.process.loud_warning import loud_warning
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
-from pytest_cudafork.process.server_process import loud_warning
 from pytest_cudafork.settings.markers import CHILD_ENV
 
 _MOST_RESTARTS = 4
@@ -287,11 +287,11 @@ class Children:
             elif one.supervisor.trouble:
                 text = f"the process of {one.test} had finished, but {one.supervisor.trouble}"
                 loud_warning(pytest.PytestWarning(text))
-        self._sweeper.sweep(now=wait)
+        supervision.warn_of_survivors(self._sweeper.sweep(now=wait))
 
     def end_leftovers(self) -> None:
         """End now what children have left that ended well."""
-        self._sweeper.sweep(now=True)
+        supervision.warn_of_survivors(self._sweeper.sweep(now=True))
 
     def close(self) -> None:
         """End everything; a process that was forked from this one only forgets it."""
@@ -302,13 +302,13 @@ class Children:
             self._forks.forget_ahead()
             self._settle(wait=True)
             self._spares.close()
+        self._caretaker.close()
         self._server.close_server(reap=False)
 
     def finish(self) -> None:
         """End everything, and wait until it has ended."""
         self.close()
         self._server.close_server()
-        self._caretaker.close()
 
 
 _START: Mapping[str, Callable[[Children, _Wish], launch.Running]] = {

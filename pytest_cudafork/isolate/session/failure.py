@@ -44,11 +44,11 @@ def error_of(ending: Ending, phase: Phase, timeout: float | None) -> ChildError 
             f"({ending.malformed}) and {ended}. Did the test write to a descriptor it did not open?"
         )
     if ending.timed_out or ending.lingered:
-        limit = (
-            f"time limit of {timeout:g} s exceeded in {phase}"
-            if ending.timed_out and timeout is not None
-            else "still running after the test was over"
-        )
+        limit = "still running after the test was over"
+        if ending.timed_out and timeout is not None:
+            when = "after the test was over, by what runs at the end of its process"
+            when = when if ending.finished else f"in {phase}"
+            limit = f"time limit of {timeout:g} s exceeded {when}"
         return ChildTimeout(
             f"{limit}: the process of this test was killed.{stacks}", timeout, ending.stacks
         )

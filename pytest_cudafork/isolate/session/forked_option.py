@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_cudafork.compat.forked import CLAIM, Claim
+from pytest_cudafork.compat.forked import CLAIM, PEER, Claim
 
 FLAG = "--forked"
 DEST = "forked"
-PEER = "pytest_forked"
-"""The name under which pytest-forked is registered, and its module."""
 
 _DOC = "forked(): run the test in a process of its own, as pytest-forked does."
 _HELP = (

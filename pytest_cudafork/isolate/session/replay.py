@@ -20,6 +20,7 @@ _HANDLED = (
     messages.Report,
     messages.CaughtWarning,
     messages.TerminalText,
+    messages.CapturedText,
     messages.Coverage,
     messages.PhaseBegins,
     messages.CaptureFiles,
@@ -40,6 +41,8 @@ class Replay:
         """Sends a message to the child."""
         self._stop: BaseException | None = None
         self._output: list[tuple[str, str]] = []
+        self._unreported: list[tuple[str, str]] = []
+        """What the test has written that no report has said yet."""
         self.reports: list[pytest.TestReport] = []
         self.trouble: ChildError | None = None
         self.goes_on = False
@@ -90,6 +93,8 @@ class Replay:
                     warning = caught_warnings.load(message)
                 case messages.TerminalText():
                     live_text.show(self._item.config, message)
+                case messages.CapturedText():
+                    self._unreported += report_checks.checked_sections(message.sections)
                 case messages.Coverage():
                     coverage_data.gathered(self._item.config).add(message.data)
                 case messages.PhaseBegins():
@@ -130,6 +135,7 @@ class Replay:
             case messages.RunsAgain():
                 self.runs += 1
                 self._phase = None
+                self._unreported.clear()
                 other_plugins.announce_rerun(self._item)
             case messages.SessionStop():
                 self._stop = pytest.exit.Exception(message.reason, message.returncode)
@@ -156,6 +162,7 @@ class Replay:
             vars(report)["isolation_why"] = self.method.why
         if type(report) is pytest.TestReport:  # a subtest's report ends no phase
             self.reports.append(report)
+            self._unreported.clear()
         self._item.ihook.pytest_runtest_logreport(report=report)
 
     def fail(self, phase: failure.Phase, error: ChildError, seconds: float = 0.0) -> None:
@@ -189,7 +196,8 @@ class Replay:
 
     def _failed(self, phase: failure.Phase, error: ChildError, seconds: float) -> pytest.TestReport:
         # as pytest does: a report has the sections of the phases before
-        sections = [*(self.reports[-1].sections if self.reports else ()), *self._output]
+        told = self.reports[-1].sections if self.reports else ()
+        sections = [*told, *self._unreported, *self._output]
         return failure.report(self._item, phase, error, sections, seconds)
 
     def add_output(self) -> None:

@@ -56,6 +56,17 @@ def check_report(report: pytest.TestReport) -> None:
     _check_longrepr(report, expected)
 
 
+def checked_sections(sections: list[Any]) -> list[tuple[str, str]]:
+    """Return the sections of a report that is yet to come.
+
+    Raises:
+        TypeError: They are something else.
+
+    """
+    _require(_are_pairs(sections, str), "sections", sections)
+    return [(name, text) for name, text in sections]
+
+
 def _check_longrepr(report: pytest.TestReport, expected: bool) -> None:
     """Look at what a report shows; pytest unpacks a skip's, and renders a failure's."""
     longrepr: Any = report.longrepr

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable
+from types import FrameType
 
 from pytest_cudafork.observe.driver.probe import Driver, ask_driver, forked_without_exec
 
@@ -34,6 +36,8 @@ class Lineage:
         self.unclean: Callable[[], bool] = _driver_initialized
         """Asked before each fork: would a child be poisoned?"""
         self.on_poisoned_child: Callable[[], None] | None = None
+        self.on_unguarded_fork: Callable[[FrameType], None] | None = None
+        """Called with the forking frame before a fork of an unclean process past the guard."""
         self._parent = os.getpid()
         self._parent_unclean = False
         os.register_at_fork(
@@ -45,6 +49,8 @@ class Lineage:
     def _before(self) -> None:
         self._parent = os.getpid()
         self._parent_unclean = self.poisoned_by is not None or self.unclean()
+        if self._parent_unclean and not self.next_fork and self.on_unguarded_fork is not None:
+            self.on_unguarded_fork(sys._getframe(1))
 
     def _in_parent(self) -> None:
         self.next_fork = ""  # a later fork that bypasses the guard is another one

@@ -17,6 +17,11 @@ _SPAWN = (
     "or start the children with a fresh interpreter: "
     'multiprocessing.get_context("spawn") or "forkserver"'
 )
+_FORK_SERVER = (
+    "multiprocessing's fork server has imported it, and all its children inherit that: keep it out "
+    "of what is preloaded (set_forkserver_preload; without it, the main module), or use "
+    'multiprocessing.get_context("spawn")'
+)
 
 
 def what_the_line_is(touch: Touch) -> str:
@@ -67,8 +72,18 @@ def advise(touch: Touch, own: str = "") -> list[str]:
         advice = _call_advice(culprit)
     if _asks_only(touch):
         advice.append(_NVML)
-    advice.append(_SPAWN)
+    advice.append(_FORK_SERVER if _is_preloaded(touch) else _SPAWN)
     return advice
+
+
+def _is_preloaded(touch: Touch) -> bool:
+    """Whether a fork server of multiprocessing has touched, before it forked anything."""
+    server = {
+        frame.name
+        for frame in touch.frames
+        if frame.filename.replace("\\", "/").endswith("multiprocessing/forkserver.py")
+    }
+    return "main" in server and "_serve_one" not in server
 
 
 def _import_time_advice(touch: Touch, culprit: Frame, own: tuple[str, str]) -> list[str]:
@@ -131,6 +146,8 @@ def _call_advice(culprit: Frame) -> list[str]:
             "a test or fixture that needs CUDA in this process: mark the test "
             "@pytest.mark.cuda_isolated(), or do the CUDA part in a child with run_spawned"
         ]
+    if culprit.name == "<module>":
+        return ["move the line into a function, and call that in the child, after the fork"]
     return [f"call {culprit.name} in the child, after the fork"]
 
 

@@ -6,6 +6,7 @@ culprit has been told in full is told in short, and says where the rest is.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 
 from pytest_cudafork.observe.base.ledger import Record
@@ -21,6 +22,11 @@ from pytest_cudafork.observe.story.words import (
 )
 
 _MOST_LATER = 3
+_UNGUARDED = [
+    "",
+    "It was made through a reference to os.fork that was kept before the plugin came (in a class, "
+    "a default argument), so it could not be refused: load the plugin earlier (-p cudafork).",
+]
 
 
 class History:
@@ -36,12 +42,28 @@ class History:
     def ancestors(self, pid: int) -> list[int]:
         """``pid`` and the initialized processes it descends from by fork, nearest first."""
         pids = [pid]
-        while (child := self._children.get(pids[-1])) is not None:
-            parent = int(child.get("parent") or 0)
+        while True:
+            child = self._children.get(pids[-1])
+            parent = int(child.get("parent") or 0) if child else self._native_parents.get(pids[-1])
             if not parent or parent in pids:
-                break
+                return pids
             pids.append(parent)
-        return pids
+
+    @functools.cached_property
+    def _native_parents(self) -> dict[int, int]:
+        """The parents of poisoned processes that native code has forked, as far as they are known.
+
+        Such a fork leaves no record. The parent may have ended before its child wrote anything;
+        then it was most likely the pytest process.
+        """
+        known = {str(touch.pid) for touch in self.touches if not touch.poisoned}
+        parents: dict[int, int] = {}
+        for record in self.records:
+            if record.get("poisoned") or record.get("state") == "poisoned":
+                likely = (str(record.get("ppid")), str(record.get("owner")))
+                found = next((int(pid) for pid in likely if pid in known), 0)
+                parents.setdefault(int(record["pid"]), found)
+        return parents
 
     def initializer(self, pid: int) -> Touch | None:
         """The touch that first initialized this process or, failing that, its nearest ancestor."""
@@ -57,10 +79,9 @@ class History:
             for earlier in self.touches:
                 if earlier.pid == pid and not earlier.poisoned:
                     return earlier
-        # Forked by native code, which leaves no record: the same session's last earlier touch.
+        # Forked by native code, and the parent is not known: the session's first earlier touch.
         before = [t for t in self.touches if t.time_ns < touch.time_ns and not t.poisoned]
-        same = [t for t in before if t.owner == touch.owner and t.pid != touch.pid]
-        return same[-1] if same else None
+        return next((t for t in before if t.owner == touch.owner and t.pid != touch.pid), None)
 
     def fork_of(self, pid: int) -> tuple[Frame, ...]:
         """The stack of the recorded fork that made ``pid``; () if it was not recorded."""
@@ -87,6 +108,7 @@ def fork_story(
     simulated: bool = False,
     fork_id: str = "",
     told_at: str = "",
+    refused: bool = True,
 ) -> str:
     """Tell why a fork is refused: who initialized, who forks, who touched afterwards.
 
@@ -100,12 +122,15 @@ def fork_story(
         fork_id: the id of the fork's record, to tell where its error was swallowed; "" if it is
             the error that is shown.
         told_at: the test at which the touch has been told in full; "" tells it in full here.
+        refused: whether it was; else it was made past the guard.
 
     """
     first = history.initializer(pid)
-    top = f"fork refused at {place_of(frames)}: {initialized_at(first)}"
+    what = "fork refused" if refused else "fork past the guard"
+    top = f"{what} at {place_of(frames)}: {initialized_at(first)}"
     forks_at = ["", f"{api} was called by", *indent([fork_line(frames)])]
     end = [
+        *([] if refused else _UNGUARDED),
         *_swallowed_lines(history, fork_id),
         "",
         "If this fork is right as it is (the child never uses CUDA), mark the test "
@@ -118,7 +143,7 @@ def fork_story(
     lines = [
         top,
         "",
-        f"fork refused: this process {how}, so a child forked from it can never use "
+        f"{what}: this process {how}, so a child forked from it can never use "
         f'CUDA ("Cannot re-initialize CUDA in forked subprocess").{_stand_in(simulated)}',
         "",
         "CUDA was initialized by",
@@ -158,6 +183,8 @@ def _swallowed_lines(history: History, fork_id: str) -> list[str]:
     elif line:
         frame = Frame(filename, line, function)
         words = ["the error was caught, without its name, by", *indent([fork_line([frame])])]
+    elif function == "<module>":
+        words = [f"the error ended the process ({short_path(filename)})"]
     else:
         words = [f"the error was lost in {function} ({short_path(filename)})"]
     return [

@@ -194,12 +194,19 @@ def culprit_of(frames: Sequence[Frame]) -> Frame | None:
     if body is not None:
         return frames[body]
     for skip in (CUDA_LIBRARIES | MACHINERY | {"<stdlib>"}, CUDA_LIBRARIES | {"<stdlib>"}):
-        for frame in frames:
-            if frame.package not in skip and not _is_own(frame):
+        for index, frame in enumerate(frames):
+            if frame.package not in skip and not _is_own(frame) and not _is_command(frames, index):
                 return frame
     return frames[0] if frames else None
 
 
+def _is_command(frames: Sequence[Frame], index: int) -> bool:
+    """Whether a frame is no more than multiprocessing's command: ``python -c 'from ...'``."""
+    inner = frames[index - 1].filename if index else ""
+    return frames[index].filename == "<string>" and _COMMANDS.search(inner) is not None
+
+
+_COMMANDS = re.compile(r"[/\\]multiprocessing[/\\](forkserver|resource_tracker|spawn)\.py$")
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 

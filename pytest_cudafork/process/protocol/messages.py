@@ -153,6 +153,18 @@ class Report(Message):
     """Whether the child waits until it is shown."""
 
 
+@of_kind("captured")
+@dataclass(frozen=True)
+class CapturedText(Message):
+    """What pytest has read from its capture for a report that is about to be made.
+
+    ``sections`` are pairs as in a report. From now on it is nowhere else, and to make the report
+    may hang, or kill.
+    """
+
+    sections: list[Any]
+
+
 @of_kind("warning")
 @dataclass(frozen=True)
 class CaughtWarning(Message):

@@ -8,19 +8,21 @@ are those by which torch tests itself (``torch.testing._internal``).
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
+import queue
+import signal
+import subprocess
 import sys
+import threading
+import time
 import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-
-from tests.support.forked_batches import Limits, Said, run_batches
 
 __all__ = ["BROKEN", "DIFFERS", "REFUSED", "TAKEN", "main"]
 
@@ -29,37 +31,20 @@ TAKEN, REFUSED, DIFFERS, BROKEN = "taken", "refused", "differs", "broken"
 
 SAMPLES = 4
 MOST_SAMPLES = 100
-OPERATORS_IN_A_PROCESS = 4
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64, torch.float16)
+PROJECT = Path(__file__).parents[3]
 
-
-class Piece(NamedTuple):
-    """An operator, by its place in torch's list, and one of its samples."""
-
-    name: str
-    operator: int
-    sample: int
-
-
-@contextlib.contextmanager
-def _no_gpu() -> Iterator[None]:
-    """Let imports see no GPU, so that the process stays clean and can be forked."""
-    before = torch.cuda.is_available
-    torch.cuda.is_available = lambda: False
-    try:
-        yield
-    finally:
-        torch.cuda.is_available = before
+Said = dict[str, Any]
 
 
 def operators() -> list[Any]:
-    """Return torch's own list of operators with their samples."""
+    """Return torch's own list of operators with their samples. On a GPU this touches CUDA."""
     if "expecttest" not in sys.modules:
         stub: Any = types.ModuleType("expecttest")  # of which the list of operators needs nothing
         stub.TestCase = object
         sys.modules["expecttest"] = stub
-    with _no_gpu():
-        from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal.common_methods_invocations import op_db
+
     return list(op_db)
 
 
@@ -83,8 +68,6 @@ def _samples(operator: Any, device: str) -> list[Any]:
 
 def ask(operator: Any, number: int, backend: str) -> Said:
     """Capture an operator on its sample of this number."""
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
     device = "cuda" if backend == "cuda" else "cpu"
     try:
         samples = _samples(operator, device)
@@ -105,6 +88,8 @@ def ask(operator: Any, number: int, backend: str) -> Said:
         replay = _cuda(call) if backend == "cuda" else _software(call)
     except Exception as error:
         return {"said": REFUSED, "words": _first_words(error)}
+    if "empty" in operator.name:  # memory that nobody wrote holds anything
+        return {"said": TAKEN, "words": ""}
     return _compared(replay, expected)
 
 
@@ -113,6 +98,8 @@ def _compared(replay: Callable[[], Any], expected: list[torch.Tensor]) -> Said:
         torch.manual_seed(1)
         found = _copies(replay())
         for one, other in zip(expected, found, strict=True):
+            if one.element_size() == 1 and one.is_floating_point():
+                one, other = one.float(), other.float()
             torch.testing.assert_close(other, one, equal_nan=True, rtol=1e-3, atol=1e-3)
     except (Exception, AssertionError) as error:
         return {"said": DIFFERS, "words": _first_words(error)}
@@ -164,6 +151,122 @@ def _software(call: Callable[[], Any]) -> Callable[[], Any]:
     return replay
 
 
+def work(backend: str, seconds: int) -> None:
+    """Answer for each operator whose number comes in: one line with what was said of its samples.
+
+    The first line that goes out has the names of all operators. The process ends where a capture
+    that failed has left it unusable.
+    """
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    known = operators()
+    out = sys.stdout
+    sys.stdout = sys.stderr  # operators print
+    _tell(out, [name_of(one) for one in known])
+    for line in sys.stdin:
+        answers = []
+        for number in range(SAMPLES):
+            signal.alarm(seconds)
+            answer = ask(known[int(line)], number, backend)
+            if answer["said"]:
+                answers.append(answer)
+            if answer["said"] == REFUSED and backend == "cuda" and not _can_capture():
+                _tell(out, answers)
+                return
+        _tell(out, answers)
+
+
+def _tell(out: Any, what: Any) -> None:
+    out.write(json.dumps(what) + "\n")
+    out.flush()
+
+
+def _can_capture() -> bool:
+    """Whether another capture works after one that failed."""
+    try:
+        torch.cuda.set_stream(torch.cuda.default_stream())
+        torch.cuda.synchronize()
+        x = torch.ones(4, device="cuda")
+        replay = _cuda(lambda: x * 3)
+        x.fill_(2)
+        return bool((replay() == 6).all())
+    except Exception:
+        return False
+
+
+class _Sweep:
+    """Hands operators to workers, each of which is a fresh interpreter."""
+
+    def __init__(self, backend: str, seconds: int, budget: float, only: str) -> None:
+        self.found: dict[str, list[Said]] = {}
+        self._command = [
+            *(sys.executable, "-m", "tests.gpu.operators.sweep", "--work", "--backend", backend),
+            *("--seconds", str(seconds), "-"),
+        ]
+        self._only = only
+        self._end = time.monotonic() + budget
+        self._waiting: queue.Queue[int] = queue.Queue()
+        self._lock = threading.Lock()
+        self._names: list[str] = []
+
+    def run(self, jobs: int) -> None:
+        """Ask about all operators."""
+        threads = [threading.Thread(target=self._serve) for _ in range(jobs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _serve(self) -> None:
+        while time.monotonic() < self._end:
+            with subprocess.Popen(
+                self._command, cwd=PROJECT, text=True, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            ) as worker:  # fmt: skip
+                limit = threading.Timer(self._end - time.monotonic(), worker.kill)
+                limit.start()
+                finished = self._feed(worker)
+                limit.cancel()
+                worker.kill()
+            if finished:
+                return
+
+    def _feed(self, worker: subprocess.Popen[str]) -> bool:
+        """Give a worker operators as long as it answers; return whether none is left."""
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        names = worker.stdout.readline()
+        if not names:
+            return False
+        with self._lock:
+            if not self._names:
+                self._names = json.loads(names)
+                for number, name in enumerate(self._names):
+                    if self._only in name:
+                        self._waiting.put(number)
+        while True:
+            try:
+                number = self._waiting.get_nowait()
+            except queue.Empty:
+                return True
+            try:
+                worker.stdin.write(f"{number}\n")
+                worker.stdin.flush()
+            except BrokenPipeError:  # it ended after the answer before
+                self._waiting.put(number)
+                return False
+            line = worker.stdout.readline()
+            if line:
+                self.found[self._names[number]] = json.loads(line)
+            elif worker.poll() == 0:
+                self._waiting.put(number)
+                return False
+            else:
+                words = f"the process ended with {worker.wait()}"
+                self.found[self._names[number]] = [{"said": BROKEN, "words": words}]
+                return False
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Ask about all operators and write what was said."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -171,39 +274,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--backend", choices=("software", "cuda"), required=True)
     parser.add_argument("--only", default="", help="operators whose name has this in it")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=30.0, help="for one sample")
+    parser.add_argument("--seconds", type=int, default=30, help="for one sample")
     parser.add_argument("--budget", type=float, default=600.0, help="seconds for all")
+    parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    known = operators()
-    chosen = [at for at, one in enumerate(known) if given.only in name_of(one)]
-    pieces = [Piece(name_of(known[at]), at, number) for at in chosen for number in range(SAMPLES)]
-    size = OPERATORS_IN_A_PROCESS * SAMPLES
-    batches = [pieces[at : at + size] for at in range(0, len(pieces), size)]
-    keeps = {TAKEN, BROKEN, ""}
-    if given.backend == "software":
-        keeps |= {REFUSED, DIFFERS}
-    said = run_batches(
-        batches,
-        lambda piece: ask(known[piece.operator], piece.sample, given.backend),
-        lambda answer: answer["said"] in keeps,
-        Limits(given.jobs, given.seconds, given.budget),
-    )
-    found: dict[str, list[Said]] = {}
-    for piece in pieces:
-        answer = said.get(id(piece), {"said": "not run", "words": ""})
-        if "died" in answer or "raised" in answer:
-            answer = {"said": BROKEN, "words": str(answer)[:300]}
-        if answer["said"]:
-            found.setdefault(piece.name, []).append(
-                {"said": answer["said"], "words": answer["words"]}
-            )
+    if given.work:
+        work(given.backend, given.seconds)
+        return 0
+    sweep = _Sweep(given.backend, given.seconds, given.budget, given.only)
+    sweep.run(given.jobs)
     about = {"torch": torch.__version__, "backend": given.backend}
-    given.out.write_text(json.dumps({"about": about, "operators": found}, indent=0))
+    text = json.dumps({"about": about, "operators": dict(sorted(sweep.found.items()))}, indent=0)
+    given.out.write_text(text, encoding="utf-8")
     counts: dict[str, int] = {}
-    for answers in found.values():
+    for answers in sweep.found.values():
         for each in answers:
             counts[each["said"]] = counts.get(each["said"], 0) + 1
-    sys.stdout.write(f"{len(found)} operators on {given.backend}: {counts}\n")
+    sys.stdout.write(f"{len(sweep.found)} operators on {given.backend}: {counts}\n")
     return 0
 
 

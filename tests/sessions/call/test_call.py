@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import importlib
 import os
@@ -156,6 +157,35 @@ def test_a_hang_ends_at_its_time_limit_with_the_stacks_of_all_threads(run: RunIn
     assert time.monotonic() - start < 20
     assert "in waits_for_ever" in caught.value.stacks
     assert "in other_thread" in caught.value.stacks
+
+
+class HangsWhenShownError(Exception):
+    """One of which no report can be made."""
+
+    def __str__(self) -> str:
+        while True:
+            time.sleep(1)
+
+
+def test_output_is_there_where_the_outcome_cannot_be_told(
+    run: RunInChild, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def prints_and_hangs() -> None:
+        print("printed", end="")  # noqa: T201
+        raise HangsWhenShownError
+
+    with pytest.raises(ChildTimeout):
+        run(prints_and_hangs, timeout=2)
+    assert capfd.readouterr().out == "printed"
+
+
+def test_what_is_registered_for_the_end_of_the_child_is_within_its_limit(run: RunInChild) -> None:
+    def hangs_at_exit() -> int:
+        atexit.register(time.sleep, 100)
+        return 5
+
+    with pytest.raises(ChildTimeout, match="did not end after it gave a result within its time"):
+        run(hangs_at_exit, timeout=1)
 
 
 def test_a_hang_in_native_code_that_holds_the_gil_ends_too(run_forked: RunInChild) -> None:

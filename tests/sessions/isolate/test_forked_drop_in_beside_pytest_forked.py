@@ -65,6 +65,26 @@ def peer(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytester.makepyfile(test_suite=SUITE)
 
 
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_a_test_with_both_marks_is_ours_and_runs_once(
+    pytester: pytest.Pytester, peer: None, method: str
+) -> None:
+    pytester.makepyfile(
+        test_suite=SUITE
+        + f"""
+@pytest.mark.forked
+@pytest.mark.cuda_isolated(method={method!r})
+def test_both():
+    note("both")
+"""
+    )
+    result = run_session(pytester, *OURS, *THEIRS)
+    assert_no_crash(result)
+    result.assert_outcomes(passed=3)
+    assert theirs(pytester) == ["test_marked"]
+    assert (pytester.path / "pids").read_text(encoding="utf-8").count("both") == 1
+
+
 def theirs(pytester: pytest.Pytester) -> list[str]:
     """Return the tests that the stand-in was asked for."""
     path = pytester.path / "theirs"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import interpreters
+from tests.support.helpers import check, module
 from tests.support.isolation import METHODS
 from tests.support.isolation_compare import Sessions
 from tests.support.isolation_plugins import FORKS, needs, same
@@ -121,3 +122,12 @@ def test_a_crash_is_rerun_in_a_new_process(tmp_path: Path, method: str) -> None:
     )
     seen = Sessions(tmp_path, "-v", "--reruns=2", plugins=[module]).run(method)
     assert any("1 failed, 2 passed, 4 rerun" in line for line in seen.stdout), seen.stdout
+
+
+def test_a_touch_fails_a_test_in_every_rerun(pytester: pytest.Pytester) -> None:
+    plugin = needs("rerunfailures")
+    pytester.makepyfile(module("def test_a():\n    touch()\n\ndef test_b():\n    pass\n"))
+    result = check(pytester, "touch", "-p", plugin, "--reruns=2")
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["*1 failed, 1 passed, 2 rerun*"])
+    assert "what to do:" in result.stdout.str()

@@ -195,6 +195,7 @@ def _compare(
                 mine = reference.case.options["interleave"][number]
                 mine()
                 mine()
+                freed += _taken_by_others(backend)
             torch.manual_seed(1000 + step)
             outputs = replay()
             del freed
@@ -218,7 +219,7 @@ def _taken_by_others(backend: str) -> list[torch.Tensor]:
     """Take what memory was freed, as anybody may: a graph that still reads it must not be lucky."""
     if backend != "cuda":
         return []
-    sizes = [1 << power for power in range(9, 18)] * 6
+    sizes = [1 << power for power in range(9, 18)] * 24
     return [torch.full((size,), 0x7F, dtype=torch.uint8, device="cuda") for size in sizes]
 
 

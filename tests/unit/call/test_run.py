@@ -84,6 +84,8 @@ def test_an_end_after_the_result_may_still_be_a_failure() -> None:
     last = messages.Returned(b"", "")
     assert run._failure_of(ending(), last, "f", 1.0) is None
     assert run._failure_of(ending(exitcode=-9, lingered=True), last, "f", 1.0) is None
+    late = run._failure_of(ending(exitcode=-6, timed_out=True), last, "f", 1.0)
+    assert "f did not end after it gave a result within its time limit of 1 s" in str(late)
     crashed = run._failure_of(ending(exitcode=-11), last, "f", 1.0)
     assert "after it gave a result" in str(crashed)
     garbage = run._failure_of(ending(malformed="junk"), None, "f", 1.0)
@@ -96,7 +98,7 @@ def test_what_a_call_says_is_sorted() -> None:
     assert outcome.take(messages.CaughtWarnings([vars(warning)]), []) is supervision.Said.MORE
     assert outcome.take(messages.Returned(b"", "1"), []) is supervision.Said.LEAVING
     nothing = os.open(os.devnull, os.O_RDONLY)
-    assert outcome.take(messages.Done(), [nothing]) is supervision.Said.LEAVING
+    assert outcome.take(messages.Done(), [nothing]) is supervision.Said.DONE
     assert outcome.last == messages.Returned(b"", "1")
     assert outcome.warnings == [warning]
     with pytest.raises(frames.FrameError, match="no messages of kind 'over'"):

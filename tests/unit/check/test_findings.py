@@ -42,6 +42,7 @@ TABLE: dict[str, tuple[dict[str, Any], Errors]] = {
     "poisoned touch in a forked pytest process": (touch(poisoned=True), EVERYWHERE_POISONED),
     "refused fork in the pytest process": (fork(), dict.fromkeys(LEVELS, CudaForkError)),
     "refused fork in a child": (fork(CHILD), dict.fromkeys(LEVELS, CudaForkError)),
+    "fork past the guard": (fork(verdict="unguarded"), dict.fromkeys(LEVELS, CudaForkError)),
     "allowed fork in a child": (fork(CHILD, "allowed"), NOWHERE),
     "watched fork in a child": (fork(CHILD, "watched"), NOWHERE),
     "fork of unknown state": (fork(CHILD, "unknown"), NOWHERE),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from pytest_cudafork.check.guard import ForkDecision, Rules, allowed_module, install
 from pytest_cudafork.errors import CudaForkError
+from pytest_cudafork.observe.driver.lineage import process_lineage
 from pytest_cudafork.observe.driver.probe import CudaState, Driver, Verdict
 from pytest_cudafork.settings import environment
 
@@ -133,3 +135,28 @@ def test_names_that_modules_have_taken_are_guarded_and_given_back() -> None:
         assert taken.make_process is taken.later is os.fork is original
     finally:
         del sys.modules["cudafork_taken"], sys.modules["cudafork_odd"]
+
+
+def test_a_fork_past_the_guard_is_noted_unless_it_goes_on_to_exec(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lineage = process_lineage()
+    monkeypatch.setattr(lineage, "unclean", lambda: True)
+    monkeypatch.setattr(lineage, "on_poisoned_child", None)
+    kept = [os.fork]
+    observed = Observed(Verdict.INITIALIZED)
+    with install(Rules(observed, True)):
+        pid = kept[0]()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        subprocess.run(["true"], check=True, preexec_fn=os.getpid)
+    (noted,) = observed.forks
+    assert (noted["verdict"], noted["frame"].f_code.co_filename) == ("unguarded", __file__)
+    watched = Observed(Verdict.INITIALIZED)
+    with install(Rules(watched, False)):
+        pid = kept[0]()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+    assert watched.forks[0]["verdict"] == "watched"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.check.hooks import CheckHooks
+from pytest_cudafork.check.refusal import Refusals
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.settings import environment
@@ -287,3 +288,79 @@ def test_a_touch_without_a_record_fails_the_session_where_touches_are_errors(
     observer.untold = ("the driver alone knows",)
     hooks_on(observer, level).pytest_sessionfinish(session)
     assert (session.exitstatus is pytest.ExitCode.TESTS_FAILED) is (level is Level.TOUCH)
+
+
+def test_a_test_that_has_touched_cannot_pass_in_a_later_run(observer: Observer) -> None:
+    hooks, item = hooks_on(observer), item_at()
+    phases: list[str] = []
+
+    def run(touches: bool) -> None:
+        through(hooks.pytest_runtest_setup(item))
+        phases.append(environment.value(environment.PHASE))
+        try:
+            work = lambda: observer.touch("test_it.py::test_a (call)") if touches else None  # noqa: E731
+            through(hooks.pytest_runtest_call(item), work)
+        finally:
+            through(hooks.pytest_runtest_teardown(item))
+
+    with pytest.raises(CudaTouchError) as first:
+        run(touches=True)
+    with pytest.raises(CudaTouchError, match="in an earlier run of this test") as second:
+        run(touches=False)
+    assert "earlier run" not in str(first.value)
+    assert "what to do:" in str(second.value), "the first run's failure may not be shown"
+    with pytest.raises(CudaTouchError):
+        run(touches=True)
+    assert phases == ["", "run 2", "run 3"]
+    assert environment.value(environment.PHASE) == ""
+
+
+def test_an_error_that_leaves_nothing_behind_may_pass_in_a_later_run(observer: Observer) -> None:
+    hooks, item = hooks_on(observer, Level.FORK), item_at()
+    name = "test_it.py::test_a (call)"
+    through(hooks.pytest_runtest_setup(item))
+    with pytest.raises(PoisonedTouchError):
+        through(hooks.pytest_runtest_call(item), lambda: observer.touch(name, poisoned=True))
+    through(hooks.pytest_runtest_setup(item))
+    through(hooks.pytest_runtest_call(item))
+
+
+def test_a_refusal_that_a_failure_shows_is_not_told_beside_it(observer: Observer) -> None:
+    hooks, item = hooks_on(observer, Level.FORK), item_at()
+    test = "test_it.py::test_a (call)"
+    notes: Any = SimpleNamespace(note_caught=lambda fork, **place: None)
+
+    def refuse() -> str:
+        return observer.ledger.append(
+            "fork", pid=77, owner=OWNER, test=test, verdict="guarded", stack=STACK
+        )
+
+    def shown() -> None:
+        raise ValueError("its own") from Refusals(notes).error("why", refuse())
+
+    def swallowed() -> None:
+        refuse()
+        raise ValueError("its own")
+
+    for work, sections in ((shown, 0), (swallowed, 1)):
+        del item.told[:]
+        with pytest.raises(ValueError, match="its own"):
+            through(hooks.pytest_runtest_call(item), work)
+        assert len(item.told) == sections
+    assert not hooks.unreported(observer.records())
+
+
+def test_a_report_shows_the_culprit_first_and_notes_what_a_subtest_tells(
+    observer: Observer,
+) -> None:
+    hooks, item = hooks_on(observer, Level.FORK), item_at()
+    notes: Any = SimpleNamespace(note_caught=lambda fork, **place: None)
+    fork = observer.ledger.append("fork", pid=77, owner=OWNER, verdict="guarded", stack=STACK)
+    error = Refusals(notes).error("fork refused\nand so on", fork)
+    call: Any = SimpleNamespace(excinfo=SimpleNamespace(value=error))
+    crash = SimpleNamespace(message="fork refused\nand so on")
+    report = SimpleNamespace(failed=True, longrepr=SimpleNamespace(reprcrash=crash))
+    assert through(hooks.pytest_runtest_makereport(item, call), lambda: report) is report
+    assert crash.message == "fork refused"
+    assert not hooks.unreported(observer.records())
+    through(hooks.pytest_runtest_call(item))

@@ -27,6 +27,13 @@ USED = {
     "_C._pop_torch_dispatch_stack": "seeing operators of other threads",
     "_C._get_dispatch_stack_at": "seeing operators of other threads",
     "_C._profiler._RecordFunctionFast": "the lines of a warm-up's kernels",
+    "_C._TorchDispatchModeKey.PROXY": "not judging what is traced within a capture",
+    "_C._TorchDispatchModeKey.FAKE": "leaving fake tensors alone",
+    "_C._get_dispatch_mode": "not judging what is traced within a capture",
+    "overrides._get_current_function_mode_stack": "knowing where a number is made",
+    "utils._device.DeviceContext": "knowing where a number is made",
+    "utils._device._device_constructors": "leaving torch's list of functions as it is",
+    "ops._c10d_functional.wait_tensor": "waiting for functional collectives",
     "_conj": "replays on conjugated tensors",
     "_neg_view": "replays on negated tensors",
     "library._impls": "telling custom operators that are Python code",
@@ -180,7 +187,6 @@ def test_zeros_without_memory_are_told_from_tensors_with_some() -> None:
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="a torch without distributed")
 def test_work_that_is_done_can_be_waited_for() -> None:
     torch_graphs.finished_work().wait()
-    torch_graphs.wait_for_tensor(torch.ones(1))
 
 
 def test_memory_counts_as_torchs_where_torch_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,3 +211,49 @@ def test_the_allocator_leaves_a_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     torch_graphs.leave_pool(0, (0, 1))
     assert left == [(0, (0, 1))]
+
+
+def test_a_tensor_around_another_has_no_storage() -> None:
+    class Around(torch.Tensor):  # type: ignore[misc, unused-ignore]
+        @classmethod
+        def __torch_dispatch__(cls, *args: Any, **kwargs: Any) -> Any:
+            return NotImplemented
+
+    wrapped = torch.Tensor._make_wrapper_subclass(Around, (2,))
+    assert torch_graphs.has_no_storage(wrapped)
+    assert not torch_graphs.has_no_storage(torch.nn.Parameter(torch.zeros(2)))
+
+
+def test_a_device_that_is_set_is_known() -> None:
+    assert not torch_graphs.is_device_set()
+    with torch.device("cpu"):
+        assert torch_graphs.is_device_set()
+    assert not torch_graphs.is_device_set()
+
+
+def test_functions_that_make_tensors_are_listed_before_they_are_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch_graphs.know_functions_that_make_tensors()
+    made = torch.tensor
+    monkeypatch.setattr(torch, "tensor", lambda *args: made(*args))
+    with torch.device("meta"):
+        assert torch.tensor(1.0).is_meta
+
+
+def test_tracing_and_fake_tensors_are_told() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    seen = []
+
+    def fn(x: Any) -> Any:
+        seen.append((torch_graphs.is_traced(), torch_graphs.has_fake_tensors()))
+        return x + 1
+
+    fn(torch.ones(2))
+    with FakeTensorMode():
+        fn(torch.ones(2))
+    make_fx(fn)(torch.ones(2))
+    assert [traced for traced, _ in seen] == [False, False, True]
+    assert [fake for _, fake in seen[:2]] == [False, True]

@@ -71,7 +71,7 @@ def test_a_fresh_interpreter_has_the_world_of_this_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["a", "b"])
-    monkeypatch.setattr(sys, "path", [os.getcwd(), *sys.path, 5])
+    monkeypatch.setattr(sys, "path", [os.getcwd(), *sys.path, Path("ignored")])
     monkeypatch.chdir(tmp_path)
     running = launch.start_spawn(f"{HERE}:tell_world", {"x": 1}, {"LAUNCH_TEST": "set"})
     said, ending = all_of(running)

@@ -29,8 +29,8 @@ def prepare_badly(server: fork_server.ForkServer) -> None:
     if server.settings.data == "dies when it has said goodbye":
         send = server.send
 
-        def send_and_die(message: messages.Message) -> None:
-            send(message)
+        def send_and_die(message: messages.Message, fds: tuple[int, ...] = ()) -> None:
+            send(message, fds)
             os.abort()
 
         server.send = send_and_die  # type: ignore[method-assign]

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_cudafork.process import child, launch, supervision
 from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.leftovers import Sweeper
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.supervision import Said, Supervisor
@@ -105,6 +106,14 @@ def test_what_a_child_does_after_it_was_done_is_known(
     assert supervisor.trouble == trouble
 
 
+def test_what_could_not_be_ended_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leftovers, "end", lambda children: [os.getpid()])
+    supervisor = Supervisor(start(lambda channel: None))
+    with pytest.warns(RuntimeWarning, match=rf"could not be ended: {os.getpid()} \(.*python"):
+        supervisor.kill()
+    supervision.warn_of_survivors([])
+
+
 def test_the_status_of_a_child_that_went_with_its_server_is_no_trouble_of_its_own() -> None:
     supervisor = Supervisor(start(lambda channel: channel.send(messages.Done())))
     assert supervisor.watch(take, 60.0, until_done=True) is None
@@ -127,16 +136,33 @@ def test_a_child_that_hangs_is_ended_with_its_stacks() -> None:
     assert ending.exitcode == -signal.SIGABRT
 
 
-def test_one_that_stays_after_its_last_message_lingers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_stays_with_nothing_left_to_do_lingers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "EXIT_SECONDS", 0.3)
 
     def work(channel: Channel) -> None:
         channel.send(messages.TestOver(last=True))
+        channel.send(messages.Done())
         time.sleep(100)
 
     ending = Supervisor(start(work)).watch(take, 60.0)
     assert ending is not None
-    assert (ending.lingered, ending.timed_out) == (True, False)
+    assert (ending.lingered, ending.timed_out, ending.finished) == (True, False, True)
+
+
+@pytest.mark.parametrize(("limit", "late"), [(0.2, True), (60.0, False), (None, False)])
+def test_what_runs_at_the_end_of_a_process_is_within_its_limit(
+    limit: float | None, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "EXIT_SECONDS", 0.1)
+    monkeypatch.setattr(supervision, "_LEAVE_SECONDS", 0.3)
+
+    def work(channel: Channel) -> None:
+        channel.send(messages.TestOver(last=True))
+        time.sleep(100 if late else 1)
+
+    ending = Supervisor(start(work)).watch(take, limit)
+    assert ending is not None
+    assert (ending.lingered, ending.timed_out, ending.finished) == (False, late, True)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from pytest_cudafork.compat import timeout
 from pytest_cudafork.process import termination
 
 
@@ -85,3 +86,38 @@ def test_an_interrupt_names_the_test_that_it_met() -> None:
 def test_an_interrupt_without_a_terminal_is_an_interrupt_all_the_same() -> None:
     with pytest.raises(KeyboardInterrupt), termination.interrupted(cast("Any", _Item(None))):
         raise KeyboardInterrupt
+
+
+class _Armed:
+    """An item of a session with ``faulthandler_timeout``; "" if that is not armed."""
+
+    def __init__(self, seconds: str, *, without: bool = False) -> None:
+        def getini(name: str) -> str:
+            assert name == "faulthandler_timeout"
+            if without:
+                raise ValueError("unknown configuration value")
+            return seconds
+
+        self.config = SimpleNamespace(getini=getini)
+
+
+def test_the_thread_of_a_time_limit_has_ended_when_it_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = [2, 2, 2, 1]
+    monkeypatch.setattr(termination, "count_threads", lambda: counts.pop(0))
+    stopped: list[object] = []
+    monkeypatch.setattr(timeout, "cancel_timer", stopped.append)
+    item = cast("Any", _Armed("60"))
+    termination.stop_time_limit(item)
+    assert stopped == [item]
+    assert counts == []
+
+
+@pytest.mark.parametrize("item", [_Armed(""), _Armed("0"), _Armed("60", without=True)])
+def test_a_time_limit_that_has_not_begun_is_not_waited_for(
+    item: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeout, "cancel_timer", lambda item: None)
+    monkeypatch.setattr(termination, "count_threads", lambda: pytest.fail("waited"))
+    termination.stop_time_limit(item)

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
+import socket
 import time
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 
-from pytest_cudafork.process import child, fork_server, unattended_jobs
+from pytest_cudafork.process import (
+    child,
+    fork_server,
+    freeze_before_fork,
+    hang_stacks,
+    unattended_jobs,
+)
+from pytest_cudafork.process.ignored_signals import IgnoredSignals
 from pytest_cudafork.process.protocol import messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import Limits, ServerSettings
 from pytest_cudafork.process.server_process import ServerProcess
 from pytest_cudafork.process.shared_mailbox import read_mailbox
+from pytest_cudafork.process.unattended_jobs import UnattendedJobs
+from tests.support.isolation import is_gone
 
 HERE = "tests.unit.process.test_unattended_jobs"
 ENTRY = f"{HERE}:work"
@@ -117,3 +130,181 @@ def test_the_end_of_a_file_is_kept_where_its_start_is_forgotten(
     os.write(fd, b"more")
     assert unattended_jobs.last_text(fd) == "more"
     os.close(fd)
+
+
+# -- the server's part of it, in this process ----------------------------------------------------
+
+
+class Here:
+    """What the jobs use of a server, which is this process; their processes are real."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.prepared: Any = Wishes()
+        self.settings = ServerSettings()
+        self.signals = IgnoredSignals()
+        self.poller = select.poll()
+        self.connection, self.parent = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.sent: list[messages.Message] = []
+        self.left: list[bytes] = []
+        self.jobs = UnattendedJobs(self, limits)  # type: ignore[arg-type]  # all that they use
+
+    def fork(self, body: Callable[[], NoReturn]) -> tuple[int, int]:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                body()
+            finally:
+                os._exit(99)
+        with suppress(OSError):
+            os.setpgid(pid, pid)
+        pidfd = os.pidfd_open(pid)
+        self.poller.register(pidfd, select.POLLIN)
+        return pid, pidfd
+
+    def send(self, message: messages.Message, fds: Sequence[int] = ()) -> None:
+        self.sent.append(message)
+        for fd in fds:
+            with open(os.dup(fd), "rb") as file:
+                file.seek(0)
+                self.left.append(file.read())
+
+    def serve(self) -> list[server_messages.JobEnded]:
+        """Run what waits, and what that asks for, to the end."""
+        self.jobs.begin_some(may_grow=True)
+        while self.jobs.running:
+            self.jobs.look_after({fd for fd, _ in self.poller.poll(20)})
+            self.jobs.begin_some(may_grow=True)
+        return [one for one in self.sent if isinstance(one, server_messages.JobEnded)]
+
+    def close(self) -> None:
+        self.jobs.end()
+        self.connection.close()
+        self.parent.close()
+
+
+class Wishes(fork_server.Prepared):
+    """Notes what it was asked; the job "wishes" has two modules preloaded, one of them no good."""
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []
+        self.times_grown = 0
+
+    def limit_of(self, name: str) -> float | None:
+        return 0.3 if name == "hangs" else None
+
+    def preload(self, name: str) -> bool:
+        return name != "no good"
+
+    def grown(self) -> None:
+        self.times_grown += 1
+
+    def wants_preloaded(self, name: str, left: bytes, exitcode: int, waiting: int) -> list[str]:
+        return ["no good", "this one"] if name == "wishes" else []
+
+    def worth_trying(self, names: list[str]) -> list[str]:
+        return [] if self.refused else names
+
+    def refuse(self, name: str) -> None:
+        self.refused.append(name)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
+    """A server in this process, of which no child is to take the place."""
+    monkeypatch.setattr(child, "die_with_parent", lambda yes=True: None)
+    made = Here(Limits(at_once=2, seconds=30.0, memory=0))
+    yield made
+    made.close()
+
+
+def test_as_many_run_as_may_and_those_that_were_dropped_do_not(here: Here) -> None:
+    here.jobs.add(ENTRY, ["a", "b", "c", "dropped"])
+    here.jobs.drop(["dropped"])
+    here.jobs.begin_some(may_grow=True)
+    assert here.jobs.running == len(here.jobs.pidfds()) == 2
+    ended = here.serve()
+    assert {one.name: one.exitcode for one in ended} == {"a": 0, "b": 0, "c": 0}
+    assert {one.output for one in ended} == {"output of a", "output of b", "output of c"}
+    assert sorted(left.split()[0] for left in here.left) == [b"a", b"b", b"c"]
+    started = [one for one in here.sent if isinstance(one, server_messages.JobStarted)]
+    assert [one.name for one in started] == ["a", "b", "c"]
+    assert sorted(one.pid for one in started) == sorted(one.pid for one in ended)
+
+
+def test_what_takes_too_long_or_too_much_is_ended_and_told(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here.jobs.add(ENTRY, ["hangs"])
+    (hung,) = here.serve()
+    assert (hung.timed_out, hung.over_memory) == (True, False)
+    assert hung.stacks.count(", line ") > 3  # the end of them: this process began long ago
+    monkeypatch.setattr(freeze_before_fork, "bytes_beyond_ours", lambda pid: 6)
+    monkeypatch.setattr(here.jobs, "_limits", Limits(at_once=1, memory=5))
+    monkeypatch.setattr(hang_stacks, "ask", lambda pid: False)
+    here.jobs.add(ENTRY, ["grows"])
+    (_, grown) = here.serve()
+    assert (grown.timed_out, grown.over_memory) == (False, True)
+    assert grown.exitcode == -signal.SIGKILL
+
+
+def test_one_that_was_asked_for_its_stacks_and_does_not_end_is_killed(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hang_stacks, "ask", lambda pid: True)
+    monkeypatch.setattr(unattended_jobs, "_DYING_SECONDS", 0.05)
+    here.jobs.add(ENTRY, ["hangs"])
+    (hung,) = here.serve()
+    assert (hung.timed_out, hung.exitcode) == (True, -signal.SIGKILL)
+
+
+def test_at_the_end_none_runs_any_more(here: Here) -> None:
+    here.jobs.add(ENTRY, ["a", "grows"])
+    here.jobs.begin_some(may_grow=True)
+    pids = [one.pid for one in here.sent if isinstance(one, server_messages.JobStarted)]
+    here.jobs.end()
+    assert here.jobs.running == 0
+    assert [is_gone(pid) for pid in pids] == [True, True]
+
+
+def test_what_a_job_wants_preloaded_is_tried_in_a_child_before_the_next_one(here: Here) -> None:
+    here.jobs.preload(["no good", "this one"])
+    here.jobs.add(ENTRY, ["a"])
+    here.jobs.begin_some(may_grow=False)  # the parent's children would be lost
+    assert here.jobs.running == 1
+    assert here.prepared.refused == []
+    here.jobs.add(ENTRY, ["wishes", "b"])
+    assert len(here.serve()) == 3
+    assert here.prepared.refused == ["no good"]
+    assert here.prepared.times_grown >= 1
+
+
+def test_good_modules_are_counted_until_one_is_not_good_or_the_parent_says_no_more(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(here, "take_place", lambda: os._exit(7), raising=False)
+    assert here.jobs._try(["this one", "no good", "that one"]) == ["this one"]
+    # all are good: the child has taken the place of this process, and was lost
+    here.jobs.add(ENTRY, ["waits"])
+    assert here.jobs._try(["this one", "that one"]) == []
+    (lost,) = [one for one in here.sent if isinstance(one, server_messages.Lost)]
+    assert (lost.names, lost.exitcode) == (["this one", "that one"], 7)
+    assert here.serve() == []
+    here.parent.shutdown(socket.SHUT_WR)
+    assert here.jobs._try(["this one", "no good"]) == []
+
+
+def test_modules_that_took_long_are_not_tried_again(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[list[str]] = []
+
+    def good(names: list[str]) -> list[str]:
+        tried.append(names)
+        return names[:1]
+
+    monkeypatch.setattr(here.jobs, "_try", good)
+    monkeypatch.setattr(unattended_jobs, "_DEAR_SECONDS", -1.0)
+    here.jobs.preload(["a", "b", "c"])
+    here.jobs.begin_some(may_grow=True)
+    assert tried == [["a", "b", "c"], ["a"]]
+    assert here.prepared.refused == ["b"]

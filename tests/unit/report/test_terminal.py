@@ -22,11 +22,15 @@ def test_counts_sort_touches_by_phase_and_forks_by_verdict() -> None:
         _touch(phase="collect b.py"),
         _touch(test="a.py::test_a (call)", phase=""),
         _touch(test="a.py::test_a (call)", poisoned=True),
-        *({"k": "fork", "verdict": v} for v in ("guarded", "allowed", "watched", "unknown")),
+        *(
+            {"k": "fork", "verdict": v}
+            for v in ("guarded", "allowed", "watched", "unknown", "unguarded")
+        ),
         {"k": "child"},
     ]
     found = Counts.of(records)
-    assert found == Counts(5, 1, 2, 2, guarded=1, allowed=2, poisoned=1)
+    assert found == Counts(5, 1, 2, 2, guarded=1, allowed=2, poisoned=1, unguarded=1)
+    assert "forks guarded: 1, forks past the guard: 1, forks allowed" in found.line()
     assert "touches: 5 (1 at start-up, 2 at import or collection, 2 in tests)" in found.line()
     assert Counts.of([]).line().startswith("touches: 0, forks guarded: 0,")
 

@@ -118,6 +118,7 @@ static void add_common(struct text *line)
     add_number(line, "\",\"t\":", time);
     add_number(line, ",\"pid\":", pid);
     add_number(line, ",\"tid\":", syscall(SYS_gettid));
+    add_number(line, ",\"ppid\":", getppid());
     add_string(line, ",\"owner\":", variable_or("_CUDAFORK_OWNER", kept_owner));
     add_string(line, ",\"test\":", variable("PYTEST_CURRENT_TEST"));
     add_string(line, ",\"phase\":", variable("_CUDAFORK_PHASE"));

@@ -78,7 +78,8 @@ def planner_fills_a_buffer(place: Place, fixed: bool) -> Pair:
 @both(WRONG, "a planner fills a buffer by out=, with kernels that run anyway", corpus=MLA)
 def planner_fills_by_out(place: Place, fixed: bool) -> Pair:
     lens, x = place.ints(1, 50, 4), place.randn(4, 8)
-    starts, kept = place.zeros(4, dtype=torch.int64), {}
+    starts = place.zeros(4, dtype=torch.int64)
+    kept: dict[str, bool] = {}
 
     def forward(lens: Tensor) -> Tensor:
         order = lens.cumsum(0)  # as for other metadata

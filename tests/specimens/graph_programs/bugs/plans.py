@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -171,7 +172,7 @@ def looked_up_by_tokens(place: Place, fixed: bool) -> Case:
         return (rows, 6 // rows) if fixed else 6
 
     for rows in (2, 3):
-        graphs.setdefault(key(rows), place.graph(lambda rows=rows: forward(rows)))
+        graphs.setdefault(key(rows), place.graph(functools.partial(forward, rows)))
 
     def replay() -> Any:
         return graphs[key(shape["rows"])]()
@@ -218,7 +219,8 @@ def graph_although_eager_is_wanted(place: Place, fixed: bool) -> Case:
     corpus="vllm-project/vllm#43145",
 )
 def filed_under_two_parts(place: Place, fixed: bool) -> Case:
-    x, parts = place.randn(6, 8), {"sizes": (3, 3)}
+    x = place.randn(6, 8)
+    parts: dict[str, tuple[int, ...]] = {"sizes": (3, 3)}
     graphs: dict[Any, Any] = {}
 
     def forward(sizes: tuple[int, ...]) -> Tensor:
@@ -228,7 +230,7 @@ def filed_under_two_parts(place: Place, fixed: bool) -> Case:
         return sizes if fixed else sizes[:2]
 
     for sizes in ((3, 3), (2, 2, 2), (2, 2)):
-        graphs[key(sizes)] = place.graph(lambda sizes=sizes: forward(sizes))
+        graphs[key(sizes)] = place.graph(functools.partial(forward, sizes))
 
     def three() -> None:
         parts["sizes"] = (2, 2, 2)
@@ -344,7 +346,8 @@ def failed_replay_leaves_old_results(place: Place, fixed: bool) -> Case:
     corpus="kekzl/imp#1417",
 )
 def captured_and_never_replayed(place: Place, fixed: bool) -> Case:
-    x, once = place.randn(4, 8), {}
+    x = place.randn(4, 8)
+    once: dict[str, Any] = {}
 
     def replay() -> Any:
         if "graph" not in once:

@@ -82,7 +82,9 @@ ROWS: dict[str, Callable[..., Any]] = {
     "fewer heads of keys": lambda q: F.scaled_dot_product_attention(
         q, q[:, :1], q[:, :1], enable_gqa=True
     ),
-    "in half": lambda q: F.scaled_dot_product_attention(*[q.half()] * 3, is_causal=True),
+    "in half": lambda q: F.scaled_dot_product_attention(
+        q.half(), q.half(), q.half(), is_causal=True
+    ),
     "another scale": lambda q: F.scaled_dot_product_attention(q, q, q, scale=0.3),
     "of a window": _window,
     "slopes as bias": _slopes,

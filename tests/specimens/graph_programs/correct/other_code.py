@@ -70,7 +70,7 @@ def traced_function(place: Place) -> Case:
 
 @right("a compiled module that keeps a cache")
 def compiled_module_with_a_cache(place: Place) -> Case:
-    class Kept(torch.nn.Module):
+    class Kept(torch.nn.Module):  # type: ignore[misc]  # torch is not followed
         cache: Tensor
 
         def __init__(self) -> None:
@@ -89,7 +89,9 @@ def compiled_module_with_a_cache(place: Place) -> Case:
 def custom_operator(place: Place) -> Case:
     with torch.library._scoped_library("graph_programs", "FRAGMENT"):
 
-        @torch.library.custom_op("graph_programs::doubled", mutates_args=())
+        @torch.library.custom_op(  # type: ignore[untyped-decorator]
+            "graph_programs::doubled", mutates_args=()
+        )
         def doubled(x: Tensor) -> Tensor:
             return x * 2
 

@@ -147,6 +147,7 @@ RIGHT: dict[str, Callable[..., Any]] = {
     "determinant": lambda square: torch.linalg.det(square),
     "embedding with a greatest norm": lambda k, cache: F.embedding(k, cache, max_norm=1.0),
     "quantiles of the device": lambda x, s: x.quantile(s.sigmoid()),
+    "several quantiles of the device": lambda x, v: x.quantile(v[:3].sigmoid(), -1),
     "number filled in": lambda x: x.fill_(torch.tensor(1.0)) * 2,
     "number assigned": lambda x: (x.__setitem__(0, torch.tensor(1.0)), x * 2)[1],
     "number of the host in where": lambda x, m: torch.where(m, x, torch.tensor(0.0)),

@@ -42,9 +42,9 @@ def _unbound(x: Tensor) -> list[Tensor]:
     return [one * number for number, one in enumerate(x.unbind(0))]
 
 
-def _foreach(x: Tensor, y: Tensor) -> list[Tensor]:
+def _foreach(x: Tensor, y: Tensor) -> Any:
     torch._foreach_mul_([x, y], 0.5)
-    return torch._foreach_add([x, y], [y, x])  # type: ignore[return-value]
+    return torch._foreach_add([x, y], [y, x])
 
 
 def _diagonal(square: Tensor) -> Tensor:

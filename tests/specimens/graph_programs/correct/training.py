@@ -98,7 +98,7 @@ def _second_gradient(x: Tensor) -> Any:
     return torch.autograd.grad(first.square().sum(), x)
 
 
-class _Clipped(torch.autograd.Function):
+class _Clipped(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)

@@ -30,6 +30,11 @@ def _assign(x: Any, mask: Any, value: Any) -> Any:
     return made
 
 
+def _number_where_a_device_is_set(x: Any) -> Any:
+    with torch.device(x.device):
+        return x + torch.tensor(2.0)
+
+
 REFUSED: dict[str, Callable[[Any], Any]] = {
     "item": lambda x: x.sum().item(),
     "bool": lambda x: bool(x.sum() > 0),
@@ -102,6 +107,10 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "in": lambda x: 1.0 in x,
     "bincount": lambda x: x.long().bincount(),
     "one hot of unknown size": lambda x: torch.nn.functional.one_hot(x.long()),
+    "to the place of a tensor": lambda x: x + torch.tensor(2.0).to(x),
+    "the type of a tensor": lambda x: x + torch.tensor(2.0).type_as(x),
+    "a number copied in": lambda x: x.copy_(torch.tensor(2.0)),
+    "a number where a device is set": lambda x: _number_where_a_device_is_set(x),
     "a deviation": lambda x: torch.normal(0.0, x.abs()),
     "means and deviations": lambda x: torch.normal(x, x.abs()),
     "eigenvalues": lambda x: torch.linalg.eigvalsh(x.view(2, 2)),
@@ -112,8 +121,8 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "grow an out=": lambda x: torch.add(x, x, out=torch.zeros(2)),
     "iteration to numbers": lambda x: [float(each) for each in x],
     "sum of a list": lambda x: sum(x) > 3 and x,
-    "seed": lambda x: torch.manual_seed(1),
-    "seed of torch.random": lambda x: torch.random.manual_seed(1),
+    "seed": lambda x: torch.manual_seed(torch.initial_seed() + 1),
+    "seed of torch.random": lambda x: torch.random.manual_seed(torch.initial_seed() + 1),
     "a generator of its own": lambda x: torch.rand(3, generator=torch.Generator()),
     "sparse": lambda x: x.to_sparse() * 2,
     "sparse from outside": lambda x: SPARSE * 2,
@@ -123,6 +132,8 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 ALLOWED: dict[str, Callable[[Any], Any]] = {
+    "quantiles of the device": lambda x: torch.quantile(x, x[:2].sigmoid()),
+    "quantiles by a method": lambda x: x.nanquantile(x[:2].sigmoid()),
     "max_norm": lambda x: torch.nn.functional.embedding(LONG, x.view(2, 2) * 9, max_norm=1.0),
     "data_ptr": lambda x: x.data_ptr(),
     "shape, strides, dtype": lambda x: (x.shape, x.stride(), x.dtype, len(x), x.numel()),

@@ -100,3 +100,32 @@ def test_other_threads_get_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
     SoftwareBackend().record(fn)
     assert calls == ["torch"]
+
+
+def test_the_current_stream_may_be_asked_for() -> None:
+    seen = []
+
+    def fn(x: Any) -> Any:
+        stream = torch.cuda.current_stream()
+        seen.append(stream.is_capturing())
+        with torch.cuda.stream(stream), torch.cuda.stream(None):
+            return x * 2 + stream.cuda_stream * 0
+
+    x = torch.randn(4)
+    assert_replay_equals_eager(fn, [x], vary=[lambda: x.normal_()], backend="software")
+    assert seen[:2] == [False, True]
+    assert not any(seen[2:])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("synchronize", GraphCaptureError),
+        ("query", GraphCaptureError),
+        ("wait_stream", GraphNotJudgedError),
+        ("record_event", GraphNotJudgedError),
+    ],
+)
+def test_ordering_work_by_the_current_stream_is_refused(name: str, kind: type[Exception]) -> None:
+    text = _failure(lambda x: (getattr(torch.cuda.current_stream(), name)(), x)[1], kind)
+    assert f"{name} of the current stream" in text

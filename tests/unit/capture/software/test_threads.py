@@ -222,7 +222,7 @@ def test_a_thread_is_watched_while_it_works_and_not_while_it_waits(watch: Any) -
         other._event(event, called)
         assert torch._C._len_torch_dispatch_stack() == depth, (event, called)
     X.view(2, 2)
-    assert refusals.first is None
+    assert not refusals.first
     assert (X + 1).tolist() == [2] * 4  # it existed before: it is noted, and goes on
     assert "aten::add" in refusals.first.what
     assert Path(__file__).name in refusals.first.where

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import forked
 from pytest_cudafork.isolate import item_names
 from pytest_cudafork.isolate.child import items as child_items
 from pytest_cudafork.isolate.child import plugins
@@ -42,6 +43,7 @@ def test_warns(): warnings.warn("look here", FutureWarning)
 def test_exits(): pytest.exit("enough", 7)
 def test_interrupts(): raise KeyboardInterrupt
 def test_breaks(): pass
+def test_prints(): print("printed")
 def test_leaves_something(never_torn_down): pass
 """
 
@@ -169,6 +171,13 @@ def test_a_warning_of_a_test_is_told(serve: Serve) -> None:
 
 def _warning(text: str, category: type[Warning]) -> warnings.WarningMessage:
     return warnings.WarningMessage(category(text), category, "test_a.py", 1)
+
+
+def test_what_a_phase_has_written_is_told_before_its_report(serve: Serve) -> None:
+    said = [one for one in serve("test_prints") if not isinstance(one, messages.CaptureFiles)]
+    (told,) = of_kind(said, messages.CapturedText)
+    assert told.sections == [["Captured stdout call", "printed\n"]]
+    assert [one.kind for one in said[:3]] == ["report", "captured", "report"]
 
 
 def test_warnings_of_collection_are_the_parents(reporter: Reporter, peer: Peer) -> None:
@@ -331,6 +340,14 @@ def test_other_processes_hear_of_nothing_but_the_session_counts(
     assert len(of_kind(peer.said(), messages.Report)) == 3
     assert theirs.heard == []
     assert item.session.testsfailed == 1
+
+
+def test_what_would_fork_the_test_once_more_is_taken_out(tests: dict[str, pytest.Item]) -> None:
+    session = tests["test_passes"].session
+    manager = session.config.pluginmanager
+    manager.register(SimpleNamespace(), forked.PEER)
+    Reporter(session.config).take_over(session)
+    assert not manager.has_plugin(forked.PEER)
 
 
 def test_plugins_that_need_it_have_a_part_in_the_child(

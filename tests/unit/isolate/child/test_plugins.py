@@ -22,6 +22,12 @@ def test_reruns_go_on_where_the_parent_stands(runs: int) -> None:
         def get_test_failures(self, name: str) -> int:
             return 0
 
+        def get_suite_reruns(self) -> int:
+            return self._suite_rerun_count
+
+        def increment_suite_reruns(self) -> None:
+            self._suite_rerun_count += 1
+
     class Config:
         failures_db = Counts()
 

@@ -78,6 +78,12 @@ def test_a_child_that_ended_as_it_should_is_no_error() -> None:
             "\n\nStacks of the process:\n  File a.py",
         ),
         (
+            ending(-6, timed_out=True),
+            ChildTimeout,
+            "time limit of 2.5 s exceeded after the test was over, by what runs at the end of its "
+            "process: the process of this test was killed.",
+        ),
+        (
             ending(-6, lingered=True),
             ChildTimeout,
             "still running after the test was over: the process of this test was killed.",
@@ -103,6 +109,7 @@ def test_a_child_that_ended_as_it_should_is_no_error() -> None:
         "lost",
         "after the test",
         "time limit",
+        "time limit at the end",
         "lingered",
         "malformed and killed",
         "malformed",

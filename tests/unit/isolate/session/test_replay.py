@@ -267,6 +267,22 @@ def test_a_failure_has_the_output_of_the_phases_before_and_what_nobody_has_read(
         os.close(fd)
 
 
+def test_what_was_read_for_a_report_that_never_came_is_in_the_failure(
+    item: pytest.Item, heard: Heard
+) -> None:
+    replayed = Replay(item, FORK)
+    replayed.take(messages.CapturedText([["Captured stdout setup", "text"]]), [])
+    replayed.take(report(item, "setup"), [])
+    replayed.take(messages.CapturedText([["Captured log call", "logged"]]), [])
+    replayed.fail("call", ChildTimeout("time limit exceeded"))
+    assert heard.reports[-2].sections == [
+        ("Captured stdout setup", "text"),
+        ("Captured log call", "logged"),
+    ]
+    with pytest.raises(frames.FrameError, match="sections is"):
+        replayed.take(messages.CapturedText([["one", 1]]), [])
+
+
 def test_a_test_that_is_not_run_fails_in_its_set_up_whatever_its_marks_expect(
     item: pytest.Item, heard: Heard
 ) -> None:

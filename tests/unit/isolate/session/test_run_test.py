@@ -151,7 +151,8 @@ def test_a_test_that_the_fork_server_has_no_process_for_is_spawned(
     stage.child(*stage.reports(), OVER, messages.Done())
     stage.isolate()
     assert stage.heard.calls == PASSED
-    assert [asked[2].name for asked in stage.asked] == ["forkserver", "spawn"]
+    methods: list[Any] = [asked[2] for asked in stage.asked]
+    assert [method.name for method in methods] == ["forkserver", "spawn"]
     report: Any = stage.heard.reports[0]
     assert (report.isolation, report.isolation_why) == ("spawn", "not forkserver: it has gone")
 

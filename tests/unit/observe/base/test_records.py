@@ -15,7 +15,8 @@ from pytest_cudafork.check.findings import find, tell
 from pytest_cudafork.observe.base.records import decode
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.stories import History
-from pytest_cudafork.report.terminal import Counts, summary_lines
+from pytest_cudafork.report.places import import_lines
+from pytest_cudafork.report.terminal import Counts
 from pytest_cudafork.settings.options import Level
 
 TOUCH: dict[str, Any] = {
@@ -72,7 +73,7 @@ def test_whatever_is_read_can_be_told(kind: str, changes: dict[str, object]) -> 
     if record is None:
         return
     records = [record]
-    summary_lines(History(records))
+    import_lines(History(records))
     assert Counts.of(records).line()
     found = find(records, Level.TOUCH)
     if found:

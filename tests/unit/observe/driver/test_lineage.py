@@ -32,8 +32,10 @@ def lineage() -> Lineage:
 def as_it_was(lineage: Lineage) -> object:
     """Give the record back as it was."""
     before = lineage.unclean, lineage.on_poisoned_child, lineage.next_fork
+    guard, lineage.on_unguarded_fork = lineage.on_unguarded_fork, None
     yield
     lineage.unclean, lineage.on_poisoned_child, lineage.next_fork = before
+    lineage.on_unguarded_fork = guard
 
 
 def test_a_process_has_one_record(lineage: Lineage) -> None:
@@ -76,3 +78,16 @@ def test_grandchildren_are_poisoned_by_the_child(lineage: Lineage) -> None:
 def test_a_child_that_was_not_announced_knows_no_fork(lineage: Lineage) -> None:
     lineage.unclean = lambda: True
     assert in_a_child(lambda: lineage.forked_by == "")
+
+
+def test_a_fork_that_nobody_has_announced_is_told_before_it_happens(lineage: Lineage) -> None:
+    told: list[str] = []
+    lineage.on_unguarded_fork = lambda frame: told.append(frame.f_code.co_name)
+    lineage.unclean = lambda: False
+    assert in_a_child(lambda: True)
+    lineage.unclean = lambda: True
+    lineage.next_fork = "7-1"
+    assert in_a_child(lambda: True)
+    assert not told
+    assert in_a_child(lambda: told == ["in_a_child"])
+    assert told == ["in_a_child"]

@@ -73,6 +73,23 @@ def test_a_call_belongs_into_the_child() -> None:
     assert advise(touch)[0] == "call probe in the child, after the fork"
 
 
+def test_a_line_of_a_script_belongs_into_a_function() -> None:
+    advice = advise(touch_at([["/src/run.py", 2, "<module>", BODY]]))
+    assert advice[0].startswith("move the line into a function, and call that in the child")
+
+
+def test_a_fork_server_is_not_advised_to_whom_it_betrays(tmp_path: Path) -> None:
+    path = tmp_path / "engine.py"
+    path.write_text("probe()\n")
+    server = "/usr/lib/python3.11/multiprocessing/forkserver.py"
+    body = [str(path), 1, "<module>", BODY]
+    preloaded = touch_at([body, IMPORTLIB, [server, 174, "main", FUNCTION]])
+    assert "fork server has imported it" in advise(preloaded)[-1]
+    serve = [server, 313, "_serve_one", FUNCTION]
+    in_a_child = touch_at([body, IMPORTLIB, serve, [server, 290, "main", FUNCTION]])
+    assert 'or "forkserver"' in advise(in_a_child)[-1]
+
+
 def test_a_question_is_told_of_nvml(tmp_path: Path) -> None:
     touch = touch_at([["/src/a.py", 1, "probe", FUNCTION]], entry="torch.cuda.is_available")
     assert "NVML" in advise(touch)[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -108,6 +109,49 @@ def test_a_fork_in_native_code_is_told_with_the_last_touch_before_it() -> None:
     poisoner = history.poisoner(history.touches[1])
     assert poisoner is not None
     assert poisoner.id == "100-1"
+
+
+@pytest.mark.parametrize("ppid", [PARENT, 1, None])
+def test_a_fork_in_native_code_comes_from_the_parent_or_the_pytest_process(ppid: object) -> None:
+    script = touch(555, 1, 50)
+    mine = [touch(PARENT, 2, 11), touch(PARENT, 3, 12), touch(666, 4, 60)]
+    late = touch(CHILD, 5, 13, poisoned=True, ppid=ppid)
+    refused = {**fork(GRANDCHILD, 6, 9), "state": "poisoned", "ppid": ppid, "owner": str(PARENT)}
+    history = History([script, *mine, late, refused])
+    for found in (history.poisoner(history.touches[-1]), history.initializer(GRANDCHILD)):
+        assert found is not None
+        assert found.id == "100-2"
+
+
+def test_a_fork_past_the_guard_says_why_it_was_not_refused() -> None:
+    frames = frames_from([["/src/launch.py", 21, "start", OPTIMIZED]])
+    story = fork_story(History(FAMILY), PARENT, "os.fork", frames, why="", refused=False)
+    assert story.startswith("fork past the guard at /src/launch.py:21: CUDA was initialized at ")
+    assert "kept before the plugin came" in story
+    assert "fork refused" not in story
+
+
+@pytest.mark.parametrize(
+    ("caught", "words"),
+    [
+        (
+            {"line": 3, "function": "start"},
+            "was caught, without its name, by\n    /src/launch.py:3",
+        ),
+        ({"line": 9, "function": "Thread._bootstrap_inner"}, "ended the thread that forked"),
+        ({"line": 0, "function": "<module>"}, "the error ended the process (/src/launch.py)"),
+        ({"line": 0, "function": "start"}, "the error was lost in start (/src/launch.py)"),
+    ],
+)
+def test_a_refusal_that_was_swallowed_says_where(caught: dict[str, Any], words: str) -> None:
+    record = {"k": "caught", "pid": 1, "fork": "f", "filename": "/src/launch.py", **caught}
+    story = fork_story(History([record]), 1, "os.fork", (), why="", fork_id="f")
+    assert words in story
+    assert "pytest.raises(CudaForkError)" in story
+    named = fork_story(
+        History([{**record, "by_name": True}]), 1, "os.fork", (), why="", fork_id="f"
+    )
+    assert words not in named
 
 
 def test_the_story_of_a_refused_fork_counts_the_later_touches() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import threading
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import pytest_cudafork
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.process.descendants import caretaker, leftovers
 from pytest_cudafork.process.descendants.caretaker import BEGUN, LEAVE, OVER, PACKET
 
@@ -60,7 +60,7 @@ class _Session:
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Session]:
     made = _Session()
-    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(unpatched.signal, "signal", lambda number, handler: None)
     monkeypatch.setattr(leftovers, "forget_mark", lambda: None)
     monkeypatch.setattr(leftovers, "end", made.ended.append)
     yield made
@@ -127,3 +127,15 @@ def test_it_waits_as_long_as_the_session_lives(session: _Session) -> None:
 def test_it_is_imported_from_the_folder_that_holds_the_package() -> None:
     package = Path(pytest_cudafork.__file__).parent
     assert Path(caretaker.package_folder()) == package.parent
+
+
+def test_signals_that_end_a_session_are_ignored(
+    session: _Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ignored: list[str] = []
+    monkeypatch.setattr(
+        unpatched.signal, "signal", lambda number, handler: ignored.append(number.name)
+    )
+    session.end()
+    session.look_after()
+    assert ignored == ["SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM"]

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_cudafork.compat import unpatched
-from pytest_cudafork.process.descendants import caretaker_client, process_state
+from pytest_cudafork.process.descendants import caretaker_client, leftovers, process_state
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from tests.support.isolation import is_gone
 
@@ -38,12 +37,15 @@ def test_it_is_started_with_the_first_child_and_ends_with_the_session(
     assert caretaker.descriptors() == []
     caretaker.begun(bytes(16), 1)
     pid = pid_of(caretaker)
+    assert pid not in leftovers.descendants(os.getpid())
     caretaker.begun(bytes(16), 2)
     assert pid_of(caretaker) == pid
     caretaker.over(bytes(16))
     caretaker.close()
     assert is_gone(pid)
     assert caretaker.descriptors() == []
+    caretaker.begun(bytes(16), 3)  # the session goes on
+    assert pid_of(caretaker) != pid
 
 
 KILLED = """
@@ -79,8 +81,9 @@ def test_when_the_process_is_killed_nothing_of_its_children_is_left() -> None:
 
 def test_one_that_was_killed_is_not_missed(caretaker: Caretaker) -> None:
     caretaker.begun(bytes(16), 1)
-    os.kill(pid_of(caretaker), signal.SIGKILL)
-    os.waitid(os.P_PID, caretaker.pid or 0, os.WEXITED | os.WNOWAIT)
+    pid = pid_of(caretaker)
+    os.kill(pid, signal.SIGKILL)
+    assert is_gone(pid)
     caretaker.begun(bytes(16), 1)
     assert caretaker.descriptors() == []
     caretaker.over(bytes(16))
@@ -90,7 +93,6 @@ def test_one_that_is_stopped_is_told_nothing_more_and_killed_in_the_end(
     caretaker: Caretaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(caretaker_client, "_TELL_SECONDS", 0.1)
-    monkeypatch.setattr(caretaker_client, "_END_SECONDS", 0.1)
     caretaker.begun(bytes(16), 1)
     pid = pid_of(caretaker)
     os.kill(pid, signal.SIGSTOP)
@@ -109,7 +111,7 @@ def test_where_none_can_be_started_there_is_none(
     def refuse(*args: object, **options: object) -> None:
         raise OSError("no process is left")
 
-    monkeypatch.setattr(unpatched.subprocess, "Popen", refuse)
+    monkeypatch.setattr(caretaker_client.subprocess, "Popen", refuse)
     caretaker.begun(bytes(16), 1)
     assert caretaker.descriptors() == []
 

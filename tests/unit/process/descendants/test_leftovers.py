@@ -87,7 +87,7 @@ def test_the_mark_of_another_users_process_is_read_without_a_capability(
     def refuse(*args: object) -> tuple[int, int]:
         raise PermissionError
 
-    monkeypatch.setattr(resource, "prlimit", refuse)
+    monkeypatch.setattr(unpatched.resource, "prlimit", refuse)
     with start(cookie, "os.setuid(65534)") as other:
         assert leftovers.is_marked(other.pid, cookie)
         assert not leftovers.is_marked(os.getpid(), cookie)
@@ -96,7 +96,7 @@ def test_the_mark_of_another_users_process_is_read_without_a_capability(
         assert leftovers.end({cookie: other.pid}) == []
         assert other.wait(10) == -signal.SIGKILL
     # whoever is not root could not end it
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(unpatched.os, "geteuid", lambda: 1000)
     assert not leftovers.is_marked(os.getpid(), cookie)
 
 
@@ -109,6 +109,25 @@ def test_a_process_that_does_not_end_is_named_in_the_end(
     monkeypatch.setattr(unpatched.os, "kill", lambda pid, number: killed.append(pid))
     assert leftovers.end({cookie: 1 << 30}) == [1 << 30]
     assert set(killed) == {1 << 30}
+
+
+def test_a_process_that_this_one_may_not_end_is_not_waited_for(
+    cookie: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+
+    def kill(pid: int, number: int) -> None:
+        killed.append(pid)
+        raise PermissionError if pid == 1 << 30 else ProcessLookupError
+
+    found = iter([[1 << 30, 1 << 29], [1 << 30]])
+    monkeypatch.setattr(leftovers, "marked_processes", lambda cookies: next(found))
+    monkeypatch.setattr(unpatched.os, "kill", kill)
+    sweeper = leftovers.Sweeper()
+    assert sweeper.sweep(now=True) == []
+    sweeper.add(cookie, 1)
+    assert sweeper.sweep(now=True) == [1 << 30]
+    assert killed == [1 << 30, 1 << 29]
 
 
 def test_a_mark_that_cannot_be_set_is_told(cookie: bytes, monkeypatch: pytest.MonkeyPatch) -> None:

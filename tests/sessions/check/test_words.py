@@ -1,0 +1,116 @@
+"""What a story says of scripts, fork servers, native forks, and forks past the guard."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.helpers import counts, failure, line_of, module, outcomes, run_session
+
+KEPT = """
+import os
+
+class Kept:
+    fork = staticmethod(os.fork)
+
+def by_default(fork=os.fork):
+    return fork()  # forks by default
+"""
+
+SCRIPT = """
+touch()
+child()
+"""
+
+FORK_SERVER = """
+if __name__ == "__main__":
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["preloaded"])
+    context.Process(target=print).start()
+"""
+
+CASES = """
+import kept
+
+def test_script():
+    subprocess.run([sys.executable, "script.py"])
+
+def test_fork_server():
+    path = os.pathsep.join([os.environ["PYTHONPATH"], os.getcwd()])
+    environment = {**os.environ, "PYTHONPATH": path}
+    subprocess.run([sys.executable, "serve.py"], env=environment)
+
+def test_another_process():
+    code = 'import ctypes; ctypes.CDLL("libcuda.so.1").cuInit(0)'
+    subprocess.run([sys.executable, "-c", code])
+
+def test_fork_in_native_code():
+    touch()  # first
+    touch()  # second
+    pid = ctypes.PyDLL(None).fork()
+    if pid == 0:
+        touch()
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+def end(pid):
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+def test_attribute_that_was_kept():
+    end(kept.Kept.fork())  # forks by attribute
+
+def test_default_that_was_kept():
+    end(kept.by_default())
+
+@pytest.mark.cuda_fork_ok(reason="the child does nothing")
+def test_marked():
+    end(kept.Kept.fork())
+
+def test_preexec_fn_is_no_fork():
+    subprocess.run(["true"], check=True, preexec_fn=os.getpid)
+"""
+
+
+def test_stories_say_what_is_so(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(pytester.path)
+    early = pytester.makepyfile(kept=KEPT)
+    pytester.makepyfile(
+        script=module(SCRIPT), preloaded=module("touch()\n"), serve=module(FORK_SERVER)
+    )
+    path = pytester.makepyfile(test_it=module(CASES))
+    result = run_session(
+        pytester,
+        "-v",
+        "--cuda-fork-check",
+        env={"PYTEST_CUDA_FORK_DEVICE": "phantom"},
+        plugin=("-p", "kept", "-p", "pytest_cudafork.plugin"),
+    )
+    passing = {"test_another_process", "test_marked", "test_preexec_fn_is_no_fork"}
+    assert {name for name, outcome in outcomes(result).items() if outcome == "PASSED"} == passing
+
+    told = failure(result, "test_script")
+    assert "move the line into a function, and call that in the child" in told
+    assert "<module> in the child" not in told
+    assert "the error ended the process (script.py)" in told
+
+    told = failure(result, "test_fork_server")
+    assert "multiprocessing's fork server has imported it" in told
+    assert 'or "forkserver"' not in told
+    assert "multiprocessing/forkserver.py:" in told.partition("CUDA was")[0]
+
+    told = failure(result, "test_fork_in_native_code").partition("the child touched")[0]
+    assert f"test_it.py:{line_of(path, '# first')}: " in told
+    assert "# second" not in told
+
+    by = {
+        "test_attribute_that_was_kept": f"test_it.py:{line_of(path, '# forks by attribute')}",
+        "test_default_that_was_kept": f"kept.py:{line_of(early, '# forks by default')}",
+    }
+    for name, place in by.items():
+        told = failure(result, name)
+        assert f"fork past the guard at {place}: CUDA was initialized at" in told
+        assert "load the plugin earlier (-p cudafork)" in told
+    numbers = counts(result)
+    assert numbers["forks past the guard"] == 2
+    assert numbers["forks allowed while initialized"] == 1

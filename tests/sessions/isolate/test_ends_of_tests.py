@@ -1,0 +1,83 @@
+"""Isolated tests whose report cannot be made, and what runs at the end of their process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.isolation import METHODS
+from tests.support.isolation_compare import Sessions
+
+CONFTEST = """
+from pytest_cudafork.process import supervision
+
+supervision.EXIT_SECONDS = 0.5
+"""
+
+SOURCE = """
+import atexit
+import logging
+import os
+import time
+
+import pytest
+
+class Hangs(Exception):
+    def __str__(self):
+        time.sleep(1000)
+
+class Dies(Exception):
+    def __str__(self):
+        os.abort()
+
+@pytest.fixture
+def chatty():
+    print("of set-up")
+
+@pytest.mark.cuda_isolated(timeout=3)
+def test_report_hangs(chatty):
+    print("of the call")
+    logging.warning("logged")
+    raise Hangs
+
+@pytest.mark.cuda_isolated
+def test_report_dies(chatty):
+    print("of the call")
+    raise Dies
+
+@pytest.fixture
+def report_hangs():
+    print("of a set-up that fails")
+    raise Hangs
+
+@pytest.mark.cuda_isolated(timeout=3)
+def test_report_of_setup_hangs(report_hangs):
+    pass
+
+@pytest.mark.cuda_isolated(timeout=3)
+def test_hangs_at_exit():
+    atexit.register(time.sleep, 1000)
+
+@pytest.mark.cuda_isolated(timeout=100)
+def test_takes_its_time_at_exit():
+    atexit.register(time.sleep, 1)
+"""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_output_is_shown_and_time_counts_to_the_very_end(tmp_path: Path, method: str) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_it.py").write_text(SOURCE)
+    seen = Sessions(tmp_path, "-rfE").run(method)
+    text = "\n".join(seen.stdout)
+    assert "2 failed, 2 passed, 2 errors" in text, text
+    call = "--- Captured stdout setup ---\nof set-up\n--- Captured stdout call ---\nof the call\n"
+    assert text.count(call) == 2, text
+    assert "--- Captured log call ---\nWARNING" in text, text
+    assert "--- Captured stdout setup ---\nof a set-up that fails\n" in text, text
+    assert (
+        "ERROR test_it.py::test_hangs_at_exit - ChildTimeout: time limit of 3 s exceeded after the "
+        "test was over" in text
+    ), text

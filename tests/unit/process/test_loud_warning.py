@@ -1,0 +1,26 @@
+"""Tests of warnings that are always shown and never raised."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from pytest_cudafork.process.loud_warning import loud_warning
+
+
+def warn() -> None:
+    """Warn, for the function that calls this."""
+    loud_warning(RuntimeWarning("a server has died"))
+
+
+@pytest.mark.parametrize("action", ["error", "ignore", "once"])
+def test_it_is_shown_each_time_whatever_the_filters_say(action: str) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter(action)  # type: ignore[arg-type]
+        before = list(warnings.filters)
+        for _ in range(2):
+            warn()
+        assert warnings.filters == before
+    assert [str(one.message) for one in caught] == ["a server has died"] * 2
+    assert {one.filename for one in caught} == {__file__}
