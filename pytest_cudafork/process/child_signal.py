@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_cudafork.compat.unpatched import contextlib, signal, threading
+from pytest_cudafork.compat.unpatched import contextlib, signal
 
 
 class ChildSignal:
@@ -20,11 +20,11 @@ class ChildSignal:
 
     def begin(self) -> None:
         """Give the signal its default meaning; only the main thread can, elsewhere it stays."""
-        here = threading.current_thread() is threading.main_thread()
         former = signal.getsignal(signal.SIGCHLD)  # None: set by C code, which Python cannot keep
-        if here and former not in (None, signal.SIG_DFL):
-            self._former = former
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if former not in (None, signal.SIG_DFL):
+            with contextlib.suppress(ValueError):  # not the main thread
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                self._former = former
 
     def end(self) -> None:
         """Give it the meaning again that it had."""
