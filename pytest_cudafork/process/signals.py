@@ -1,7 +1,8 @@
-"""SIGCHLD in a process that waits for children of its own.
+"""What a process that has children makes of signals: of those they send, and of SIGCHLD.
 
-A program may ignore it, and then the kernel forgets how children ended; or handle it by waiting for
-whatever child has ended, as servers do. Either takes the exit status away from who needs it.
+A program may ignore SIGCHLD, and then the kernel forgets how children ended; or handle it by
+waiting for whatever child has ended, as servers do. Either takes the exit status away from who
+needs it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,36 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_cudafork.compat.unpatched import contextlib, signal
+
+SIGNALS = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGTERM,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+)
+
+
+class IgnoredSignals:
+    """Ignores the signals from ``begin`` to ``end``; a process that is forked inherits it."""
+
+    def __init__(self) -> None:
+        self._former: dict[signal.Signals, Any] = {}
+
+    def begin(self) -> None:
+        """Ignore them."""
+        for each in SIGNALS:
+            former = signal.signal(each, signal.SIG_IGN)
+            self._former[each] = signal.SIG_DFL if former is None else former
+
+    def end(self) -> None:
+        """Let them have the meaning again that they had; nothing where ``begin`` was not called."""
+        for each, former in self._former.items():
+            signal.signal(each, former)
 
 
 class ChildSignal:
