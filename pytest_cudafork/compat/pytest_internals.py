@@ -186,6 +186,16 @@ def use_basetemp(config: pytest.Config, directory: Path) -> None:
         factory._basetemp = factory._given_basetemp = directory
 
 
+def leave_basetemp(config: pytest.Config) -> None:
+    """Let a session end without a look at its temporary directory, which another one tidies up.
+
+    The plugin ``tmpdir``. A test may have become a user who must not even look.
+    """
+    plugin = config.pluginmanager.get_plugin("tmpdir")
+    if plugin is not None:
+        config.pluginmanager.unregister(plugin)
+
+
 # -- representations -----------------------------------------------------------------------------
 
 

@@ -115,6 +115,7 @@ class Capture(abc.ABC):
     findings: tuple[
         CaptureFinding, ...
     ] = ()  # seen in the capture itself; it succeeded all the same
+    notes: tuple[str, ...] = ()  # where CUDA would do something else with this very work
 
     @abc.abstractmethod
     def replay(self) -> None:

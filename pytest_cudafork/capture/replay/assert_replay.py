@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -83,10 +83,9 @@ def assert_replay_equals_eager(
         backend: "auto", "software" or "cuda".
         rng: ``fn`` draws random numbers: each replay must draw others.
         pool: Memory to capture in, from ``backend.new_pool()``.
-        eager: What to compare with, called as ``fn`` is, or without arguments; by default ``fn``
-            itself. For instance the same computation on a batch without padding.
-        replay: Your own captured graph: called without arguments it replays and returns its static
-            outputs. ``fn`` is not captured then.
+        eager: What to compare with, called as ``fn`` is, or without arguments; ``fn`` itself. For
+            instance the same computation on a batch without padding.
+        replay: Your own graph: called without arguments it replays and returns its static outputs.
         refills: Each ``vary`` fills all static inputs: results must not depend on what it leaves.
 
     Raises:
@@ -101,8 +100,7 @@ def assert_replay_equals_eager(
     _check_pool(pool, chosen, refills and not vary)
     log, near = CheckLog(), Tolerance.given(rtol, atol)
     options = _Options(near, poison, rng, refills, tuple(vary), tuple(interleave))
-    with capturing("assert_replay_equals_eager"), contextlib.ExitStack() as stack:
-        stack.enter_context(chosen.beside_graphs())
+    with _checking(chosen), contextlib.ExitStack() as stack:
         subject = FunctionSubject(fn, inputs, eager, replay, log)
         check_devices(subject.inputs(), chosen.device, "the static inputs")
         pool = chosen.new_pool() if pool is None and interleave else pool
@@ -111,6 +109,12 @@ def assert_replay_equals_eager(
             ready = subject.observe(chosen) if replay is not None else subject.capture(chosen, pool)
             rounds = _compare(subject, chosen, log, options, pool, stack) if ready else None
             return _result(chosen, log, subject, rounds)
+
+
+@contextlib.contextmanager
+def _checking(backend: GraphBackend) -> Iterator[None]:
+    with capturing("assert_replay_equals_eager"), backend.beside_graphs():
+        yield
 
 
 @dataclasses.dataclass(frozen=True)

@@ -210,6 +210,15 @@ def test_a_temporary_directory_can_be_given(pytester: pytest.Pytester, tmp_path:
     assert pytest_internals.make_basetemp(config) == tmp_path
 
 
+def test_a_session_can_leave_its_temporary_directory_alone(pytester: pytest.Pytester) -> None:
+    config = pytester.parseconfigure()
+    assert config.pluginmanager.has_plugin("tmpdir")
+    pytest_internals.leave_basetemp(config)
+    assert not config.pluginmanager.has_plugin("tmpdir")
+    pytest_internals.leave_basetemp(config)
+    pytest_internals.leave_basetemp(pytester.parseconfigure("-p", "no:tmpdir"))
+
+
 def test_a_session_without_the_plugin_has_no_temporary_directory(
     pytester: pytest.Pytester, tmp_path: Path
 ) -> None:
