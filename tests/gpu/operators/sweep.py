@@ -76,7 +76,7 @@ def ask(operator: Any, number: int, backend: str) -> Said:
         sample = samples[number]
 
         def call() -> Any:
-            return operator(sample.input, *sample.args, **sample.kwargs)
+            return _function(operator)(sample.input, *sample.args, **sample.kwargs)
 
         torch.manual_seed(1)
         expected = _copies(call())
@@ -91,6 +91,14 @@ def ask(operator: Any, number: int, backend: str) -> Said:
     if "empty" in operator.name:  # memory that nobody wrote holds anything
         return {"said": TAKEN, "words": ""}
     return _compared(replay, expected)
+
+
+def _function(operator: Any) -> Any:
+    """Return an operator's function as users write it, by its name at this moment."""
+    found: Any = torch
+    for part in operator.name.split("."):
+        found = getattr(found, part, None)
+    return found if getattr(found, "__name__", "") == operator.op.__name__ else operator
 
 
 def _compared(replay: Callable[[], Any], expected: list[torch.Tensor]) -> Said:

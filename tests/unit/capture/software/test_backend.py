@@ -9,10 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from pytest_cudafork import assert_replay_equals_eager  # noqa: E402
 from pytest_cudafork.capture.interface.backend import (  # noqa: E402
     CaptureFailedError,
     ReplayFailedError,
 )
+from pytest_cudafork.capture.operators import rules  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 from pytest_cudafork.capture.software.pool import Pool  # noqa: E402
 
@@ -89,7 +91,7 @@ def test_what_cuda_does_otherwise_with_an_operator_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     words = "CUDA draws other numbers"
-    monkeypatch.setitem(rules.RULES, "sin", rules.Rule(otherwise=words))  # type: ignore[arg-type]
+    monkeypatch.setitem(rules.RULES, "sin", rules.Rule(otherwise=words))
     x = torch.randn(4)
     graph = SoftwareBackend().capture(lambda: x.sin().cos().sin())
     (note,) = graph.notes
