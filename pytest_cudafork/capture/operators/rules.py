@@ -205,7 +205,7 @@ RULES: Mapping[str, Rule] = {
     "linalg_lu": Rule(on_values=_not_one_square_matrix, waits=True),
     "linalg_lu_factor_ex": Rule(on_values=_not_one_square_matrix, waits=True),
     "_lu_with_info": Rule(on_values=_not_one_square_matrix, waits=True),
-    "linalg_eig": _NOT_EMPTY,
+    "linalg_eig": Rule(on_values=always, waits=True),
     "linalg_eigvals": _NOT_EMPTY,
     "_linalg_eigvals": _NOT_EMPTY,
     "_linalg_eigh": _NOT_EMPTY,

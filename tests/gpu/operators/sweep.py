@@ -24,10 +24,13 @@ from typing import Any
 
 import torch
 
-__all__ = ["BROKEN", "DIFFERS", "REFUSED", "TAKEN", "main"]
+__all__ = ["BROKEN", "DIFFERS", "NOT_JUDGED", "REFUSED", "TAKEN", "main"]
 
 TAKEN, REFUSED, DIFFERS, BROKEN = "taken", "refused", "differs", "broken"
 """A capture: replays equal eager code; there is none; replays differ; eager code does not run."""
+
+NOT_JUDGED = "not judged"
+"""The backend cannot run it, and says so."""
 
 SAMPLES = 4
 MOST_SAMPLES = 100
@@ -87,7 +90,9 @@ def ask(operator: Any, number: int, backend: str) -> Said:
     try:
         replay = _cuda(call) if backend == "cuda" else _software(call)
     except Exception as error:
-        return {"said": REFUSED, "words": _first_words(error)}
+        finding = getattr(error, "finding", None)
+        judged = finding is None or finding.check != "not-judged"
+        return {"said": REFUSED if judged else NOT_JUDGED, "words": _first_words(error)}
     if "empty" in operator.name:  # memory that nobody wrote holds anything
         return {"said": TAKEN, "words": ""}
     return _compared(replay, expected)
