@@ -46,7 +46,6 @@ class Rule:
     waits: bool = False  # on_values tells of its kernel for CUDA, not of the result's shape
     overwrites: bool = False  # what it writes in place it does not read
     statistics: bool = False  # in training it writes running_mean and running_var
-    otherwise: str = ""  # what CUDA does where the software graph does something else
     written_as: str = ""  # how users write it; for those that hand a value to the host
 
 
