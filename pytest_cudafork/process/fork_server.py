@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 from pytest_cudafork.compat.unpatched import contextlib, gc, os, select, signal
 from pytest_cudafork.process import child, freeze_before_fork, launch
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
+from pytest_cudafork.process.child_signal import ChildSignal
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.ignored_signals import IgnoredSignals
 from pytest_cudafork.process.protocol import frames, messages, server_messages, sockets
@@ -98,6 +99,7 @@ class ForkServer:
         self.prepared = Prepared()
         self.poller = select.poll()
         self.signals = IgnoredSignals()
+        self._child_signal = ChildSignal()
         self._sock = sock
         self._cookie = cookie
         self._parent = os.getppid()
@@ -163,6 +165,7 @@ class ForkServer:
         warnings.filterwarnings("ignore", ".*use of fork\\(\\)", DeprecationWarning)
         if self.settings.ignore_signals:
             self.signals.begin()
+        self._child_signal.begin()
         self._first_size = freeze_before_fork.resident_bytes()
         for _ in range(self._ahead):
             self._fork_attended()
@@ -254,6 +257,7 @@ class ForkServer:
                     os.close(fd)
                 child.forget_parent_exit_work()
                 self.signals.end()
+                self._child_signal.end()
                 child.die_with_parent()
                 leave_orphaned(parent)
                 body()

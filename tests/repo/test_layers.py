@@ -17,7 +17,12 @@ PYTEST_SIDE = ("session", "audit", "report")
 # private names they use; they are imported when a test captures a graph. And what the plugin
 # imports of them before that.
 WITH_TORCH = ("capture", "compat.torch_graphs")
-WITHOUT_TORCH = ("capture.interface.backend", "capture.choose", "capture.marker")
+WITHOUT_TORCH = (
+    "capture.interface.backend",
+    "capture.choose",
+    "capture.marker",
+    "capture.remarks",
+)
 HEAVY = ("torch", "numpy", "triton", "cupy", "numba", "jax", "pynvml", "cuda")
 
 # Where a process that pytest knows nothing of begins: in programs that a watched session starts,

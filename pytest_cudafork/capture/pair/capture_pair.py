@@ -94,8 +94,7 @@ def capture_pair(
         other_descs: Descriptors to call the factory for after the capture; the captured state's
             contents must survive that.
         shared: What both states may hold: objects, or paths as ``"state.config"`` with wildcards.
-        belongs: ``belongs(state, desc)`` says whether the state's contents fit the descriptor:
-            what counts as false, or an AssertionError, if not; None says nothing.
+        belongs: Says by ``belongs(state, desc)`` whether the state's contents fit; None: unknown.
         poison: Overwrite the outputs before each replay, and give float inputs other values.
         rng: The forward draws random numbers: each replay must draw others.
         backend: "auto", "software" or "cuda"; the fixture sets it.

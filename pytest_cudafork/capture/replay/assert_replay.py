@@ -83,10 +83,9 @@ def assert_replay_equals_eager(
         backend: "auto", "software" or "cuda".
         rng: ``fn`` draws random numbers: each replay must draw others.
         pool: Memory to capture in, from ``backend.new_pool()``.
-        eager: What to compare with, called as ``fn`` is, or without arguments; by default ``fn``
-            itself. For instance the same computation on a batch without padding.
-        replay: Your own captured graph: called without arguments it replays and returns its static
-            outputs. ``fn`` is not captured then.
+        eager: What to compare with, called as ``fn`` is, or without arguments; ``fn`` itself. For
+            instance the same computation on a batch without padding.
+        replay: Your own graph: called without arguments it replays and returns its static outputs.
         refills: Each ``vary`` fills all static inputs: results must not depend on what it leaves.
 
     Raises:

@@ -45,7 +45,8 @@ def handed_over(warm: Recording, captured: Recording) -> list[Kept]:
             )
             storage = None if any(again) else region.find()
             if storage is not None and storage.data_ptr() == region.pointer:
-                found[(*_key(work), region.first, region.end)] = Kept(work, region)
+                key = (work.name, work.where, region.first, region.end)
+                found[key] = Kept(work, region)
     return list(found.values())
 
 

@@ -75,7 +75,7 @@ def unlike_line(run: Callable[[], Any], restore: Callable[[], None]) -> str:
             run()
         runs.append(steps)
     restore()
-    for one, other in zip(*runs, strict=False):
+    for one, other in zip(runs[0], runs[1], strict=False):
         if (one.name, one.where) != (other.name, other.where):
             return other.where or one.where
         if one.arguments != other.arguments or one.results != other.results:

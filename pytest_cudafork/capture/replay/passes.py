@@ -268,15 +268,18 @@ class Passes:
         given = self._persistent(one.state) if callable(self._persistent) else self._persistent
         if given is None:
             return {}
-        if isinstance(given, Sequence) and not isinstance(given, str | bytes):
-            given = dict(enumerate(given))
-        if not isinstance(given, Mapping):
+        by_name: Mapping[Any, Any]
+        if isinstance(given, Mapping):
+            by_name = given
+        elif isinstance(given, Sequence) and not isinstance(given, str | bytes):
+            by_name = dict(enumerate(given))
+        else:
             raise GraphUsageError(
                 f"persistent is {short(given)}: give a dict from names to tensors, a list of "
                 "tensors, or a function of the state that returns one"
             )
         found: dict[str, torch.Tensor] = {}
-        for name, value in given.items():
+        for name, value in by_name.items():
             start = f"persistent[{name!r}]"
             tensors = {} if value is None else tensors_in(value, start)
             if value is not None and not tensors:

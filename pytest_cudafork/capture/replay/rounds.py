@@ -170,7 +170,9 @@ class Rounds:
         finally:
             before.restore()
         wrong = differences(runs[0], replayed.outputs, self._tolerance, rows)
-        if wrong and (stimulus.kind == "same" or differences(*runs, self._tolerance, rows)):
+        if wrong and (
+            stimulus.kind == "same" or differences(runs[0], runs[1], self._tolerance, rows)
+        ):
             self._anew = None
         elif wrong:
             self.differs_anew = f"{wrong[0].what}; after {stimulus.name}"

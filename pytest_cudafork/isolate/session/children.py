@@ -21,6 +21,7 @@ from pytest_cudafork.isolate.session.request import (
 )
 from pytest_cudafork.isolate.session.spares import Spares
 from pytest_cudafork.process import exit_status, launch, supervision
+from pytest_cudafork.process.child_signal import ChildSignal
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.fork_server_client import ForkServerClient, NoServerError, send_job
@@ -95,7 +96,9 @@ class Children:
         self._caretaker = Caretaker()
         self._spares = Spares(config, self._caretaker)
         self._sweeper = leftovers.Sweeper()
-        self._forks = Forks(config, randomness, filters, self._caretaker)
+        self.sigchld = ChildSignal()
+        """What becomes of it while a test runs in a process of its own."""
+        self._forks = Forks(config, randomness, filters, self.sigchld, self._caretaker)
 
     # -- the fork server -------------------------------------------------------------------------
 

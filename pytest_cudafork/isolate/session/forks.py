@@ -22,6 +22,7 @@ from pytest_cudafork.isolate.child.capture_files import capture_files, renew_fil
 from pytest_cudafork.isolate.session.request import make_basetemp
 from pytest_cudafork.process import launch, supervision, termination
 from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.child_signal import ChildSignal
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.freeze_before_fork import Collapse, OpenMP, freeze_in_child
 from pytest_cudafork.process.randomness import Randomness
@@ -44,11 +45,13 @@ class Forks:
         config: pytest.Config,
         randomness: Randomness,
         filters: Sequence[Any],
+        sigchld: ChildSignal,
         caretaker: Caretaker | None = None,
     ) -> None:
-        """``filters`` are those of warnings outside every test."""
+        """``filters`` are those of warnings outside every test; children get SIGCHLD back."""
         self._config = config
         self._caretaker = caretaker
+        self._sigchld = sigchld
         self._randomness = randomness
         self._openmp = OpenMP()
         self._reporter: items.Reporter | None = None
@@ -132,6 +135,7 @@ class Forks:
         def begin() -> None:
             freeze_in_child()
             termination.forget()
+            self._sigchld.end()
 
         def run(channel: Channel, stacks_fd: int) -> NoReturn:
             self._randomness.renew()

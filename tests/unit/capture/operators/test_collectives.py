@@ -12,7 +12,7 @@ if not torch.distributed.is_available():
     pytest.skip("this torch has no distributed", allow_module_level=True)
 
 import torch.distributed as dist  # noqa: E402
-import torch.distributed._functional_collectives as functional  # noqa: E402
+import torch.distributed._functional_collectives as torch_functional  # noqa: E402
 
 from pytest_cudafork import ReplayDiffersError, assert_replay_equals_eager  # noqa: E402
 from pytest_cudafork.capture.operators.collectives import (  # noqa: E402
@@ -56,7 +56,13 @@ def later(x: Any) -> Any:
     return out + 1
 
 
-WORLD = lambda: dist.group.WORLD  # noqa: E731
+functional: Any = torch_functional
+
+
+def world() -> Any:
+    return dist.group.WORLD
+
+
 PROGRAMS: dict[str, Any] = {
     "all_gather_into_tensor": into(dist.all_gather_into_tensor),
     "reduce_scatter_tensor": into(dist.reduce_scatter_tensor),
@@ -69,12 +75,12 @@ PROGRAMS: dict[str, Any] = {
     "all_reduce": in_place(dist.all_reduce),
     "broadcast": in_place(lambda x: dist.broadcast(x, 0)),
     "reduce": in_place(lambda x: dist.reduce(x, 0)),
-    "functional all_gather": lambda x: functional.all_gather_tensor(x, 0, WORLD()) * 2,
+    "functional all_gather": lambda x: functional.all_gather_tensor(x, 0, world()) * 2,
     "functional reduce_scatter": lambda x: (
-        functional.reduce_scatter_tensor(x, "sum", 0, WORLD()) * 2
+        functional.reduce_scatter_tensor(x, "sum", 0, world()) * 2
     ),
-    "functional all_reduce": lambda x: functional.all_reduce(x, "sum", WORLD()) * 2,
-    "functional all_to_all": lambda x: functional.all_to_all_single(x, None, None, WORLD()) * 2,
+    "functional all_reduce": lambda x: functional.all_reduce(x, "sum", world()) * 2,
+    "functional all_to_all": lambda x: functional.all_to_all_single(x, None, None, world()) * 2,
 }
 
 

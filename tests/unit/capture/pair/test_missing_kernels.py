@@ -49,7 +49,7 @@ def test_work_that_reads_the_inputs_is_missed_wherever_its_result_is_kept() -> N
         runner.check(create)
 
 
-class Layer(torch.nn.Module):
+class Layer(torch.nn.Module):  # type: ignore[misc, name-defined, unused-ignore]
     """Plans once; its plan is of a kind of work that the model does elsewhere, too."""
 
     def __init__(self) -> None:
@@ -114,7 +114,8 @@ def test_a_plan_that_is_made_anew_before_each_replay_is_right() -> None:
 
 
 def test_what_is_no_result_of_an_input_may_be_kept() -> None:
-    runner, table = Runner(), []
+    runner = Runner()
+    table: list[Any] = []
     previous, weight = torch.zeros(4, 3), torch.rand(3)
 
     def create(desc: Desc, warmup: bool) -> Any:

@@ -30,7 +30,8 @@ def names(warm: Any, captured: Any) -> list[str]:
 
 
 def test_a_result_that_the_graph_only_reads_is_handed_over() -> None:
-    x, kept = torch.ones(4), []
+    x = torch.ones(4)
+    kept: list[Any] = []
 
     def fn() -> Any:
         if not kept:
@@ -56,7 +57,8 @@ def test_what_the_graph_writes_itself_is_its_own() -> None:
 
 
 def test_parts_of_one_buffer_are_told_apart() -> None:
-    x, arena, done = torch.ones(4), torch.zeros(8), []
+    x, arena = torch.ones(4), torch.zeros(8)
+    done: list[Any] = []
 
     def fn() -> Any:
         if not done:

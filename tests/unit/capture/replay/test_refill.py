@@ -83,7 +83,8 @@ def test_any_byte_may_be_written(how: str, values: list[int], places: set[int]) 
 
 
 def test_the_batch_before_is_what_is_stale() -> None:
-    table, stale = torch.zeros(2, 3, dtype=torch.int64), {}
+    table = torch.zeros(2, 3, dtype=torch.int64)
+    stale: dict[str, Any] = {}
 
     def first() -> None:
         table.copy_(torch.tensor([[1, 2, 3], [4, 5, 6]]))

@@ -20,6 +20,7 @@ from pytest_cudafork.isolate.session import other_plugins, run_test
 from pytest_cudafork.isolate.session.children import ItemProcess
 from pytest_cudafork.process import launch, supervision
 from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.child_signal import ChildSignal
 from pytest_cudafork.process.fork_server_client import NoServerError
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.server_process import ForkRefusedError
@@ -43,6 +44,7 @@ class _Stage:
         self.pids: list[int] = []
         self.process: ItemProcess | None = None
         self.no_server: Exception | None = None
+        self.sigchld = ChildSignal()
         self._scripts: list[Callable[[Channel], None]] = []
         self._packer = ReportPacker(self.item.config)
         self._packer.begin()
