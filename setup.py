@@ -27,7 +27,10 @@ SOURCE = "pytest_cudafork/observe/driver/native"
 OUTPUT = f"{SOURCE}/lib"
 
 WITNESS = ("witness.c", "record.c", "text.c", "native_stack.c", "python_stack.c", "python_dump.c")
-PHANTOM = ("phantom_driver.c", "phantom_answers.c", "phantom_face.c", "entry_points.c")
+PHANTOM = (
+    *("phantom_driver.c", "phantom_answers.c", "phantom_face.c", "entry_points.c"),
+    "c_functions.c",
+)
 
 #: Library below OUTPUT: its sources and its SONAME.
 LIBRARIES = {

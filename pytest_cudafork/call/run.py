@@ -32,6 +32,7 @@ from pytest_cudafork.process.fork_server_client import ForkServerClient
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
 from pytest_cudafork.process.protocol.messages import Descriptor
 from pytest_cudafork.process.protocol.server_messages import ServerSettings
+from pytest_cudafork.process.signals import ChildSignal
 from pytest_cudafork.settings import METHODS
 
 if TYPE_CHECKING:
@@ -84,16 +85,18 @@ def run_in_child(
         raise ValueError(f"timeout={timeout!r}: a time limit is above 0 seconds, or None for none")
     kwargs = kwargs or {}
     outcome = _Outcome()
-    running = _start(method, fn, args, kwargs, server)
-    if method != "forkserver":  # which does so itself
-        running.cared_for(caretaker)
-    if observer is not None:
-        observer("started", running.pid)
-    try:
-        ending = supervision.Supervisor(running).watch(outcome.take, timeout)
-    finally:
+    sigchld = ChildSignal()
+    with sigchld.kept():  # from the start on: the child may end at once
+        running = _start(method, fn, args, kwargs, server, sigchld)
+        if method != "forkserver":  # which does so itself
+            running.cared_for(caretaker)
         if observer is not None:
-            observer("ended", running.pid)
+            observer("started", running.pid)
+        try:
+            ending = supervision.Supervisor(running).watch(outcome.take, timeout)
+        finally:
+            if observer is not None:
+                observer("ended", running.pid)
     assert ending is not None, "a watch that waits for the end has one"
     _show_warnings(outcome.warnings)
     name = getattr(fn, "__qualname__", repr(fn))
@@ -109,13 +112,15 @@ def _start(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     server: ForkServerClient | None,
+    sigchld: ChildSignal,
 ) -> launch.Running:
     if method == "fork":
         pickling.remember_classes(fn, args, kwargs)
         return launch.start_fork(
             lambda channel, stacks_fd: in_child.run_forked(
                 channel, stacks_fd, lambda: fn(*args, **kwargs)
-            )
+            ),
+            begin=sigchld.end,
         )
     data = {
         "payload": pickling.dump_call(fn, args, kwargs),
@@ -177,6 +182,9 @@ def _failure_of(
             f"{exit_status.describe(ending.exitcode)}; did it write to a descriptor it did "
             "not open?"
         )
+    if ending.status_lost:
+        when = "before" if last is None else "after"
+        return ChildCrashed(f"{what}: the child {exit_status.REAPED}, {when} it gave a result")
     if last is None and ending.exitcode >= 0:
         return ChildExit(
             f"{what}: the child {exit_status.describe(ending.exitcode)} before it gave a result",

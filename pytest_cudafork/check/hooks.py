@@ -56,7 +56,7 @@ class CheckHooks:
         """How often each test was begun."""
         self._touches: dict[tuple[str, str], tuple[int, list[Finding]]] = {}
         """The touches that were an error, by test and phase, with the run in which they were."""
-        self._telling = Telling(simulated=observer.simulated)
+        self._telling = Telling(observer.note_told, simulated=observer.simulated)
         self._tests: frozenset[str] = frozenset()
         self._set_phase("start")
 
@@ -172,9 +172,15 @@ class CheckHooks:
         """
         # Not hidden: it is never shown, and pytest remarks on a traceback that is all hidden.
         self._refusals.settle()
+        own = [e for e in pytest_internals.outcomes_of_unittest(item) if not _is_skip(e)]
+        for error in own:
+            self._note_shown(error, item.nodeid)
         if self._new or self._reader.behind():
             found = self._findings_of(item, when)
-            if found:
+            if found and own:
+                item.add_report_section(when, SECTION, self._tell(found, item.nodeid))
+            elif found:
+                pytest_internals.forget_outcomes_of_unittest(item)
                 raise self._error(found, item.nodeid)
         run, found = self._touches.get((item.nodeid, when), (0, []))
         if run and run < self._runs.get(item.nodeid, 1):
@@ -200,8 +206,8 @@ class CheckHooks:
         if error is not None and not _is_skip(error):
             self._note_shown(error, item.nodeid)
         report = yield
-        if error is not None:
-            put_culprit_first(report.longrepr, error)
+        if call.excinfo is not None:  # unittest's is there only now
+            put_culprit_first(report.longrepr, call.excinfo.value)
             self._telling.reported(item.nodeid, failed=report.failed)
         return report
 

@@ -7,7 +7,7 @@ summary, ``--tb=line``, JUnit's message) is its first line, and that has the cul
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,9 +24,13 @@ _OURS = (CudaForkError, CudaTouchError, PoisonedTouchError)
 
 
 class Telling:
-    """Which culprits the reports of this session have told in full, and at which test."""
+    """Which culprits the reports of this session have told in full, and at which test.
 
-    def __init__(self, *, simulated: bool) -> None:
+    ``note_told`` tells the session's other processes, which read it in the ledger.
+    """
+
+    def __init__(self, note_told: Callable[[str, str], None], *, simulated: bool) -> None:
+        self._note_told = note_told
         self._simulated = simulated
         self._told: dict[str, str] = {}
         self._waiting: set[str] = set()
@@ -38,12 +42,13 @@ class Telling:
         # A failure may show a refusal, and have the touches beside it as a section.
         here = dict.fromkeys(self._waiting, f"{nodeid}, above")
         self._waiting.update(found.culprit(history) for found in findings)
-        told = {**here, **self._told_before(nodeid)}
+        told = {**here, **self._told_before(nodeid, history)}
         return tell(findings, history, simulated=self._simulated, told=told)
 
     def shorten(self, refusals: list[RefusedFork], records: Iterable[Record], nodeid: str) -> None:
         """Let refusals that this test fails with be told in short where their culprit is known."""
-        history, told = _history(records), self._told_before(nodeid)
+        history = _history(records)
+        told = self._told_before(nodeid, history)
         here = f"{nodeid}, above"
         forks = {str(record["id"]): record for record in history.records if record["k"] == "fork"}
         for refusal in reversed(refusals):  # as pytest shows a chain, the first to be raised first
@@ -59,15 +64,20 @@ class Telling:
                 refusal.tell(story)
             told.setdefault(culprit, here)
 
-    def _told_before(self, nodeid: str) -> dict[str, str]:
+    def _told_before(self, nodeid: str, history: History) -> dict[str, str]:
         """The culprits told at other tests: what a test told may be lost when it runs again."""
-        return {culprit: at for culprit, at in self._told.items() if culprit and at != nodeid}
+        told = dict(self._told)
+        for record in history.records:
+            if record["k"] == "told":
+                told.setdefault(str(record.get("culprit")), str(record.get("at")))
+        return {culprit: at for culprit, at in told.items() if culprit and at != nodeid}
 
     def reported(self, nodeid: str, *, failed: bool) -> None:
         """Take note that a report was made: what it tells, if it is a failure, is known now."""
         if failed:
-            for culprit in self._waiting:
-                self._told.setdefault(culprit, nodeid)
+            for culprit in self._waiting - self._told.keys():
+                self._told[culprit] = nodeid
+                self._note_told(culprit, nodeid)
         self._waiting.clear()
 
 

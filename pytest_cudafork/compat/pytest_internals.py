@@ -116,6 +116,21 @@ def catch_warnings(item: pytest.Item) -> AbstractContextManager[None]:
     return catch_warnings_for_item(config=item.config, ihook=item.ihook, when="runtest", item=item)
 
 
+def outcomes_of_unittest(item: pytest.Item) -> list[BaseException]:
+    """Return how a ``unittest`` test has failed or was skipped; nothing for other tests.
+
+    ``TestCaseFunction._excinfo``: unittest catches what its tests raise, and pytest reports this
+    afterwards, in the place of what a hook around the test has raised.
+    """
+    return [each.value for each in getattr(item, "_excinfo", None) or ()]
+
+
+def forget_outcomes_of_unittest(item: pytest.Item) -> None:
+    """Let what a hook raises be reported instead."""
+    if getattr(item, "_excinfo", None):
+        item._excinfo = []  # type: ignore[attr-defined]
+
+
 def collection_error(report: pytest.CollectReport) -> BaseException | None:
     """Return the exception with which a collection failed.
 
@@ -169,6 +184,16 @@ def use_basetemp(config: pytest.Config, directory: Path) -> None:
     factory = getattr(config, "_tmp_path_factory", None)
     if factory is not None:
         factory._basetemp = factory._given_basetemp = directory
+
+
+def leave_basetemp(config: pytest.Config) -> None:
+    """Let a session end without a look at its temporary directory, which another one tidies up.
+
+    The plugin ``tmpdir``. A test may have become a user who must not even look.
+    """
+    plugin = config.pluginmanager.get_plugin("tmpdir")
+    if plugin is not None:
+        config.pluginmanager.unregister(plugin)
 
 
 # -- representations -----------------------------------------------------------------------------

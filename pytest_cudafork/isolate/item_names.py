@@ -5,6 +5,7 @@ Used in the parent, which says which test it means, and in the child, which look
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -45,9 +46,45 @@ def _is_plain(value: object) -> bool:
     return value is None or type(value) in (bool, int, float, str, bytes)
 
 
-def name_of(item: pytest.Item) -> tuple[list[str], list[list[str]]]:
+COLLECTED = pytest.StashKey[list[pytest.Item]]()
+"""The tests of this session in the order of their collection, those deselected later included."""
+_PLACES = pytest.StashKey[dict[pytest.Item, list[int]]]()
+
+
+def place_of(item: pytest.Item) -> list[int] | None:
+    """Return the place of a test among those of its function, from 0 on, and how many these are.
+
+    None for a test without parameters, and where nobody has kept what was collected.
+    """
+    stash = item.config.stash
+    if "[" not in item.name or COLLECTED not in stash:
+        return None
+    if _PLACES not in stash:
+        functions = _by_function(stash[COLLECTED])
+        stash[_PLACES] = {
+            one: [number, len(same)]
+            for same in functions.values()
+            for number, one in enumerate(same)
+        }
+    return stash[_PLACES].get(item)
+
+
+def _by_function(items: list[pytest.Item]) -> dict[tuple[str, ...], list[pytest.Item]]:
+    """Return the tests with parameters by what they have in common: all but the parameters."""
+    functions: dict[tuple[str, ...], list[pytest.Item]] = {}
+    for item in items:
+        if "[" in item.name:
+            functions.setdefault(_function(identity(item)), []).append(item)
+    return functions
+
+
+def _function(names: Sequence[str]) -> tuple[str, ...]:
+    return (*names[:-1], names[-1].partition("[")[0] + "[")
+
+
+def name_of(item: pytest.Item) -> tuple[list[str], list[list[str]], list[int] | None]:
     """Return what finds a test in another session (see ``Finder.find``), as plain data."""
-    return list(identity(item)), [list(pair) for pair in parameters(item)]
+    return list(identity(item)), [list(pair) for pair in parameters(item)], place_of(item)
 
 
 class Finder:
@@ -58,13 +95,20 @@ class Finder:
         self._items = items
         self._first = first
         self._by_name: dict[tuple[str, ...], pytest.Item] | None = None
+        self._functions: dict[tuple[str, ...], list[pytest.Item]] | None = None
 
-    def find(self, names: list[str], wanted: list[list[str]]) -> pytest.Item | None:
+    def find(
+        self, names: list[str], wanted: list[list[str]], place: list[int] | None = None
+    ) -> pytest.Item | None:
         """Return the test with these names and parameters (see ``parameters``), or None.
 
         Where the name fits and the parameters do not, the test of the same function that has these
-        parameters is meant.
+        parameters is meant. Where neither is found, because they hold the time or a random number,
+        it is the one at the same ``place`` (see ``place_of``), if there are as many as there.
         """
+        return self._by_names(names, wanted) or self._by_place(names, place)
+
+    def _by_names(self, names: list[str], wanted: list[list[str]]) -> pytest.Item | None:
         if self._first is not None and identity(self._first) == tuple(names):
             return self._first
         item = self._index().get(tuple(names))
@@ -73,12 +117,21 @@ class Finder:
             return item
         if not values or "[" not in names[-1]:
             return None
-        function = (*names[:-1], names[-1].partition("[")[0] + "[")
+        function = _function(names)
         for other, candidate in self._index().items():
             same = other[:-1] == function[:-1] and other[-1].startswith(function[-1])
             if same and parameters(candidate) == values:
                 return candidate
         return None
+
+    def _by_place(self, names: list[str], place: list[int] | None) -> pytest.Item | None:
+        if place is None:
+            return None
+        if self._functions is None:
+            self._functions = _by_function(self._items)
+        number, count = place
+        same = self._functions.get(_function(names), [])
+        return same[number] if len(same) == count else None
 
     def _index(self) -> dict[tuple[str, ...], pytest.Item]:
         if self._by_name is None:

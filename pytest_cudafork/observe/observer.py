@@ -204,6 +204,10 @@ class Observer:
         """Write that this process began by exec and is watched."""
         self._append("process", ppid=os.getppid(), argv=[str(arg) for arg in sys.orig_argv[:8]])
 
+    def note_told(self, culprit: str, nodeid: str) -> None:
+        """Write that the failure of a test tells this culprit in full."""
+        self._append("told", culprit=culprit, at=nodeid)
+
     def note_reported(self, touch_ids: list[str]) -> None:
         """Write that these touches have failed a test, so that nobody reports them again."""
         self._append("reported", ids=touch_ids)

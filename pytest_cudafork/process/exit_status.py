@@ -66,6 +66,13 @@ def describe(exitcode: int | None) -> str:
     return words
 
 
+REAPED = (
+    "has ended, and how is not known: something else in this process has waited for it (a handler "
+    "of SIGCHLD, os.wait, a thread)"
+)
+"""What is to be said of a child whose exit status was taken by others."""
+
+
 def shorten(stacks: str) -> str:
     """Return faulthandler's stacks without the frames that led from the start into the test."""
     kept: list[str] = []

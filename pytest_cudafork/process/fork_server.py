@@ -26,9 +26,9 @@ from pytest_cudafork.compat.unpatched import contextlib, gc, os, select, signal
 from pytest_cudafork.process import child, freeze_before_fork, launch
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.descendants import leftovers
-from pytest_cudafork.process.ignored_signals import IgnoredSignals
 from pytest_cudafork.process.protocol import frames, messages, server_messages, sockets
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
+from pytest_cudafork.process.signals import ChildSignal, IgnoredSignals
 from pytest_cudafork.process.unattended_jobs import UnattendedJobs
 
 _LONGEST_TEXT = 2000
@@ -98,6 +98,7 @@ class ForkServer:
         self.prepared = Prepared()
         self.poller = select.poll()
         self.signals = IgnoredSignals()
+        self._child_signal = ChildSignal()
         self._sock = sock
         self._cookie = cookie
         self._parent = os.getppid()
@@ -163,6 +164,7 @@ class ForkServer:
         warnings.filterwarnings("ignore", ".*use of fork\\(\\)", DeprecationWarning)
         if self.settings.ignore_signals:
             self.signals.begin()
+        self._child_signal.begin()
         self._first_size = freeze_before_fork.resident_bytes()
         for _ in range(self._ahead):
             self._fork_attended()
@@ -254,6 +256,7 @@ class ForkServer:
                     os.close(fd)
                 child.forget_parent_exit_work()
                 self.signals.end()
+                self._child_signal.end()
                 child.die_with_parent()
                 leave_orphaned(parent)
                 body()

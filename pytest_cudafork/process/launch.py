@@ -176,13 +176,20 @@ def _lead_nowhere(fds: Iterable[int]) -> None:
     os.close(nowhere)
 
 
-def _wait(pid: int) -> int:
-    """Reap a child of this process; one that somebody else has reaped counts as ended well."""
+def _wait(pid: int) -> int | None:
+    """Reap a child of this process; None if somebody else has reaped it, and knows how it ended."""
     try:
         _, status = os.waitpid(pid, 0)
     except ChildProcessError:
-        return 0
+        return None
     return os.waitstatus_to_exitcode(status)
+
+
+def _wait_for_program(process: subprocess.Popen[bytes]) -> int | None:
+    """Reap a program; ``Popen.wait`` takes one that others have reaped for one that ended well."""
+    exitcode = _wait(process.pid)
+    process.returncode = exitcode or 0
+    return exitcode
 
 
 def start_spawn(entry: str, data: Any, env: dict[str, str] | None = None) -> Running:
@@ -211,7 +218,7 @@ def start_spawn(entry: str, data: Any, env: dict[str, str] | None = None) -> Run
             stdin=subprocess.DEVNULL,
             env=None if env is None else {**os.environ, **env},
         )
-        return pair.running(process.pid, process.wait)
+        return pair.running(process.pid, lambda: _wait_for_program(process))
 
 
 def path_texts() -> list[str]:

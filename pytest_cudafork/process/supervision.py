@@ -24,6 +24,7 @@ from pytest_cudafork.process.channel import Outbox
 from pytest_cudafork.process.descendants import leftovers, process_state
 from pytest_cudafork.process.loud_warning import loud_warning
 from pytest_cudafork.process.protocol import frames, messages, sockets
+from pytest_cudafork.process.signals import ChildSignal
 
 _READ_BYTES = 1 << 18
 _MOST_FDS = 2
@@ -76,6 +77,8 @@ class Ending:
     native: str = ""
     state: str = ""
     stuck: bool = False
+    status_lost: bool = False
+    """Whether something else has reaped it, so that nobody here knows how it ended."""
 
 
 class Supervisor:
@@ -110,6 +113,12 @@ class Supervisor:
         Whatever ends this early (KeyboardInterrupt, an exception of ``on_message``), the child and
         its group are killed and reaped first.
         """
+        with ChildSignal().kept():
+            return self._watch(on_message, timeout, until_done)
+
+    def _watch(
+        self, on_message: OnMessage, timeout: float | None, until_done: bool
+    ) -> Ending | None:
         start = time.monotonic()
         self._on_message, self._said = on_message, Said.MORE
         timed_out = lingered = False
@@ -140,6 +149,8 @@ class Supervisor:
             self._native,
             self._state,
             self._stuck,
+            # of a fork server's child the server knows, and takes it with itself when it dies
+            self._status_lost and not (self.running.ends_group or self._said is Said.DONE),
         )
 
     def settle(self, *, wait: bool) -> bool:
@@ -310,6 +321,8 @@ class Supervisor:
             return exitcode
         found = self.running.reap()
         self._status_lost = found is None
+        if found is None and not self.running.ends_group and self._said is Said.DONE:
+            return 0  # it had nothing left to do that could fail
         return exitcode if found is None else found
 
     def _end_descendants(self, *, well: bool) -> None:

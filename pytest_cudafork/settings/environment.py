@@ -45,7 +45,7 @@ PREFIX = "_CUDAFORK_"
 INTERNAL = {
     LEDGER: "the file that every process of the session records into; without it nothing is",
     OWNER: "pid of the pytest process for which a process works",
-    PHASE: 'what the session does besides tests: "start", "collect test_it.py"; empty in a test, or "run 2"',
+    PHASE: 'what the session does: "start", "collect test_it.py"; empty in a test, or "run 2"',
     WATCH: "the settings of the watch, which a Python process started by exec takes over",
     ROOT: "the folder that holds the package, for processes of another environment",
     FORK_OK: "the reason of the marker cuda_fork_ok, while its test runs",

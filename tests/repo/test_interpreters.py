@@ -84,6 +84,7 @@ def test_a_program_finds_the_same_around_itself(kind: str, tmp_path: Path) -> No
     (tmp_path / "program.py").write_text(SURROUNDINGS)
     command = {"-c": ["-c", SURROUNDINGS], "script": ["program.py"], "-m": ["-m", "program"]}[kind]
     env = {**os.environ, "PYTHONPATH": "/nowhere:somewhere", "ADDED": "1"}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # a child of a server has it, but not in sys.flags
     both(*command, "an argument", cwd=tmp_path, env=env)
     both(*command, "an argument", cwd=tmp_path, env=env, merge=True)
     assert is_forked("-c", SHOW)
@@ -160,6 +161,15 @@ def test_what_is_read_at_start_needs_a_fresh_one(tmp_path: Path) -> None:
     assert not is_forked("-c", SHOW, cwd=tmp_path)
     (tmp_path / "queue.py").rename(tmp_path / "pytest.ini")
     assert is_forked("-c", SHOW, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("value", ["", "1"])
+def test_bytecode_is_written_where_the_environment_says_so(value: str) -> None:
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": value}
+    assert is_forked("-c", SHOW, env=env)
+    assert both("-c", "import sys; print(sys.dont_write_bytecode)", env=env).stdout.strip() == str(
+        bool(value)
+    )
 
 
 def test_the_variable_keeps_all_to_fresh_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,8 @@ def line_of(path: Path, text: str) -> int:
 def records(path: Path, kind: str = "") -> list[dict[str, Any]]:
     """Return the records of a kept ledger, or those of one kind."""
     lines = path.read_text(encoding="ascii").splitlines()
-    every = [json.loads(line) for line in lines if line]
+    # The first byte of the file is a mark, in a line of its own.
+    every = [json.loads(line) for line in lines if line.startswith("{")]
     return [record for record in every if not kind or record["k"] == kind]
 
 

@@ -207,6 +207,8 @@ def _become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["environ"])
     _show_environment()
+    # The flag alone, not ``sys.flags``; what the child starts reads the environment.
+    sys.dont_write_bytecode = bool(request["environ"].get("PYTHONDONTWRITEBYTECODE"))
     tempfile.tempdir = None
     _open_streams()
     sys.orig_argv[:] = request["command"]

@@ -47,10 +47,11 @@ FRESH = "FRESH_INTERPRETERS"
 _READ_AT_START = re.compile(
     "PYTHON|LD_|LC_|LANG|TZ$|MALLOC_|GLIBC_|COV|OMP_|KMP_|MKL_|GOMP_|OPENBLAS|TORCH|PYTORCH_|CUDA|NVIDIA_"
 )
-# The path is put together anew in each child.
-_TAKEN_OVER = ("PYTHONPATH",)
-# A server is started for each combination that is asked for again and again.
-_VARIANTS = ("PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED", "PYTHONUNBUFFERED")
+# The path is put together anew in each child, and so is whether bytecode is written.
+_TAKEN_OVER = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+# A server is started for each combination that is asked for again and again; without any of these
+# one is started at once.
+_VARIANTS = ("PYTHONHASHSEED", "PYTHONUNBUFFERED")
 _WORTH_A_SERVER = 2
 _MOST_SERVERS = 6
 _START_SECONDS = 120.0
@@ -259,7 +260,8 @@ class Servers:
         if key not in self._servers:
             self._asked[key] = self._asked.get(key, 0) + 1
             full = len(self._servers) >= _MOST_SERVERS or self._deaths > 10
-            if full or self._asked[key] < _WORTH_A_SERVER:
+            is_variant = len(key) > 1
+            if full or (is_variant and self._asked[key] < _WORTH_A_SERVER):
                 return None
             environ = {
                 k: v for k, v in self._environ.items() if k not in (*_TAKEN_OVER, *_VARIANTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -100,8 +100,7 @@ def assert_replay_equals_eager(
     _check_pool(pool, chosen, refills and not vary)
     log, near = CheckLog(), Tolerance.given(rtol, atol)
     options = _Options(near, poison, rng, refills, tuple(vary), tuple(interleave))
-    with capturing("assert_replay_equals_eager"), contextlib.ExitStack() as stack:
-        stack.enter_context(chosen.beside_graphs())
+    with _checking(chosen), contextlib.ExitStack() as stack:
         subject = FunctionSubject(fn, inputs, eager, replay, log)
         check_devices(subject.inputs(), chosen.device, "the static inputs")
         pool = chosen.new_pool() if pool is None and interleave else pool
@@ -110,6 +109,12 @@ def assert_replay_equals_eager(
             ready = subject.observe(chosen) if replay is not None else subject.capture(chosen, pool)
             rounds = _compare(subject, chosen, log, options, pool, stack) if ready else None
             return _result(chosen, log, subject, rounds)
+
+
+@contextlib.contextmanager
+def _checking(backend: GraphBackend) -> Iterator[None]:
+    with capturing("assert_replay_equals_eager"), backend.beside_graphs():
+        yield
 
 
 @dataclasses.dataclass(frozen=True)

@@ -79,6 +79,7 @@ class WorkSession:
             self.work(session)
         finally:
             pytest_internals.forget_junit_xml(session.config)
+            pytest_internals.leave_basetemp(session.config)
         return True
 
     def work(self, session: pytest.Session) -> None:

@@ -28,6 +28,7 @@ from pytest_cudafork.process.loud_warning import loud_warning
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
+from pytest_cudafork.process.signals import ChildSignal
 from pytest_cudafork.settings.markers import CHILD_ENV
 
 _MOST_RESTARTS = 4
@@ -95,7 +96,9 @@ class Children:
         self._caretaker = Caretaker()
         self._spares = Spares(config, self._caretaker)
         self._sweeper = leftovers.Sweeper()
-        self._forks = Forks(config, randomness, filters, self._caretaker)
+        self.sigchld = ChildSignal()
+        """What becomes of it while a test runs in a process of its own."""
+        self._forks = Forks(config, randomness, filters, self.sigchld, self._caretaker)
 
     # -- the fork server -------------------------------------------------------------------------
 

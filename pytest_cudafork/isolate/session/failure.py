@@ -54,6 +54,9 @@ def error_of(ending: Ending, phase: Phase, timeout: float | None) -> ChildError 
         )
     if ending.finished and ending.exitcode == 0:
         return None
+    if ending.status_lost:
+        when = "after the test was over" if ending.finished else f"in {phase}"
+        return ChildCrashed(f"gone {when}: the process of this test {exit_status.REAPED}.{stacks}")
     name = exit_status.signal_name(ending.exitcode)
     what = name or f"exit status {ending.exitcode}"
     if not name and not ending.finished:

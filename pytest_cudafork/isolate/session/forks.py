@@ -25,6 +25,7 @@ from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.freeze_before_fork import Collapse, OpenMP, freeze_in_child
 from pytest_cudafork.process.randomness import Randomness
+from pytest_cudafork.process.signals import ChildSignal
 
 _MANY_FORKS = 5
 _MANY_TESTS = 100
@@ -44,11 +45,13 @@ class Forks:
         config: pytest.Config,
         randomness: Randomness,
         filters: Sequence[Any],
+        sigchld: ChildSignal,
         caretaker: Caretaker | None = None,
     ) -> None:
-        """``filters`` are those of warnings outside every test."""
+        """``filters`` are those of warnings outside every test; children get SIGCHLD back."""
         self._config = config
         self._caretaker = caretaker
+        self._sigchld = sigchld
         self._randomness = randomness
         self._openmp = OpenMP()
         self._reporter: items.Reporter | None = None
@@ -132,6 +135,7 @@ class Forks:
         def begin() -> None:
             freeze_in_child()
             termination.forget()
+            self._sigchld.end()
 
         def run(channel: Channel, stacks_fd: int) -> NoReturn:
             self._randomness.renew()

@@ -49,6 +49,7 @@ class IsolationHooks:
         self._outputs: dict[str, str] = {}
         """What a fork server wrote that could not be used, by the reason that is told."""
         self._positions: dict[pytest.Item, int] = {}
+        self._collected: list[pytest.Item] = []
 
     @property
     def _off(self) -> bool:
@@ -82,6 +83,14 @@ class IsolationHooks:
                 self._start_fork_server([str(arg) for arg in self._config.args])
         return report
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(
+        self, items: list[pytest.Item]
+    ) -> Generator[None, object, object]:
+        """Keep the order of collection, before anybody deselects tests or changes it."""
+        self._collected = list(items)
+        return (yield)
+
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Start it if a marker asks for it: it collects the files with such tests only."""
@@ -94,6 +103,9 @@ class IsolationHooks:
         if not any(wanted.values()):
             return
         self._positions = {item: number for number, item in enumerate(session.items)}
+        from pytest_cudafork.isolate import item_names
+
+        self._config.stash[item_names.COLLECTED] = self._collected
         needing = [item for item, method in wanted.items() if method in _NEEDS_FORK_SERVER]
         if not needing or self._children().has_fork_server:
             return

@@ -50,7 +50,11 @@ def isolate(
     if method.refusal:
         replay.refuse(ChildError(method.refusal))
     else:
-        with termination.sigterm_ends_session(item.nodeid), termination.interrupted(item):
+        with (
+            termination.sigterm_ends_session(item.nodeid),
+            termination.interrupted(item),
+            children.sigchld.kept(),
+        ):
             _run(item, following, replay, children)
             while replay.again:
                 other_plugins.prepare_rerun(item, replay.runs)

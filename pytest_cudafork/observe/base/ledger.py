@@ -4,7 +4,7 @@ A record is one JSON object, preceded by a newline and written by a single ``wri
 opened with ``O_APPEND``. Linux serializes such writes, so the order of the file is the order of the
 events across processes, and a writer that dies in the middle of its line loses that line alone.
 
-The first byte of the file tells whether any process is known to have lost a record: a full disk
+A digit in the first record tells whether any process is known to have lost a record: a full disk
 takes no further record, but does let a byte be overwritten.
 """
 
@@ -25,8 +25,9 @@ from pytest_cudafork.settings import environment
 
 __all__ = ["Ledger", "LedgerError", "LedgerReader", "Record"]
 
-_WHOLE, _LOST = b" ", b"!"
-_BEGINNING = re.compile(rb'[ !]\n\{"k": "ledger", [^\n]*')
+_HEAD = b'\n{"lost": '
+"""How a ledger begins; the digit follows (mark_loss in record.c knows both)."""
+_BEGINNING = re.compile(re.escape(_HEAD) + rb'([01]), "k": "ledger", [^\n]*')
 _MOST_OF_FIRST_LINE = 1000
 _PATIENCE_S = 0.05
 
@@ -58,7 +59,7 @@ class Ledger:
             self._check_free(os.pread(fd, _MOST_OF_FIRST_LINE, 0))
             os.ftruncate(fd, 0)
             _, line = _make("ledger", started=_start_of(os.getpid()))
-            _write_whole(fd, _WHOLE + line, self.path)
+            _write_whole(fd, _HEAD + b"0, " + line.removeprefix(b"\n{"), self.path)
         finally:
             os.close(fd)
 
@@ -104,9 +105,10 @@ class Ledger:
     def _mark(self) -> None:
         """Note in the file that a record is lost."""
         with contextlib.suppress(OSError):
-            fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             try:
-                os.pwrite(fd, _LOST, 0)
+                if os.pread(fd, len(_HEAD), 0) == _HEAD:
+                    os.pwrite(fd, b"1", len(_HEAD))
             finally:
                 os.close(fd)
 
@@ -230,9 +232,10 @@ class LedgerReader:
         except OSError as error:
             return [f"the ledger cannot be read any more: {error}"]
         words = []
-        if _BEGINNING.match(beginning) is None:
+        match = _BEGINNING.match(beginning)
+        if match is None:
             words.append(f"the ledger {self._ledger.path} was emptied or replaced meanwhile")
-        if beginning.startswith(_LOST):
+        elif match[1] == b"1":
             words.append("a process of the session could not write a record: is the disk full?")
         torn = self.torn + bool(self._tail.strip())
         if torn:
@@ -243,7 +246,7 @@ class LedgerReader:
     def _parse(self, data: bytes) -> Iterator[Record]:
         *lines, last = data.split(b"\n")
         for line in lines:
-            if not line.strip() or line == _LOST:
+            if not line.strip():
                 continue
             record = decode(line)
             if record is None:

@@ -19,11 +19,23 @@ _NEEDED = frozenset(("k", "id", "pid"))
 _TEXTS = frozenset(
     (
         *("k", "id", "owner", "test", "phase", "witness", "entry", "library", "gil"),
-        *("api", "verdict", "rule", "state", "fork", "level", "device"),
+        *(
+            "api",
+            "verdict",
+            "rule",
+            "state",
+            "fork",
+            "level",
+            "device",
+            "filename",
+            "function",
+            "culprit",
+            "at",
+        ),
     )
 )
-_NUMBERS = frozenset(("t", "pid", "tid", "ppid", "parent"))
-_FLAGS = frozenset(("poisoned", "again"))
+_NUMBERS = frozenset(("t", "pid", "tid", "ppid", "parent", "line"))
+_FLAGS = frozenset(("poisoned", "again", "by_name"))
 _LISTS_OF_TEXTS = frozenset(("libraries", "limits", "argv", "ids"))
 
 

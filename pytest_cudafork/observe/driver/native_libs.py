@@ -11,10 +11,12 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import ctypes
+
+    from pytest_cudafork.compat.cpython_layout import Place
 
 LIB = Path(__file__).parent / "native" / "lib"
 PHANTOM_DRIVER = LIB / "cuda" / "libcuda.so.1"
@@ -116,6 +118,11 @@ class NativeWitness:
             library.cudafork_set_face.argtypes = [ctypes.c_char_p]
             library.cudafork_get_face.restype = ctypes.c_char_p
             library.cudafork_reset.argtypes = [ctypes.c_int]
+            pointer = ctypes.c_void_p
+            library.cudafork_hook.argtypes = [
+                *(pointer, pointer, pointer, ctypes.py_object, pointer, ctypes.c_int)
+            ]
+        self._told: list[object] = []
 
     def state(self) -> int:
         """Return `CLEAN`, `INITIALIZED` or `POISONED`, of this process."""
@@ -151,6 +158,27 @@ class NativeWitness:
     def reset(self, state: int = CLEAN) -> None:
         """Make the phantom believe that this process is in `state`, with no touch so far."""
         self.library.cudafork_reset(state)
+
+    def after_call(
+        self, place: Place, tell: Callable[..., Any], *, always: bool
+    ) -> Callable[[], None] | None:
+        """Call *tell* after calls through the pointer at *place* that failed, or after all.
+
+        It gets arguments, keywords (or None) and the error (or None); what it returns or raises
+        takes the place of a failure, unless it returns None. Returns what takes it back; None where
+        no more can be watched.
+        """
+        if not self.is_phantom:  # a real driver answers itself
+            return None
+        number = self.library.cudafork_hook(*place, tell, id(None), int(always))
+        if number < 0:
+            return None
+        self._told.append(tell)  # for good: a call may be under way when it is taken back
+
+        def undo() -> None:
+            self.library.cudafork_unhook(number)
+
+        return undo
 
     def arm(self) -> Callable[[], None]:
         """Let the library ask faulthandler for the stack of a thread that lacks the GIL.

@@ -152,14 +152,18 @@ def fork_story(
         lines.append(f"    something that was not seen ({why})")
     else:
         lines.extend(indent(touch_lines(first)))
-    lines.extend(forks_at)
+    return "\n".join([*lines, *forks_at, *_later_lines(history, pid, first), *end])
+
+
+def _later_lines(history: History, pid: int, first: Touch | None) -> list[str]:
+    """Where the process has touched again after its first touch."""
     later = [t for t in history.touches if t.pid == pid and first and t.time_ns > first.time_ns]
-    if later:
-        lines.extend(["", "touched again since:"])
-        lines.extend(indent(headline(touch) for touch in later[:_MOST_LATER]))
-        if len(later) > _MOST_LATER:
-            lines.append(f"    ... and {len(later) - _MOST_LATER} more")
-    return "\n".join([*lines, *end])
+    if not later:
+        return []
+    lines = ["", "touched again since:", *indent(headline(t) for t in later[:_MOST_LATER])]
+    if len(later) > _MOST_LATER:
+        lines.append(f"    ... and {len(later) - _MOST_LATER} more")
+    return lines
 
 
 def _as_above(touch: Touch, told_at: str) -> list[str]:

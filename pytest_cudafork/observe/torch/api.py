@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pytest_cudafork.observe.base.after_import import after_import
 from pytest_cudafork.observe.base.stacks import StackItem
@@ -17,6 +17,7 @@ from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.settings import environment
 
 if TYPE_CHECKING:
+    from pytest_cudafork.observe.torch.c_calls import CFunctions
     from pytest_cudafork.observe.torch.rows import Row, Seen
 
 __all__ = ["Record", "TorchWitness", "TouchCounter"]
@@ -91,6 +92,8 @@ class TorchWitness:
         undo = self._undo = UndoStack()
         for name in MODULES:
             undo.add(after_import(name, lambda module: self._arm(module, undo)))
+        if self.face != "real" and hasattr(self._native, "after_call"):
+            undo.add(after_import("torch", lambda module: self._watch_c(undo)))
         if self.face not in ("real", "absent"):
             # Not earlier: at the end of its own import torch looks for kernels that only a build
             # with CUDA has, and must find the build it is.
@@ -167,6 +170,14 @@ class TorchWitness:
             if row.after == module.__name__:
                 self._hook(row, module, undo)
 
+    def _watch_c(self, undo: UndoStack) -> None:
+        """Watch the C functions that a build without CUDA refuses."""
+        from pytest_cudafork.compat import torch_internals
+        from pytest_cudafork.observe.torch.c_calls import arm
+
+        if not torch_internals.is_cuda_build():
+            arm(self, cast("CFunctions", self._native), undo)
+
     def _present(self, undo: UndoStack) -> None:
         """Put the present face in force."""
         from pytest_cudafork.observe.torch.present import arm
@@ -191,10 +202,10 @@ class TorchWitness:
         """Put the hook of one row in, if this torch has what it names."""
         from pytest_cudafork.observe.base.hooking import hook
 
-        owner: Any = sys.modules[row.owner]
+        # Modules and names come and go between torch releases: what is missing is never called.
+        owner: Any = sys.modules.get(row.owner)
         *path, name = row.name.split(".")
         for part in path:
-            owner = getattr(owner, part)
-        # Names come and go between torch releases: a missing one cannot be called either.
+            owner = getattr(owner, part, None)
         if hasattr(owner, name):
             hook(undo, owner, name, row.around(self))

@@ -138,7 +138,9 @@ def touches_unless_raising(kinds: type[Exception]) -> Behavior:
     return behavior
 
 
-def touches_unless_missing(name: str) -> Behavior:
+def touches_unless_missing(
+    name: str, condition: Callable[[Args], bool] = lambda args: True
+) -> Behavior:
     """Record a call that fails because this build lacks ``torch._C.<name>``, as soon as it does.
 
     The check of the arguments comes first, and a call that fails it reaches no driver.
@@ -155,7 +157,7 @@ def touches_unless_missing(name: str) -> Behavior:
         try:
             return proceed(*args, **kwargs)
         except AttributeError as error:
-            if error.name == name:
+            if error.name == name and condition(args):
                 witness.touch(entry, caller)
             raise
 
@@ -212,6 +214,26 @@ def pins_poisoned(
         return proceed(*args, **kwargs)
     with witness.unseen(entry, caller):
         return proceed(*args, **kwargs)
+
+
+def asks_nvml(
+    witness: TorchWitness,
+    entry: str,
+    proceed: Callable[..., Any],
+    args: Args,
+    kwargs: dict[str, Any],
+    caller: FrameType | None,
+) -> Any:
+    """Record what asks NVML about the current device, where NVML is missing.
+
+    torch would ask itself for the number of the device, and be initialized for that.
+    """
+    try:
+        return proceed(*args, **kwargs)
+    except Exception as error:
+        if type(error).__module__ == "pynvml" and _means_current_device(args[0]):
+            witness.touch(entry, caller)
+        raise
 
 
 def starts_engine(
@@ -283,14 +305,33 @@ def _names_cuda(device: object, *, indexed: bool) -> bool:
     return is_cuda and (named.index is not None) is indexed
 
 
+def _means_current_device(device: object) -> bool:
+    """Whether torch takes *device* for the current one: what it does not know counts as none."""
+    torch: Any = sys.modules["torch"]
+    if isinstance(device, str | torch.device):
+        return _names_cuda(device, indexed=False)
+    return not isinstance(device, int)
+
+
 def _asks_current_device(args: Args) -> bool:
     return bool(args[1]) and _names_cuda(args[0], indexed=False)
 
 
 always = touches_if(lambda args: True)
+# Its one argument is a bool, as C++ takes it.
+making_graph = touches_if(lambda args: all(a is None or isinstance(a, int) for a in args[1:]))
 selecting = touches_if(_selects)
 selecting_by_number = touches_if(_selects_by_number)
 unless_nvml = touches_if(lambda args: not nvml_answers())
+
+
+def _gives_code(args: Args) -> bool:
+    return isinstance(args[-1], int)
+
+
+def _gives_error(args: Args) -> bool:
+    return _gives_code(args) and args[-1] != 0
+
 
 unless_wrong_type = touches_unless_raising(TypeError)
 
@@ -316,22 +357,20 @@ ABSENT_CPU = (
     # For the state of each GPU; there is none here.
     Row("torch.cuda", "torch.cuda.random", "get_rng_state_all", always),
     # Temperature and the like: of the current device, once NVML answers.
-    Row(
-        "torch.cuda",
-        "torch.cuda",
-        "_get_pynvml_handler",
-        touches_unless_raising(ModuleNotFoundError),
-    ),
+    Row("torch.cuda", "torch.cuda", "_get_pynvml_handler", asks_nvml),
+    Row("torch.cuda", "torch.cuda.memory", "list_gpu_processes", asks_nvml),
     Row(
         "torch.cuda",
         "torch.cuda",
         "CudaError.__init__",
-        touches_unless_missing("cudaGetErrorString"),
+        touches_unless_missing("cudaGetErrorString", _gives_code),
     ),
-    Row("torch.cuda", "torch.cuda", "check_error", touches_unless_missing("cudaError")),
+    Row(
+        "torch.cuda", "torch.cuda", "check_error", touches_unless_missing("cudaError", _gives_error)
+    ),
     # The runtime asks the driver whether the current stream captures.
     Row("torch.cuda", "torch.cuda.graphs", "is_current_stream_capturing", always),
-    Row("torch.cuda", "torch.cuda.graphs", "CUDAGraph.__new__", always),
+    Row("torch.cuda", "torch.cuda.graphs", "CUDAGraph.__new__", making_graph),
     Row("torch.cuda", "torch.cuda.memory", "MemPool.__new__", always),
     Row(
         "torch.cuda.tunable",

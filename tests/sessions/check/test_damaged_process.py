@@ -137,4 +137,41 @@ def test_loses_the_ledger():
     result = check(pytester, "touch")
     assert_no_crash(result)
     assert "no touch of CUDA was seen" not in result.stdout.str()
-    result.stdout.fnmatch_lines(["not observable: the driver was initialized in this process*"])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "ERROR: the ledger cannot be read any more: *",
+            "ERROR: the driver was initialized in this process*",
+            "*so the session fails. The ledger is *--cuda-fork-ledger.",
+        ]
+    )
+
+
+def test_records_that_a_full_disk_did_not_take_fail_the_session(
+    pytester: pytest.Pytester,
+) -> None:
+    """A limit of the size of files stands in for the full disk: it cuts records as that does."""
+    pytester.makepyfile(
+        module(
+            """
+import resource, signal, subprocess, sys
+
+def full_disk(taken):
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    size = os.path.getsize(os.environ["_CUDAFORK_LEDGER"]) + taken
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+def test_in_a_child():
+    for taken in (0, 50):
+        code = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
+        # Python says that it began, and the driver that it was touched: neither is taken.
+        subprocess.run([sys.executable, "-c", code], preexec_fn=lambda: full_disk(taken))
+"""
+        )
+    )
+    for level in ("poison", "fork"):
+        result = check(pytester, level)
+        assert_no_crash(result)
+        result.assert_outcomes(passed=1)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        result.stdout.fnmatch_lines(["ERROR: a process of the session could not write a record*"])

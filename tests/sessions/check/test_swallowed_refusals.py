@@ -210,6 +210,22 @@ class TestOfUnittest(unittest.TestCase):
         with self.assertRaises(RuntimeError):
             os.fork()
 
+class TestThatFailsOfIt(unittest.TestCase):
+    def test_fails(self):
+        os.fork()
+
+class TestThatSkips(unittest.TestCase):
+    def test_skips(self):
+        with contextlib.suppress(Exception):
+            os.fork()
+        self.skipTest("no fork here")
+
+class TestThatFailsBesideIt(unittest.TestCase):
+    def test_fails_beside(self):
+        with contextlib.suppress(Exception):
+            os.fork()
+        assert 0, "of the TestCase"
+
 class Unknown:
     def __enter__(self):
         pass
@@ -389,9 +405,13 @@ def test_a_refusal_that_is_swallowed_fails_its_test_with_the_place(
     for name in found:
         told = failure(result, name.replace("::", "."))
         assert f"CUDA was initialized at {culprit} (in initialized)" in told, name
-        assert "caught by its name: pytest.raises(CudaForkError)" in told, name
+        swallowed = "caught by its name: pytest.raises(CudaForkError)" in told
+        assert swallowed == (name != "TestThatFailsOfIt::test_fails"), name
         assert told.count(f"{path.name}:") > 1 or name in WITHOUT_PLACE, name
     assert "AssertionError: of its own" in failure(result, "test_fails_beside_it")
+    beside = failure(result, "TestThatFailsBesideIt.test_fails_beside")
+    assert "AssertionError: of the TestCase" in beside
+    assert "- Captured CUDA and fork call -" in beside
     told = failure(result, "test_except_runtime_error")
     assert "the error was caught, without its name, by" in told
     assert "> except RuntimeError as error:" in told

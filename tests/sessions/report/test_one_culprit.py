@@ -48,6 +48,26 @@ def test_one_culprit_fails_forty_tests_and_is_told_in_full_once(
     assert all(culprit in "".join(case.itertext()) for case in cases)
 
 
+@pytest.mark.parametrize("how", ["--cuda-fork-isolate=fork", "-n2"])
+def test_tests_in_several_processes_tell_their_culprit_once(
+    how: str, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(
+        test_it=module("@pytest.mark.parametrize('n', range(9))\ndef test_a(n):\n    forks()\n"),
+        conftest=module(
+            "def pytest_configure():\n    import builtins\n    builtins.forks = forks\n"
+        )
+        + "\ndef forks():\n    touch()\n    os.fork()\n",
+    )
+    plugins = ("-p", "xdist.plugin") if how == "-n2" else ()
+    result = check(pytester, "fork", *plugins, how)
+    result.assert_outcomes(failed=9)
+    text = result.stdout.str()
+    processes = 2 if how == "-n2" else 1
+    assert 1 <= text.count("what to do:") <= processes
+    assert text.count("as above: told in full at test_it.py::test_a[") >= 9 - processes
+
+
 TOUCHES = """
 @pytest.mark.parametrize("n", range(3))
 def test_touches(n):

@@ -86,6 +86,8 @@ def test_an_end_after_the_result_may_still_be_a_failure() -> None:
     assert run._failure_of(ending(exitcode=-9, lingered=True), last, "f", 1.0) is None
     late = run._failure_of(ending(exitcode=-6, timed_out=True), last, "f", 1.0)
     assert "f did not end after it gave a result within its time limit of 1 s" in str(late)
+    lost = run._failure_of(ending(exitcode=-9, status_lost=True), last, "f", 1.0)
+    assert "something else in this process has waited for it" in str(lost)
     crashed = run._failure_of(ending(exitcode=-11), last, "f", 1.0)
     assert "after it gave a result" in str(crashed)
     garbage = run._failure_of(ending(malformed="junk"), None, "f", 1.0)

@@ -37,6 +37,10 @@ class Observer:
         record = {"entry": "cuInit", "stack": STACK, "pid": 77, "owner": OWNER, "test": test}
         self.ledger.append("touch", **{**record, **fields})
 
+    def note_told(self, culprit: str, nodeid: str) -> None:
+        """Write that this was told."""
+        self.ledger.append("told", culprit=culprit, at=nodeid, owner=OWNER)
+
     def note_reported(self, ids: list[str]) -> None:
         """Write that these were reported."""
         self.ledger.append("reported", ids=ids, owner=OWNER)

@@ -30,8 +30,27 @@ def refusal(text: str = "the whole story") -> RefusedFork:
     return Refusals(notes).error(text, "f")
 
 
+def telling_of(notes: list[tuple[str, str]]) -> Telling:
+    """Return what a session tells with, and notes what it has told."""
+    return Telling(lambda culprit, nodeid: notes.append((culprit, nodeid)), simulated=False)
+
+
+def test_what_another_process_has_told_is_not_told_again() -> None:
+    notes: list[tuple[str, str]] = []
+    telling = telling_of(notes)
+    telling.story([FOUND], RECORDS, "test_a")
+    telling.reported("test_a", failed=True)
+    telling.story([FOUND], RECORDS, "test_b")
+    telling.reported("test_b", failed=True)
+    assert notes == [("/src/engine.py:3", "test_a")]
+    ((culprit, at),) = notes
+    ledger = [*RECORDS, {"k": "told", "pid": 9, "culprit": culprit, "at": at}]
+    assert "told in full at test_a" in telling_of([]).story([FOUND], ledger, "test_c")
+    assert "told in full" not in telling_of([]).story([FOUND], ledger, "test_a")
+
+
 def test_a_culprit_is_told_in_full_at_the_first_failure_that_shows_it() -> None:
-    telling = Telling(simulated=False)
+    telling = telling_of([])
     assert "what to do:" in telling.story([FOUND], RECORDS, "test_a")
     telling.reported("test_a", failed=False)  # expected to fail: nobody reads it
     assert "what to do:" in telling.story([FOUND], RECORDS, "test_b")
@@ -43,7 +62,7 @@ def test_a_culprit_is_told_in_full_at_the_first_failure_that_shows_it() -> None:
 
 
 def test_a_refusal_that_is_raised_is_shortened_where_its_culprit_is_known() -> None:
-    telling = Telling(simulated=False)
+    telling = telling_of([])
     first, second, unknown = refusal(), refusal(), refusal()
     unknown.fork_id = "of another ledger"
     telling.shorten([first, unknown], RECORDS, "test_a")
@@ -55,14 +74,14 @@ def test_a_refusal_that_is_raised_is_shortened_where_its_culprit_is_known() -> N
 
 
 def test_a_section_beside_a_refusal_does_not_tell_its_culprit_again() -> None:
-    telling = Telling(simulated=False)
+    telling = telling_of([])
     telling.shorten([refusal(), second := refusal()], RECORDS, "test_a")
     assert "told in full at test_a, above" not in str(second), "it is shown first"
     assert "told in full at test_a, above" in telling.story([FOUND], RECORDS, "test_a")
 
 
 def test_of_a_chain_the_first_to_be_raised_is_told_in_full() -> None:
-    telling = Telling(simulated=False)
+    telling = telling_of([])
     telling.shorten([last := refusal(), first := refusal()], RECORDS, "test_a")
     assert str(first) == "the whole story"
     assert "told in full at test_a, above" in str(last)

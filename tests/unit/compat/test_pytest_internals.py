@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -208,6 +210,15 @@ def test_a_temporary_directory_can_be_given(pytester: pytest.Pytester, tmp_path:
     assert pytest_internals.make_basetemp(config) == tmp_path
 
 
+def test_a_session_can_leave_its_temporary_directory_alone(pytester: pytest.Pytester) -> None:
+    config = pytester.parseconfigure()
+    assert config.pluginmanager.has_plugin("tmpdir")
+    pytest_internals.leave_basetemp(config)
+    assert not config.pluginmanager.has_plugin("tmpdir")
+    pytest_internals.leave_basetemp(config)
+    pytest_internals.leave_basetemp(pytester.parseconfigure("-p", "no:tmpdir"))
+
+
 def test_a_session_without_the_plugin_has_no_temporary_directory(
     pytester: pytest.Pytester, tmp_path: Path
 ) -> None:
@@ -321,3 +332,41 @@ def test_arguments_of_a_subtest_stand_in_its_serialized_report() -> None:
         arguments = pytest_internals.subtest_arguments(report._to_json())
         assert list(arguments) == ["i"]
     assert pytest_internals.subtest_arguments({}) == {}
+
+
+def test_what_unittest_has_caught_is_known_and_can_be_forgotten(
+    pytester: pytest.Pytester,
+) -> None:
+    test, plain = pytester.getitems(
+        "import unittest\n"
+        "class TestA(unittest.TestCase):\n    def test_a(self): pass\n"
+        "def test_b(): pass\n"
+    )
+    error = ValueError("its own")
+    with contextlib.suppress(ValueError):
+        try:
+            raise error
+        finally:
+            test.addError(test, sys.exc_info())  # type: ignore[attr-defined]
+    assert pytest_internals.outcomes_of_unittest(test) == [error]
+    assert pytest_internals.outcomes_of_unittest(plain) == []
+    for item in (test, plain):
+        pytest_internals.forget_outcomes_of_unittest(item)
+        assert pytest_internals.outcomes_of_unittest(item) == []
+
+
+def test_the_error_of_a_collection_is_on_its_report(pytester: pytest.Pytester) -> None:
+    path = pytester.makepyfile("raise ValueError('at import')")
+    pytester.makepyfile(test_good="def test_a(): pass")
+    seen: list[object] = []
+
+    class Plugin:
+        @pytest.hookimpl(wrapper=True)
+        def pytest_make_collect_report(self) -> Any:
+            report = yield
+            seen.append(pytest_internals.collection_error(report))
+            return report
+
+    pytester.inline_run("--co", path, "test_good.py", plugins=[Plugin()])
+    assert [str(each) for each in seen if each is not None] == ["at import"]
+    assert None in seen

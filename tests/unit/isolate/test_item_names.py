@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
-from pytest_cudafork.isolate.item_names import Finder, identity, name_of, parameters
+from pytest_cudafork.isolate.item_names import (
+    COLLECTED,
+    Finder,
+    identity,
+    name_of,
+    parameters,
+    place_of,
+)
 
 SOURCE = """
 import pytest
@@ -60,8 +69,42 @@ def test_the_likeliest_test_is_found_without_looking_at_the_others(
 
 
 def test_ids_in_another_order_are_matched_by_value(items: list[pytest.Item]) -> None:
-    names, values = name_of(items[2])
+    names, values, _ = name_of(items[2])
     swapped = [*names[:-1], "test_params[x1]"]
     assert Finder(items).find(swapped, values) is items[2]
     assert Finder(items).find(swapped, [["x", "(9, 'z')"]]) is None
     assert Finder(items).find([names[0], "test_plain"], [["x", "1"]]) is None
+
+
+def renamed(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return tests as another session has them whose parameters have other ids and no values."""
+    others = [copy.copy(item) for item in items]
+    for item in others:
+        item.name = item.name.replace("[", "[another ")
+    return others
+
+
+def test_a_test_whose_id_is_never_the_same_is_found_by_its_place(items: list[pytest.Item]) -> None:
+    items[0].config.stash[COLLECTED] = items
+    here = items[2:]
+    there = renamed(here)
+    finder = Finder([*items[:2], *there])
+    found = [finder.find(names, [], place) for names, _, place in map(name_of, here)]
+    assert found == there
+    assert [place_of(item) for item in items] == [None, None, [0, 3], [1, 3], [2, 3]]
+
+
+def test_where_there_are_more_or_fewer_no_place_says_anything(items: list[pytest.Item]) -> None:
+    items[0].config.stash[COLLECTED] = items
+    finder = Finder(renamed(items[2:4]))
+    names, _, place = name_of(items[2])
+    assert finder.find(names, [], place) is None
+    assert finder.find(names, []) is None
+
+
+def test_a_name_that_is_there_goes_before_a_place(items: list[pytest.Item]) -> None:
+    items[0].config.stash[COLLECTED] = [*items[:2], *reversed(items[2:])]
+    assert place_of(items[2]) == [2, 3]
+    assert place_of(items[0]) is None
+    finder = Finder(items)
+    assert [finder.find(*name_of(item)) for item in items] == items

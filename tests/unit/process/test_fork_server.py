@@ -203,7 +203,7 @@ def test_the_server_is_made_of_its_request(
     monkeypatch.setattr(
         "pytest_cudafork.process.descendants.leftovers.mark_process", lambda cookie: True
     )
-    monkeypatch.setattr("gc.disable", lambda: None)
+    monkeypatch.setattr(unpatched.gc, "disable", lambda: None)
     monkeypatch.setattr("sys.path", [])
     monkeypatch.setattr("sys.argv", [])
     monkeypatch.setattr(ForkServer, "serve", lambda self: served.append(self))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -91,12 +92,16 @@ def test_a_start_that_fails_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_one_that_somebody_else_has_reaped_counts_as_ended_well() -> None:
+def test_how_one_ended_that_somebody_else_has_reaped_is_not_known() -> None:
     pid = os.fork()
     if pid == 0:
         os._exit(3)
     os.waitpid(pid, 0)
-    assert launch._wait(pid) == 0
+    assert launch._wait(pid) is None
+    with subprocess.Popen(["true"]) as process:
+        os.waitpid(process.pid, 0)
+        assert launch._wait_for_program(process) is None
+        assert process.returncode == 0  # Popen does not wait for it any more
 
 
 def test_an_ended_child_is_known_by_its_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:

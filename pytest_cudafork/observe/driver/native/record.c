@@ -124,15 +124,19 @@ static void add_common(struct text *line)
     add_string(line, ",\"phase\":", variable("_CUDAFORK_PHASE"));
 }
 
-/* Overwrites the first byte of the ledger: a full disk takes no record, but it does take that. */
+/* Overwrites a digit in the first record of the ledger: a full disk takes no further record, but it
+ * does take that. A file that begins otherwise has come in the ledger's place. */
 static void mark_loss(const char *path)
 {
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    static const char head[] = "\n{\"lost\": ";
+    char found[sizeof head - 1];
+    int fd = open(path, O_RDWR | O_CLOEXEC);
 
     if (fd < 0)
         return;
-    while (pwrite(fd, "!", 1, 0) < 0 && errno == EINTR)
-        ;
+    if (pread(fd, found, sizeof found, 0) == sizeof found && !memcmp(found, head, sizeof found))
+        while (pwrite(fd, "1", 1, sizeof found) < 0 && errno == EINTR)
+            ;
     close(fd);
 }
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.imports.audit import process
 from pytest_cudafork.imports.audit.process import AuditProcess, FreshImport, Message, unwatched
 from pytest_cudafork.imports.values.settings import AuditSettings
@@ -86,7 +88,8 @@ def test_where_nothing_can_be_started_nothing_is_left(monkeypatch: pytest.Monkey
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError("no process is left")
 
-    monkeypatch.setattr("subprocess.Popen", refuse)
+    for module in (subprocess, unpatched.subprocess):
+        monkeypatch.setattr(module, "Popen", refuse)
     before = os.listdir("/proc/self/fd")
     for make in (lambda: AuditProcess(AuditSettings()), lambda: FreshImport(AuditSettings(), "a")):
         with pytest.raises(OSError, match="no process is left"):

@@ -154,6 +154,14 @@ def test_it_writes_no_file_of_the_parents_and_uses_its_temporary_directory(
     assert session.basetemp == basetemp
 
 
+def test_it_tidies_up_nothing_in_the_parents_temporary_directory(
+    request_for: Request, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to("nowhere")  # pytest removes such ones at the end of a session
+    _run({**request_for(), "basetemp": str(tmp_path)})
+    assert (tmp_path / "link").is_symlink()
+
+
 def test_what_went_wrong_in_its_collection_is_kept(
     pytester: pytest.Pytester, request_for: Request
 ) -> None:

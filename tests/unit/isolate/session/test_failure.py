@@ -84,6 +84,12 @@ def test_a_child_that_ended_as_it_should_is_no_error() -> None:
             "process: the process of this test was killed.",
         ),
         (
+            ending(-9, finished=False, status_lost=True),
+            ChildCrashed,
+            "gone in call: the process of this test has ended, and how is not known: something "
+            "else in this process has waited for it (a handler of SIGCHLD, os.wait, a thread).",
+        ),
+        (
             ending(-6, lingered=True),
             ChildTimeout,
             "still running after the test was over: the process of this test was killed.",
@@ -110,6 +116,7 @@ def test_a_child_that_ended_as_it_should_is_no_error() -> None:
         "after the test",
         "time limit",
         "time limit at the end",
+        "reaped by others",
         "lingered",
         "malformed and killed",
         "malformed",

@@ -20,6 +20,7 @@ from pytest_cudafork.process import launch, supervision
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.randomness import Randomness
+from pytest_cudafork.process.signals import ChildSignal
 from pytest_cudafork.process.supervision import Said
 from tests.support.isolation import is_gone
 from tests.unit.isolate.session import items_of
@@ -49,7 +50,7 @@ class _Stage:
         caretaker: Any = SimpleNamespace(
             begun=lambda cookie, pid: self.begun.append(pid), over=lambda cookie: None
         )
-        self.forks = Forks(self.config, Randomness(), FILTERS, caretaker)
+        self.forks = Forks(self.config, Randomness(), FILTERS, ChildSignal(), caretaker)
 
     def run(
         self, running: launch.Running, item: pytest.Item, env: dict[str, str] | None = None

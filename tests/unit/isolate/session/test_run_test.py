@@ -23,6 +23,7 @@ from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.fork_server_client import NoServerError
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.server_process import ForkRefusedError
+from pytest_cudafork.process.signals import ChildSignal
 from pytest_cudafork.settings.markers import CHILD_ENV
 from tests.support.isolation import is_gone
 from tests.unit.isolate.session import Heard, items_of
@@ -43,6 +44,7 @@ class _Stage:
         self.pids: list[int] = []
         self.process: ItemProcess | None = None
         self.no_server: Exception | None = None
+        self.sigchld = ChildSignal()
         self._scripts: list[Callable[[Channel], None]] = []
         self._packer = ReportPacker(self.item.config)
         self._packer.begin()

@@ -157,6 +157,12 @@ def test_a_record_that_the_disk_cuts_or_refuses_is_known_to_be_lost(
     assert "could not write a record: is the disk full?" in reader.damage()[0]
 
 
+def test_a_file_in_the_place_of_the_ledger_is_not_written_into(ledger: Ledger) -> None:
+    Path(ledger.path).write_text("something else")
+    ledger._mark()
+    assert Path(ledger.path).read_text() == "something else"
+
+
 def test_a_last_line_that_stays_cut_is_lost(ledger: Ledger) -> None:
     with open(ledger.path, "ab") as file:
         file.write(b'\n{"k": "touch", "pid": 7, "sta')
@@ -185,9 +191,8 @@ def test_the_ledger_of_an_earlier_session_begins_anew(ledger: Ledger) -> None:
 FOREIGN = {
     "a test file": "def test_a(): pass\n",
     "a newline": "\n",
-    "one byte": " ",
-    "JSON": '{"k": "ledger"}\n',
-    "a record elsewhere": 'x \n{"k": "ledger", "pid": 1}',
+    "JSON": '{"lost": 0}\n',
+    "a record elsewhere": 'x\n{"lost": 0, "k": "ledger", "pid": 1}',
 }
 
 

@@ -23,7 +23,9 @@ class Function:
 class Library:
     """The injection, or with faces the phantom."""
 
-    def __init__(self, *, phantom: bool = True, state: int = 0, armed: int = 0) -> None:
+    def __init__(
+        self, *, phantom: bool = True, state: int = 0, armed: int = 0, hooked: int = 5
+    ) -> None:
         self.cudafork_state = Function(state)
         self.cudafork_touch_count = Function(3)
         self.cudafork_arm = Function(armed)
@@ -32,3 +34,5 @@ class Library:
             self.cudafork_set_face = Function(0)
             self.cudafork_get_face = Function(b"sm_90")
             self.cudafork_reset = Function(None)
+            self.cudafork_hook = Function(hooked)
+            self.cudafork_unhook = Function(0)

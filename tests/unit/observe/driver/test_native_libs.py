@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat.cpython_layout import Place
 from pytest_cudafork.observe.driver import native_libs
 from pytest_cudafork.observe.driver.native_libs import (
     INITIALIZED,
@@ -149,3 +150,17 @@ def test_without_a_free_signal_nothing_is_armed(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(native_libs, "_handled_signals", lambda: -1)
     made.arm()()
     assert library.cudafork_arm.calls == []
+
+
+def test_calls_of_c_functions_are_told_until_the_undo() -> None:
+    library, native = witness()
+    undo = native.after_call(Place(1, 2, 3), len, always=True)
+    assert library.cudafork_hook.calls == [(1, 2, 3, len, id(None), 1)]
+    assert undo is not None
+    undo()
+    assert library.cudafork_unhook.calls == [(5,)]
+
+
+def test_where_no_more_can_be_watched_nothing_is_taken_back() -> None:
+    for _, native in (witness(hooked=-1), witness(phantom=False)):
+        assert native.after_call(Place(1), len, always=False) is None

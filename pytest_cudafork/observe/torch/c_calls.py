@@ -1,0 +1,119 @@
+"""Calls of torch's C functions that a build without CUDA refuses, and that would initialize it.
+
+Nothing in Python is called on their way, so they are watched where CPython calls them: each stays
+the object that it is, and only a call that fails is looked at. The words of its error tell why it
+failed: for want of a GPU, or for wrong arguments, which reach no driver anywhere.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pytest_cudafork.compat import cpython_layout
+from pytest_cudafork.observe.base.undo import UndoStack
+from pytest_cudafork.observe.torch.refusals import refusal
+from pytest_cudafork.observe.torch.rows import initialized
+
+if TYPE_CHECKING:
+    from pytest_cudafork.observe.torch.api import TorchWitness
+
+__all__ = ["CFunctions", "arm", "is_for_want_of_a_gpu"]
+
+Told = Callable[[tuple[Any, ...], "dict[str, Any] | None", "BaseException | None"], Any]
+
+_WORDS = re.compile(
+    r"pin_memory=True requires a CUDA|provide pin_memory allocator"
+    r"|Cannot access accelerator device when none is available"
+    r"|not linked with support for cuda devices|without ATen_cuda library"
+    r"|^type torch\.cuda\.\S+ not available"
+)
+
+_FACTORIES = (
+    *("arange", "asarray", "bartlett_window", "blackman_window", "empty", "empty_like"),
+    *("empty_permuted", "empty_strided", "eye", "from_file", "full", "full_like"),
+    *("hamming_window", "hann_window", "kaiser_window", "linspace", "logspace", "normal", "ones"),
+    *("ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like"),
+    *("randperm", "range", "scalar_tensor", "sparse_bsc_tensor", "sparse_bsr_tensor"),
+    *("sparse_compressed_tensor", "sparse_coo_tensor", "sparse_csc_tensor", "sparse_csr_tensor"),
+    *("tensor", "tril_indices", "triu_indices", "zeros", "zeros_like"),
+)
+"""Functions of ``torch`` that pin memory, or take another device by its name."""
+
+_METHODS = (
+    *("cuda", "type", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor"),
+    *("new_zeros", "is_pinned"),
+)
+"""Methods of ``torch.Tensor``."""
+
+_TYPES = (
+    *("BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short"),
+    *("ComplexDouble", "ComplexFloat"),
+)
+"""``torch.cuda.FloatTensor`` and the like."""
+
+
+class CFunctions(Protocol):
+    """What can watch C functions: the phantom driver's library."""
+
+    def after_call(
+        self, place: cpython_layout.Place, tell: Told, *, always: bool
+    ) -> Callable[[], None] | None:
+        """Call *tell* when the function called through *place* has failed, or ``always``.
+
+        Returns what takes it back; None where nothing more can be watched.
+        """
+
+
+def is_for_want_of_a_gpu(error: BaseException) -> bool:
+    """Whether a call failed because torch has no CUDA, and not for its arguments."""
+    return isinstance(error, RuntimeError | TypeError) and bool(_WORDS.search(str(error)))
+
+
+def arm(witness: TorchWitness, native: CFunctions, undo: UndoStack) -> None:
+    """Watch the C functions of torch, which has been imported, until *undo*."""
+    for entry, target in _targets(sys.modules["torch"]):
+        place = cpython_layout.place_of(target)
+        if place is None:
+            continue
+        takes_back = native.after_call(
+            place, _teller(witness, entry), always=entry == "torch.Stream"
+        )
+        if takes_back is not None:
+            undo.add(takes_back)
+
+
+def _targets(torch: Any) -> Iterator[tuple[str, Any]]:
+    """Give the names and the objects; a name that this torch lacks is left out."""
+    places = [("torch", torch, (*_FACTORIES, "Stream", "Generator"))]
+    places.append(("torch.Tensor", torch.Tensor, _METHODS))
+    tensors = tuple(f"{kind}Tensor" for kind in _TYPES)
+    places.append(("torch.cuda", torch.cuda, tensors))
+    places.append(("torch.cuda.sparse", torch.cuda.sparse, tensors))
+    for prefix, owner, names in places:
+        for name in names:
+            if hasattr(owner, name):
+                yield f"{prefix}.{name}", getattr(owner, name)
+
+
+def _teller(witness: TorchWitness, entry: str) -> Told:
+    def tell(
+        args: tuple[Any, ...], kwargs: dict[str, Any] | None, error: BaseException | None
+    ) -> None:
+        caller: FrameType = sys._getframe(1)
+        if error is None:
+            # Of all that is watched a stream alone can be had without CUDA: where no device is
+            # named, it is one of the GPU if there is one.
+            device = args[0] if args else (kwargs or {}).get("device")
+            if device is None and not initialized():
+                witness.touch(entry, caller)
+        elif is_for_want_of_a_gpu(error):
+            if not initialized():
+                witness.touch(entry, caller)
+            if witness.face not in ("real", "absent"):
+                raise refusal(entry, witness.face) from None
+
+    return tell
