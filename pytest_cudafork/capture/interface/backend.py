@@ -115,7 +115,6 @@ class Capture(abc.ABC):
     findings: tuple[
         CaptureFinding, ...
     ] = ()  # seen in the capture itself; it succeeded all the same
-    notes: tuple[str, ...] = ()  # where CUDA would do something else with this very work
 
     @abc.abstractmethod
     def replay(self) -> None:

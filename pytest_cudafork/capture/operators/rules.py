@@ -46,7 +46,6 @@ class Rule:
     waits: bool = False  # on_values tells of its kernel for CUDA, not of the result's shape
     overwrites: bool = False  # what it writes in place it does not read
     statistics: bool = False  # in training it writes running_mean and running_var
-    otherwise: str = ""  # what CUDA does where the software graph does something else
     written_as: str = ""  # how users write it; for those that hand a value to the host
 
 
@@ -99,7 +98,54 @@ def _deviations_on_device(
     return isinstance(given, Tensor) and not on_host(given)
 
 
-_WAITS = Rule(on_values=always, waits=True)
+def _filled_from_device(
+    args: Any, kwargs: Mapping[str, Any], on_host: Callable[[Tensor], bool]
+) -> bool:
+    """Whether the value that fills is a tensor of the device, whose number is asked for."""
+    given = kwargs.get("value", args[3] if len(args) > 3 else None)
+    return isinstance(given, Tensor) and not on_host(given)
+
+
+def _sorted_to_be_found(args: Any, kwargs: Mapping[str, Any], on_host: Any) -> bool:
+    """Whether there are so many elements that torch sorts them, and looks for doubles."""
+    both = [each for each in args[:2] if isinstance(each, Tensor)]
+    if len(both) < 2 or kwargs.get("assume_unique"):
+        return False
+    few = both[1].numel() < int(10 * both[0].numel() ** 0.145)
+    return not few and both[0].numel() > 0
+
+
+def _with_a_sorter(args: Any, kwargs: Mapping[str, Any], on_host: Any) -> bool:
+    """Whether places are given, which are checked."""
+    return kwargs.get("sorter") is not None
+
+
+def _with_checked_lengths(args: Any, kwargs: Mapping[str, Any], on_host: Any) -> bool:
+    return kwargs.get("lengths") is not None and not kwargs.get("unsafe")
+
+
+def _of_long_rows(args: Any, kwargs: Mapping[str, Any], on_host: Any) -> bool:
+    """Whether rows are too long for the kernel that counts them within a block."""
+    tensor, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim", -1)
+    return bool(tensor.dim()) and tensor.shape[dim] > 2048
+
+
+def _not_empty(args: Any, kwargs: Mapping[str, Any], on_host: Any) -> bool:
+    return bool(args[0].numel())
+
+
+def _of_a_batch(args: Any, kwargs: Mapping[str, Any], on_host: Any) -> bool:
+    """Whether there are several matrices, whose addresses go to the device."""
+    return bool(args[0].numel()) and args[0].dim() > 2
+
+
+def _not_one_square_matrix(args: Any, kwargs: Mapping[str, Any], on_host: Any) -> bool:
+    shape = args[0].shape
+    return bool(args[0].numel()) and (len(shape) > 2 or shape[-1] != shape[-2])
+
+
+_FILLED_FROM_DEVICE = Rule(on_values=_filled_from_device, waits=True)
+_NOT_EMPTY = Rule(on_values=_not_empty, waits=True)
 _OVERWRITES = Rule(overwrites=True)
 _VIEW = Rule(Kind.VIEW)
 _RESIZE = Rule(Kind.RESIZE)
@@ -142,9 +188,28 @@ RULES: Mapping[str, Rule] = {
     "histc": Rule(on_values=_without_range, waits=True),
     "normal": Rule(on_values=_deviations_on_device, waits=True),
     "normal_functional": Rule(on_values=_deviations_on_device, waits=True),
-    "_linalg_eigh": _WAITS,
-    "_linalg_svd": _WAITS,
-    "linalg_pinv": _WAITS,
+    "index_fill": _FILLED_FROM_DEVICE,
+    "index_fill_": _FILLED_FROM_DEVICE,
+    "isin": Rule(on_values=_sorted_to_be_found, waits=True),
+    "searchsorted": Rule(on_values=_with_a_sorter, waits=True),
+    "segment_reduce": Rule(on_values=_with_checked_lengths, waits=True),
+    "mode": Rule(on_values=_of_long_rows, waits=True),
+    "matrix_exp": _NOT_EMPTY,
+    "linalg_matrix_exp": _NOT_EMPTY,
+    "cholesky": _NOT_EMPTY,
+    "cholesky_inverse": Rule(on_values=_of_a_batch, waits=True),
+    "cholesky_solve": Rule(on_values=_of_a_batch, waits=True),
+    "_cholesky_solve_helper": Rule(on_values=_of_a_batch, waits=True),
+    "linalg_ldl_factor_ex": _NOT_EMPTY,
+    "linalg_lu": Rule(on_values=_not_one_square_matrix, waits=True),
+    "linalg_lu_factor_ex": Rule(on_values=_not_one_square_matrix, waits=True),
+    "_lu_with_info": Rule(on_values=_not_one_square_matrix, waits=True),
+    "linalg_eig": Rule(on_values=always, waits=True),
+    "linalg_eigvals": _NOT_EMPTY,
+    "_linalg_eigvals": _NOT_EMPTY,
+    "_linalg_eigh": _NOT_EMPTY,
+    "_linalg_svd": _NOT_EMPTY,
+    "linalg_pinv": _NOT_EMPTY,
     "_pack_padded_sequence": Rule(on_values=always, waits=True),
     # Data of the host.
     "lift_fresh": Rule(Kind.LIFT),

@@ -56,7 +56,9 @@ def signature(args: Any, found: list[Tensor]) -> tuple[Any, ...]:
     for each in args:
         if isinstance(each, Tensor):
             found.append(each)
-            key.append((each.shape, each.stride(), each.dtype))
+            # Sparse tensors have no strides.
+            how = each.stride() if each.layout == torch.strided else each.layout
+            key.append((each.shape, how, each.dtype))
         elif isinstance(each, (list, tuple)):
             key.append(signature(each, found))
         else:

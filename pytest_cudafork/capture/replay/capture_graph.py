@@ -44,8 +44,6 @@ def capture_graph(
         log.cause = error
         return None
     log.findings.extend(graph.findings)
-    for note in graph.notes:
-        log.note(note)
     nodes = graph.recording.nodes
     if nodes is not None and not nodes and (warmup is None or warmup.nodes):
         log.add(

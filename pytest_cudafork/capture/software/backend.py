@@ -19,14 +19,12 @@ from pytest_cudafork.capture.interface.backend import (
     CaptureFailedError,
     CaptureFinding,
     GraphBackend,
-    GraphNode,
     Recording,
     ReplayFailedError,
 )
-from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.operators.shapes import Shapes, Specs
-from pytest_cudafork.capture.operators.traits import Traits, rule_of
+from pytest_cudafork.capture.operators.traits import Traits
 from pytest_cudafork.capture.software import streams
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.differences import DIFFERENCES, explaining_gpu_code
@@ -134,21 +132,8 @@ class SoftwareBackend(GraphBackend):
             raise CaptureFailedError(refusals.first)
         mode.settle()
         recording = recorder.recording(result)
-        captured = SoftwareCapture(mode.tape, recording, tuple(recorder.findings), pool)
-        captured.notes = _otherwise_on_cuda(recorder.nodes)
-        return captured
+        return SoftwareCapture(mode.tape, recording, tuple(recorder.findings), pool)
 
     def differences(self) -> str:
         """In what a CUDA graph may do something else."""
         return DIFFERENCES
-
-
-def _otherwise_on_cuda(nodes: Iterable[GraphNode]) -> tuple[str, ...]:
-    """What CUDA does otherwise with operators of a graph, each told once with its first line."""
-    told = {}
-    for node in nodes:
-        words = rule_of(node.name).otherwise
-        if words:
-            at = f" at {shown(node.where)}" if node.where else ""
-            told.setdefault(node.name, f"{node.name}{at}: {words}")
-    return tuple(told.values())

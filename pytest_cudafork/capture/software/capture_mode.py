@@ -40,6 +40,10 @@ from pytest_cudafork.compat.torch_graphs import has_fake_tensors, identity_of, i
 __all__ = ["CaptureMode"]
 
 
+_COPIED = {"aten::copy_": (1, 1), "aten::where": (1, 2)}
+"""Arguments, from which to which, that go to the device where the first one lies there."""
+
+
 class CaptureMode(RecordingMode):
     """Records and does not run."""
 
@@ -109,8 +113,8 @@ class CaptureMode(RecordingMode):
             self._refuse_values(traits)
         if traits.has_generator:
             self._check_generator(traits, kwargs)
-        if traits.name == "aten::copy_":
-            self._check_copy(args)
+        if traits.name in _COPIED:
+            self._check_copy(traits.name, args)
         host = self._host(found)
         if host and len(host) == len(found):
             return self._on_host(op, args, kwargs)
@@ -231,6 +235,9 @@ class CaptureMode(RecordingMode):
         return self.note_host(op(*args, **kwargs))
 
     def _scalar(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
+        if kwargs.get("device") is not None:  # it is filled there
+            key = (signature(args, []), tuple(kwargs), signature(kwargs.values(), []))
+            return self._work(op, traits, args, kwargs, key, [])
         return self.note_host(op(*args, **kwargs))
 
     def _sync(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -239,8 +246,11 @@ class CaptureMode(RecordingMode):
         if len(self._host(found)) == len(found) or found[0].is_meta:
             return op(*args, **kwargs)
         short = traits.name.split("::", 1)[1]
-        if self.checks_of_cpu.within and short == "equal":
-            return True
+        if short == "equal":
+            if self.checks_of_cpu.within:
+                return True
+            if args[0].shape != args[1].shape or not args[0].numel():
+                return args[0].shape == args[1].shape
         call = "item() or bool(), int(), float()" if short == "_local_scalar_dense" else short
         return self._refusals.sync(f"{call} of {text_of(found[0])}")
 
@@ -321,11 +331,11 @@ class CaptureMode(RecordingMode):
 
     # ---- numbers that the host knows
 
-    def _check_copy(self, args: Any) -> None:
+    def _check_copy(self, name: str, args: Any) -> None:
         """Refuse a copy from the host into memory of the device."""
-        target, source = args[:2]
-        if self._host([source]) and not self._host([target]):
-            self._refusals.host_data("a copy of a number of the host")
+        at, beside = _COPIED[name]
+        if self._host(list(args[at : beside + 1])) and not self._host([args[0]]):
+            self._refusals.host_data(f"{name}, which copies a number of the host,")
 
     def _host(self, found: list[Tensor]) -> list[Tensor]:
         memories = self.recorder.memories

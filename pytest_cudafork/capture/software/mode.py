@@ -213,7 +213,8 @@ class EagerMode(RecordingMode):
         """Run it and note it."""
         result = op(*args, **kwargs)
         kind = traits.kind
-        if kind in (Kind.VIEW, Kind.SYNC, Kind.SCALAR, Kind.RESIZE):
+        made_there = kind is Kind.SCALAR and kwargs.get("device") is not None  # filled there
+        if kind in (Kind.VIEW, Kind.SYNC, Kind.SCALAR, Kind.RESIZE) and not made_there:
             return result
         memories = self.recorder.memories
         if kind is Kind.LIFT:

@@ -18,7 +18,7 @@ HOME = Path(__file__).parent
 ANSWERS = HOME / "answers.json"
 PAGE = HOME.parents[2] / "docs" / "reference" / "graph-operators.md"
 
-LETTERS = {"taken": "t", "refused": "r", "differs": "d", "broken": "b"}
+LETTERS = {"taken": "t", "refused": "r", "differs": "d", "broken": "b", "not judged": "n"}
 WORDS = {letter: word for word, letter in LETTERS.items()}
 
 _HEAD = """\
@@ -42,7 +42,8 @@ python -m tests.gpu.operators.table cuda.json software.json
 | both take all samples | {taken} |
 | both refuse the same samples | {refused} |
 | they disagree | {differ} |
-| eager code runs on one of them only, or takes no sample | {elsewhere} |
+| the software graph says that it cannot judge them | {open} |
+| eager code runs on one of them only, or on none | {elsewhere} |
 
 Where they disagree:
 
@@ -73,8 +74,8 @@ class Answers:
 
 
 def compared(cuda: str, software: str) -> list[tuple[str, str]]:
-    """Return the answers to the samples that ran on both."""
-    return [pair for pair in zip(cuda, software, strict=False) if "b" not in pair]
+    """Return the answers to the samples that ran on both, and were judged."""
+    return [pair for pair in zip(cuda, software, strict=False) if not {"b", "n"} & set(pair)]
 
 
 def disagreements(answers: Answers) -> list[Disagreement]:
@@ -90,26 +91,27 @@ def render(answers: Answers) -> str:
     """Return the page's text."""
     differ = disagreements(answers)
     names = {one.name for one in differ}
-    taken = refused = elsewhere = 0
+    taken = refused = elsewhere = unjudged = 0
     for name, (cuda, software) in answers.said.items():
         both = compared(cuda, software)
         if name in names:
             continue
-        elsewhere += not both
+        unjudged += not both and "n" in software
+        elsewhere += not both and "n" not in software
         refused += bool(both) and any(pair != ("t", "t") for pair in both)
         taken += bool(both) and all(pair == ("t", "t") for pair in both)
-    counts = {"taken": taken, "refused": refused, "differ": len(differ), "elsewhere": elsewhere}
+    counts = {"taken": taken, "refused": refused, "open": unjudged, "elsewhere": elsewhere}
     rows = ["| operator | CUDA | software graph | why |", "|---|---|---|---|"]
     rows += [
         f"| `{one.name}` | {_said(one.cuda)} | {_said(one.software)} | {one.words} |"
         for one in differ
     ]
-    return _HEAD.format(**answers.torch, **counts) + "\n".join(rows) + "\n"
+    return _HEAD.format(**answers.torch, **counts, differ=len(differ)) + "\n".join(rows) + "\n"
 
 
 def _said(letters: str) -> str:
     """Return answers in words, each once."""
-    words = list(dict.fromkeys(WORDS[letter] for letter in letters if letter != "b"))
+    words = list(dict.fromkeys(WORDS[letter] for letter in letters if letter not in "bn"))
     return " or ".join(words)
 
 
@@ -123,7 +125,10 @@ def _take_over(cuda: Path, software: Path) -> None:
         operators[name] = ["".join(LETTERS[each["said"]] for each in answers) for answers in both]
         pairs = list(zip(*both, strict=False))
         for one, other in pairs:
-            if one["said"] != other["said"] and "broken" not in (one["said"], other["said"]):
+            if one["said"] != other["said"] and not {"broken", "not judged"} & {
+                one["said"],
+                other["said"],
+            }:
                 words.setdefault(name, _short(one["words"] or other["words"]))
     about = {"cuda": sides[0]["about"]["torch"], "software": sides[1]["about"]["torch"]}
     content = {"torch": about, "operators": operators, "words": words}

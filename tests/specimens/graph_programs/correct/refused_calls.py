@@ -112,6 +112,7 @@ REFUSED: dict[str, Callable[..., Any]] = {
     "number as another's type": lambda x: x + torch.tensor(2.0).type_as(x),
     "number assigned to one element": lambda x: (x.__setitem__((0, 0), 1.0), x * 2)[1],
     "number assigned to an element of a row": lambda v: (v.__setitem__(3, 1.0), v * 2)[1],
+    "number of the host in where": lambda x, m: torch.where(m, x, torch.tensor(0.0)),
     "number copied in": lambda x: x.copy_(torch.tensor(1.0)) * 2,
     "number made where a device is set": _where_a_device_is_set,
     "asarray of a number on the device": lambda x: x + torch.asarray(2.0, device=x.device),
@@ -150,7 +151,6 @@ RIGHT: dict[str, Callable[..., Any]] = {
     "several quantiles of the device": lambda x, v: x.quantile(v[:3].sigmoid(), -1),
     "number filled in": lambda x: x.fill_(torch.tensor(1.0)) * 2,
     "number assigned": lambda x: (x.__setitem__(0, torch.tensor(1.0)), x * 2)[1],
-    "number of the host in where": lambda x, m: torch.where(m, x, torch.tensor(0.0)),
     "scalar_tensor on the device": lambda x: x + torch.scalar_tensor(2.0, device=x.device),
     "multinomial with replacement": lambda x: torch.multinomial(
         x.softmax(-1), 3, replacement=True

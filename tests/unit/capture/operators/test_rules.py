@@ -85,3 +85,53 @@ def test_a_number_of_the_host_may_be_assigned_to_a_mask() -> None:
     assert waits("index_put_", ROWS, [MASK], number, True, on_host=True)
     assert waits("index_put_", ROWS, [MASK, ROWS], number, on_host=True)
     assert not waits("index_put_", ROWS, [ROWS], ROWS)
+
+
+def test_numbers_that_decide_on_the_device_are_waited_for() -> None:
+    number = torch.tensor(1.0)
+    assert waits("normal", number, number)
+    assert waits("normal", 0.0, number)
+    assert not waits("normal", number, 1.0)
+    assert not waits("normal", number, number, on_host=True)
+    assert waits("index_fill", ROWS, 0, ROWS, number)
+    assert waits("index_fill_", ROWS, 0, ROWS, value=number)
+    assert not waits("index_fill", ROWS, 0, ROWS, 3)
+
+
+def test_many_elements_are_sorted_to_be_found() -> None:
+    few, many = torch.zeros(5), torch.zeros(40)
+    assert waits("isin", few, many)
+    assert not waits("isin", many, few)
+    assert not waits("isin", few, many, assume_unique=True)
+    assert not waits("isin", few, 3)
+    assert not waits("isin", torch.zeros(0), many)
+
+
+def test_what_is_checked_is_waited_for() -> None:
+    assert waits("searchsorted", ROWS, ROWS, sorter=ROWS)
+    assert not waits("searchsorted", ROWS, ROWS)
+    assert waits("segment_reduce", ROWS, "max", lengths=ROWS)
+    assert not waits("segment_reduce", ROWS, "max", lengths=ROWS, unsafe=True)
+    assert not waits("segment_reduce", ROWS, "max", offsets=ROWS)
+
+
+def test_long_rows_are_counted_elsewhere() -> None:
+    assert waits("mode", torch.zeros(3000))
+    assert not waits("mode", torch.zeros(3000, 2))
+    assert waits("mode", torch.zeros(3000, 2), 0)
+    assert not waits("mode", torch.tensor(1.0), 0)
+
+
+@pytest.mark.parametrize("name", ["_linalg_eigh", "_linalg_svd", "linalg_eigvals", "linalg_pinv"])
+def test_factors_of_no_matrix_are_not_waited_for(name: str) -> None:
+    assert waits(name, torch.zeros(2, 2))
+    assert not waits(name, torch.zeros(0, 2, 2))
+
+
+def test_one_square_matrix_is_factored_without_waiting() -> None:
+    assert not waits("linalg_lu_factor_ex", torch.zeros(3, 3))
+    assert waits("linalg_lu_factor_ex", torch.zeros(3, 5))
+    assert waits("linalg_lu", torch.zeros(2, 3, 3))
+    assert not waits("linalg_lu", torch.zeros(0, 3, 5))
+    assert not waits("cholesky_solve", torch.zeros(3, 3), torch.zeros(3, 3))
+    assert waits("cholesky_inverse", torch.zeros(2, 3, 3))

@@ -88,3 +88,11 @@ def test_a_signature_tells_types_of_numbers_apart() -> None:
     found: list[Any] = []
     assert signature((1, [torch.ones(2)]), found) != signature((1.0, [torch.ones(2)]), found)
     assert len(found) == 2
+
+
+def test_sparse_tensors_have_a_signature_without_strides() -> None:
+    dense, sparse = torch.eye(3), torch.eye(3).to_sparse()
+    found: list[Any] = []
+    assert signature([sparse], found) == ((sparse.shape, torch.sparse_coo, torch.float32),)
+    assert signature([dense], found) != signature([sparse], found)
+    assert len(found) == 3

@@ -83,19 +83,3 @@ def test_tensors_that_stand_for_numbers_of_the_host_are_taken_by_value() -> None
     factor.fill_(5)
     graph.replay()
     assert graph.recording.result.tolist() == [2, 2]
-
-
-def test_what_cuda_does_otherwise_with_an_operator_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    words = "CUDA draws other numbers"
-    monkeypatch.setitem(rules.RULES, "sin", rules.Rule(otherwise=words))  # type: ignore[arg-type]
-    x = torch.randn(4)
-    graph = SoftwareBackend().capture(lambda: x.sin().cos().sin())
-    (note,) = graph.notes
-    assert note.startswith("aten::sin at ")
-    assert "test_backend.py" in note
-    assert note.endswith(words)
-    report = assert_replay_equals_eager(lambda x: x.sin(), [x], backend="software")
-    assert any(words in one for one in report.notes)
-    assert SoftwareBackend().capture(lambda: x.cos()).notes == ()
