@@ -9,12 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork import assert_replay_equals_eager  # noqa: E402
 from pytest_cudafork.capture.interface.backend import (  # noqa: E402
     CaptureFailedError,
     ReplayFailedError,
 )
-from pytest_cudafork.capture.operators import rules  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 from pytest_cudafork.capture.software.pool import Pool  # noqa: E402
 
