@@ -66,7 +66,7 @@ test-quick: $(STAMP)
 	    --deselect=$(WHOLE_DEMO) $(TESTARGS)
 
 # Sessions and scripts under test are forked from a server that has imported pytest (and torch);
-# tests/support/interpreters.py tells which are not. Here none is.
+# tests/support/interpreters.py tells which are not, and which plugin they lack. Here none is.
 test-fresh: $(STAMP)
 	@FRESH_INTERPRETERS="make test-fresh" $(MAKE) test
 

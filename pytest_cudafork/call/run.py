@@ -27,12 +27,12 @@ from pytest_cudafork.errors import (
     RemoteTraceback,
 )
 from pytest_cudafork.process import exit_status, launch, supervision
-from pytest_cudafork.process.child_signal import ChildSignal
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.fork_server_client import ForkServerClient
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
 from pytest_cudafork.process.protocol.messages import Descriptor
 from pytest_cudafork.process.protocol.server_messages import ServerSettings
+from pytest_cudafork.process.signals import ChildSignal
 from pytest_cudafork.settings import METHODS
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ class MainThread:
         """Take a signal; called in another thread, which may not, nothing will be raised."""
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1):
+        # The ones below are looked through by the witness in the driver, for faulthandler.
+        for number in (signal.SIGRTMAX - 1, signal.SIGRTMAX):
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, self._on_signal)
                 self._number = number

@@ -25,11 +25,10 @@ from typing import Any, NoReturn
 from pytest_cudafork.compat.unpatched import contextlib, gc, os, select, signal
 from pytest_cudafork.process import child, freeze_before_fork, launch
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
-from pytest_cudafork.process.child_signal import ChildSignal
 from pytest_cudafork.process.descendants import leftovers
-from pytest_cudafork.process.ignored_signals import IgnoredSignals
 from pytest_cudafork.process.protocol import frames, messages, server_messages, sockets
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
+from pytest_cudafork.process.signals import ChildSignal, IgnoredSignals
 from pytest_cudafork.process.unattended_jobs import UnattendedJobs
 
 _LONGEST_TEXT = 2000

@@ -21,10 +21,10 @@ from pytest_cudafork.compat.unpatched import (
 )
 from pytest_cudafork.process import exit_status, hang_stacks, launch, native_stacks
 from pytest_cudafork.process.channel import Outbox
-from pytest_cudafork.process.child_signal import ChildSignal
 from pytest_cudafork.process.descendants import leftovers, process_state
 from pytest_cudafork.process.loud_warning import loud_warning
 from pytest_cudafork.process.protocol import frames, messages, sockets
+from pytest_cudafork.process.signals import ChildSignal
 
 _READ_BYTES = 1 << 18
 _MOST_FDS = 2

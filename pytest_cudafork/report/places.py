@@ -64,12 +64,31 @@ def import_lines(history: History, *, advice: bool = True, told: Collection[str]
 
 
 def test_lines(history: History, *, verbose: bool) -> list[str]:
-    """Name the lines that touched in tests, with their tests if ``verbose``."""
+    """Name the lines that touched in tests, with their tests if ``verbose``.
+
+    What a test's own processes do leaves the pytest process as it is, so these are only counted
+    unless ``verbose``.
+    """
+    in_tests = [touch for touch in history.touches if touch.test and not touch.poisoned]
+    here = [touch for touch in in_tests if str(touch.pid) == touch.owner]
+    below = [touch for touch in in_tests if str(touch.pid) != touch.owner]
+    lines = _lines_of_places("touched in tests:", here, verbose=verbose)
+    if verbose:
+        title = "touched in processes that tests have started:"
+        lines.extend(_lines_of_places(title, below, verbose=verbose))
+    elif below:
+        number = len(_by_place(below))
+        places = "1 place" if number == 1 else f"{number} places"
+        lines.append(f"touched in processes that tests have started: at {places} (-v shows them)")
+    return lines
+
+
+def _lines_of_places(title: str, touches: list[Touch], *, verbose: bool) -> list[str]:
     from pytest_cudafork.observe.story.words import headline
 
-    places = _by_place(t for t in history.touches if t.test and not t.poisoned)
+    places = _by_place(touches)
     shown = list(places.values())[: None if verbose else _MOST_PLACES]
-    lines = ["touched in tests:"] if shown else []
+    lines = [title] if shown else []
     for touches in shown:
         tests = dict.fromkeys(touch.test.rpartition(" (")[0] for touch in touches)
         where = next(iter(tests)) if len(tests) == 1 else f"{len(tests)} tests"

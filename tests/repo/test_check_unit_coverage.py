@@ -8,8 +8,8 @@ import json
 import pytest
 
 from tests.repo.sources import Module, modules
-from tests.repo.unit_files import own_test_file
-from tools.check_unit_coverage import LEAST_PERCENT, Measured, measure, report
+from tests.repo.unit_files import LEAST_PERCENT, own_test_file
+from tools.check_unit_coverage import Measured, measure, report
 
 WELL = Measured("a.well", 95.0, 40, "7", 1.0)
 BADLY = Measured("a.badly", LEAST_PERCENT - 0.1, 40, "7-15", 1.0)

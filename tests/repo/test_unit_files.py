@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from tests.repo.sources import PACKAGE, PROJECT, Module, modules
-from tests.repo.unit_files import UNIT, exceptions, modules_to_test, own_test_file
+from tests.repo.unit_files import (
+    LEAST_PERCENT,
+    UNIT,
+    Recorded,
+    exceptions,
+    modules_to_test,
+    name_of,
+    own_test_file,
+    recorded,
+    statements_of,
+    why_measure_again,
+)
 
 
 @pytest.mark.parametrize("module", modules_to_test(), ids=lambda m: m.short or PACKAGE)
@@ -15,6 +26,31 @@ def test_the_module_has_a_test_file_of_its_name(module: Module) -> None:
         f"{module.path.relative_to(PROJECT)} has no {path}: add one, or say in "
         "tests/repo/not_covered_by_name.toml why what it does cannot be tested in process"
     )
+
+
+def test_each_module_was_measured_and_is_covered_by_the_test_file_of_its_name() -> None:
+    known = recorded()
+    found = {m: why_measure_again(m, known.get(name_of(m))) for m in modules_to_test()}
+    told = {module: why for module, why in found.items() if why}
+    parts = " ".join(name_of(module).replace(".", "/") for module in told)
+    assert not told, (
+        "\n".join(f"{name_of(module)} {why}" for module, why in told.items())
+        + f"\nmeasure again: python tools/check_unit_coverage.py --record {parts}"
+    )
+
+
+def test_a_module_is_measured_again_when_it_is_new_or_has_changed_or_is_not_covered() -> None:
+    module = max(modules_to_test(), key=statements_of)
+    now = statements_of(module)
+    assert now > 50
+    for known, words in [
+        (None, "never"),
+        (Recorded(LEAST_PERCENT - 0.1, now), "is covered to 79.9 %"),
+        (Recorded(100, now * 2 // 3), "had "),
+        (Recorded(100, now * 2), "had "),
+    ]:
+        assert words in why_measure_again(module, known)
+    assert not why_measure_again(module, Recorded(LEAST_PERCENT, now - 10))
 
 
 def test_no_two_modules_share_a_test_file() -> None:

@@ -105,5 +105,7 @@ def assert_silent(specimen: Specimen, outcome: Outcome) -> None:
     assert outcome.status == 0, outcome.output
     assert "forks guarded: 0" in outcome.output, outcome.output
     assert "poisoned touches: 0" in outcome.output, outcome.output
-    blamed = re.search(re.escape(specimen.culprit) + r":\d+", outcome.output)
+    # A repaired line may touch in a test, where it is in nobody's way: that is listed, not blamed.
+    told = re.sub(r"^touched in tests:\n(?:  .*\n)+", "", outcome.output, flags=re.MULTILINE)
+    blamed = re.search(re.escape(specimen.culprit) + r":\d+", told)
     assert blamed is None, f"{blamed and blamed[0]} is named in:\n{outcome.output}"

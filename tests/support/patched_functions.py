@@ -45,7 +45,7 @@ BELOW = (
     "warnings.catch_warnings",
     "warnings.warn",
 )
-NO_FUNCTIONS = ("os.environ", "os.environb")
+NO_FUNCTIONS = ("os.environ", "os.environb", "ctypes.pythonapi")
 ERRORS = ("Error", "Expired")
 
 

@@ -189,6 +189,8 @@ def _compare(
     if options.vary and subject.is_own_reference:  # another one may have state on the host
         rounds.run(Stimulus("the first inputs again", lambda: None, "back"))
     subject.report_moved()
+    if rounds.differs_anew and not log.findings:
+        subject.warn_of_first_call(rounds.differs_anew)
     if not log.findings and not rounds.compared:
         raise nothing_compared(*_where_nothing(subject))
     if options.poison and not log.findings and subject.graph is None and not rounds.could_tell:

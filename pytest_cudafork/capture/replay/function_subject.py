@@ -18,6 +18,7 @@ from pytest_cudafork.capture.replay.stimulus import Poison, Stimulus
 from pytest_cudafork.capture.replay.subject import Subject
 from pytest_cudafork.capture.state.host_values import carried_values, what_changed
 from pytest_cudafork.capture.state.reach import Reachable, moved, reachable, storages, weights_of
+from pytest_cudafork.capture.state.rollback import Carried
 from pytest_cudafork.capture.state.tensors import Randomness, Saved, storage_of, tensors_in
 from pytest_cudafork.capture.state.written import has_tensors, refuse_lazy, written_by
 from pytest_cudafork.capture.story.findings import CheckLog
@@ -43,6 +44,7 @@ class FunctionSubject(Subject):
         self._last: Any = None
         self._then = self._host()
         self._doubtful: dict[str, tuple[int, int, str]] = {}
+        self._carried: Carried | None = None  # what fn carried before the warm-up, if that changed
         self._read: set[int] | None = None  # what eager code reads that it has not written before
         self._where = storages(self.inputs())
         self._reached = storages(self.reachable())
@@ -61,9 +63,12 @@ class FunctionSubject(Subject):
     def capture(self, backend: GraphBackend, pool: Any) -> bool:
         """Warm up and capture; return whether there is a graph now."""
         before = Saved(self.inputs()), Saved(self.reachable())
+        carried = Carried(self._fn)
         warmup = backend.record(lambda: self.call(self._fn))
         for saved in before:
             saved.restore()
+        if self.is_own_reference and carried.has_changed():
+            self._carried = carried
         self._where, self._reached = storages(self.inputs()), storages(self.reachable())
         self._then = self._host()
         self.graph = capture_graph(
@@ -129,6 +134,18 @@ class FunctionSubject(Subject):
             self._log.note(text)
             warnings.warn(text, CudaForkWarning, stacklevel=2)
 
+    def warn_of_first_call(self, words: str) -> None:
+        """Tell that results depend on what the first call has kept of other inputs."""
+        if any("the first call of fn computed" in note for note in self._log.notes):
+            return
+        text = (
+            "fn keeps something that its first call made of the inputs: compared with code that "
+            f"begins anew, {words}. Eager code keeps it, too, so the comparison cannot tell "
+            "whether that is right: give eager=, a computation without it"
+        )
+        self._log.note(text)
+        warnings.warn(text, CudaForkWarning, stacklevel=2)
+
     def eager(self) -> Any:
         """Run the eager code."""
         with on_another_stream():
@@ -136,6 +153,18 @@ class FunctionSubject(Subject):
                 Poison(self.scratch)  # what neither side writes is equal then
                 return _with(self.call(self._eager), self.written)
             return self.call(self._eager)
+
+    def eager_anew(self) -> Callable[[], Any] | None:
+        """Return what calls the function with all objects as before the warm-up."""
+        carried = self._carried
+        if carried is None:
+            return None
+
+        def anew() -> Any:
+            with carried.as_before():
+                return self.eager()
+
+        return anew
 
     def padded(self) -> Any:
         """Run the function itself; other eager code may leave the padding out."""

@@ -21,7 +21,7 @@ from pytest_cudafork.capture.state.carried import closure_of
 from pytest_cudafork.capture.state.compare import short
 from pytest_cudafork.capture.state.host_values import carried_values, what_changed
 from pytest_cudafork.capture.state.reach import check_devices, storages
-from pytest_cudafork.capture.state.rollback import Held, as_before
+from pytest_cudafork.capture.state.rollback import Held, as_before, mutable
 from pytest_cudafork.capture.state.snapshot import Change, How, Snapshot, changes
 from pytest_cudafork.capture.state.state_tree import TooManyObjectsError
 from pytest_cudafork.capture.state.tensors import Randomness, Saved, devices_of, tensors_in
@@ -128,8 +128,8 @@ class Passes:
         first = self._look(self.warm)
         self.before = first.state
         self._held = Held(self.before.by_id.values())
-        self._beside = list(first.carried.by_id.values())
-        self._held_beside = Held(self._beside)
+        self._beside = mutable(first.carried.by_id.values())
+        self._held_beside = Held(self._beside, weakly=True)
         self.warmup = self.backend.record(self.warm.call("NONE", desc))
         refuse_lazy(self.warmup.result, "forward_fn")
         self.backend.synchronize()

@@ -5,22 +5,39 @@ from __future__ import annotations
 import array
 import collections
 import contextlib
+import copy
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pytest_cudafork.capture.state.state_tree import Kind, Node, is_array
+import torch
+
+from pytest_cudafork.capture.state.carried import closure_of
+from pytest_cudafork.capture.state.state_tree import (
+    Kind,
+    Node,
+    TooManyObjectsError,
+    is_array,
+    is_plain,
+    walk,
+)
 
 
 class Held:
     """What each mutable object of a state referred to at one moment. Tensors are left alone."""
 
-    def __init__(self, nodes: Iterable[Node]) -> None:
+    def __init__(self, nodes: Iterable[Node], *, weakly: bool = False) -> None:
+        """Note it; ``weakly``: without keeping tensors alive, which are None once they are gone.
+
+        A graph that outlives memory which it uses would not be found otherwise.
+        """
+        refer = _weak if weakly else _strong
         self._objects: dict[int, tuple[Any, list[Callable[[], None]]]] = {}
         for node in nodes:
             if node.kind in (Kind.MUTABLE, Kind.MODULE):
-                self._objects[id(node.value)] = node.value, list(_restorers(node.value))
+                self._objects[id(node.value)] = node.value, list(_restorers(node.value, refer))
 
     def restore(self, ids: Iterable[int]) -> None:
         """Let those of these objects refer to what they did."""
@@ -41,42 +58,124 @@ def as_before(held: Held, nodes: Iterable[Node]) -> Iterator[None]:
         now.restore(present)
 
 
-def _restorers(value: Any) -> Iterator[Callable[[], None]]:
+def mutable(nodes: Iterable[Node]) -> list[Node]:
+    """Return those of objects that can be put back; none of them is a tensor."""
+    return [node for node in nodes if node.kind in (Kind.MUTABLE, Kind.MODULE)]
+
+
+class Carried:
+    """The objects that a callable carries, as they are at one moment."""
+
+    def __init__(self, fn: Any) -> None:
+        self._fn = fn
+        nodes: list[Node] = []
+        with contextlib.suppress(TooManyObjectsError):
+            nodes = _carried_nodes(fn)
+        self._contents = {node.path: _contents(node) for node in nodes}
+        self._nodes = mutable(nodes)
+        self._held = Held(self._nodes, weakly=True)
+
+    def has_changed(self) -> bool:
+        """Whether it carries another object or value anywhere; contents of tensors do not count."""
+        then = self._contents
+        try:
+            now = {node.path: _contents(node) for node in _carried_nodes(self._fn)}
+        except TooManyObjectsError:
+            return False
+        if not then or then.keys() != now.keys():
+            return bool(then)
+        return any(not _is_same(then[path], value) for path, value in now.items())
+
+    @contextmanager
+    def as_before(self) -> Iterator[None]:
+        """Put the objects back for a while."""
+        with as_before(self._held, self._nodes):
+            yield
+
+
+def _carried_nodes(fn: Any) -> list[Node]:
+    found: list[Node] = []
+    for name, value in closure_of(fn).items():
+        skip = [node.value for node in found if node.kind is not Kind.VALUE]
+        nodes = walk(value, name, skip=skip)
+        # The list of defaults is made for each question.
+        found += [node for node in nodes if node.path.rpartition(".")[2] != "defaults"]
+    return found
+
+
+def _contents(node: Node) -> Any:
+    """Return what stands for a node: a value, a copy of a container of such, or an identity."""
+    value = node.value
+    if isinstance(value, list | dict | set) and is_plain(value) and len(value) <= _MOST_ITEMS:
+        return copy.copy(value)
+    return value if isinstance(value, _COMPARED) else id(value)
+
+
+_COMPARED = (bool, int, float, complex, str, bytes, type(None))
+
+
+_MOST_ITEMS = 1000
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and (one is other or bool(one == other))
+
+
+_Refer = Callable[[Any], Callable[[], Any]]
+"""Makes of an object what gives it back."""
+
+
+def _strong(below: Any) -> Callable[[], Any]:
+    return lambda: below
+
+
+def _weak(below: Any) -> Callable[[], Any]:
+    return weakref.ref(below) if isinstance(below, torch.Tensor) else _strong(below)
+
+
+def _restorers(value: Any, refer: _Refer) -> Iterator[Callable[[], None]]:
     """Yield what puts back the items and the attributes of one object."""
     if isinstance(value, dict):
-        yield _dict(value)
+        yield _dict(value, refer)
     elif isinstance(value, list | bytearray | array.array):
-        yield _sequence(value)
+        yield _sequence(value, refer)
     elif isinstance(value, set):
         yield _set(value)
     elif isinstance(value, collections.deque):
-        yield _deque(value)
+        yield _deque(value, refer)
     elif is_array(value):
         yield _array(value)
     if type(value) not in _WITHOUT_ATTRIBUTES and not is_array(value):
-        yield from _attributes(value)
+        yield from _attributes(value, refer)
 
 
 _WITHOUT_ATTRIBUTES = (dict, list, set, bytearray, array.array, collections.deque)
 
 
-def _dict(value: dict[Any, Any]) -> Callable[[], None]:
-    kept = list(value.items())
+def _dict(value: dict[Any, Any], refer: _Refer) -> Callable[[], None]:
+    kept = [(key, refer(below)) for key, below in value.items()]
     cls: Any = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
 
     def restore() -> None:
         cls.clear(value)
         for key, below in kept:
-            cls.__setitem__(value, key, below)
+            cls.__setitem__(value, key, below())
 
     return restore
 
 
-def _sequence(value: Any) -> Callable[[], None]:
-    kept = value[:]
+def _sequence(value: Any, refer: _Refer) -> Callable[[], None]:
+    if not isinstance(value, list):
+        numbers = value[:]
+
+        def restore_numbers() -> None:
+            value[:] = numbers
+
+        return restore_numbers
+    kept = [refer(below) for below in value]
 
     def restore() -> None:
-        value[:] = kept
+        value[:] = [below() for below in kept]
 
     return restore
 
@@ -91,12 +190,12 @@ def _set(value: set[Any]) -> Callable[[], None]:
     return restore
 
 
-def _deque(value: collections.deque[Any]) -> Callable[[], None]:
-    kept = list(value)
+def _deque(value: collections.deque[Any], refer: _Refer) -> Callable[[], None]:
+    kept = [refer(below) for below in value]
 
     def restore() -> None:
         collections.deque.clear(value)
-        collections.deque.extend(value, kept)
+        collections.deque.extend(value, [below() for below in kept])
 
     return restore
 
@@ -111,29 +210,26 @@ def _array(value: Any) -> Callable[[], None]:
     return restore
 
 
-def _attributes(value: Any) -> Iterator[Callable[[], None]]:
+def _attributes(value: Any, refer: _Refer) -> Iterator[Callable[[], None]]:
     own = getattr(value, "__dict__", None)
     if isinstance(own, dict):
-        yield _dict(own)
+        yield _dict(own, refer)
         for table in ("_parameters", "_buffers", "_modules"):  # of a module
             if isinstance(own.get(table), dict):
-                yield _dict(own[table])
-    kept: list[tuple[types.MemberDescriptorType, Any]] = []
+                yield _dict(own[table], refer)
+    kept: list[tuple[types.MemberDescriptorType, Callable[[], Any] | None]] = []
     for cls in type(value).__mro__:
         for slot in vars(cls).values() if cls.__module__ != "builtins" else ():
             if isinstance(slot, types.MemberDescriptorType):
                 try:
-                    kept.append((slot, slot.__get__(value)))
+                    kept.append((slot, refer(slot.__get__(value))))
                 except AttributeError:
-                    kept.append((slot, _UNSET))
+                    kept.append((slot, None))
 
     def restore() -> None:
         for slot, below in kept:
             with contextlib.suppress(AttributeError, TypeError):  # read only, or unset already
-                slot.__delete__(value) if below is _UNSET else slot.__set__(value, below)
+                slot.__delete__(value) if below is None else slot.__set__(value, below())
 
     if kept:
         yield restore
-
-
-_UNSET = object()

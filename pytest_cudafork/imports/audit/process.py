@@ -22,7 +22,7 @@ from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import supervisor
 from pytest_cudafork.observe.base.ledger import Ledger, LedgerReader
 from pytest_cudafork.observe.story.touch import Touch
-from pytest_cudafork.process import exit_status, hang_stacks, ignored_signals, launch
+from pytest_cudafork.process import exit_status, hang_stacks, launch, signals
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.protocol import frames, messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import Limits, ServerSettings
@@ -212,8 +212,8 @@ class FreshImport(WatchedProcess):
             f"import gc, sys; gc.disable(); sys.path[:] = {launch.path_texts()!a}; "
             f"from pytest_cudafork.imports.worker.job import main; main{fds}"
         )
-        signals = ",".join(str(int(each)) for each in ignored_signals.SIGNALS)
-        between = [sys.executable, "-I", "-S", supervisor.__file__, str(status), signals]
+        numbers = ",".join(str(int(each)) for each in signals.SIGNALS)
+        between = [sys.executable, "-I", "-S", supervisor.__file__, str(status), numbers]
         return subprocess.Popen(
             [*between, sys.executable, *standard_library.interpreter_flags(), "-c", code],
             pass_fds=(*fds, status),

@@ -21,7 +21,6 @@ from pytest_cudafork.isolate.session.request import (
 )
 from pytest_cudafork.isolate.session.spares import Spares
 from pytest_cudafork.process import exit_status, launch, supervision
-from pytest_cudafork.process.child_signal import ChildSignal
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.fork_server_client import ForkServerClient, NoServerError, send_job
@@ -29,6 +28,7 @@ from pytest_cudafork.process.loud_warning import loud_warning
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
+from pytest_cudafork.process.signals import ChildSignal
 from pytest_cudafork.settings.markers import CHILD_ENV
 
 _MOST_RESTARTS = 4

@@ -22,10 +22,10 @@ from pytest_cudafork.isolate.child.capture_files import capture_files, renew_fil
 from pytest_cudafork.isolate.session.request import make_basetemp
 from pytest_cudafork.process import launch, supervision, termination
 from pytest_cudafork.process.channel import Channel
-from pytest_cudafork.process.child_signal import ChildSignal
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.freeze_before_fork import Collapse, OpenMP, freeze_in_child
 from pytest_cudafork.process.randomness import Randomness
+from pytest_cudafork.process.signals import ChildSignal
 
 _MANY_FORKS = 5
 _MANY_TESTS = 100

@@ -202,10 +202,10 @@ class TorchWitness:
         """Put the hook of one row in, if this torch has what it names."""
         from pytest_cudafork.observe.base.hooking import hook
 
-        owner: Any = sys.modules[row.owner]
+        # Modules and names come and go between torch releases: what is missing is never called.
+        owner: Any = sys.modules.get(row.owner)
         *path, name = row.name.split(".")
         for part in path:
-            owner = getattr(owner, part)
-        # Names come and go between torch releases: a missing one cannot be called either.
+            owner = getattr(owner, part, None)
         if hasattr(owner, name):
             hook(undo, owner, name, row.around(self))

@@ -82,7 +82,7 @@ def _wait_for(parent: int) -> None:
 
 def package_folder() -> str:
     """Return the folder that this package is in, to import it from."""
-    folder = os.path.abspath(__file__)
+    folder = __file__
     for _ in __name__.split("."):
         folder = os.path.dirname(folder)
     return folder

@@ -88,16 +88,20 @@ class Caretaker:
                 "from pytest_cudafork.process.descendants.caretaker import main; "
                 f"main({fds[0]}, {fds[1] if len(fds) > 1 else -1}, {self._cookie!r})"
             )
+            # Where it writes the process id. No pipe: Popen would open its end with io.open.
+            answer = os.memfd_create("pytest-cudafork-caretaker", os.MFD_CLOEXEC)
+            given.callback(os.close, answer)
             shell = subprocess.Popen(
                 ["/bin/sh", "-c", _IN_BACKGROUND, "sh", sys.executable, "-I", "-S", "-c", code],
                 pass_fds=fds,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=answer,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
                 start_new_session=True,  # a terminal's signals are for the session
             )
-            self.pid = int(shell.communicate()[0])
+            shell.wait()
+            self.pid = int(os.pread(answer, 32, 0))
             with contextlib.suppress(AttributeError, OSError):
                 self._pidfd = os.pidfd_open(self.pid)
                 undo.callback(os.close, self._pidfd)

@@ -86,6 +86,9 @@ def page(real: dict[str, Any], simulated: dict[str, Any]) -> str:
     asked = [key for key in there if there[key][0] is not None]
     unasked = sorted({spelled(key).split("(")[0] for key in there if there[key][0] is None})
     lines = [
+        "# What in torch's public surface initializes CUDA: one H200 against the CPU build", "",
+        "`python -m tests.gpu.surface.sweep --device real REAL.json` on the GPU, `--device absent`"
+        " here, and `python -m tests.gpu.surface.compare REAL.json HERE.json`.", "",
         f"GPU: {real['about']}", "", f"here: {simulated['about']}", "",
         f"{len(asked)} calls were asked on the GPU, {sum(bool(there[k][0]) for k in asked)} touch;"
         f" {len(common)} of them were asked here, too.", "",

@@ -20,11 +20,11 @@ from pytest_cudafork.process import (
     hang_stacks,
     unattended_jobs,
 )
-from pytest_cudafork.process.ignored_signals import IgnoredSignals
 from pytest_cudafork.process.protocol import messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import Limits, ServerSettings
 from pytest_cudafork.process.server_process import ServerProcess
 from pytest_cudafork.process.shared_mailbox import read_mailbox
+from pytest_cudafork.process.signals import IgnoredSignals
 from pytest_cudafork.process.unattended_jobs import UnattendedJobs
 from tests.support.isolation import is_gone
 

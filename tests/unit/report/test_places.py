@@ -17,7 +17,7 @@ def touch(line: int = 3, test: str = "", **fields: Any) -> dict[str, Any]:
     return {
         "k": "touch", "id": f"t{line}", "t": line, "pid": 1, "entry": "cuInit",
         "stack": [["/src/engine.py", line, "probe", 3]], "test": test and f"{test} (call)",
-        "phase": "" if test else "collect test_it.py", **fields,
+        "phase": "" if test else "collect test_it.py", "owner": "1", **fields,
     }  # fmt: skip
 
 
@@ -54,6 +54,20 @@ def test_touches_in_tests_are_named_by_culprit() -> None:
     ]
     assert places.test_lines(history, verbose=True)[2:4] == ["    a", "    b"]
     assert places.test_lines(History([touch(), touch(test="a", poisoned=True)]), verbose=True) == []
+
+
+def test_touches_in_processes_of_a_test_are_counted_and_shown_if_verbose() -> None:
+    history = History([touch(test="a", pid=2), touch(4, test="a", pid=2)])
+    assert places.test_lines(history, verbose=False) == [
+        "touched in processes that tests have started: at 2 places (-v shows them)"
+    ]
+    assert places.test_lines(history, verbose=True) == [
+        "touched in processes that tests have started:",
+        "  /src/engine.py:3: in probe (in a)",
+        "  /src/engine.py:4: in probe (in a)",
+    ]
+    (line,) = places.test_lines(History([touch(test="a", pid=2)]), verbose=False)
+    assert "at 1 place " in line
 
 
 def test_many_places_in_tests_are_counted_unless_verbose() -> None:

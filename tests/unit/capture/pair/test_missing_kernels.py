@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork import CapturePairError  # noqa: E402
+from pytest_cudafork.capture.pair import missing_kernels  # noqa: E402
 from pytest_cudafork.capture.pair.capture_pair import capture_pair  # noqa: E402
 from pytest_cudafork.capture.story.findings import source_of  # noqa: E402
 from tests.support.capture import Desc  # noqa: E402
@@ -153,3 +155,23 @@ def test_an_input_is_also_what_a_vary_changes() -> None:
 
     with pytest.raises(CapturePairError, match=r"from\s+state"):
         runner.check(create, persistent=None)
+
+
+@pytest.mark.parametrize("unknown", ["warmup", "recording"])
+def test_work_that_is_not_known_is_not_called_clean(
+    unknown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(missing_kernels, "handed_over", lambda warmup, graph: [])
+    made = {name: SimpleNamespace(nodes=[], why_not="") for name in ("warmup", "recording")}
+    made[unknown] = SimpleNamespace(nodes=None, why_not="the driver is too old")
+    said: list[tuple[str, str]] = []
+    pair: Any = SimpleNamespace(
+        passes=SimpleNamespace(
+            warmup=made["warmup"], graph=SimpleNamespace(recording=made["recording"])
+        ),
+        log=SimpleNamespace(cannot=lambda check, why: said.append((check, why))),
+    )
+    missing_kernels.check(pair)
+    which = {"warmup": "the warm-up", "recording": "the graph"}[unknown]
+    words = f"the work of {which} is not known: the driver is too old"
+    assert said == [("missing-kernels", words)]

@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from pytest_cudafork import assert_replay_equals_eager  # noqa: E402
 from pytest_cudafork.capture.replay.function_subject import FunctionSubject  # noqa: E402
 from pytest_cudafork.capture.replay.stimulus import Stimulus  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
@@ -113,3 +114,29 @@ def test_work_that_only_the_first_call_does_is_told() -> None:
 
     with pytest.warns(CudaForkWarning, match=r"computed something from inputs\[0\]"):
         subject(fn, [x])
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_number_of_the_first_call_is_warned_of(keeps: bool) -> None:
+    """Eager code has it as well; whether that is right, as with a calibration, is not known."""
+    kept: list[float] = []
+    lens = torch.tensor([1.0, 2.0])
+
+    def fn(x: Any) -> Any:
+        if not kept:
+            kept.append(float(lens.max()) if keeps else 2.0)
+        return x * kept[0]
+
+    def run() -> Any:
+        return assert_replay_equals_eager(
+            fn, [torch.ones(2)], vary=[lambda: lens.fill_(5.0)], backend="software"
+        )
+
+    lens.copy_(torch.tensor([1.0, 2.0]))
+    if not keeps:
+        assert not any("begins anew" in note for note in run().notes)
+        return
+    with pytest.warns(CudaForkWarning, match=r"begins anew, output: 2 of 2 elements differ"):
+        report = run()
+    assert any("give eager=" in note for note in report.notes)
+    assert kept == [2.0], "the object is as the function left it"

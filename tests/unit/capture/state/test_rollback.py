@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 
-from pytest_cudafork.capture.state.rollback import Held, as_before  # noqa: E402
+from pytest_cudafork.capture.state.rollback import Carried, Held, as_before  # noqa: E402
 from pytest_cudafork.capture.state.state_tree import walk  # noqa: E402
 
 
@@ -69,3 +71,67 @@ def test_all_objects_of_a_state_are_put_back_for_a_while() -> None:
     assert (state["slots"].x, state["slots"].late) == (2, 3)
     assert len(state["list"]) == 2 and not state["deque"]  # noqa: PT018
     assert list(state["ordered"]) == ["a", "b"]
+
+
+def test_what_a_callable_carries_is_put_back_if_it_has_changed() -> None:
+    numbers, layer, tensor = [1], Layer(), torch.zeros(2)
+
+    def fn() -> Any:
+        return numbers, layer, tensor
+
+    carried = Carried(fn)
+    assert not carried.has_changed()
+    tensor.add_(1)
+    assert not carried.has_changed(), "contents of tensors are looked at elsewhere"
+    numbers.append(2)
+    assert carried.has_changed()
+    layer.plan = tensor
+    with carried.as_before():
+        assert (numbers, layer.plan) == ([1], None)
+    assert numbers == [1, 2]
+    assert layer.plan is tensor
+
+
+@pytest.mark.parametrize("change", ["plan", "count", "new"])
+def test_any_change_of_an_object_counts(change: str) -> None:
+    layer = Layer()
+    carried = Carried(lambda: layer)
+    setattr(layer, change, 5)
+    assert carried.has_changed()
+
+
+def test_a_tensor_is_not_kept_alive_by_what_is_put_back() -> None:
+    layer = Layer()
+    layer.plan = torch.zeros(2)
+    alive = weakref.ref(layer.plan)
+    carried = Carried(lambda: layer)
+    layer.plan = None
+    gc.collect()
+    assert alive() is None
+    layer.count = 3
+    with carried.as_before():
+        assert (layer.plan, layer.count) == (None, 0)
+    assert layer.count == 3
+
+
+def test_defaults_are_no_change() -> None:
+    def fn(tensor: Any = torch.zeros(1)) -> Any:  # noqa: B008
+        return tensor
+
+    assert not Carried(fn).has_changed()
+
+
+def test_what_is_too_big_is_left_alone() -> None:
+    big = [[number] for number in range(100_001)]
+    carried = Carried(lambda: big)
+    assert not carried.has_changed()
+    with carried.as_before():
+        pass
+
+
+class Layer:
+    """Keeps what it makes."""
+
+    def __init__(self) -> None:
+        self.plan: Any = None
+        self.count = 0

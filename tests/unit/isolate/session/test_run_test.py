@@ -20,10 +20,10 @@ from pytest_cudafork.isolate.session import other_plugins, run_test
 from pytest_cudafork.isolate.session.children import ItemProcess
 from pytest_cudafork.process import launch, supervision
 from pytest_cudafork.process.channel import Channel
-from pytest_cudafork.process.child_signal import ChildSignal
 from pytest_cudafork.process.fork_server_client import NoServerError
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.server_process import ForkRefusedError
+from pytest_cudafork.process.signals import ChildSignal
 from pytest_cudafork.settings.markers import CHILD_ENV
 from tests.support.isolation import is_gone
 from tests.unit.isolate.session import Heard, items_of

@@ -153,8 +153,7 @@ def test_without_a_free_signal_nothing_is_armed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_calls_of_c_functions_are_told_until_the_undo() -> None:
-    native = witness()
-    library: Any = native.library
+    library, native = witness()
     undo = native.after_call(Place(1, 2, 3), len, always=True)
     assert library.cudafork_hook.calls == [(1, 2, 3, len, id(None), 1)]
     assert undo is not None
@@ -163,5 +162,5 @@ def test_calls_of_c_functions_are_told_until_the_undo() -> None:
 
 
 def test_where_no_more_can_be_watched_nothing_is_taken_back() -> None:
-    assert witness(hooked=-1).after_call(Place(1), len, always=False) is None
-    assert witness(phantom=False).after_call(Place(1), len, always=False) is None
+    for _, native in (witness(hooked=-1), witness(phantom=False)):
+        assert native.after_call(Place(1), len, always=False) is None

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.process.descendants import caretaker_client, leftovers, process_state
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from tests.support.isolation import is_gone
@@ -111,7 +112,7 @@ def test_where_none_can_be_started_there_is_none(
     def refuse(*args: object, **options: object) -> None:
         raise OSError("no process is left")
 
-    monkeypatch.setattr(caretaker_client.subprocess, "Popen", refuse)
+    monkeypatch.setattr(unpatched.subprocess, "Popen", refuse)
     caretaker.begun(bytes(16), 1)
     assert caretaker.descriptors() == []
 
