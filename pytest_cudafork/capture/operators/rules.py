@@ -201,6 +201,7 @@ RULES: Mapping[str, Rule] = {
     "cholesky_solve": Rule(on_values=_of_a_batch, waits=True),
     "_cholesky_solve_helper": Rule(on_values=_of_a_batch, waits=True),
     "linalg_ldl_factor_ex": _NOT_EMPTY,
+    "linalg_ldl_solve": _NOT_EMPTY,
     "linalg_lu": Rule(on_values=_not_one_square_matrix, waits=True),
     "linalg_lu_factor_ex": Rule(on_values=_not_one_square_matrix, waits=True),
     "_lu_with_info": Rule(on_values=_not_one_square_matrix, waits=True),
