@@ -37,10 +37,12 @@ def test_outcomes_tell_all_phases_xfails_and_errors_of_collection(tmp_path: Path
         _phase("test_a.py::test", "setup", "passed"),
         _phase("test_a.py::test", "call", "skipped", wasxfail="why"),
         _phase("test_a.py::test", "teardown", "failed"),
+        _phase("test_a.py::test[20:25:58 2026-11-22]", "call", "passed"),
     )
     assert foreign_suites.outcomes_of(log) == {
         "collecting test_broken.py": "failed",
         "test_a.py::test": "setup passed, call skipped xfail, teardown failed",
+        "test_a.py::test[HH:MM:SS 2026-11-22]": "call passed",
     }
 
 
