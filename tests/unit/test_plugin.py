@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork import plugin
+from pytest_cudafork.capture import remarks
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.report import terminal as terminal_section
 from pytest_cudafork.settings.options import OPTIONS
@@ -105,7 +106,7 @@ def test_the_last_section_is_written_where_something_was_checked(
 ) -> None:
     written: list[Any] = []
     monkeypatch.setattr(terminal_section, "write_summary", lambda *args: written.append(args))
-    terminal: Any = object()
+    terminal: Any = SimpleNamespace(stats={})
     plugin.pytest_terminal_summary(terminal, pytester.parseconfigure())
     assert written == []
     config = pytester.parseconfigure("--cuda-fork-check=poison", "--cuda-fork-device=none")
@@ -113,3 +114,21 @@ def test_the_last_section_is_written_where_something_was_checked(
     ((shown, settings, _, check),) = written
     assert (shown, settings) == (terminal, config.stash[SESSION].settings)
     assert check is config.pluginmanager.get_plugin("cudafork-check")
+
+
+def test_remarks_of_graph_checks_travel_with_the_report_to_the_terminal(
+    pytester: pytest.Pytester,
+) -> None:
+    remarks.take()
+    remarks.remark(["a note"], {})
+    report = SimpleNamespace(nodeid="t.py::a", user_properties=[("other", 1)])
+    hook = plugin.pytest_runtest_makereport()
+    next(hook)
+    with pytest.raises(StopIteration) as ended:
+        hook.send(report)  # type: ignore[arg-type]
+    assert ended.value.value is report
+    assert report.user_properties == [("other", 1), (remarks.PROPERTY, "a note")]
+    lines: list[str] = []
+    terminal: Any = SimpleNamespace(stats={"passed": [report]}, write_line=lines.append)
+    plugin.pytest_terminal_summary(terminal, pytester.parseconfigure())
+    assert lines == ["graphs: t.py::a: a note"]

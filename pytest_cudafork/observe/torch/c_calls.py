@@ -88,11 +88,13 @@ def arm(witness: TorchWitness, native: CFunctions, undo: UndoStack) -> None:
 
 def _targets(torch: Any) -> Iterator[tuple[str, Any]]:
     """Give the names and the objects; a name that this torch lacks is left out."""
-    places = [("torch", torch, (*_FACTORIES, "Stream", "Generator"))]
-    places.append(("torch.Tensor", torch.Tensor, _METHODS))
     tensors = tuple(f"{kind}Tensor" for kind in _TYPES)
-    places.append(("torch.cuda", torch.cuda, tensors))
-    places.append(("torch.cuda.sparse", torch.cuda.sparse, tensors))
+    places: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+        ("torch", torch, (*_FACTORIES, "Stream", "Generator")),
+        ("torch.Tensor", torch.Tensor, _METHODS),
+        ("torch.cuda", torch.cuda, tensors),
+        ("torch.cuda.sparse", torch.cuda.sparse, tensors),
+    )
     for prefix, owner, names in places:
         for name in names:
             if hasattr(owner, name):

@@ -298,7 +298,7 @@ def _names_cuda(device: object, *, indexed: bool) -> bool:
     """Whether *device* names a CUDA device, by a text or an object, with an index or without."""
     torch: Any = sys.modules["torch"]
     try:
-        named = torch.device(device) if isinstance(device, str) else device
+        named: Any = torch.device(device) if isinstance(device, str) else device
     except RuntimeError:
         return False
     is_cuda = isinstance(named, torch.device) and named.type == "cuda"

@@ -29,11 +29,12 @@ import importlib, inspect
 from pytest_cudafork.observe.driver import native_libs, phantom
 from tests.gpu.surface import calls
 
+import torch, torch.utils.checkpoint
+
 if native_libs.available():
     witness._native = phantom.install("absent").native
 witness.install()
 warnings.simplefilter("ignore")
-import torch, torch.utils.checkpoint
 
 CALL = """result = f({})
 if hasattr(type(result), "__enter__") and not isinstance(result, torch.Tensor):

@@ -44,7 +44,7 @@ def test_a_hostile_line_is_no_record(line: bytes) -> None:
     assert decode(line) is None
 
 
-WRONG = (
+WRONG: tuple[tuple[str, object], ...] = (
     ("k", 1), ("pid", "1"), ("pid", True), ("pid", None), ("pid", 1.5), ("pid", [1]), ("t", "now"),
     ("owner", 5), ("test", None), ("phase", ["collect"]), ("id", {}), ("poisoned", "yes"),
     ("again", 0), ("stack", 5), ("stack", "text"), ("stack", [[]]), ("stack", [["a.py", "1", "f"]]),

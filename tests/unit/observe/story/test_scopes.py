@@ -201,7 +201,12 @@ def test_files_are_parsed_once_and_only_where_a_class_has_the_name_of_the_code(
     """Stacks that were read without the GIL say nothing of scopes, and each story asks again."""
     parsed: list[str] = []
     parse = ast.parse
-    monkeypatch.setattr(ast, "parse", lambda source: parsed.append(source) or parse(source))
+
+    def parsing(source: str) -> ast.Module:
+        parsed.append(source)
+        return parse(source)
+
+    monkeypatch.setattr(ast, "parse", parsing)
     files = [tmp_path / f"module_{number}.py" for number in range(300)]
     for number, path in enumerate(files):
         head = "class Body:" if number % 3 == 0 else "def body():"
