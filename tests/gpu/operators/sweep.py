@@ -210,13 +210,15 @@ def _can_capture() -> bool:
 class _Sweep:
     """Hands operators to workers, each of which is a fresh interpreter."""
 
-    def __init__(self, backend: str, seconds: int, budget: float, only: str) -> None:
+    def __init__(
+        self, backend: str, seconds: int, budget: float, wanted: Callable[[str], bool]
+    ) -> None:
         self.found: dict[str, list[Said]] = {}
         self._command = [
             *(sys.executable, "-m", "tests.gpu.operators.sweep", "--work", "--backend", backend),
             *("--seconds", str(seconds), "-"),
         ]
-        self._only = only
+        self._wanted = wanted
         self._end = time.monotonic() + budget
         self._waiting: queue.Queue[int] = queue.Queue()
         self._lock = threading.Lock()
@@ -255,7 +257,7 @@ class _Sweep:
             if not self._names:
                 self._names = json.loads(names)
                 for number, name in enumerate(self._names):
-                    if self._only in name:
+                    if self._wanted(name):
                         self._waiting.put(number)
         while True:
             try:
@@ -286,6 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--backend", choices=("software", "cuda"), required=True)
     parser.add_argument("--only", default="", help="operators whose name has this in it")
+    parser.add_argument("--names", type=Path, help="a file with names, as JSON: only these")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=30, help="for one sample")
     parser.add_argument("--budget", type=float, default=600.0, help="seconds for all")
@@ -294,7 +297,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.work:
         work(given.backend, given.seconds)
         return 0
-    sweep = _Sweep(given.backend, given.seconds, given.budget, given.only)
+    names = set(json.loads(given.names.read_text(encoding="utf-8"))) if given.names else None
+
+    def wanted(name: str) -> bool:
+        return given.only in name and (names is None or name in names)
+
+    sweep = _Sweep(given.backend, given.seconds, given.budget, wanted)
     sweep.run(given.jobs)
     about = {"torch": torch.__version__, "backend": given.backend}
     text = json.dumps({"about": about, "operators": dict(sorted(sweep.found.items()))}, indent=0)

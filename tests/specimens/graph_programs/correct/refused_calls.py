@@ -121,7 +121,9 @@ REFUSED: dict[str, Callable[..., Any]] = {
     "rows and columns by lists": lambda x: x[[0, 1], [2, 3]] * 2,
     "index by an array": lambda x: x[_array()] * 2,
     "ends of a range on the device": lambda s: torch.linspace(s, s + 1, 4, device=s.device),
-    "distribution that checks": lambda x: torch.distributions.Categorical(logits=x).sample(),
+    "distribution that checks": lambda x: torch.distributions.Categorical(
+        logits=x, validate_args=True
+    ).sample(),
     "sparse": lambda x: x.to_sparse().to_dense() * 2,
     "matrix that must be invertible": lambda square: torch.linalg.matrix_power(square, -1),
     "nuclear norm": lambda square: torch.linalg.matrix_norm(square, "nuc"),
