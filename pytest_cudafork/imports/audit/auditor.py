@@ -153,6 +153,9 @@ class Auditor:
             self._give_up(process.error)
         elif process.started:
             self._attribute_loss(list(process.started), how)
+        elif process.pid and not self._preloads:
+            # It was ready: an import may have ended it before it could say that it has started it.
+            self._attribute_loss(self._next(), how)
         else:
             self._faults += 1
             self._preloads.clear()  # one of them, maybe

@@ -100,11 +100,13 @@ def test_every_entry_point_of_cuda_h_is_there_and_no_other() -> None:
     assert ours == {
         "cudafork_arm",
         "cudafork_get_face",
+        "cudafork_hook",
         "cudafork_remember",
         "cudafork_reset",
         "cudafork_set_face",
         "cudafork_state",
         "cudafork_touch_count",
+        "cudafork_unhook",
     }
     assert not names & {"cuInit_v2", "cuDriverGetVersion_v2", "cuGetProcAddress_v2_ptsz"}
     assert {"cuMemAlloc", "cuMemAlloc_v2", "cuLaunchKernel_ptsz", "cuMemcpyHtoD_v2_ptds"} <= names

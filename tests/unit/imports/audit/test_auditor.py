@@ -59,6 +59,19 @@ def test_the_module_that_ends_the_fork_server_is_found(folder: Path) -> None:
     assert reason.startswith("it ended the process that had started it, which ")
 
 
+def test_it_is_found_though_the_fork_server_cannot_say_that_it_has_started_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So it is where the module runs before the fork server does: on few cores, under load.
+    never = property(lambda self: {}, lambda self, started: None)
+    monkeypatch.setattr(auditor_module.AuditProcess, "started", never, raising=False)
+    files = {"a": "", "ends": ENDS_ITS_PARENT, "b": "", "c": TOUCH}
+    with auditing(folder, files, timeout=20.0) as auditor:
+        auditor.ask(["pkg.a", "pkg.ends", "pkg.b", "pkg.c"])
+        verdicts = {name: auditor.record(f"pkg.{name}").verdict for name in ("a", "b", "ends", "c")}
+    assert verdicts == {"a": V.CLEAN, "b": V.CLEAN, "ends": V.CRASHED, "c": V.TOUCHES}
+
+
 def test_below_a_package_that_hangs_nothing_is_imported(folder: Path) -> None:
     files = {
         "slow/__init__": "import time; time.sleep(60)",
