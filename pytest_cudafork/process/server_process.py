@@ -64,6 +64,7 @@ class ServerProcess:
         env: Mapping[str, str] | None = None,
         new_session: bool = False,
         quiet: bool = False,
+        wake: bool = True,
     ) -> None:
         """Start it; it gets ready by itself.
 
@@ -73,6 +74,7 @@ class ServerProcess:
             env: Its whole environment; None: this process's.
             new_session: Whether it is cut off from the terminal.
             quiet: Whether nobody is warned that it did not end as it should.
+            wake: Whether it is continued when something has stopped it.
 
         Raises:
             OSError: There is no process or descriptor left for it.
@@ -85,6 +87,7 @@ class ServerProcess:
         self.is_ready = False
         self._preparing = settings.preparing
         self._quiet = quiet
+        self._wakes = wake
         self._owner = os.getpid()
         self._exits: dict[int, int] = {}
         self._refusal = ""
@@ -332,7 +335,7 @@ class ServerProcess:
         while not poller.poll(max(0.0, min(_LOOK_SECONDS, deadline - time.monotonic())) * 1000):
             if time.monotonic() >= deadline:
                 raise NoAnswerError(f"took longer than {READY_SECONDS:.0f} s")
-            if self.is_mine and not self.is_gone:
+            if self._wakes and self.is_mine and not self.is_gone:
                 process_state.wake(self.pid)  # a test may have stopped it
         try:
             data, fds = self._receive_packet()

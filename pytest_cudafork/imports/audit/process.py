@@ -97,6 +97,7 @@ class AuditProcess(WatchedProcess):
                 env=unwatched(os.environ),
                 new_session=True,  # a module must not stop while it waits for a terminal
                 quiet=True,
+                wake=False,  # an import that stops it is found by its silence
             )
         except BaseException:
             self._things.close()
