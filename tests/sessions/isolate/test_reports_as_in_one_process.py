@@ -18,7 +18,11 @@ from tests.support.isolation_compare import Seen, Sessions, differences, use_cor
 PYTEST_9 = pytest.version_tuple >= (9, 0)
 
 ALL = ("-rA", "-vv", "--durations=0", "--doctest-modules", "-o", "junit_logging=all")
-CORPORA = ("outcomes", "output", "params", "kinds", "surroundings")
+STARTED_AFRESH = pytest.mark.fresh_interpreter("its tests tell sys.flags")
+CORPORA = (
+    *("outcomes", "output", "params", "kinds"),
+    pytest.param("surroundings", marks=STARTED_AFRESH),
+)
 
 OPTIONS: dict[str, list[str]] = {
     "-s": ["-s -v"],
@@ -125,7 +129,7 @@ def test_an_option_does_the_same(
         ("small", "-s -v -o log_cli=true"),
         ("small", "--setup-show -x -o junit_family=xunit1"),
         ("small", "--color=yes -rA --log-file=log.txt --log-file-level=INFO"),
-        ("surroundings", "-rA -vv"),
+        pytest.param("surroundings", "-rA -vv", marks=STARTED_AFRESH),
     ],
 )
 def test_a_fresh_interpreter_reports_the_same(
