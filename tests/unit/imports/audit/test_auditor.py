@@ -11,6 +11,7 @@ import pytest
 
 from pytest_cudafork.imports.audit import auditor as auditor_module
 from pytest_cudafork.imports.audit.auditor import Auditor, why_not
+from pytest_cudafork.imports.audit.process import AuditProcess
 from pytest_cudafork.imports.values.records import ImportVerdict as V
 from pytest_cudafork.imports.values.settings import AuditSettings
 from tests.support.imports import TOUCH, write_package
@@ -64,7 +65,7 @@ def test_it_is_found_though_the_fork_server_cannot_say_that_it_has_started_it(
 ) -> None:
     # So it is where the module runs before the fork server does: on few cores, under load.
     never = property(lambda self: {}, lambda self, started: None)
-    monkeypatch.setattr(auditor_module.AuditProcess, "started", never, raising=False)
+    monkeypatch.setattr(AuditProcess, "started", never, raising=False)
     files = {"a": "", "ends": ENDS_ITS_PARENT, "b": "", "c": TOUCH}
     with auditing(folder, files, timeout=20.0) as auditor:
         auditor.ask(["pkg.a", "pkg.ends", "pkg.b", "pkg.c"])
