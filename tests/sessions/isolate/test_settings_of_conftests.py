@@ -98,7 +98,17 @@ def test_where_another_thread_takes_the_exit_status_the_report_says_so(
 
         threading.Thread(target=reap, daemon=True).start()
     """)
-    pytester.makepyfile("def test_dies(): import os; os._exit(0)\ndef test_passes(): pass")
+    # The thread waits when they die, but need not be the first to be told each time.
+    pytester.makepyfile("""
+        import os, time, pytest
+
+        @pytest.mark.parametrize("number", range(5))
+        def test_dies(number):
+            time.sleep(0.1)
+            os._exit(0)
+
+        def test_passes(): pass
+    """)
     result = run_session(pytester, "--cuda-fork-isolate=fork")
-    result.assert_outcomes(passed=1, failed=1)
+    result.assert_outcomes(passed=1, failed=5)
     result.stdout.fnmatch_lines(["ChildCrashed: * something else in this process has waited *"])
