@@ -21,6 +21,7 @@ from pytest_cudafork.errors import (
 from pytest_cudafork.process import supervision
 from pytest_cudafork.process.fork_server_client import ForkServerClient
 from pytest_cudafork.process.protocol import frames, messages
+from tests.support.child_endings import ending
 from tests.support.isolation import is_gone
 
 PICKLED_PARTS = pickle.dumps((KeyError, ("a",), {"note": 1}))
@@ -64,20 +65,6 @@ def test_deaths_are_told_apart() -> None:
 def test_wrong_arguments_are_named(kwargs: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         run.run_in_child(fn=int, **kwargs)
-
-
-def ending(**changes: Any) -> supervision.Ending:
-    """Return the end of a child that was as it should be, with changes."""
-    fields: dict[str, Any] = {
-        "exitcode": 0,
-        "timed_out": False,
-        "lingered": False,
-        "finished": True,
-        "malformed": "",
-        "stacks": "",
-        "seconds": 1.0,
-    }
-    return supervision.Ending(**{**fields, **changes})
 
 
 def test_an_end_after_the_result_may_still_be_a_failure() -> None:

@@ -28,20 +28,7 @@ from pytest_cudafork.process import (
 )
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.protocol import frames, messages
-
-
-def ending(**changes: Any) -> supervision.Ending:
-    """Return the end of a child that was as it should be, with changes."""
-    fields: dict[str, Any] = {
-        "exitcode": 0,
-        "timed_out": False,
-        "lingered": False,
-        "finished": True,
-        "malformed": "",
-        "stacks": "",
-        "seconds": 1.0,
-    }
-    return supervision.Ending(**{**fields, **changes})
+from tests.support.child_endings import ending
 
 
 def report(when: str, outcome: str = "passed") -> pytest.TestReport:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import faulthandler
-import gc
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
-from pytest_cudafork.isolate import coverage_data, item_names, live_text
+from pytest_cudafork.isolate import item_names, live_text
 from pytest_cudafork.isolate.child import cov_plugin, pytest_session, rehearsal
 from pytest_cudafork.isolate.child.items import Reporter
 from pytest_cudafork.isolate.child.pytest_session import WorkSession
@@ -47,24 +44,11 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(autouse=True)
-def armed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def armed(session_undone: None, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Files that stacks were to be written to; what a session changes in a process is undone."""
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take a second
-    monkeypatch.setattr(coverage_data, "current", lambda: None)
-    monkeypatch.setattr(sys, "argv", list(sys.argv))
     files: list[int] = []
     monkeypatch.setattr(child, "arm_stacks", files.append)
-    environ = dict(os.environ)
-    enabled = faulthandler.is_enabled()
-    was_frozen = gc.get_freeze_count() > 0
-    yield files
-    if not was_frozen:
-        gc.unfreeze()
-    if enabled:
-        faulthandler.enable(file=2)
-    for name in os.environ.keys() - environ.keys():
-        del os.environ[name]
-    os.environ.update(environ)
+    return files
 
 
 @pytest.fixture

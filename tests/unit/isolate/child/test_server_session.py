@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import os
 import random
 import sys
 import threading
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,25 +69,12 @@ class _Process:
 
 
 @pytest.fixture(autouse=True)
-def process(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Process]:
+def process(session_undone: None, monkeypatch: pytest.MonkeyPatch) -> _Process:
     """A process that may be forked; what a session changes in this one is undone."""
     made = _Process()
     monkeypatch.setattr(server_session, "current_state", made.state)
     monkeypatch.setattr(server_session, "threading", made.module())
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take a second
-    monkeypatch.setattr(coverage_data, "current", lambda: None)
-    monkeypatch.setattr(sys, "argv", list(sys.argv))
-    environ = dict(os.environ)
-    enabled = faulthandler.is_enabled()
-    was_frozen = gc.get_freeze_count() > 0
-    yield made
-    if not was_frozen:
-        gc.unfreeze()
-    if enabled:
-        faulthandler.enable(file=2)
-    for name in os.environ.keys() - environ.keys():
-        del os.environ[name]
-    os.environ.update(environ)
+    return made
 
 
 class _Rehearsal:

@@ -11,20 +11,8 @@ from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
 from pytest_cudafork.isolate.session import failure
 from pytest_cudafork.process.channel import EXIT_LOST
 from pytest_cudafork.process.supervision import Ending
+from tests.support.child_endings import ending
 from tests.unit.isolate.session import items_of
-
-
-def ending(exitcode: int = 0, **changes: Any) -> Ending:
-    """Return how a child ended."""
-    given: dict[str, Any] = {
-        "timed_out": False,
-        "lingered": False,
-        "finished": True,
-        "malformed": "",
-        "stacks": "",
-        "seconds": 1.0,
-    }
-    return Ending(exitcode, **{**given, **changes})
 
 
 def test_a_child_that_ended_as_it_should_is_no_error() -> None:
