@@ -43,8 +43,7 @@ def handed_over(warm: Recording, captured: Recording) -> list[Kept]:
                 _key(other) == _key(work) or (other.exact and _overlap(region, one))
                 for one, other in writes.get(region.pointer, ())
             )
-            storage = None if any(again) else region.find()
-            if storage is not None and storage.data_ptr() == region.pointer:
+            if not any(again) and _is_there(region):
                 key = (work.name, work.where, region.first, region.end)
                 found[key] = Kept(work, region)
     return list(found.values())
@@ -61,7 +60,7 @@ def inputs_behind(
     for work in warm.work or ():
         paths: dict[str, None] = {}
         for region in work.reads:
-            if region.pointer in sources:
+            if region.pointer in sources and _is_there(region):
                 paths[sources[region.pointer]] = None
             paths.update(behind.get(region.storage, {}))
         of_work[id(work)] = paths
@@ -98,6 +97,12 @@ def _of_graph(
         for region in one.writes:
             writes.setdefault(region.pointer, []).append((region, one))
     return reads, writes
+
+
+def _is_there(region: Region) -> bool:
+    """Whether its memory was not freed since; if it was, other memory may have its address."""
+    storage = region.find()
+    return storage is not None and storage.data_ptr() == region.pointer
 
 
 def _key(work: Work) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,24 @@ def test_a_result_that_the_graph_only_reads_is_handed_over() -> None:
     assert [one.work.name for one in found] == ["aten::sin"], "cos was for the moment"
     assert [paths for _, paths in inputs_behind(warm, found, {"x": x})] == [["x"]]
     assert inputs_behind(warm, found, {"y": torch.ones(4)}) == []
+
+
+def test_an_input_where_freed_memory_was_is_not_what_was_read() -> None:
+    """Torch's allocator gives an address again at once."""
+    x, kept = torch.ones(4), torch.zeros(4)
+    warm, captured = both(lambda: kept.copy_(x.cos()), lambda: kept + 1)
+    (freed,) = [one for work in warm.work for one in work.writes if one.find() is None]
+    later = torch.frombuffer(bytearray(16), dtype=torch.float32)
+    at = freed._replace(pointer=later.data_ptr())
+
+    def moved(region: Any) -> Any:
+        return at if region.storage == freed.storage else region
+
+    work = tuple(one._replace(reads=tuple(map(moved, one.reads))) for one in warm.work)
+    warm = dataclasses.replace(warm, work=work)
+    found = handed_over(warm, captured)
+    assert [one.work.name for one in found] == ["aten::copy_"]
+    assert inputs_behind(warm, found, {"later": later}) == []
 
 
 def test_memory_that_is_gone_is_nobodys() -> None:
