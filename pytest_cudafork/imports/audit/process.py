@@ -23,7 +23,7 @@ from pytest_cudafork.imports.worker import supervisor
 from pytest_cudafork.observe.base.ledger import Ledger, LedgerReader
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.process import exit_status, hang_stacks, launch, signals
-from pytest_cudafork.process.descendants import leftovers
+from pytest_cudafork.process.descendants import leftovers, process_state
 from pytest_cudafork.process.protocol import frames, messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import Limits, ServerSettings
 from pytest_cudafork.process.server_process import ServerProcess
@@ -97,7 +97,6 @@ class AuditProcess(WatchedProcess):
                 env=unwatched(os.environ),
                 new_session=True,  # a module must not stop while it waits for a terminal
                 quiet=True,
-                wake=False,  # an import that stops it is found by its silence
             )
         except BaseException:
             self._things.close()
@@ -259,6 +258,7 @@ class FreshImport(WatchedProcess):
             status = self._wait(min(_LOOK_SECONDS, left))
             if status is not None:
                 return status
+            process_state.wake(self._process.pid)  # the module may have stopped it
             if self._process.poll() is not None:
                 return self._wait(0.0)  # it may have been written in between
         return None
