@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -513,3 +514,36 @@ def test_another_face_is_shown_for_a_while(
     undo()
     with pytest.raises(ValueError, match="is no present face"):
         witness.become("gpu")
+
+
+def test_a_module_that_is_executed_again_is_hooked_again_and_once(
+    module: Any, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    witness = TorchWitness("absent", recorded.record)
+    undo = witness.install()
+    old = module.probe
+    exec(compile(SOURCE, "/src/stand_in.py", "exec"), vars(module))
+    assert module.probe is not old
+    for _ in range(2):  # what was not executed again keeps its one hook
+        witness._arm(module, witness._undo)
+    old()
+    module.probe()
+    assert names(recorded) == ["probe", "probe"]
+    undo()
+    module.probe()
+    old()
+    assert len(recorded.touches) == 2
+
+
+def test_a_module_that_is_executed_later_than_torch_does_is_hooked_then(
+    module: Any, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "later_stand_in.py").write_text("def late():\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    late = rows.Row(STAND_IN, "later_stand_in", "late", rows.always)
+    monkeypatch.setattr(rows, "ABSENT_CPU", (late,))
+    undo = TorchWitness("absent", recorded.record).install()
+    importlib.import_module("later_stand_in").late()
+    monkeypatch.delitem(sys.modules, "later_stand_in")
+    assert names(recorded) == ["late"]
+    undo()
