@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import enum
 import functools
-import os
 import sys
 from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple, Protocol
 
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.observe.base.hooking import Around, hook
 from pytest_cudafork.observe.base.ledger import Record
@@ -32,6 +32,8 @@ DEFAULT_ALLOW = ("torch.utils.data",)
 """Modules whose forks are watched and not refused, also while CUDA is initialized."""
 
 _APIS = ("fork", "forkpty")
+_OS = sys.modules["os"]
+"""The module itself, of which ``compat.unpatched`` has a copy."""
 _NAMESPACE: Any = vars(ModuleType)["__dict__"]
 
 
@@ -66,11 +68,11 @@ def install(rules: Rules) -> UndoStack:
     """Guard this process, and by inheritance all its descendants; calling the result ends it."""
     undo = UndoStack()
     for name in _APIS:
-        original = getattr(os, name, None)
+        original = getattr(_OS, name, None)
         if original is None:
             continue
-        hook(undo, os, name, _around(f"os.{name}", rules))
-        guarded = getattr(os, name)
+        hook(undo, _OS, name, _around(f"os.{name}", rules))
+        guarded = getattr(_OS, name)
         _rename(original, guarded)
         # Taken back in all modules, those too that were imported in the meantime.
         undo.add(functools.partial(_rename, guarded, original))

@@ -7,14 +7,13 @@ here needs pytest.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
 import sys
 
 from pytest_cudafork.check.guard import DEFAULT_ALLOW, Rules
 from pytest_cudafork.check.guard import install as install_guard
 from pytest_cudafork.check.refusal import Refusals
+from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.observe.observer import Observer, WatchSettings
 from pytest_cudafork.settings import environment
 

@@ -6,14 +6,13 @@ needs pytest. What of it all is an error, ``check/`` decides.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_cudafork.compat import written_in_c
+from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.base.stacks import StackItem, stack_of
@@ -23,6 +22,10 @@ from pytest_cudafork.settings import environment
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.witnesses import Witnesses
+
+
+_write_json = written_in_c.json_writer()
+_read_json = written_in_c.json_reader()
 
 
 class WatchSettings(NamedTuple):
@@ -38,7 +41,7 @@ class WatchSettings(NamedTuple):
 
     def to_text(self) -> str:
         """One line for the environment."""
-        return json.dumps(self._asdict())
+        return _write_json(self._asdict())
 
     @classmethod
     def from_text(cls, text: str) -> WatchSettings:
@@ -48,10 +51,10 @@ class WatchSettings(NamedTuple):
             ValueError: the line is not one of ours.
 
         """
-        data = json.loads(text)
         try:
+            data = _read_json(text, None)
             return cls(data["ledger"], data["device"], data["level"], tuple(data["allow"]))
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, StopIteration) as error:
             raise ValueError(f"{environment.WATCH} holds {text!r}: {error!r}") from None
 
 
