@@ -28,10 +28,6 @@ class Wishes(Protocol):
         """Its time limit in seconds."""
 
     @property
-    def scope(self) -> str:
-        """Whom it shares the process with: "test" (nobody) or "module"."""
-
-    @property
     def left_alone(self) -> bool:
         """Never isolate this test: it does so by itself."""
 
@@ -78,7 +74,6 @@ class Method:
     name: str
     timeout: float | None = None
     refusal: str = ""
-    scope: str = "test"
     why: str = ""
 
 
@@ -109,7 +104,7 @@ def choose(marks: Wishes, config: IsolationConfig, state: ProcessState) -> Metho
     if wanted is None:
         return None
     timeout = config.timeout if marks.timeout is None else marks.timeout
-    method = Method(wanted, timeout, scope=marks.scope if marks.isolated else "test")
+    method = Method(wanted, timeout)
     if wanted == "auto":
         if state.safe_to_fork:
             return replace(method, name="fork")

@@ -27,6 +27,7 @@ NAMES = {
     "cuda_fork_imports_update",
     "cuda_fork_imports_without",
     "cuda_fork_isolate",
+    "cuda_fork_isolate_scope",
     "cuda_fork_isolate_timeout",
     "cuda_fork_ledger",
 }

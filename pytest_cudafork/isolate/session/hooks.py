@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cudafork.check.session import SESSION
-from pytest_cudafork.settings.markers import Marks, marks_of
+from pytest_cudafork.isolate import groups
+from pytest_cudafork.settings.markers import marks_of
 
 if TYPE_CHECKING:
     from pytest_cudafork.isolate.policy import IsolationConfig, Method, ProcessState
@@ -151,7 +152,7 @@ class IsolationHooks:
             why_not = children.why_not_forked(item)
             if why_not is not None:
                 method = policy.instead_of_fork_server(method, self._reason(why_not))
-        following = self._group_mate(item, nextitem, marks)
+        following = self._group_mate(item, nextitem)
         if following is None:
             upcoming = self._upcoming(item, nextitem)
             children.look_ahead(item, upcoming, self._next_fork(method, nextitem))
@@ -172,13 +173,15 @@ class IsolationHooks:
         touch = History(watch.observer.records()).initializer(why_not.pid)
         return why_not.reason if touch is None else f"{why_not.reason} (first touch: {touch.where})"
 
-    def _group_mate(
-        self, item: pytest.Item, nextitem: pytest.Item | None, marks: Marks
-    ) -> pytest.Item | None:
+    def _group_mate(self, item: pytest.Item, nextitem: pytest.Item | None) -> pytest.Item | None:
         """Return the next test if it shares the process with this one."""
-        if marks.scope != "module" or nextitem is None or marks_of(nextitem) != marks:
+        if nextitem is None or not groups.share_process(item, nextitem):
             return None
-        return nextitem if nextitem.path == item.path else None
+        from pytest_cudafork.isolate.policy import wanted_method
+
+        rules = self._rules()
+        here, there = (wanted_method(marks_of(one), rules) for one in (item, nextitem))
+        return nextitem if here == there else None
 
     def _upcoming(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.Item]:
         """Return the tests to come that will surely be spawned, as far as that is known."""

@@ -48,6 +48,11 @@ VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("none", {"isolate": "none"}),
         ("auto", {"isolate": "auto"}),
     ),
+    "cuda_fork_isolate_scope": (
+        ("test", {"isolate_scope": "test"}),
+        ("class", {"isolate_scope": "class"}),
+        ("module", {"isolate_scope": "module"}),
+    ),
     "cuda_fork_isolate_timeout": (
         ("1", {"isolate_timeout": 1.0}),
         ("2.5", {"isolate_timeout": 2.5}),
