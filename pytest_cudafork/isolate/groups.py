@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.health import fitness
 from pytest_cudafork.settings.markers import marks_of
 
 _ALONE = "test"
@@ -13,9 +14,15 @@ _ALONE = "test"
 def scope_of(item: pytest.Item) -> str:
     """Return the scope of an isolated test's process: "test", "class" or "module".
 
-    The test's marker says so, else the session.
+    The test's marker says so, else the session. Tests that were not meant to be isolated, and are
+    because the pytest process is broken, share one for each file.
     """
-    return marks_of(item).scope or item.config.stash[SESSION].settings.isolate_scope or _ALONE
+    marks = marks_of(item)
+    said = marks.scope or item.config.stash[SESSION].settings.isolate_scope
+    if said:
+        return said
+    meant = marks.isolated or marks.spawn_only
+    return _ALONE if meant or fitness.recovering_from(item.config) is None else "module"
 
 
 def share_process(item: pytest.Item, nextitem: pytest.Item) -> bool:

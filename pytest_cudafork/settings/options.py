@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, METHODS, NONE
+from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, HEALTH, METHODS, NONE
 from pytest_cudafork.settings.devices import Device, parse_device
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, read_imports
 from pytest_cudafork.settings.import_settings import ImportSettings
@@ -51,6 +51,9 @@ class Settings(NamedTuple):
     """Seconds after which an isolated test is ended, where its marker names no limit."""
     isolate_scope: str | None = None
     """Which isolated tests share a process, where their markers do not say; None: none do."""
+    health: str | None = None
+    """What becomes of the tests after one that has left the GPU sick: "fail", "recover", or "off"
+    for no question after tests; None: only processes that isolated tests share are asked."""
     gpus: GpuChoice | None = None
     """The GPUs that tests may use; None: all."""
     imports: ImportSettings = ImportSettings()
@@ -119,6 +122,14 @@ GPUS = Option(
     "2, or a list of numbers or UUIDs as in 0,2 ('2,' is GPU 2 alone). CUDA_VISIBLE_DEVICES "
     "limits them further.",
 )
+GPU_HEALTH = Option(
+    "cuda_fork_health",
+    "MODE",
+    "Ask the CUDA driver after each test whether the GPU is well, and fail the first test that has "
+    "left it sick. MODE: fail (the tests after it in its process are not run; the flag alone), "
+    "recover (they run in a fresh process), off.",
+    flag_value="fail",
+)
 GRAPH_BACKEND = Option(
     "cuda_fork_graphs",
     "BACKEND",
@@ -128,7 +139,7 @@ GRAPH_BACKEND = Option(
 )
 OPTIONS = (
     *(CHECK, DEVICE, ALLOW, LEDGER),
-    *(ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE, GPUS, GRAPH_BACKEND),
+    *(ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE, GPU_HEALTH, GPUS, GRAPH_BACKEND),
     *IMPORT_OPTIONS,
 )
 
@@ -225,6 +236,18 @@ def parse_scope(text: str) -> str:
     return text
 
 
+def parse_health(text: str) -> str:
+    """Read what becomes of the tests after one that has left the GPU sick.
+
+    Raises:
+        ValueError: it is none of what can.
+
+    """
+    if text not in HEALTH:
+        raise ValueError(f"{text!r} is not a way to look after the GPU: use {', '.join(HEALTH)}")
+    return text
+
+
 def parse_limit(text: str) -> float:
     """Read a time limit in seconds; infinity stands for none.
 
@@ -275,6 +298,7 @@ PARSERS: Table = {
     "isolate": (ISOLATION, parse_isolate),
     "isolate_timeout": (ISOLATION_TIMEOUT, parse_limit),
     "isolate_scope": (ISOLATION_SCOPE, parse_scope),
+    "health": (GPU_HEALTH, parse_health),
     "gpus": (GPUS, parse_gpus),
     "graphs": (GRAPH_BACKEND, parse_graphs),
 }

@@ -15,6 +15,7 @@ from pytest_cudafork.isolate import groups
 from pytest_cudafork.settings.markers import marks_of
 
 if TYPE_CHECKING:
+    from pytest_cudafork.health.fitness import Unfit
     from pytest_cudafork.isolate.policy import IsolationConfig, Method, ProcessState
     from pytest_cudafork.isolate.session.children import Children
     from pytest_cudafork.process.protocol.server_messages import CannotFork
@@ -43,6 +44,8 @@ class IsolationHooks:
         self._debugger = bool(getattr(option, "usepdb", False) or getattr(option, "trace", False))
         self._inside = session.isolated
         self._isolates_all = self._isolate not in (None, "none") and not self._off
+        self._may_recover = session.settings.health == "recover"
+        """Whether every test may have to get a process of its own before the session ends."""
         self._filters = list(warnings.filters)
         self._running = True
         self._slower: dict[str, int] = {}
@@ -101,17 +104,21 @@ class IsolationHooks:
 
         rules = self._rules()
         wanted = {item: wanted_method(marks_of(item), rules) for item in session.items}
-        if not any(wanted.values()):
+        if not any(wanted.values()) and not self._may_recover:
             return
         self._positions = {item: number for number, item in enumerate(session.items)}
         from pytest_cudafork.isolate import item_names
 
         self._config.stash[item_names.COLLECTED] = self._collected
         needing = [item for item, method in wanted.items() if method in _NEEDS_FORK_SERVER]
-        if not needing or self._children().has_fork_server:
+        collected = needing
+        if self._may_recover:  # whatever runs here now may have to go there
+            collected = [item for item in wanted if not marks_of(item).left_alone]
+        if not collected or self._children().has_fork_server:
             return
-        targets = list(dict.fromkeys(str(item.path) for item in needing))
-        if "forkserver" in wanted.values() or not process_state(self._config).safe_to_fork:
+        targets = list(dict.fromkeys(str(item.path) for item in collected))
+        unsafe = "forkserver" in wanted.values() or not process_state(self._config).safe_to_fork
+        if needing and unsafe:
             self._start_fork_server(targets)
         else:  # a test in this process may still make it unsafe to fork
             self._children().expect(targets)
@@ -134,6 +141,7 @@ class IsolationHooks:
         """Run the test in a process of its own if it is to have one; None leaves it to pytest."""
         marks = marks_of(item)
         asked = self._isolates_all or marks.spawn_only or marks.isolated
+        asked = asked or (self._may_recover and self._unfit is not None)
         if not asked or self._off or marks.complaint:
             return None
         from pytest_cudafork.isolate import policy
@@ -220,7 +228,17 @@ class IsolationHooks:
             timeout=self._config.stash[SESSION].settings.isolate_timeout,
             debugger=self._debugger,
             inside=self._inside,
+            unfit=self._unfit,
         )
+
+    @property
+    def _unfit(self) -> Unfit | None:
+        """Why tests that would run in this process must have another one; None: they need not."""
+        if not self._may_recover:
+            return None
+        from pytest_cudafork.health.fitness import recovering_from
+
+        return recovering_from(self._config)
 
     # -- what the user sees ----------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from tests.unit.isolate.session import items_of
 
 SUITE = """
 import pytest
-isolated = pytest.mark.cuda_isolated
+def isolated(method='fork', **how): return pytest.mark.cuda_isolated(method=method, **how)
 class TestA:
     @isolated(scope="class")
     def test_class_1(self): pass
@@ -68,7 +68,8 @@ def test_the_session_speaks_for_tests_whose_markers_do_not(pytester: pytest.Pyte
 
 
 def test_tests_of_two_files_share_nothing(pytester: pytest.Pytester) -> None:
-    source = "import pytest\n@pytest.mark.cuda_isolated(scope='module')\ndef test_x(): pass\n"
+    mark = "@pytest.mark.cuda_isolated(method='fork', scope='module')"
+    source = f"import pytest\n{mark}\ndef test_x(): pass\n"
     other = pytester.path / "test_other.py"
     other.write_text(source)
     items = items_of(pytester, source + source.replace("test_x", "test_y"), str(other))

@@ -58,6 +58,11 @@ VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("2.5", {"isolate_timeout": 2.5}),
         ("inf", {"isolate_timeout": math.inf}),
     ),
+    "cuda_fork_health": (
+        ("fail", {"health": "fail"}),
+        ("recover", {"health": "recover"}),
+        ("off", {"health": "off"}),
+    ),
     "cuda_fork_ledger": (
         ("/x/low", {"ledger": "/x/low"}),
         ("/x/middle", {"ledger": "/x/middle"}),
