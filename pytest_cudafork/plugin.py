@@ -20,6 +20,7 @@ from pytest_cudafork.fixtures import (
     run_forkserver,
     run_spawned,
 )
+from pytest_cudafork.health import plugin as health
 from pytest_cudafork.isolate.session import forked_option
 from pytest_cudafork.isolate.session.hooks import IsolationHooks
 from pytest_cudafork.settings import markers, options
@@ -66,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if _register_imports(config):
         isolate = None  # there is nothing to isolate
     config.pluginmanager.register(IsolationHooks(config, isolate), "cudafork-isolation")
+    health.begin(config)
     _register_gpus(config)
     _choose_graphs(config)
     _register_check(config, state)

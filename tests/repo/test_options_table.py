@@ -16,6 +16,7 @@ NAMES = {
     "cuda_fork_device",
     "cuda_fork_gpus",
     "cuda_fork_graphs",
+    "cuda_fork_health",
     "cuda_fork_imports",
     "cuda_fork_imports_baseline",
     "cuda_fork_imports_exclude",
@@ -27,6 +28,7 @@ NAMES = {
     "cuda_fork_imports_update",
     "cuda_fork_imports_without",
     "cuda_fork_isolate",
+    "cuda_fork_isolate_scope",
     "cuda_fork_isolate_timeout",
     "cuda_fork_ledger",
 }
