@@ -75,9 +75,13 @@ def _register_check(config: pytest.Config, state: session.CudaForkSession) -> No
     """Register what looks for errors, if the check is on."""
     if state.watch is None:
         return
+    from pytest_cudafork.check.baseline_hooks import BaselineHooks
     from pytest_cudafork.check.hooks import CheckHooks
 
-    check = CheckHooks(state, state.watch.observer, state.watch.refusals)
+    watch = state.watch
+    check = CheckHooks(state, watch.observer, watch.refusals, watch.acceptance)
+    baseline = BaselineHooks(config, state, watch, check)
+    config.pluginmanager.register(baseline, "cudafork-baseline")
     config.pluginmanager.register(check, "cudafork-check")
 
 
@@ -179,6 +183,10 @@ def pytest_terminal_summary(
     state = config.stash[SESSION]
     check = config.pluginmanager.get_plugin("cudafork-check")
     if state.watch is not None and check is not None:
+        from pytest_cudafork.report.baseline import write_baseline
         from pytest_cudafork.report.terminal import write_summary
 
         write_summary(terminalreporter, state.settings, state.watch.observer, check)
+        baseline = config.pluginmanager.get_plugin("cudafork-baseline")
+        if state.settings.baseline and baseline is not None:
+            write_baseline(terminalreporter, state.settings, str(config.rootpath), baseline)

@@ -12,6 +12,8 @@ from tests.repo.sources import DOCS
 
 NAMES = {
     "cuda_fork_allow",
+    "cuda_fork_baseline",
+    "cuda_fork_baseline_update",
     "cuda_fork_check",
     "cuda_fork_device",
     "cuda_fork_gpus",
