@@ -69,6 +69,16 @@ def pytest_configure(config: pytest.Config) -> None:
     _register_gpus(config)
     _choose_graphs(config)
     _register_check(config, state)
+    _register_intent(config, state)
+
+
+def _register_intent(config: pytest.Config, state: session.CudaForkSession) -> None:
+    """Register what counts tests that do not run as meant, if the session says what is meant."""
+    asked = state.settings.expect_gpus is not None or state.settings.intent
+    if asked and not state.isolated:
+        from pytest_cudafork.intent.hooks import IntentHooks
+
+        config.pluginmanager.register(IntentHooks(config), "cudafork-intent")
 
 
 def _register_check(config: pytest.Config, state: session.CudaForkSession) -> None:

@@ -14,11 +14,16 @@ KINDS = (TOUCH, FORK, POISONED)
 """What a culprit may be accepted as: a touch that the level does not allow, what forks are refused
 for, and what a forked child's touch fails for."""
 
+TESTS = "tests: "
+"""How the tables begin that hold tests and not lines; ``intent/`` knows what they mean."""
+
 _HEADER = """\
 # Lines that initialize CUDA before a fork, or where no touch is allowed: known and accepted today.
 # Each is known by its file, its function and its text, wherever it moves, and has the test in which
 # it was seen. pytest --cuda-fork-check fails on any other, and names those that are gone.
 # --cuda-fork-baseline-update=shrink removes these; --cuda-fork-baseline-update writes all anew.
+# Tables that begin with "tests:" hold tests that do not run as they were meant to, and why
+# (--cuda-fork-intent).
 """
 _EXAMPLE = '["tests/conftest.py"]\n"fork: <module>: statement" = "where it was seen"'
 
@@ -54,11 +59,17 @@ class CheckBaseline:
     A place is the name of a test, "collect FILE" or "start".
     """
 
-    def __init__(self, entries: dict[Accepted, str] | None = None) -> None:
+    def __init__(
+        self, entries: dict[Accepted, str] | None = None, tests: Iterable[Row] = ()
+    ) -> None:
         self.entries = dict(entries or {})
+        self.tests = tuple(sorted(tests))
+        """The rows of tables about tests, which stay as they are."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, CheckBaseline) and self.entries == other.entries
+        if not isinstance(other, CheckBaseline):
+            return NotImplemented
+        return (self.entries, self.tests) == (other.entries, other.tests)
 
     __hash__ = None  # type: ignore[assignment]  # it may change
 
@@ -71,7 +82,9 @@ class CheckBaseline:
 
         """
         file = BaselineFile.read(path, update, _EXAMPLE)
-        return cls({_accepted(file, row): row.value for row in file.rows})
+        tests = [row for row in file.rows if row.table.startswith(TESTS)]
+        lines = [row for row in file.rows if not row.table.startswith(TESTS)]
+        return cls({_accepted(file, row): row.value for row in lines}, tests)
 
     def text(self) -> str:
         """Return the file's text: a table for each file, a line for each statement."""
@@ -83,7 +96,7 @@ class CheckBaseline:
             )
             for each, at in self.entries.items()
         ]
-        return text_of(sorted(rows), _HEADER)
+        return text_of([*sorted(rows), *self.tests], _HEADER)
 
     def updated(
         self, seen: dict[Accepted, list[str]], gone: Iterable[Accepted], *, add: bool
@@ -103,7 +116,7 @@ class CheckBaseline:
             if (known is None and not add) or not places or known in places:
                 continue
             entries[each] = min(places, key=_order)
-        return CheckBaseline(entries)
+        return CheckBaseline(entries, self.tests)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the file, at once or not at all.
@@ -137,6 +150,7 @@ __all__ = [
     "FORK",
     "KINDS",
     "POISONED",
+    "TESTS",
     "TOUCH",
     "Accepted",
     "BaselineError",

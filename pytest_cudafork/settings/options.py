@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, METHODS, NONE
+from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, METHODS, NONE, intent
 from pytest_cudafork.settings.devices import Device, parse_device
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, read_imports
 from pytest_cudafork.settings.import_settings import ImportSettings
@@ -51,6 +51,10 @@ class Settings(NamedTuple):
     """The file of what the check accepts, or ""."""
     baseline_update: str = ""
     """Whether to change that file: "all", "shrink", or ""."""
+    expect_gpus: int | None = None
+    """The GPUs that the session is promised; None: nothing was said."""
+    intent: tuple[str, ...] = ()
+    """The kinds of tests not run as meant that are errors, "all" included."""
     isolate: str | None = None
     """A method for every test, "none" for no isolation at all, None: as the markers say."""
     isolate_timeout: float = DEFAULT_TIMEOUT
@@ -109,6 +113,21 @@ BASELINE_UPDATE = Option(
     "is gone; the flag alone), shrink (only remove what is gone).",
     flag_value="all",
 )
+EXPECT_GPUS = Option(
+    "cuda_fork_expect_gpus",
+    "N",
+    "The GPUs that this session is promised: tests that need no more and are skipped are counted. "
+    "0 for a session without: tests that see one are counted.",
+)
+INTENT = Option(
+    "cuda_fork_intent",
+    "KINDS",
+    "Fail tests that do not run as they were meant to. KINDS: spawned (wanted fork, ran spawn), "
+    "gpu-skipped, gpu-seen (see --cuda-fork-expect-gpus), separated by commas; all (the flag "
+    "alone).",
+    flag_value="all",
+    lines=True,
+)
 ISOLATION = Option(
     "cuda_fork_isolate",
     "METHOD",
@@ -139,7 +158,7 @@ GRAPH_BACKEND = Option(
 )
 OPTIONS = (
     *(CHECK, DEVICE, ALLOW, LEDGER, BASELINE, BASELINE_UPDATE),
-    *(ISOLATION, ISOLATION_TIMEOUT, GPUS, GRAPH_BACKEND),
+    *(EXPECT_GPUS, INTENT, ISOLATION, ISOLATION_TIMEOUT, GPUS, GRAPH_BACKEND),
     *IMPORT_OPTIONS,
 )
 
@@ -200,10 +219,14 @@ def read_settings(config: pytest.Config, namespace: Any) -> Settings:
         raise pytest.UsageError(
             f"{BASELINE_UPDATE.flag}: there is no file to write: name it with {BASELINE.flag}=FILE"
         )
-    if settings.baseline_update and not settings.active:
+    if settings.baseline_update and not settings.active and not settings.intent:
         raise pytest.UsageError(
             f"{BASELINE_UPDATE.flag}: nothing is checked, so nothing is found: add {CHECK.flag}"
         )
+    try:
+        intent.check(settings.intent, settings.expect_gpus, checked=settings.active)
+    except ValueError as error:
+        raise pytest.UsageError(f"{INTENT.flag}: {error}") from None
     return settings
 
 
@@ -295,6 +318,8 @@ PARSERS: Table = {
     "ledger": (LEDGER, parse_file),
     "baseline": (BASELINE, parse_file),
     "baseline_update": (BASELINE_UPDATE, parse_update),
+    "expect_gpus": (EXPECT_GPUS, intent.parse_expected),
+    "intent": (INTENT, intent.parse_kinds),
     "isolate": (ISOLATION, parse_isolate),
     "isolate_timeout": (ISOLATION_TIMEOUT, parse_limit),
     "gpus": (GPUS, parse_gpus),

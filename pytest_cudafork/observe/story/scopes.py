@@ -170,7 +170,8 @@ def _statement_at(
         for node, owner in found
         if scope is None or (owner[0], owner[1].rpartition(".")[2]) == (scope, name)
     ]
-    return (there or found or [(None, (Scope.MODULE, ""))])[-1]
+    candidates = there or found
+    return candidates[-1] if candidates else (None, (Scope.MODULE, ""))
 
 
 _Owner = tuple[Scope, str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,14 +49,15 @@ class Made:
         acceptance = Acceptance(self.observer)
         acceptance.begin(Terms(str(folder), dict(entries)))
         (folder / "lib.py").write_text(" ".join(places))  # so that nothing is missing
-        self.config: Any = SimpleNamespace(
+        self.config = SimpleNamespace(
             rootpath=folder, args=["tests"], args_source=1, ArgsSource=SimpleNamespace(ARGS=1)
         )
         settings = Settings(level=Level.FORK, baseline=str(self.path), baseline_update=how)
         session: Any = SimpleNamespace(settings=settings, joined=False)
         watch: Any = SimpleNamespace(observer=self.observer, acceptance=acceptance)
         check: Any = SimpleNamespace(unreported=lambda records: [])
-        self.hooks = BaselineHooks(self.config, session, watch, check)
+        config: Any = self.config
+        self.hooks = BaselineHooks(config, session, watch, check)
 
     def end(self, status: int = 0, shouldstop: str = "") -> Any:
         """End the session, and return it."""
@@ -76,13 +78,17 @@ def run(hooks: BaselineHooks, work: Any = lambda: None, nodeid: str = TEST) -> N
     through(hooks.pytest_runtest_teardown(item))
 
 
+def _same(report: Any) -> Any:
+    return report
+
+
 def test_places_that_were_passed_are_noted_and_no_others(tmp_path: Path) -> None:
     made = Made(tmp_path, places=(TEST, "collect test_it.py", "start"))
     made.hooks.pytest_sessionstart()
     for outcome in (False, True):
         node: Any = SimpleNamespace(nodeid="test_it.py")
-        report = SimpleNamespace(passed=outcome)
-        through(made.hooks.pytest_make_collect_report(node), lambda report=report: report)
+        report: Any = SimpleNamespace(passed=outcome)
+        through(made.hooks.pytest_make_collect_report(node), functools.partial(_same, report))
     run(made.hooks, lambda: 1 / 0)  # a test that fails may not have come to the line
     run(made.hooks, nodeid="test_it.py::test_b")
     assert [r["place"] for r in made.kinds("ran")] == ["start", "collect test_it.py"]

@@ -63,6 +63,16 @@ VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("/x/middle", {"baseline": "/x/middle"}),
         ("/x/high", {"baseline": "/x/high"}),
     ),
+    "cuda_fork_expect_gpus": (
+        ("0", {"expect_gpus": 0}),
+        ("2", {"expect_gpus": 2}),
+        ("8", {"expect_gpus": 8}),
+    ),
+    "cuda_fork_intent": (
+        ("spawned", {"intent": ("spawned",)}),
+        ("all", {"intent": ("all",)}),
+        ("spawned,all", {"intent": ("spawned", "all")}),
+    ),
     "cuda_fork_gpus": (
         ("auto", {"gpus": GpuChoice()}),
         ("2", {"gpus": GpuChoice(most=2, text="2")}),
