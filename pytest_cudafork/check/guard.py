@@ -42,6 +42,7 @@ class ForkDecision(enum.Enum):
 
     GUARDED = "guarded"  # refused
     ALLOWED = "allowed"  # by marker or by the list of modules
+    ACCEPTED = "accepted"  # by the baseline
     WATCHED = "watched"  # the level does not refuse forks
     UNGUARDED = "unguarded"  # to be refused, and made past the guard
     UNKNOWN = "unknown"  # whether CUDA is initialized is not observable
@@ -148,16 +149,22 @@ def _plain_error(story: str, fork: str) -> CudaForkError:
     return CudaForkError(story)
 
 
+def _nothing_accepted() -> str:
+    return ""
+
+
 class Rules(NamedTuple):
     """What is refused: nothing (``refuse`` is False), or forks outside the modules in ``allow``.
 
-    ``error`` makes what is raised, of a story and of the id of the fork's record.
+    ``error`` makes what is raised, of a story and of the id of the fork's record. ``accepted`` says
+    what in the baseline accepts a fork of this process, "" if nothing does.
     """
 
     observer: Watched
     refuse: bool
     allow: tuple[str, ...] = DEFAULT_ALLOW
     error: Callable[[str, str], CudaForkError] = _plain_error
+    accepted: Callable[[], str] = _nothing_accepted
 
     def decide(self, state: CudaState, frame: FrameType | None) -> tuple[ForkDecision, str]:
         """Decide about a fork in a process that is not clean; the text is the rule that applied."""
@@ -171,6 +178,9 @@ class Rules(NamedTuple):
         module = allowed_module(frame, self.allow)
         if module:
             return ForkDecision.ALLOWED, f"code of {module} may fork"
+        accepted = self.accepted()
+        if accepted:
+            return ForkDecision.ACCEPTED, accepted
         return ForkDecision.GUARDED, ""
 
 

@@ -215,6 +215,26 @@ class Observer:
         """Write that these touches have failed a test, so that nobody reports them again."""
         self._append("reported", ids=touch_ids)
 
+    def note_baseline(self, **fields: object) -> None:
+        """Write what the baseline of this session accepts."""
+        self._append("baseline", **fields)
+
+    def note_accepted(self, ids: list[str], what: list[str]) -> None:
+        """Write that the baseline accepts these records, and by which entry."""
+        self._append("accepted", ids=ids, what=what)
+
+    def note_ran(self, place: str) -> None:
+        """Write that a place of the baseline was passed: a test, a collection."""
+        self._append("ran", place=place)
+
+    def note_deselected(self, count: int) -> None:
+        """Write that tests were left out of the session."""
+        self._append("deselected", count=count)
+
+    def note_end(self, **fields: object) -> None:
+        """Write how the session ended."""
+        self._append("end", **fields)
+
     def _append(self, kind: str, **fields: Any) -> str:
         try:
             # The owner is not left to the environment: a test may have cleared that for a while.
