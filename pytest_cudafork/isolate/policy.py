@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-CLEAN = "clean"
+from pytest_cudafork.check.start_method import CLEAN, ProcessState, automatic
+
+__all__ = [
+    "CLEAN",
+    "IsolationConfig",
+    "Method",
+    "ProcessState",
+    "Wishes",
+    "choose",
+    "instead_of_fork_server",
+    "wanted_method",
+]
 
 
 class Wishes(Protocol):
@@ -32,6 +43,10 @@ class Wishes(Protocol):
         """Whom it shares the process with: "test" (nobody) or "module"."""
 
     @property
+    def env(self) -> tuple[tuple[str, str], ...]:
+        """Variables that its process has before anything is imported."""
+
+    @property
     def left_alone(self) -> bool:
         """Never isolate this test: it does so by itself."""
 
@@ -49,23 +64,6 @@ class IsolationConfig:
     timeout: float | None = None
     debugger: bool = False
     inside: bool = False
-
-
-@dataclass(frozen=True)
-class ProcessState:
-    """The pytest process at the moment of the choice.
-
-    ``cuda`` is "clean", "initialized", "poisoned" or "not observable"; ``threads`` counts the
-    threads of the operating system, those of libraries included (see ``count_threads``).
-    """
-
-    cuda: str = CLEAN
-    threads: int = 1
-
-    @property
-    def safe_to_fork(self) -> bool:
-        """Whether a fork finds neither CUDA nor a lock that a lost thread holds."""
-        return self.cuda == CLEAN and self.threads == 1
 
 
 @dataclass(frozen=True)
@@ -87,11 +85,14 @@ def wanted_method(marks: Wishes, config: IsolationConfig) -> str | None:
 
     The debugger needs the terminal, so under ``--pdb`` nothing is isolated, nor where the session
     says "none". ``spawn_only`` beats everything else, and a marker beats the session; a marker that
-    leaves the method open takes the session's.
+    leaves the method open takes the session's; but variables that are to be there before the first
+    import need a fresh interpreter.
     """
     if config.inside or config.debugger or config.every_test == "none" or marks.left_alone:
         return None
     if marks.spawn_only:
+        return "spawn"
+    if marks.isolated and marks.method == "auto" and marks.env:
         return "spawn"
     if marks.isolated and (marks.method != "auto" or config.every_test is None):
         return marks.method
@@ -103,7 +104,7 @@ def choose(marks: Wishes, config: IsolationConfig, state: ProcessState) -> Metho
 
     A fork that was asked for is refused where the child would be poisoned, with the reason; "auto"
     forks only a clean process without threads, for a lock that another thread holds stays locked
-    in the child.
+    in the child (``check/start_method.py``).
     """
     wanted = wanted_method(marks, config)
     if wanted is None:
@@ -111,10 +112,8 @@ def choose(marks: Wishes, config: IsolationConfig, state: ProcessState) -> Metho
     timeout = config.timeout if marks.timeout is None else marks.timeout
     method = Method(wanted, timeout, scope=marks.scope if marks.isolated else "test")
     if wanted == "auto":
-        if state.safe_to_fork:
-            return replace(method, name="fork")
-        why = f"CUDA is {state.cuda}" if state.cuda != CLEAN else f"{state.threads} threads"
-        return replace(method, name="forkserver", why=f"not fork: {why} in the pytest process")
+        name, why = automatic(state)
+        return replace(method, name=name, why=why)
     if wanted == "fork" and state.cuda in ("initialized", "poisoned"):
         return replace(method, refusal=_refusal(state.cuda))
     return method

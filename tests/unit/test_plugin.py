@@ -13,7 +13,7 @@ from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.report import terminal as terminal_section
 from pytest_cudafork.settings.options import OPTIONS
 
-ALWAYS = {"cudafork-isolation", "cudafork-gpus", "cudafork-gpus-refused"}
+ALWAYS = {"cudafork-in-place", "cudafork-isolation", "cudafork-gpus", "cudafork-gpus-refused"}
 
 
 @pytest.fixture(autouse=True)

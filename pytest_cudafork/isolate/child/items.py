@@ -15,7 +15,7 @@ import pytest
 from pytest_cudafork.compat import forked, pytest_internals, rerunfailures, timeout
 from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.isolate import coverage_data, item_names, live_text, report_data
-from pytest_cudafork.isolate.child import capture_files, plugins
+from pytest_cudafork.isolate.child import capture_files, inherited, plugins
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
@@ -166,7 +166,8 @@ class ItemServer:
         session = self._session = item.session
         plugins.continue_reruns(item.config, order.reruns)
         self._reporter.report_to(channel, order.position)
-        last = self._protocol(channel, item, following) or following is None
+        with inherited.body_only(item, order.inherits):
+            last = self._protocol(channel, item, following) or following is None
         self._reporter.report_to(None)
         channel.leave_if_not_mine()
         measured = None if self.coverage is None else self.coverage.take()
