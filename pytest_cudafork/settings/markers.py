@@ -59,12 +59,14 @@ MARKERS = (
     ),
     Marker(
         "gpus",
-        "gpus(n, share=False, wait=1800)",
+        "gpus(n, share=False, memory=None, wait=1800)",
         "run the test in a process of its own that sees n GPUs, which no other test has meanwhile; "
-        "share=True lets others have them that allow it too; wait in seconds for them",
+        "share=True lets others have them that allow it too; memory='20GiB' is what it needs of "
+        "each, and tests that say so share a GPU as far as it has room; wait in seconds for them",
         {
             "n": "a whole number of GPUs above 0",
             "share": "True or False",
+            "memory": "a size, as in '20GiB'",
             "wait": "a number of seconds above 0",
         },
     ),
@@ -125,6 +127,11 @@ def marks_of(item: pytest.Item) -> Marks:
             marks = marks._replace(isolated=True, complaint=wrong)
         item.stash[_MARKS] = marks
     return marks
+
+
+def give_gpus(item: pytest.Item, wish: GpuWish) -> None:
+    """Have a test run in a process of its own with GPUs, as if its marker said so."""
+    item.stash[_MARKS] = marks_of(item)._replace(isolated=True, gpus=wish)
 
 
 def leave_alone(item: pytest.Item) -> None:
