@@ -31,7 +31,8 @@ def share_process(item: pytest.Item, nextitem: pytest.Item) -> bool:
     """Whether two isolated tests that follow each other run in one process.
 
     As for fixtures, a function outside any class has "class" for itself. Tests do not share a
-    process that ask for different ones (by method, by GPUs, or by variables); time limits may differ.
+    process that ask for different ones (by method, by GPUs, or by variables); time limits may
+    differ.
     """
     scope = scope_of(item)
     if scope == _ALONE or scope_of(nextitem) != scope:

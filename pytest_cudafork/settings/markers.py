@@ -83,12 +83,14 @@ MARKERS = (
     ),
     Marker(
         "gpus",
-        "gpus(n, share=False, wait=1800)",
+        "gpus(n, share=False, memory=None, wait=1800)",
         "run the test in a process of its own that sees n GPUs, which no other test has meanwhile; "
-        "share=True lets others have them that allow it too; wait in seconds for them",
+        "share=True lets others have them that allow it too; memory='20GiB' is what it needs of "
+        "each, and tests that say so share a GPU as far as it has room; wait in seconds for them",
         {
             "n": "a whole number of GPUs above 0",
             "share": "True or False",
+            "memory": "a size, as in '20GiB'",
             "wait": "a number of seconds above 0",
         },
     ),
@@ -167,6 +169,11 @@ def _is_theirs(config: pytest.Config, name: str) -> bool:
     own = {f"{marker.signature}: {marker.doc}." for marker in MARKERS}
     lines = [line for line in config.getini("markers") if line not in own]
     return any(re.match(rf"{name}\b", line) for line in lines)
+
+
+def give_gpus(item: pytest.Item, wish: GpuWish) -> None:
+    """Have a test run in a process of its own with GPUs, as if its marker said so."""
+    item.stash[_MARKS] = marks_of(item)._replace(isolated=True, gpus=wish)
 
 
 def leave_alone(item: pytest.Item) -> None:
