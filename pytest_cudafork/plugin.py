@@ -18,6 +18,7 @@ from pytest_cudafork.fixtures import (
     phantom_cuda,
     run_forked,
     run_forkserver,
+    run_script,
     run_spawned,
 )
 from pytest_cudafork.isolate.session import forked_option
@@ -32,6 +33,7 @@ __all__ = [
     "phantom_cuda",
     "run_forked",
     "run_forkserver",
+    "run_script",
     "run_spawned",
 ]
 

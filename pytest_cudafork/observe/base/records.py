@@ -31,6 +31,7 @@ _TEXTS = frozenset(
             "function",
             "culprit",
             "at",
+            "method",
         ),
     )
 )
