@@ -58,6 +58,21 @@ def run_forkserver(request: pytest.FixtureRequest) -> RunInChild:
 
 
 @pytest.fixture
+def start_method(request: pytest.FixtureRequest) -> str:
+    """Return the start method with which this test runs: "fork", "forkserver" or "spawn".
+
+    The marker ``start_methods`` names it; without the marker it is that of ``multiprocessing``.
+    """
+    method: str | None = getattr(request, "param", None)
+    if method is None:
+        import multiprocessing
+
+        default = multiprocessing.get_all_start_methods()[0]
+        method = multiprocessing.get_start_method(allow_none=True) or default
+    return method
+
+
+@pytest.fixture
 def run_script(request: pytest.FixtureRequest) -> ScriptRunner:
     """Run a script or a module in a fresh interpreter and tell all that it and its like did.
 

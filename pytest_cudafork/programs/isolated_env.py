@@ -9,9 +9,8 @@ import os
 from collections.abc import Mapping
 
 from pytest_cudafork.settings import METHODS, environment
+from pytest_cudafork.settings.environment import COMMON_METHOD, VLLM_METHOD
 
-VLLM_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
-COMMON_METHOD = "MULTIPROCESSING_START_METHOD"
 TOKENIZERS = "TOKENIZERS_PARALLELISM"
 
 READERS = {

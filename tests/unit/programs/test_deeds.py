@@ -9,7 +9,7 @@ import pytest
 
 from pytest_cudafork.errors import CudaForkError, PoisonedTouchError
 from pytest_cudafork.programs.deeds import Deeds, read_deeds
-from pytest_cudafork.programs.isolated_env import COMMON_METHOD
+from pytest_cudafork.settings.environment import COMMON_METHOD
 from pytest_cudafork.settings.options import Level
 
 FIRST, CHILD = 10, 11

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.programs.isolated_env import (
-    COMMON_METHOD,
     READERS,
     TOKENIZERS,
-    VLLM_METHOD,
     changes,
     isolated_env,
 )
 from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.environment import COMMON_METHOD, VLLM_METHOD
 
 METHODS = (VLLM_METHOD, COMMON_METHOD)
 

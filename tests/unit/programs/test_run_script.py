@@ -12,8 +12,8 @@ import pytest
 from pytest_cudafork import ScriptTimeout, isolated_env, run_script
 from pytest_cudafork.errors import CudaForkError, CudaForkWarning, PoisonedTouchError
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
-from pytest_cudafork.programs.isolated_env import COMMON_METHOD, VLLM_METHOD
 from pytest_cudafork.programs.run_script import ScriptRunner
+from pytest_cudafork.settings.environment import COMMON_METHOD, VLLM_METHOD
 from tests.support.isolation import is_gone
 
 FORKS_AFTER_A_TOUCH = """\
