@@ -38,7 +38,7 @@ _NAMESPACE: Any = vars(ModuleType)["__dict__"]
 
 
 class ForkDecision(enum.Enum):
-    """What became of a fork that was about to happen while CUDA was not clean."""
+    """What became of a fork that was about to happen."""
 
     GUARDED = "guarded"  # refused
     ALLOWED = "allowed"  # by marker or by the list of modules
@@ -46,6 +46,7 @@ class ForkDecision(enum.Enum):
     WATCHED = "watched"  # the level does not refuse forks
     UNGUARDED = "unguarded"  # to be refused, and made past the guard
     UNKNOWN = "unknown"  # whether CUDA is initialized is not observable
+    CLEAN = "clean"  # harmless; only a detailed watch writes it
 
 
 class Watched(Protocol):
@@ -138,6 +139,9 @@ def _before_fork(api: str, frame: FrameType | None, rules: Rules) -> None:
     observer = rules.observer
     state = observer.state()
     if state.verdict is Verdict.CLEAN:
+        if rules.detailed:
+            clean = ForkDecision.CLEAN.value
+            observer.note_fork(api=api, verdict=clean, rule="", state=state, frame=frame)
         return
     verdict, rule = rules.decide(state, frame)
     fork = observer.note_fork(api=api, verdict=verdict.value, rule=rule, state=state, frame=frame)
@@ -157,7 +161,8 @@ class Rules(NamedTuple):
     """What is refused: nothing (``refuse`` is False), or forks outside the modules in ``allow``.
 
     ``error`` makes what is raised, of a story and of the id of the fork's record. ``accepted`` says
-    what in the baseline accepts a fork of this process, "" if nothing does.
+    what in the baseline accepts a fork of this process, "" if nothing does. With
+    ``detailed`` forks of a clean process are written as well.
     """
 
     observer: Watched
@@ -165,6 +170,7 @@ class Rules(NamedTuple):
     allow: tuple[str, ...] = DEFAULT_ALLOW
     error: Callable[[str, str], CudaForkError] = _plain_error
     accepted: Callable[[], str] = _nothing_accepted
+    detailed: bool = False
 
     def decide(self, state: CudaState, frame: FrameType | None) -> tuple[ForkDecision, str]:
         """Decide about a fork in a process that is not clean; the text is the rule that applied."""

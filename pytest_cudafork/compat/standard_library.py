@@ -69,6 +69,18 @@ def resource_tracker() -> ResourceTracker | None:
 # -- the start of a process ----------------------------------------------------------------------
 
 
+def start_method_of(process: Any) -> str:
+    """Return by which method a ``multiprocessing.Process`` that is about to start will be.
+
+    ``_start_method`` is set in the process classes of the contexts "fork", "spawn" and
+    "forkserver", and None in that of the default context, which then decides.
+    """
+    import multiprocessing
+
+    method = getattr(type(process), "_start_method", None)
+    return method if isinstance(method, str) else str(multiprocessing.get_start_method())
+
+
 def interpreter_flags() -> list[str]:
     """Return the options (-W, -X, -O, ...) this interpreter was started with.
 

@@ -33,6 +33,8 @@ LIBRARY_PATH = "LD_LIBRARY_PATH"
 TRITON_DRIVER = "TRITON_LIBCUDA_PATH"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 GPU_ORDER = "CUDA_DEVICE_ORDER"
+VLLM_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+COMMON_METHOD = "MULTIPROCESSING_START_METHOD"
 
 # What is read alone.
 TEST = "PYTEST_CURRENT_TEST"
@@ -64,6 +66,8 @@ CHANGED = {
     TRITON_DRIVER: "Triton finds the phantom driver",
     VISIBLE_GPUS: "the GPUs of a test marked gpus(n)",
     GPU_ORDER: "what the numbers of GPUs mean",
+    VLLM_METHOD: "the start method of a test marked start_methods, for vLLM",
+    COMMON_METHOD: "likewise, for programs that look for it; Python's multiprocessing does not",
 }
 """Why each of these is set for a while; the user's own value comes back."""
 

@@ -64,6 +64,14 @@ RIGHT = {
         Marks(spawn_only=True, isolated=True, gpus=GpuWish(1, wait=3)),
     ),
     "graphs": ((mark.graph_capture,), Marks(graphs=("software", "cuda"))),
+    "start methods": (
+        (mark.start_methods("spawn", "fork"),),
+        Marks(isolated=True, start_methods=("spawn", "fork")),
+    ),
+    "start methods, all": (
+        (mark.start_methods,),
+        Marks(isolated=True, start_methods=("fork", "forkserver", "spawn")),
+    ),
     "graphs, one": ((mark.graph_capture(backends=["cuda"]),), Marks(graphs=("cuda",))),
     "closest wins": (
         (mark.cuda_isolated(method="fork"), mark.cuda_isolated(method="spawn", timeout=3)),
@@ -105,6 +113,10 @@ WRONG = {
     "cuda_fork_ok(reason=None)": "reason is a text that is not empty",
     "cuda_fork_ok('a reason')": "takes keywords only, not ('a reason',)",
     "graph_capture('cuda')": "takes keywords only, not ('cuda',)",
+    "start_methods('thread')": "'thread' is no start method: write start_methods(",
+    "start_methods(['fork'])": "['fork'] is no start method",
+    "start_methods('fork', 'fork')": "names a method twice",
+    "start_methods(method='fork')": "does not take 'method'",
     "graph_capture(backend='cuda')": "does not take 'backend'",
     "graph_capture(backends='cuda')": "backends is a list of one or both of software, cuda",
     "graph_capture(backends=[])": "backends is a list of one or both of software, cuda",
