@@ -13,8 +13,8 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TextIO
+from collections.abc import Iterator, Sequence
+from typing import TextIO
 
 from pytest_cudafork.imports.api import run
 from pytest_cudafork.imports.audit import plan
@@ -27,6 +27,7 @@ from pytest_cudafork.imports.values.records import Outcome
 from pytest_cudafork.imports.values.targets import Target
 from pytest_cudafork.settings import devices, environment, import_options, option
 from pytest_cudafork.settings.import_settings import ImportSettings
+from pytest_cudafork.settings.option import typed
 
 CLEAN, TOUCHES, USAGE = 0, 1, 2
 _COLOURS = {"bad": "\x1b[31m", "warn": "\x1b[33m", "good": "\x1b[32m"}
@@ -88,11 +89,16 @@ def _parser() -> argparse.ArgumentParser:
         "wrong usage or where something could not be observed.",
     )
     add = parser.add_argument
-    add("packages", metavar="PKG", type=_typed(option.parse_modules), help="separated by commas")
+    add(
+        "packages",
+        metavar="PKG",
+        type=typed(option.parse_modules),
+        help="separated by commas",
+    )
     for each in import_options.IMPORT_OPTIONS:
         if each is not import_options.PACKAGES:
             _add(parser, each)
-    add("--device", metavar="DEVICE", type=_typed(devices.parse_device), default=devices.Device(),
+    add("--device", metavar="DEVICE", type=typed(devices.parse_device), default=devices.Device(),
         help="auto (default), real, phantom, or phantom:sm_90x2")  # fmt: skip
     add("--no-confirm", action="store_true", help="Ask no fresh interpreter.")
     add("--json", metavar="FILE", default="", help="Write the records here.")
@@ -112,23 +118,11 @@ def _add(parser: argparse.ArgumentParser, each: option.Option) -> None:
     if each.flag_value:
         parser.add_argument(flag, action="store_true", dest=name, help=text)
     else:
-        parse = _typed(import_options.PARSERS[name][1])
+        parse = typed(import_options.PARSERS[name][1])
         default = ImportSettings._field_defaults[name]
         parser.add_argument(
             flag, metavar=each.metavar, dest=name, type=parse, default=default, help=text
         )
-
-
-def _typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Let argparse show the words of a ValueError."""
-
-    def read(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return read
 
 
 def _audit(given: argparse.Namespace) -> Findings:
