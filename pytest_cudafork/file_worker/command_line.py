@@ -11,6 +11,7 @@ import shlex
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import BinaryIO
@@ -25,6 +26,7 @@ from pytest_cudafork.settings.option import parse_modules, typed
 
 DONE, LOST, USAGE = 0, 1, 2
 _RENEW_AFTER = 20
+_LOOK_SECONDS = 0.1
 _NAME = "python -m pytest_cudafork fileworker"
 
 
@@ -54,7 +56,7 @@ def main(args: Sequence[str]) -> int:
             if why_not is not None:
                 _say(refusal(why_not))
                 return USAGE
-            _end_when_nobody_listens(given.result_fd)
+            _end_when_nobody_listens(runner, given.result_fd)
             return _serve(runner, sys.stdin.buffer, given.result_fd)
     except (ChildError, OSError) as error:
         _say(f"it ends, for {error}")
@@ -141,16 +143,19 @@ def _signals(runner: FileRunner) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _end_when_nobody_listens(result_fd: int) -> None:
+def _end_when_nobody_listens(runner: FileRunner, result_fd: int) -> None:
     """End this process, and so the file that runs, when the reader of the answers is gone.
 
-    Standard input does not tell: it may end while there still is something to do.
+    Standard input does not tell: it may end while there still is something to do. While no file
+    runs nothing is lost: the end of standard input follows.
     """
 
     def watch() -> None:
         poller = select.poll()
         poller.register(result_fd, 0)  # that the other end is closed is told in any case
         poller.poll()
+        while not runner.is_running:
+            time.sleep(_LOOK_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="reader of the answers", daemon=True).start()

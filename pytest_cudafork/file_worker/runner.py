@@ -71,6 +71,11 @@ class FileRunner:
         """The template's process id; None while there is none."""
         return self._server.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a file runs."""
+        return self._running is not None
+
     def run(self, filename: str, timeout: float | None = None) -> Answer:
         """Run a file, and return how it ended.
 

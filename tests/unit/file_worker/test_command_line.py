@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,8 @@ class Runner:
         self.settings = {"preload": tuple(preload), **settings}
         self.asked: list[Any] = []
         self.closed = 0
+        self.is_running = False
+        self.looked = threading.Event()
         Runner.made.append(self)
 
     def start(self) -> CannotFork | None:
@@ -103,7 +106,7 @@ def test_each_line_is_answered_and_nonsense_is_told(
         '{"command": "stop"}',
         '{"filename": "never.py"}',
     )
-    monkeypatch.setattr(command_line, "_end_when_nobody_listens", lambda fd: None)
+    monkeypatch.setattr(command_line, "_end_when_nobody_listens", lambda runner, fd: None)
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     assert main(["--preload=torch,json", f"--result-fd={ends.write}", "--timeout=9"]) == 2
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
@@ -128,7 +131,7 @@ def test_the_end_of_input_is_an_end(
     runner: type[Runner], ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask(monkeypatch)
-    monkeypatch.setattr(command_line, "_end_when_nobody_listens", lambda fd: None)
+    monkeypatch.setattr(command_line, "_end_when_nobody_listens", lambda runner, fd: None)
     assert main([f"--result-fd={ends.write}", "--file-args=", "--renew-after=0"]) == 0
     assert runner.made[0].settings["arguments"] == []
     assert ends.answers() == []
@@ -155,7 +158,7 @@ def test_that_there_is_no_process_is_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     ask(monkeypatch, '{"filename": "a.py"}')
-    monkeypatch.setattr(command_line, "_end_when_nobody_listens", lambda fd: None)
+    monkeypatch.setattr(command_line, "_end_when_nobody_listens", lambda runner, fd: None)
     monkeypatch.setattr(runner, "error", ChildError("no process is left"))
     assert main([f"--result-fd={ends.write}"]) == 1
     assert "it ends, for no process is left" in capsys.readouterr().err
@@ -227,12 +230,20 @@ def test_signals_go_to_the_file_or_end_all(runner: type[Runner]) -> None:
     assert ended.value.code == 143
 
 
-def test_a_reader_that_is_gone_ends_it(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_is_gone_ends_it_while_a_file_runs(
+    runner: type[Runner], ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: Any = Runner(())
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
-    command_line._end_when_nobody_listens(ends.write)
-    assert sent == []
+    monkeypatch.setattr(time, "sleep", lambda seconds: made.looked.set())
+    command_line._end_when_nobody_listens(made, ends.write)
     os.close(ends.read)
+    assert made.looked.wait(30)
+    assert sent == [], "no file runs"
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
+    made.is_running = True
     until = time.monotonic() + 30
     while not sent and time.monotonic() < until:
         time.sleep(0.01)

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from pytest_cudafork.compat import standard_library
 from pytest_cudafork.file_worker.child import run_file
 from pytest_cudafork.process import child
 from pytest_cudafork.process.protocol import messages
@@ -37,7 +38,7 @@ def same_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", list(sys.argv))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    monkeypatch.setattr(run_file.standard_library, "wait_for_threads", lambda: None)
+    monkeypatch.setattr(standard_library, "wait_for_threads", lambda: None)
 
 
 @pytest.fixture
@@ -109,7 +110,7 @@ def test_a_failure_of_its_last_threads_is_one_of_the_program(
     def broken() -> None:
         raise RuntimeError("a pool that cannot end")
 
-    monkeypatch.setattr(run_file.standard_library, "wait_for_threads", broken)
+    monkeypatch.setattr(standard_library, "wait_for_threads", broken)
     (folder / "program.py").write_text("")
     assert run_file.run_program(str(folder / "program.py"), []) == 1
     assert "a pool that cannot end" in capsys.readouterr().err

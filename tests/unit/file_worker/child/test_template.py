@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,14 +12,15 @@ import pytest
 
 from pytest_cudafork.file_worker.child import template
 from pytest_cudafork.observe.driver import probe
+from pytest_cudafork.process import freeze_before_fork
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 
 
 @pytest.fixture
-def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
-    yield tmp_path  # type: ignore[misc]
+    yield tmp_path
     for name in set(sys.modules) - before:
         if name.startswith("preloaded_"):
             del sys.modules[name]
@@ -50,7 +52,7 @@ def test_a_module_that_is_in_order_is_served(
     modules: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_cuda(monkeypatch, probe.Verdict.CLEAN)
-    monkeypatch.setattr(template.freeze_before_fork, "freeze", lambda: None)
+    monkeypatch.setattr(freeze_before_fork, "freeze", lambda: None)
     (modules / "preloaded_well.py").write_text("VALUE = 1")
     server = Server("preloaded_well")
     template.prepare(cast("Any", server))
