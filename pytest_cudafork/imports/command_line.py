@@ -20,6 +20,7 @@ from pytest_cudafork.imports.api import run
 from pytest_cudafork.imports.audit import plan
 from pytest_cudafork.imports.audit.baseline import SHELL_UPDATE_OPTION, Baseline
 from pytest_cudafork.imports.report.findings import Findings
+from pytest_cudafork.imports.report.preload import preload_lines
 from pytest_cudafork.imports.report.story import story_lines
 from pytest_cudafork.imports.report.summary import Line, summary_lines, write_results
 from pytest_cudafork.imports.values import records
@@ -56,6 +57,8 @@ def main(args: Sequence[str]) -> int:
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
     written = [*_write_json(given.json, findings), *write_results(findings)]
     _show(findings, written, full=given.verbose)
+    if given.preload:
+        _print(Line(""), *preload_lines(findings, full=given.verbose))
     outcomes = {findings.outcome(record) for record in findings.records}
     if Outcome.ERROR in outcomes or any(line.tone == "bad" for line in written):
         return USAGE
@@ -101,6 +104,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", metavar="DEVICE", type=typed(devices.parse_device), default=devices.Device(),
         help="auto (default), real, phantom, or phantom:sm_90x2")  # fmt: skip
     add("--no-confirm", action="store_true", help="Ask no fresh interpreter.")
+    add("--preload", action="store_true",
+        help="Say which modules a process may import that is forked afterwards: those that leave "
+        "no thread, with the descriptors they leave open and the variables of the environment "
+        "they read. Takes longer: most modules are imported with all that they need.")  # fmt: skip
     add("--json", metavar="FILE", default="", help="Write the records here.")
     add("-v", "--verbose", action="store_true",
         help="Tell every module that is not clean in full, and leave no name out.")  # fmt: skip
@@ -132,7 +139,7 @@ def _audit(given: argparse.Namespace) -> Findings:
     if imports.baseline and (not imports.update or os.path.exists(imports.baseline)):
         baseline = Baseline.read(imports.baseline, SHELL_UPDATE_OPTION)
     found = plan.find_all(imports.packages, imports.exclude)
-    settings = plan.settings_of(imports, given.device)
+    settings = plan.settings_of(imports, given.device)._replace(traces=given.preload)
     progress = _Progress(sys.stderr)
     try:
         checked = run(
