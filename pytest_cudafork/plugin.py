@@ -20,6 +20,7 @@ from pytest_cudafork.fixtures import (
     run_forkserver,
     run_spawned,
 )
+from pytest_cudafork.health import plugin as health
 from pytest_cudafork.isolate.session import forked_option
 from pytest_cudafork.isolate.session.hooks import IsolationHooks
 from pytest_cudafork.settings import markers, options
@@ -66,18 +67,33 @@ def pytest_configure(config: pytest.Config) -> None:
     if _register_imports(config):
         isolate = None  # there is nothing to isolate
     config.pluginmanager.register(IsolationHooks(config, isolate), "cudafork-isolation")
+    health.begin(config)
     _register_gpus(config)
     _choose_graphs(config)
     _register_check(config, state)
+    _register_intent(config, state)
+
+
+def _register_intent(config: pytest.Config, state: session.CudaForkSession) -> None:
+    """Register what counts tests that do not run as meant, if the session says what is meant."""
+    asked = state.settings.expect_gpus is not None or state.settings.intent
+    if asked and not state.isolated:
+        from pytest_cudafork.intent.hooks import IntentHooks
+
+        config.pluginmanager.register(IntentHooks(config), "cudafork-intent")
 
 
 def _register_check(config: pytest.Config, state: session.CudaForkSession) -> None:
     """Register what looks for errors, if the check is on."""
     if state.watch is None:
         return
+    from pytest_cudafork.check.baseline_hooks import BaselineHooks
     from pytest_cudafork.check.hooks import CheckHooks
 
-    check = CheckHooks(state, state.watch.observer, state.watch.refusals)
+    watch = state.watch
+    check = CheckHooks(state, watch.observer, watch.refusals, watch.acceptance)
+    baseline = BaselineHooks(config, state, watch, check)
+    config.pluginmanager.register(baseline, "cudafork-baseline")
     config.pluginmanager.register(check, "cudafork-check")
 
 
@@ -179,6 +195,10 @@ def pytest_terminal_summary(
     state = config.stash[SESSION]
     check = config.pluginmanager.get_plugin("cudafork-check")
     if state.watch is not None and check is not None:
+        from pytest_cudafork.report.baseline import write_baseline
         from pytest_cudafork.report.terminal import write_summary
 
         write_summary(terminalreporter, state.settings, state.watch.observer, check)
+        baseline = config.pluginmanager.get_plugin("cudafork-baseline")
+        if state.settings.baseline and baseline is not None:
+            write_baseline(terminalreporter, state.settings, str(config.rootpath), baseline)

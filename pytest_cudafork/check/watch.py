@@ -7,14 +7,14 @@ here needs pytest.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
 import sys
 
+from pytest_cudafork.check.accepted import Acceptance
 from pytest_cudafork.check.guard import DEFAULT_ALLOW, Rules
 from pytest_cudafork.check.guard import install as install_guard
 from pytest_cudafork.check.refusal import Refusals
+from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.observe.observer import Observer, WatchSettings
 from pytest_cudafork.settings import environment
 
@@ -31,6 +31,7 @@ class Watch:
     def __init__(self, settings: WatchSettings, owner: str) -> None:
         self.observer = Observer(settings, owner)
         self.refusals = Refusals(self.observer)
+        self.acceptance = Acceptance(self.observer)
         self._undo = contextlib.ExitStack()
 
     def begin(self) -> None:
@@ -71,6 +72,7 @@ class Watch:
             refuse=settings.level in _REFUSING_LEVELS,
             allow=(*DEFAULT_ALLOW, *settings.allow),
             error=self.refusals.refuse,
+            accepted=self.acceptance.of_fork,
         )
         if rules.refuse:
             self._undo.callback(self.refusals.threads.end)

@@ -6,14 +6,13 @@ needs pytest. What of it all is an error, ``check/`` decides.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_cudafork.compat import written_in_c
+from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.base.stacks import StackItem, stack_of
@@ -23,6 +22,10 @@ from pytest_cudafork.settings import environment
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.witnesses import Witnesses
+
+
+_write_json = written_in_c.json_writer()
+_read_json = written_in_c.json_reader()
 
 
 class WatchSettings(NamedTuple):
@@ -38,7 +41,7 @@ class WatchSettings(NamedTuple):
 
     def to_text(self) -> str:
         """One line for the environment."""
-        return json.dumps(self._asdict())
+        return _write_json(self._asdict())
 
     @classmethod
     def from_text(cls, text: str) -> WatchSettings:
@@ -48,10 +51,10 @@ class WatchSettings(NamedTuple):
             ValueError: the line is not one of ours.
 
         """
-        data = json.loads(text)
         try:
+            data = _read_json(text, None)
             return cls(data["ledger"], data["device"], data["level"], tuple(data["allow"]))
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, StopIteration) as error:
             raise ValueError(f"{environment.WATCH} holds {text!r}: {error!r}") from None
 
 
@@ -211,6 +214,26 @@ class Observer:
     def note_reported(self, touch_ids: list[str]) -> None:
         """Write that these touches have failed a test, so that nobody reports them again."""
         self._append("reported", ids=touch_ids)
+
+    def note_baseline(self, **fields: object) -> None:
+        """Write what the baseline of this session accepts."""
+        self._append("baseline", **fields)
+
+    def note_accepted(self, ids: list[str], what: list[str]) -> None:
+        """Write that the baseline accepts these records, and by which entry."""
+        self._append("accepted", ids=ids, what=what)
+
+    def note_ran(self, place: str) -> None:
+        """Write that a place of the baseline was passed: a test, a collection."""
+        self._append("ran", place=place)
+
+    def note_deselected(self, count: int) -> None:
+        """Write that tests were left out of the session."""
+        self._append("deselected", count=count)
+
+    def note_end(self, **fields: object) -> None:
+        """Write how the session ended."""
+        self._append("end", **fields)
 
     def _append(self, kind: str, **fields: Any) -> str:
         try:

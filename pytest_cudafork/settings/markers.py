@@ -17,7 +17,8 @@ DEFAULT_TIMEOUT = 600.0
 """Seconds after which an isolated test is ended, so that a hang never stops the session."""
 
 MARKER_METHODS = (AUTO, *METHODS)
-SCOPES = ("test", "module")
+SCOPES = ("test", "class", "module")
+"""Which tests of a file share the process of an isolated one; a marker and an option take them."""
 
 
 class MarkerError(ValueError):
@@ -44,7 +45,8 @@ MARKERS = (
         "cuda_isolated",
         f"cuda_isolated(method='auto', timeout={DEFAULT_TIMEOUT:.0f}, scope='test')",
         "run the test in a process of its own: method is auto, fork, forkserver or spawn; timeout "
-        "in seconds; scope='module' shares the process with the other such tests of the file",
+        "in seconds; scope='class' or 'module' shares the process with the other such tests of the "
+        "class or file",
         {
             "method": f"one of {', '.join(MARKER_METHODS)}",
             "timeout": "a number of seconds above 0",
@@ -84,7 +86,8 @@ class Marks(NamedTuple):
     isolated: bool = False
     method: str = "auto"
     timeout: float | None = None
-    scope: str = "test"
+    scope: str | None = None
+    """One of ``SCOPES``; None: as the session says."""
     fork_ok: str | None = None
     gpus: GpuWish | None = None
     graphs: tuple[str, ...] = ()
@@ -171,7 +174,7 @@ def read_marks(item: pytest.Item) -> Marks:
         isolated="cuda_isolated" in values or gpus is not None,
         method=isolated.get("method", "auto"),
         timeout=isolated.get("timeout"),
-        scope=isolated.get("scope", "test"),
+        scope=isolated.get("scope"),
         fork_ok=fork_ok["reason"] if fork_ok is not None else None,
         gpus=gpus,
         graphs=tuple(values["graph_capture"].get("backends", GRAPH_BACKENDS))

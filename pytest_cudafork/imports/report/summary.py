@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from pytest_cudafork.imports.audit.baseline import BaselineError
+from pytest_cudafork.baseline.file import BaselineError
 from pytest_cudafork.imports.graph.cuts import CHANGE_IT, CHANGE_IT_TOO, CulpritCuts, cut_lines
 from pytest_cudafork.imports.report.findings import Difference, Findings
 from pytest_cudafork.imports.values.records import (

@@ -4,34 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_cudafork.imports.values.import_result import ImportResult, decode, encode
+from pytest_cudafork.imports.values.import_result import decode, encode
 from pytest_cudafork.imports.values.records import EnvironmentRead, RunningThread, Traces
-
-CLEAN = ImportResult(
-    kind="imported",
-    error="",
-    reason="",
-    traceback="",
-    seconds=0.25,
-    loaded=["pkg", "pkg.\u6f22"],
-    state="clean",
-    why="",
-    threads=1,
-    changed=False,
-    running=[],
-    waited=0.0,
-)
+from tests.support.import_results import CLEAN_IMPORT
 
 
 def test_it_reads_as_it_was_written() -> None:
-    assert decode(encode(CLEAN)) == CLEAN
-    running = CLEAN._replace(running=[RunningThread("server", "a.py:3", True)], threads=2)
+    assert decode(encode(CLEAN_IMPORT)) == CLEAN_IMPORT
+    foreign = CLEAN_IMPORT._replace(loaded=["pkg", "pkg.\u6f22"])
+    assert decode(encode(foreign)) == foreign
+    running = CLEAN_IMPORT._replace(running=[RunningThread("server", "a.py:3", True)], threads=2)
     read = decode(encode(running))
     assert read is not None
     assert read.left_running == (RunningThread("server", "a.py:3", True),)
     assert read.left is None
     traces = Traces((EnvironmentRead("HOME", "a.py:3", is_set=True),), ("socket",), ("pool",))
-    read = decode(encode(CLEAN._replace(traces=traces.to_plain())))
+    read = decode(encode(CLEAN_IMPORT._replace(traces=traces.to_plain())))
     assert read is not None
     assert read.left == traces
 
@@ -55,6 +43,6 @@ def test_anything_else_is_no_result(data: bytes) -> None:
 def test_a_process_may_become_a_fork_server_only_if_nothing_happened_to_it(
     change: dict[str, object],
 ) -> None:
-    assert CLEAN.is_clean
-    assert CLEAN._replace(traces=Traces().to_plain()).is_clean
-    assert not CLEAN._replace(**change).is_clean  # type: ignore[arg-type]
+    assert CLEAN_IMPORT.is_clean
+    assert CLEAN_IMPORT._replace(traces=Traces().to_plain()).is_clean
+    assert not CLEAN_IMPORT._replace(**change).is_clean  # type: ignore[arg-type]
