@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_cudafork._version import version as __version__
+    from pytest_cudafork.call.isolated import isolated
     from pytest_cudafork.capture.interface.backend import CaptureFinding
     from pytest_cudafork.capture.replay.assert_replay import assert_replay_equals_eager
     from pytest_cudafork.check.state import current_state as cuda_state
@@ -80,6 +81,7 @@ __all__ = [
     "assert_replay_equals_eager",
     "audit",
     "cuda_state",
+    "isolated",
 ]
 
 _HOME = {
@@ -93,6 +95,7 @@ _HOME = {
     "assert_replay_equals_eager": ("capture.replay.assert_replay", "assert_replay_equals_eager"),
     "audit": ("imports.api", "audit"),
     "cuda_state": ("check.state", "current_state"),
+    "isolated": ("call.isolated", "isolated"),
 }
 
 

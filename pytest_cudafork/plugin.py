@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     isolate = forked_option.begin(config, state.settings.isolate)
     if _register_imports(config):
         isolate = None  # there is nothing to isolate
-    config.pluginmanager.register(IsolationHooks(config, isolate), "cudafork-isolation")
+    _register_isolation(config, isolate)
     health.begin(config)
     _register_gpus(config)
     _choose_graphs(config)
@@ -81,6 +81,14 @@ def _register_intent(config: pytest.Config, state: session.CudaForkSession) -> N
         from pytest_cudafork.intent.hooks import IntentHooks
 
         config.pluginmanager.register(IntentHooks(config), "cudafork-intent")
+
+
+def _register_isolation(config: pytest.Config, isolate: str | None) -> None:
+    from pytest_cudafork.isolate.session.in_place import InPlace
+
+    isolation = IsolationHooks(config, isolate)
+    config.pluginmanager.register(isolation, "cudafork-isolation")
+    config.pluginmanager.register(InPlace(isolation.runs_here), "cudafork-in-place")
 
 
 def _register_check(config: pytest.Config, state: session.CudaForkSession) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from os import getpid, getppid
-from os.path import join, samefile
+from os.path import join, lexists, samefile
 from random import getstate
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +147,7 @@ def _begin_baseline(config: pytest.Config, watch: Watch, settings: Settings) -> 
 
     everything = settings.baseline_update == "all"
     baseline = CheckBaseline()
-    if not everything or os.path.lexists(settings.baseline):
+    if not everything or lexists(settings.baseline):
         try:
             baseline = CheckBaseline.read(settings.baseline, BASELINE_UPDATE.flag)
         except BaselineError as error:

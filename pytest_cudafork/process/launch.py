@@ -7,7 +7,7 @@ Children of a fork server come from ``fork_server_client.py``. How a child is wa
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import fork  # where the fork guard puts itself in its place
 from typing import Any, NoReturn
@@ -232,9 +232,9 @@ def _request(entry: str, data: Any, cookie: bytes) -> dict[str, Any]:
     return {"entry": entry, "data": data, "cookie": cookie, "path": path_texts(), "argv": argv}
 
 
-def forked_request(data: Any) -> dict[str, Any]:
+def forked_request(data: Any, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return what a child of a fork server has to know to do a job in this process's world."""
-    return {"data": data, "path": path_texts(), "surroundings": child.surroundings({})}
+    return {"data": data, "path": path_texts(), "surroundings": child.surroundings(env or {})}
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ PUBLIC = {
     "assert_replay_equals_eager",
     "audit",
     "cuda_state",
+    "isolated",
 }
 
 

@@ -17,6 +17,7 @@ ALWAYS = {
     "cudafork-gpus",
     "cudafork-gpus-refused",
     "cudafork-health-summary",
+    "cudafork-in-place",
     "cudafork-isolation",
 }
 
