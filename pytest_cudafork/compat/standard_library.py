@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,6 +26,16 @@ def run_exit_functions() -> None:
     ``atexit._run_exitfuncs``: a process that ends by ``os._exit`` calls none by itself.
     """
     atexit._run_exitfuncs()
+
+
+def wait_for_threads() -> None:
+    """Wait for threads as the end of an interpreter does: ``threading._shutdown``.
+
+    Pools of ``concurrent.futures`` are told to end before, which nothing public does.
+    ``multiprocessing`` calls it in its own children.
+    """
+    shutdown: Callable[[], None] = threading._shutdown  # type: ignore[attr-defined]
+    shutdown()
 
 
 def forget_multiprocessing_children() -> None:

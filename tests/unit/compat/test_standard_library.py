@@ -31,6 +31,7 @@ NAMES: list[tuple[Any, str, str]] = [
     (multiprocessing.resource_tracker, "_resource_tracker._fd", "the end of a child"),
     (multiprocessing.resource_tracker, "_resource_tracker._pid", "the end of a child"),
     (multiprocessing.Process, "_start_method", "telling how a process is started"),
+    (threading, "_shutdown", "the end of a file of the file worker"),
     (subprocess, "_args_from_interpreter_flags", "processes with this one's options"),
     (sys.modules["_frozen_importlib"], "_find_spec", "the audit's --without"),
     (importlib.util, "_find_spec", "the audit's --without"),
