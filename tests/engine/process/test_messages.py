@@ -10,7 +10,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from sample_engine.batch.outputs import CoreOutput
-from sample_engine.batch.request import FinishReason, SamplingParams
+from sample_engine.batch.request import FinishReason
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.process.messages import (
     PROTOCOL,
     Abort,
