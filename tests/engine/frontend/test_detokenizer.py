@@ -128,7 +128,7 @@ def test_the_reason_of_a_stop_is_the_string_or_the_token() -> None:
     one = request(["b", "ab"])
     one.add(CoreOutput("0", tuple(b"xaby")))
     assert one.whole().outputs[0].stop_reason == "ab", "it begins first"
-    params = SamplingParams(stop_token_ids=[66])
+    params = SamplingParams(stop_token_ids=(66,))
     two = RequestText("0", None, [1, 2], TOKENIZER, params)
     two.add(CoreOutput("0", (65,)))
     assert two.whole().outputs[0].stop_reason is None
