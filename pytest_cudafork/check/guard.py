@@ -38,13 +38,15 @@ _NAMESPACE: Any = vars(ModuleType)["__dict__"]
 
 
 class ForkDecision(enum.Enum):
-    """What became of a fork that was about to happen while CUDA was not clean."""
+    """What became of a fork that was about to happen."""
 
     GUARDED = "guarded"  # refused
     ALLOWED = "allowed"  # by marker or by the list of modules
+    ACCEPTED = "accepted"  # by the baseline
     WATCHED = "watched"  # the level does not refuse forks
     UNGUARDED = "unguarded"  # to be refused, and made past the guard
     UNKNOWN = "unknown"  # whether CUDA is initialized is not observable
+    CLEAN = "clean"  # harmless; only a detailed watch writes it
 
 
 class Watched(Protocol):
@@ -137,6 +139,9 @@ def _before_fork(api: str, frame: FrameType | None, rules: Rules) -> None:
     observer = rules.observer
     state = observer.state()
     if state.verdict is Verdict.CLEAN:
+        if rules.detailed:
+            clean = ForkDecision.CLEAN.value
+            observer.note_fork(api=api, verdict=clean, rule="", state=state, frame=frame)
         return
     verdict, rule = rules.decide(state, frame)
     fork = observer.note_fork(api=api, verdict=verdict.value, rule=rule, state=state, frame=frame)
@@ -148,16 +153,24 @@ def _plain_error(story: str, fork: str) -> CudaForkError:
     return CudaForkError(story)
 
 
+def _nothing_accepted() -> str:
+    return ""
+
+
 class Rules(NamedTuple):
     """What is refused: nothing (``refuse`` is False), or forks outside the modules in ``allow``.
 
-    ``error`` makes what is raised, of a story and of the id of the fork's record.
+    ``error`` makes what is raised, of a story and of the id of the fork's record. ``accepted`` says
+    what in the baseline accepts a fork of this process, "" if nothing does. With
+    ``detailed`` forks of a clean process are written as well.
     """
 
     observer: Watched
     refuse: bool
     allow: tuple[str, ...] = DEFAULT_ALLOW
     error: Callable[[str, str], CudaForkError] = _plain_error
+    accepted: Callable[[], str] = _nothing_accepted
+    detailed: bool = False
 
     def decide(self, state: CudaState, frame: FrameType | None) -> tuple[ForkDecision, str]:
         """Decide about a fork in a process that is not clean; the text is the rule that applied."""
@@ -171,6 +184,9 @@ class Rules(NamedTuple):
         module = allowed_module(frame, self.allow)
         if module:
             return ForkDecision.ALLOWED, f"code of {module} may fork"
+        accepted = self.accepted()
+        if accepted:
+            return ForkDecision.ACCEPTED, accepted
         return ForkDecision.GUARDED, ""
 
 

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterable, Iterator
 
 import pytest
 
+from pytest_cudafork.check.accepted import Acceptance, accepted_records
 from pytest_cudafork.check.findings import (
     SECTION,
     Finding,
@@ -47,7 +48,11 @@ class CheckHooks:
     """Looks into the ledger after every phase and turns what is new there into verdicts."""
 
     def __init__(
-        self, session: CudaForkSession, observer: Observer, refusals: Refusals | None = None
+        self,
+        session: CudaForkSession,
+        observer: Observer,
+        refusals: Refusals | None = None,
+        acceptance: Acceptance | None = None,
     ) -> None:
         self._level = session.settings.level
         self._isolated = session.isolated
@@ -55,6 +60,7 @@ class CheckHooks:
         self._observer = observer
         self._reader: LedgerReader = observer.ledger.reader()
         self._refusals = refusals or Refusals(observer)
+        self._acceptance = acceptance or Acceptance(observer)
         self._records: list[Record] = []
         self._new: list[Record] = []
         """Those of them that were not yet looked at for errors."""
@@ -255,7 +261,8 @@ class CheckHooks:
         own = [record for record in new if record.get("owner") == self._observer.owner]
         expected = expected_ids(self._records)
         found = find(own, self._level, isolated=self._isolated, expected=expected)
-        return [each for each in found if each.id not in self._reported]
+        fresh = [each for each in found if each.id not in self._reported]
+        return self._acceptance.left(fresh, self._records)
 
     def _error(self, findings: list[Finding], nodeid: str, addition: str = "") -> BaseException:
         return told_error(worst(findings), self._tell(findings, nodeid) + addition)
@@ -283,6 +290,8 @@ class CheckHooks:
             return
         good = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
         records = self._observer.records()
+        self._acceptance.left(self.unreported(records), records)  # and notes what is accepted
+        records = self._observer.records()
         if good and (self.unreported(records) or self.lost(records)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -299,7 +308,8 @@ class CheckHooks:
         if self._level is Level.TOUCH:
             # A touch in a test of an isolated process is none, and only that process knows.
             found = [f for f in found if f.error is not CudaTouchError or not f.nodeid]
-        return [f for f in found if f.id not in reported]
+        accepted = {each for each, _ in accepted_records(records)}
+        return [f for f in found if f.id not in reported and f.id not in accepted]
 
 
 def _is_skip(error: BaseException) -> bool:

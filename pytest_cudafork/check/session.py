@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from os import getpid, getppid
-from os.path import join, samefile
+from os.path import join, lexists, samefile
 from random import getstate
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +129,30 @@ def _begin_own_watch(config: pytest.Config, session: CudaForkSession, owner: str
     watch.observer.note_watch()
     session.watch = watch
     config.add_cleanup(watch.end)
+    _begin_baseline(config, watch, settings)
+
+
+def _begin_baseline(config: pytest.Config, watch: Watch, settings: Settings) -> None:
+    """Tell the processes of the session what the baseline accepts.
+
+    Raises:
+        pytest.UsageError: it cannot be read.
+
+    """
+    if not settings.baseline:
+        return
+    from pytest_cudafork.baseline.entries import BaselineError, CheckBaseline
+    from pytest_cudafork.check.accepted import Terms
+    from pytest_cudafork.settings.options import BASELINE, BASELINE_UPDATE
+
+    everything = settings.baseline_update == "all"
+    baseline = CheckBaseline()
+    if not everything or lexists(settings.baseline):
+        try:
+            baseline = CheckBaseline.read(settings.baseline, BASELINE_UPDATE.flag)
+        except BaselineError as error:
+            raise pytest.UsageError(f"{BASELINE.flag}: {error}") from None
+    watch.acceptance.begin(Terms(str(config.rootpath), baseline.entries, everything))
 
 
 def _make_ledger(config: pytest.Config, settings: Settings) -> str:

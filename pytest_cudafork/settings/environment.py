@@ -24,6 +24,7 @@ FORK_OK = "_CUDAFORK_FORK_OK"
 ISOLATED = "_CUDAFORK_ISOLATED"
 FACE = "_CUDAFORK_FACE"
 GPU_LOCKS = "_CUDAFORK_GPU_LOCKS"
+PHANTOM_MEMORY = "_CUDAFORK_PHANTOM_MEMORY"
 
 # What is set for a while.
 PYTHON_PATH = "PYTHONPATH"
@@ -32,6 +33,8 @@ LIBRARY_PATH = "LD_LIBRARY_PATH"
 TRITON_DRIVER = "TRITON_LIBCUDA_PATH"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 GPU_ORDER = "CUDA_DEVICE_ORDER"
+VLLM_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+COMMON_METHOD = "MULTIPROCESSING_START_METHOD"
 
 # What is read alone.
 TEST = "PYTEST_CURRENT_TEST"
@@ -52,6 +55,7 @@ INTERNAL = {
     ISOLATED: '"1" for a process made to run one isolated test; it isolates nothing again',
     FACE: "the GPUs that the phantom driver shows",
     GPU_LOCKS: "the folder of the locks of GPUs, for sessions that a test with GPUs starts",
+    PHANTOM_MEMORY: "for tests: a file that says who holds memory on the phantom's GPUs",
 }
 """What each internal variable is for."""
 
@@ -62,6 +66,8 @@ CHANGED = {
     TRITON_DRIVER: "Triton finds the phantom driver",
     VISIBLE_GPUS: "the GPUs of a test marked gpus(n)",
     GPU_ORDER: "what the numbers of GPUs mean",
+    VLLM_METHOD: "the start method of a test marked start_methods, for vLLM",
+    COMMON_METHOD: "likewise, for programs that look for it; Python's multiprocessing does not",
 }
 """Why each of these is set for a while; the user's own value comes back."""
 

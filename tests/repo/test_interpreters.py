@@ -184,6 +184,16 @@ def test_what_is_read_at_start_needs_a_fresh_one(tmp_path: Path) -> None:
     assert is_forked("-c", SHOW, cwd=tmp_path)
 
 
+def test_random_hashes_need_no_server_of_their_own(servers: interpreters.Servers) -> None:
+    assert is_forked("-c", SHOW)
+    before = servers.running()
+    for value in ("", "random"):
+        env = {**os.environ, "PYTHONHASHSEED": value}
+        both("-c", "import sys; print(sys.flags.hash_randomization)", env=env)
+    assert is_forked("-c", SHOW, env={**os.environ, "PYTHONHASHSEED": "random"})
+    assert servers.running() == before
+
+
 @pytest.mark.parametrize("value", ["", "1"])
 def test_bytecode_is_written_where_the_environment_says_so(value: str) -> None:
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": value}

@@ -92,13 +92,13 @@ class Ledger:
         try:
             _write_whole(fd, line, self.path)
         except OSError:
-            self._mark()
+            self.mark_loss()
             raise
         finally:
             os.close(fd)
         return record_id
 
-    def _mark(self) -> None:
+    def mark_loss(self) -> None:
         """Note in the file that a record is lost."""
         with contextlib.suppress(OSError):
             fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)

@@ -33,6 +33,7 @@ _TEXTS = frozenset(
             "function",
             "culprit",
             "at",
+            "method",
         ),
     )
 )

@@ -154,19 +154,52 @@ def statement_of(
     Several statements may share a line (``def f(x=probe()): return x``): with ``scope``, and the
     ``name`` of the class or function, it is one that runs there.
     """
+    node, _ = _statement_at(filename, lineno, scope, name)
+    return (Statement.OTHER, "") if node is None else _classify(node, lineno)
+
+
+def statement_text(
+    filename: str, lineno: int, scope: Scope | None = None, name: str = ""
+) -> tuple[str, str]:
+    """Return the qualified name of the scope that runs a statement, and its text in one line.
+
+    The arguments are those of ``statement_of``. The scope of a module body is "<module>". Of a
+    compound statement the text is the head, or the decorator with the line. Neither says where in
+    the file it stands. Where the source cannot be read, the text is "".
+    """
+    node, owner = _statement_at(filename, lineno, scope, name)
+    if node is None:
+        return name or "<module>", source_line(filename, lineno)
+    decorators = getattr(node, "decorator_list", [])
+    part: ast.AST = next((each for each in decorators if _covers(each, lineno)), node)
+    lines = linecache.getlines(filename)
+    start, end = _line(part) - 1, int(getattr(part, "end_lineno", None) or _line(part))
+    body = getattr(part, "body", None)
+    text = "".join(lines[start:end])
+    if isinstance(body, list) and body:  # the head ends where the body begins
+        first = _extent(body[0])[0] - 1
+        text = "".join(lines[start : max(first, start + 1)])
+    return owner[1] or "<module>", plain(" ".join(text.split()))
+
+
+def _statement_at(
+    filename: str, lineno: int, scope: Scope | None, name: str
+) -> tuple[ast.stmt | None, _Owner]:
+    """Return the statement at a line, with what runs it; as ``statement_of`` says."""
     tree = tree_of(filename)
-    if tree is None:
-        return Statement.OTHER, ""
-    found = list(_statements_at(tree.body, lineno, (Scope.MODULE, "")))
+    found = [] if tree is None else list(_statements_at(tree.body, lineno, (Scope.MODULE, "")))
     name = name.rpartition(".")[2] if scope is not Scope.MODULE else ""
-    there = [node for node, owner in found if scope is None or owner == (scope, name)]
-    nodes = there or [node for node, _ in found]
-    if not nodes:
-        return Statement.OTHER, ""
-    return _classify(nodes[-1], lineno)
+    there = [
+        (node, owner)
+        for node, owner in found
+        if scope is None or (owner[0], owner[1].rpartition(".")[2]) == (scope, name)
+    ]
+    candidates = there or found
+    return candidates[-1] if candidates else (None, (Scope.MODULE, ""))
 
 
 _Owner = tuple[Scope, str]
+"""What runs a statement: the kind of code, and its qualified name ("" for a module)."""
 
 
 def _statements_at(
@@ -178,10 +211,11 @@ def _statements_at(
             continue
         yield node, owner
         inner = owner
+        around = f"{owner[1]}." if owner[1] else ""
         if isinstance(node, ast.ClassDef):
-            inner = Scope.CLASS, node.name
+            inner = Scope.CLASS, f"{around}{node.name}"
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            inner = Scope.FUNCTION, node.name
+            inner = Scope.FUNCTION, f"{around}{node.name}"
         for statements in _bodies(node):
             yield from _statements_at(statements, lineno, inner)
 
