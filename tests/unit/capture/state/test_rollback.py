@@ -135,3 +135,17 @@ class Layer:
     def __init__(self) -> None:
         self.plan: Any = None
         self.count = 0
+
+
+def test_another_tensor_at_the_address_of_one_that_is_gone_is_a_change() -> None:
+    holder = collections.UserDict({"cache": torch.zeros(2)})
+    carried = Carried(lambda: holder)
+    assert not carried.has_changed()
+    before = id(holder["cache"])
+    holder["cache"] = None
+    kept = []
+    while len(kept) < 10_000 and (not kept or id(kept[-1]) != before):
+        kept.append(torch.zeros(2))
+    holder["cache"] = kept[-1]
+    assert id(holder["cache"]) == before
+    assert carried.has_changed()
