@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.process import fork_server, server_process
+from pytest_cudafork.process.descendants import process_state
 from pytest_cudafork.process.protocol import frames, messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import ServerSettings
 from pytest_cudafork.process.server_process import ForkRefusedError, NoAnswerError, ServerProcess
@@ -102,13 +103,13 @@ def test_a_server_that_is_stopped_again_when_it_was_continued_does_not_answer(
     server: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_process, "_LOOK_SECONDS", 0.05)
-    wake = server_process.process_state.wake
+    wake = process_state.wake
 
     def wake_and_stop(pid: int) -> None:
         wake(pid)
         os.kill(pid, signal.SIGSTOP)
 
-    monkeypatch.setattr(server_process.process_state, "wake", wake_and_stop)
+    monkeypatch.setattr(process_state, "wake", wake_and_stop)
     server.wait_ready()
     os.kill(server.pid, signal.SIGSTOP)
     with pytest.raises(NoAnswerError):
@@ -122,9 +123,10 @@ def test_a_server_that_is_stopped_again_when_it_was_continued_does_not_answer(
 def test_those_that_took_its_place_are_continued_too(
     server: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped, woken = {1, 3}, []
-    monkeypatch.setattr(server_process.process_state, "is_stopped", lambda pid: pid in stopped)
-    monkeypatch.setattr(server_process.process_state, "wake", woken.append)
+    stopped = {1, 3}
+    woken: list[int] = []
+    monkeypatch.setattr(process_state, "is_stopped", lambda pid: pid in stopped)
+    monkeypatch.setattr(process_state, "wake", woken.append)
     server.wait_ready()
     told: list[messages.Message] = [
         *(server_messages.TookPlace(pid) for pid in (1, 2, 3)),

@@ -143,7 +143,7 @@ def test_another_tensor_at_the_address_of_one_that_is_gone_is_a_change() -> None
     assert not carried.has_changed()
     before = id(holder["cache"])
     holder["cache"] = None
-    kept = []
+    kept: list[Any] = []
     while len(kept) < 10_000 and (not kept or id(kept[-1]) != before):
         kept.append(torch.zeros(2))
     holder["cache"] = kept[-1]
