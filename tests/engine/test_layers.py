@@ -22,7 +22,13 @@ TOP = {"__init__", "__main__", "config", "engine_core", "errors", "llm", "model_
 MOST_MODULES = 17
 MOST_LINES = 450
 MOST_LINES_OF_A_FUNCTION = 60
-VALUES = ("request", "scheduled_batch", "outputs")  # of batch/: every other part may import them
+VALUES = (
+    "request",
+    "sampling_params",
+    "scheduled_batch",
+    "outputs",
+    "vllm_names",
+)  # of batch/: every other part may import them
 
 FILES = sorted(ENGINE.rglob("*.py"))
 

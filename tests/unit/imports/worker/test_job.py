@@ -39,7 +39,8 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     asked: list[Any] = []
 
     class Importer:
-        def __init__(self, *args: Any) -> None:
+        def __init__(self, *args: Any, traces: bool = False) -> None:
+            assert not traces, "nobody asked for them"
             asked.append(args)
 
         def run(self, module: str, *, last: bool = True) -> ImportResult:
