@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_cudafork.compat import standard_library
 from pytest_cudafork.compat.unpatched import (
     contextlib,
     os,
@@ -138,12 +137,8 @@ class ServerProcess:
     def _exec(
         self, arguments: tuple[int, ...], env: Mapping[str, str] | None, new_session: bool
     ) -> subprocess.Popen[bytes]:
-        code = (
-            f"import gc, sys; gc.disable(); sys.path[:] = {launch.path_texts()!a}; "
-            f"from pytest_cudafork.process.fork_server import main; main{arguments}"
-        )
         return subprocess.Popen(
-            [sys.executable, *standard_library.interpreter_flags(), "-c", code],
+            launch.interpreter_command("pytest_cudafork.process.fork_server:main", arguments),
             pass_fds=[fd for fd in arguments if fd >= 0],
             stdin=subprocess.DEVNULL,
             stdout=self._log_fd,

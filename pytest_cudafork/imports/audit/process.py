@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pytest_cudafork.compat import standard_library
 from pytest_cudafork.imports.values import import_result
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import supervisor
@@ -208,14 +207,10 @@ class FreshImport(WatchedProcess):
         return fd
 
     def _exec(self, fds: tuple[int, ...], status: int) -> subprocess.Popen[bytes]:
-        code = (
-            f"import gc, sys; gc.disable(); sys.path[:] = {launch.path_texts()!a}; "
-            f"from pytest_cudafork.imports.worker.job import main; main{fds}"
-        )
         numbers = ",".join(str(int(each)) for each in signals.SIGNALS)
         between = [sys.executable, "-I", "-S", supervisor.__file__, str(status), numbers]
         return subprocess.Popen(
-            [*between, sys.executable, *standard_library.interpreter_flags(), "-c", code],
+            [*between, *launch.interpreter_command("pytest_cudafork.imports.worker.job:main", fds)],
             pass_fds=(*fds, status),
             stdin=subprocess.DEVNULL,
             stdout=self._log,

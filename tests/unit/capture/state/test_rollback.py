@@ -100,6 +100,7 @@ def test_any_change_of_an_object_counts(change: str) -> None:
     assert carried.has_changed()
 
 
+@pytest.mark.slow
 def test_a_tensor_is_not_kept_alive_by_what_is_put_back() -> None:
     layer = Layer()
     layer.plan = torch.zeros(2)
