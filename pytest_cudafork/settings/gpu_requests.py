@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    import pytest
+    from pytest_cudafork.settings.marker_map import Mark
 
 AUTO = "auto"
 WAIT_SECONDS = 1800.0
@@ -75,7 +75,7 @@ def is_gpu_name(name: str) -> bool:
     return bool(_INDEX.fullmatch(name) or _UUID.fullmatch(name))
 
 
-def read_gpus_mark(mark: pytest.Mark) -> GpuWish:
+def read_gpus_mark(mark: Mark) -> GpuWish:
     """Read ``@pytest.mark.gpus``.
 
     Raises:

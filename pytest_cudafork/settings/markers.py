@@ -9,6 +9,7 @@ import pytest
 
 from pytest_cudafork.compat import forked
 from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, METHODS
+from pytest_cudafork.settings.marker_map import Mark, iter_marks, shown
 
 if TYPE_CHECKING:
     from pytest_cudafork.settings.gpu_requests import GpuWish
@@ -77,6 +78,10 @@ MARKERS = (
 )
 
 
+MAPPED = {marker.name: marker.keywords for marker in MARKERS if marker.name != "graph_capture"}
+"""The markers that others can be read as; the tests of ``graph_capture`` are made too early."""
+
+
 class Marks(NamedTuple):
     """What the markers of one test ask for."""
 
@@ -119,12 +124,22 @@ def marks_of(item: pytest.Item) -> Marks:
         try:
             marks = read_marks(item)
         except MarkerError as error:
-            marks = Marks(complaint=str(error))
+            marks = Marks(complaint=f"{error}{_origins(item)}")
         if forked.is_marked(item):
             wrong = marks.complaint or forked.complaint(item)
             marks = marks._replace(isolated=True, complaint=wrong)
         item.stash[_MARKS] = marks
     return marks
+
+
+def _origins(item: pytest.Item) -> str:
+    """Say which markers of the suite were read as ours, where one of them may be what is wrong."""
+    try:
+        read = [(mark, origin) for mark, origin in iter_marks(item) if origin is not None]
+    except ValueError:
+        return ""  # that is what was told
+    words = [f"@pytest.mark.{shown(origin)} as {shown(mark)}" for mark, origin in read]
+    return f" (cuda_fork_marker_map reads {', '.join(words)})" if words else ""
 
 
 def leave_alone(item: pytest.Item) -> None:
@@ -139,10 +154,13 @@ def read_marks(item: pytest.Item) -> Marks:
         MarkerError: a marker has an argument it does not take, or a value it does not accept.
 
     """
-    closest: dict[str, pytest.Mark] = {}
-    for mark in item.iter_markers():
-        if mark.name in _NAMES:
-            closest.setdefault(mark.name, mark)
+    closest: dict[str, Mark] = {}
+    try:
+        for mark, _ in iter_marks(item):
+            if mark.name in _NAMES:
+                closest.setdefault(mark.name, mark)
+    except ValueError as error:
+        raise MarkerError(str(error)) from None
     if not closest:
         return _UNMARKED
     values = {
@@ -180,7 +198,7 @@ def read_marks(item: pytest.Item) -> Marks:
     )
 
 
-def _gpus(mark: pytest.Mark) -> GpuWish:
+def _gpus(mark: Mark) -> GpuWish:
     """Read the one marker that takes a number."""
     from pytest_cudafork.settings.gpu_requests import read_gpus_mark
 
@@ -190,7 +208,7 @@ def _gpus(mark: pytest.Mark) -> GpuWish:
         raise MarkerError(str(error)) from None
 
 
-def _keywords(marker: Marker, mark: pytest.Mark) -> dict[str, Any]:
+def _keywords(marker: Marker, mark: Mark) -> dict[str, Any]:
     """Check a mark against its table entry."""
     if mark.args:
         raise MarkerError(
