@@ -6,7 +6,7 @@ rules stand in ``findings.py``; the last section is written by ``report/terminal
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 from collections.abc import Generator, Iterable, Iterator
 
 import pytest
@@ -24,6 +24,7 @@ from pytest_cudafork.check.refusal import Refusals, refusals_shown_with
 from pytest_cudafork.check.session import CudaForkSession
 from pytest_cudafork.check.telling import Telling, longrepr_of, put_culprit_first, told_error
 from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.errors import CudaForkError, CudaTouchError
 from pytest_cudafork.observe.base.ledger import LedgerReader, Record
 from pytest_cudafork.observe.observer import Observer
@@ -31,6 +32,12 @@ from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import marks_of
 from pytest_cudafork.settings.options import Level
 
+_NEEDED_IN_TESTS = (
+    "pytest_cudafork.check.caught",
+    "pytest_cudafork.observe.base.hooking",
+    "pytest_cudafork.observe.story.stories",
+)
+"""What tells of touches and forks. A test may have replaced what imports are made with."""
 _TOUCHED_BEFORE = (
     "\n\nThat was in an earlier run of this test. It cannot pass in this process any more, where "
     "CUDA stays initialized."
@@ -98,7 +105,9 @@ class CheckHooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """From here on, touches belong to tests."""
+        """From here on, touches belong to tests; what these may need is imported before them."""
+        for name in _NEEDED_IN_TESTS:
+            importlib.import_module(name)
         self._tests = frozenset(item.nodeid for item in session.items)
         self._set_phase("")
 

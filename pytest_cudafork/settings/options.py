@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, METHODS, NONE, intent
+from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, HEALTH, METHODS, NONE, intent
 from pytest_cudafork.settings.devices import Device, parse_device
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, read_imports
 from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.marker_map import MarkerMap, parse_map
-from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, MAPPED
+from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, MAPPED, SCOPES
 from pytest_cudafork.settings.option import Option, Table, parse_file, parse_modules, read_table
 
 if TYPE_CHECKING:
@@ -62,6 +62,11 @@ class Settings(NamedTuple):
     """A method for every test, "none" for no isolation at all, None: as the markers say."""
     isolate_timeout: float = DEFAULT_TIMEOUT
     """Seconds after which an isolated test is ended, where its marker names no limit."""
+    isolate_scope: str | None = None
+    """Which isolated tests share a process, where their markers do not say; None: none do."""
+    health: str | None = None
+    """What becomes of the tests after one that has left the GPU sick: "fail", "recover", or "off"
+    for no question after tests; None: only processes that isolated tests share are asked."""
     gpus: GpuChoice | None = None
     """The GPUs that tests may use; None: all."""
     imports: ImportSettings = ImportSettings()
@@ -152,12 +157,26 @@ ISOLATION_TIMEOUT = Option(
     "How long an isolated test may take before it is ended with its stacks (default: "
     f"{DEFAULT_TIMEOUT:.0f}; inf: for ever). cuda_isolated(timeout=...) on a test wins.",
 )
+ISOLATION_SCOPE = Option(
+    "cuda_fork_isolate_scope",
+    "SCOPE",
+    "Which isolated tests share a process. SCOPE: test (default: none do), class (those of a class "
+    "that follow each other), module (those of a file). cuda_isolated(scope=...) on a test wins.",
+)
 GPUS = Option(
     "cuda_fork_gpus",
     "GPUS",
     "The GPUs that tests marked gpus(n) may use: auto (default: all), a number of them as in "
     "2, or a list of numbers or UUIDs as in 0,2 ('2,' is GPU 2 alone). CUDA_VISIBLE_DEVICES "
     "limits them further.",
+)
+GPU_HEALTH = Option(
+    "cuda_fork_health",
+    "MODE",
+    "Ask the CUDA driver after each test whether the GPU is well, and fail the first test that has "
+    "left it sick. MODE: fail (the tests after it in its process are not run; the flag alone), "
+    "recover (they run in a fresh process), off.",
+    flag_value="fail",
 )
 GRAPH_BACKEND = Option(
     "cuda_fork_graphs",
@@ -168,7 +187,8 @@ GRAPH_BACKEND = Option(
 )
 OPTIONS = (
     *(CHECK, DEVICE, ALLOW, LEDGER, BASELINE, BASELINE_UPDATE),
-    *(MARKER_MAP, EXPECT_GPUS, INTENT, ISOLATION, ISOLATION_TIMEOUT, GPUS, GRAPH_BACKEND),
+    *(MARKER_MAP, EXPECT_GPUS, INTENT, ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE),
+    *(GPU_HEALTH, GPUS, GRAPH_BACKEND),
     *IMPORT_OPTIONS,
 )
 
@@ -289,6 +309,30 @@ def parse_isolate(text: str) -> str:
     return text
 
 
+def parse_scope(text: str) -> str:
+    """Read which isolated tests share a process.
+
+    Raises:
+        ValueError: it is none of them.
+
+    """
+    if text not in SCOPES:
+        raise ValueError(f"{text!r} is not a scope of isolation: use {', '.join(SCOPES)}")
+    return text
+
+
+def parse_health(text: str) -> str:
+    """Read what becomes of the tests after one that has left the GPU sick.
+
+    Raises:
+        ValueError: it is none of what can.
+
+    """
+    if text not in HEALTH:
+        raise ValueError(f"{text!r} is not a way to look after the GPU: use {', '.join(HEALTH)}")
+    return text
+
+
 def parse_limit(text: str) -> float:
     """Read a time limit in seconds; infinity stands for none.
 
@@ -343,6 +387,8 @@ PARSERS: Table = {
     "intent": (INTENT, intent.parse_kinds),
     "isolate": (ISOLATION, parse_isolate),
     "isolate_timeout": (ISOLATION_TIMEOUT, parse_limit),
+    "isolate_scope": (ISOLATION_SCOPE, parse_scope),
+    "health": (GPU_HEALTH, parse_health),
     "gpus": (GPUS, parse_gpus),
     "graphs": (GRAPH_BACKEND, parse_graphs),
 }

@@ -13,7 +13,13 @@ from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.report import terminal as terminal_section
 from pytest_cudafork.settings.options import OPTIONS
 
-ALWAYS = {"cudafork-isolation", "cudafork-gpus", "cudafork-gpus-refused"}
+ALWAYS = {
+    "cudafork-gpus",
+    "cudafork-gpus-refused",
+    "cudafork-health-summary",
+    "cudafork-in-place",
+    "cudafork-isolation",
+}
 
 
 @pytest.fixture(autouse=True)

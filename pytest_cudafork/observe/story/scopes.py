@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import enum
 import functools
-import linecache
-import os
-import re
-import stat
 from collections.abc import Iterable, Iterator
 
+from pytest_cudafork.compat.unpatched import ast, io, linecache, os, re, stat
 from pytest_cudafork.observe.story.plain_text import plain
+
+_NO_FILE, _NO_SOURCE = -1.0, -2.0
+_MARK = b"\xef\xbb\xbf"
+"""With which a file in UTF-8 may begin."""
+_CODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+"""The comment with the encoding of a source file, in one of its first two lines (PEP 263)."""
 
 
 class Scope(enum.Enum):
@@ -35,13 +37,32 @@ class Statement(enum.Enum):
 
 def source_line(filename: str, lineno: int) -> str:
     """Return the line's text without indentation, or "" when the file cannot be read."""
+    lines = _lines(filename, _stamp(filename))
+    return plain(lines[lineno - 1].strip()) if 0 < lineno <= len(lines) else ""
+
+
+def _lines(filename: str, stamp: float) -> tuple[str, ...]:
+    """Return the lines of a source file.
+
+    What is no file is asked of ``linecache``: it knows what tools have made up, and looks for
+    relative names on the path.
+    """
     try:
-        # What is known by another name is found on the path; a device may have no end.
-        if os.path.exists(filename) and not os.path.isfile(filename):
-            return ""
-        return plain(linecache.getline(filename, lineno).strip())
-    except ValueError:  # code may call its file anything, also what cannot be the name of one
-        return ""
+        if stamp == _NO_FILE:
+            return tuple(linecache.getlines(filename))
+        return _lines_of_file(filename, stamp) if stamp >= 0 else ()
+    except Exception:  # of linecache, which uses what the test may have replaced, and of codecs
+        return ()
+
+
+@functools.lru_cache(maxsize=256)
+def _lines_of_file(filename: str, stamp: float) -> tuple[str, ...]:
+    """Read a source file as it is on the disk, whatever a test has replaced."""
+    with io.open(filename, "rb") as file:
+        data = file.read()
+    match = next((m for m in map(_CODING.match, data.split(b"\n", 2)[:2]) if m), None)
+    coding = match[1].decode("ascii") if match else "utf-8"
+    return tuple(io.StringIO(data.removeprefix(_MARK).decode(coding, "replace"), newline=None))
 
 
 # A stack may go through a hundred files, and each story asks about all its frames.
@@ -50,7 +71,7 @@ def _tree(filename: str, stamp: float) -> ast.Module | None:
     if stamp < 0:
         return None
     try:
-        return ast.parse("".join(linecache.getlines(filename)))
+        return ast.parse("".join(_lines(filename, stamp)))
     except (SyntaxError, ValueError, RecursionError):
         return None
 
@@ -61,15 +82,18 @@ def tree_of(filename: str) -> ast.Module | None:
 
 
 def _stamp(filename: str) -> float:
-    """When a source file was changed, so that what is known of it is forgotten then; -1: none."""
+    """When a source file was changed, so that what is known of it is forgotten then.
+
+    Below 0 where there is no such file: ``_NO_FILE``, or ``_NO_SOURCE`` for what is not to be read.
+    """
     try:
         status = os.stat(filename)
-    except (OSError, ValueError):
-        return -1.0
-    if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for
-        return -1.0
-    linecache.checkcache(filename)
-    return status.st_mtime
+    except OSError:
+        return _NO_FILE
+    except ValueError:  # code may call its file anything, also what cannot be the name of one
+        return _NO_SOURCE
+    # A pipe would be waited for, and a device may have no end.
+    return status.st_mtime if stat.S_ISREG(status.st_mode) else _NO_SOURCE
 
 
 def scope_of(filename: str, lineno: int, name: str) -> Scope:
@@ -94,7 +118,7 @@ def _class_names(filename: str, stamp: float) -> frozenset[str]:
     """Return what follows the word "class" anywhere in a file, comments and strings included."""
     if stamp < 0:
         return frozenset()
-    return frozenset(re.findall(r"class[\s\\]+(\w+)", "".join(linecache.getlines(filename))))
+    return frozenset(re.findall(r"class[\s\\]+(\w+)", "".join(_lines(filename, stamp))))
 
 
 @functools.lru_cache(maxsize=64)

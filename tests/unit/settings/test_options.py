@@ -50,10 +50,20 @@ VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("none", {"isolate": "none"}),
         ("auto", {"isolate": "auto"}),
     ),
+    "cuda_fork_isolate_scope": (
+        ("test", {"isolate_scope": "test"}),
+        ("class", {"isolate_scope": "class"}),
+        ("module", {"isolate_scope": "module"}),
+    ),
     "cuda_fork_isolate_timeout": (
         ("1", {"isolate_timeout": 1.0}),
         ("2.5", {"isolate_timeout": 2.5}),
         ("inf", {"isolate_timeout": math.inf}),
+    ),
+    "cuda_fork_health": (
+        ("fail", {"health": "fail"}),
+        ("recover", {"health": "recover"}),
+        ("off", {"health": "off"}),
     ),
     "cuda_fork_ledger": (
         ("/x/low", {"ledger": "/x/low"}),

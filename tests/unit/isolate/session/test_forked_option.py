@@ -14,7 +14,7 @@ from pytest_cudafork.isolate.session import forked_option
 
 
 @pytest.mark.parametrize(
-    ("peer_loaded", "flag", "asked", "claim"),
+    ("peer_loaded", "flag", "isolate", "claim"),
     [
         (False, False, None, Claim(ours=True, every_test=False)),
         (False, True, None, Claim(ours=True, every_test=True)),
