@@ -228,13 +228,7 @@ def read_marks(item: pytest.Item, *, alias_is_theirs: bool = False) -> Marks:
         MarkerError: a marker has an argument it does not take, or a value it does not accept.
 
     """
-    closest: dict[str, Mark] = {}
-    try:
-        for mark, _ in iter_marks(item):
-            if mark.name in _NAMES and not (mark.name == ALIAS and alias_is_theirs):
-                closest.setdefault(ISOLATED if mark.name == ALIAS else mark.name, mark)
-    except ValueError as error:
-        raise MarkerError(str(error)) from None
+    closest = _closest_marks(item, alias_is_theirs)
     if not closest:
         return _UNMARKED
     values = {
@@ -282,6 +276,23 @@ def read_marks(item: pytest.Item, *, alias_is_theirs: bool = False) -> Marks:
         else (),
         start_methods=methods,
     )
+
+
+def _closest_marks(item: pytest.Item, alias_is_theirs: bool) -> dict[str, Mark]:
+    """Return the closest mark of each of our markers, those read from the suite's own included.
+
+    Raises:
+        MarkerError: a marker of the suite has arguments that the map does not know.
+
+    """
+    closest: dict[str, Mark] = {}
+    try:
+        for mark, _ in iter_marks(item):
+            if mark.name in _NAMES and not (mark.name == ALIAS and alias_is_theirs):
+                closest.setdefault(ISOLATED if mark.name == ALIAS else mark.name, mark)
+    except ValueError as error:
+        raise MarkerError(str(error)) from None
+    return closest
 
 
 def check_isolated(keywords: Mapping[str, Any], signature: str) -> None:
