@@ -15,10 +15,12 @@ markers =
     distributed(num_gpus): theirs
     alone: theirs
     world_size(n): theirs
+    profiled_vram_gib(x): theirs
 cuda_fork_marker_map =
     distributed(num_gpus=n) = gpus(n)
     gpu_{n} = gpus(n)
     world_size(n) = distributed(num_gpus=n)
+    profiled_vram_gib(x) = gpus(1, memory="{x}GiB", share=True)
     alone = cuda_isolated(method="spawn")
 """
 TESTS = """
@@ -38,6 +40,14 @@ def test_two():
 
 @pytest.mark.world_size(4)
 def test_four():
+    pass
+
+@pytest.mark.profiled_vram_gib(13.8)
+def test_memory():
+    assert os.environ["CUDA_VISIBLE_DEVICES"] in ("0", "1")
+
+@pytest.mark.profiled_vram_gib("much")
+def test_no_memory():
     pass
 
 @pytest.mark.alone
@@ -70,10 +80,11 @@ def test_markers_of_a_suite_are_read_as_ours(pytester: pytest.Pytester) -> None:
     options = ("-v", "--cuda-fork-check", "--cuda-fork-device=phantom:sm_90x2")
     result = run_session(pytester, *options)
     assert_no_crash(result)
-    result.assert_outcomes(passed=5, skipped=1, errors=2)
+    result.assert_outcomes(passed=6, skipped=1, errors=3)
     result.stdout.fnmatch_lines([
         "test_it.py::test_one PASSED (*)*",
         "test_it.py::test_alone PASSED (spawn)*",
+        "*@pytest.mark.gpus(memory='muchGiB')*reads @pytest.mark.profiled_vram_gib('much') as *",
         "*test_other_arguments: @pytest.mark.distributed(2) fits none of what cuda_fork_marker_map"
         " says of it: distributed(num_gpus=n) = gpus(n)",
         "*test_wrong_value: @pytest.mark.gpus('two'): n is a whole number of GPUs above 0 "
