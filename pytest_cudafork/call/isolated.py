@@ -198,9 +198,9 @@ class _Isolation:
         )
 
     def _method(self) -> str:
+        from pytest_cudafork.check.start_method import ProcessState, automatic
         from pytest_cudafork.compat.torch_internals import without_fork
         from pytest_cudafork.process.freeze_before_fork import count_threads
-        from pytest_cudafork.check.start_method import ProcessState, automatic
 
         __tracebackhide__ = True
         method = str(self._options["method"])
