@@ -51,11 +51,15 @@ if TYPE_CHECKING:
         GraphUsageError,
         PoisonedTouchError,
         ReplayDiffersError,
+        ScriptTimeout,
     )
     from pytest_cudafork.imports.api import audit
     from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
     from pytest_cudafork.observe.driver.probe import CudaState, Verdict
     from pytest_cudafork.observe.story.touch import Touch
+    from pytest_cudafork.programs.isolated_env import isolated_env
+    from pytest_cudafork.programs.result import ScriptResult
+    from pytest_cudafork.programs.run_script import run_script
 
 __all__ = [
     "CaptureFinding",
@@ -75,6 +79,8 @@ __all__ = [
     "ImportVerdict",
     "PoisonedTouchError",
     "ReplayDiffersError",
+    "ScriptResult",
+    "ScriptTimeout",
     "Touch",
     "Verdict",
     "__version__",
@@ -82,6 +88,8 @@ __all__ = [
     "audit",
     "cuda_state",
     "isolated",
+    "isolated_env",
+    "run_script",
 ]
 
 _HOME = {
@@ -89,6 +97,7 @@ _HOME = {
     "CudaState": ("observe.driver.probe", "CudaState"),
     "ImportRecord": ("imports.values.records", "ImportRecord"),
     "ImportVerdict": ("imports.values.records", "ImportVerdict"),
+    "ScriptResult": ("programs.result", "ScriptResult"),
     "Touch": ("observe.story.touch", "Touch"),
     "Verdict": ("observe.driver.probe", "Verdict"),
     "__version__": ("_version", "version"),
@@ -96,6 +105,8 @@ _HOME = {
     "audit": ("imports.api", "audit"),
     "cuda_state": ("check.state", "current_state"),
     "isolated": ("call.isolated", "isolated"),
+    "isolated_env": ("programs.isolated_env", "isolated_env"),
+    "run_script": ("programs.run_script", "run_script"),
 }
 
 

@@ -413,7 +413,8 @@ def _helpers(pid: int) -> Helpers:
 def caretaker_of(config: pytest.Config) -> Caretaker:
     """Return what looks after the session's calls; not started by this, ended at unconfigure."""
     caretaker = config.stash.get(_CARETAKER, None)
-    if caretaker is None:
+    # That of the process from which an isolated test was forked does not look after this one.
+    if caretaker is None or not caretaker.is_for_this_process:
         caretaker = config.stash[_CARETAKER] = Caretaker()
         config.add_cleanup(caretaker.close)
     return caretaker

@@ -18,7 +18,8 @@ DEFAULT_TIMEOUT = 600.0
 """Seconds after which an isolated test is ended, so that a hang never stops the session."""
 
 MARKER_METHODS = (AUTO, *METHODS)
-SCOPES = ("test", "module")
+SCOPES = ("test", "class", "module")
+"""Which tests of a file share the process of an isolated one; a marker and an option take them."""
 FIXTURES = ("own", "inherit")
 """Where the fixtures of an isolated test are set up: in its process, or in the pytest process."""
 ISOLATED, ALIAS = "cuda_isolated", "isolated"
@@ -64,8 +65,8 @@ MARKERS = (
         "run the test in a process of its own: method is auto, fork, forkserver or spawn; timeout "
         "in seconds; gpus is how many GPUs it sees, as with the marker of that name; "
         "fixtures='inherit' sets its fixtures up in the pytest process and runs its body alone in "
-        "the other one; scope='module' shares the process with the other such tests of the file; "
-        "env is set there before anything is imported",
+        "the other one; scope='class' or 'module' shares the process with the other such tests of "
+        "the class or file; env is set there before anything is imported",
         _ISOLATED_KEYWORDS,
     ),
     Marker(
@@ -82,12 +83,14 @@ MARKERS = (
     ),
     Marker(
         "gpus",
-        "gpus(n, share=False, wait=1800)",
+        "gpus(n, share=False, memory=None, wait=1800)",
         "run the test in a process of its own that sees n GPUs, which no other test has meanwhile; "
-        "share=True lets others have them that allow it too; wait in seconds for them",
+        "share=True lets others have them that allow it too; memory='20GiB' is what it needs of "
+        "each, and tests that say so share a GPU as far as it has room; wait in seconds for them",
         {
             "n": "a whole number of GPUs above 0",
             "share": "True or False",
+            "memory": "a size, as in '20GiB'",
             "wait": "a number of seconds above 0",
         },
     ),
@@ -96,6 +99,13 @@ MARKERS = (
         "graph_capture(backends=['software', 'cuda'])",
         "run the test once with each way to capture graphs; cuda is skipped where there is no GPU",
         {"backends": "a list of one or both of software, cuda"},
+    ),
+    Marker(
+        "start_methods",
+        "start_methods('fork', 'forkserver', 'spawn')",
+        "run the test once with each start method of multiprocessing (and of vLLM), each time in a "
+        "process of its own; what runs under another method all the same is counted",
+        {},
     ),
 )
 
@@ -107,7 +117,8 @@ class Marks(NamedTuple):
     isolated: bool = False
     method: str = "auto"
     timeout: float | None = None
-    scope: str = "test"
+    scope: str | None = None
+    """One of ``SCOPES``; None: as the session says."""
     fixtures: str = "own"
     env: tuple[tuple[str, str], ...] = ()
     """Variables of the test's process, from before any of its code is imported."""
@@ -115,6 +126,8 @@ class Marks(NamedTuple):
     gpus: GpuWish | None = None
     graphs: tuple[str, ...] = ()
     """The graph backends to run the test with; none: it is not marked."""
+    start_methods: tuple[str, ...] = ()
+    """The start methods to run the test with; none: it is not marked."""
     complaint: str = ""
     """What is wrong with the markers; the test fails for it in its set-up."""
     left_alone: bool = False
@@ -148,6 +161,8 @@ def marks_of(item: pytest.Item) -> Marks:
             marks = read_marks(item, alias_is_theirs=theirs)
         except MarkerError as error:
             marks = Marks(complaint=str(error))
+        if marks.start_methods and not _is_made_for_one(item):
+            marks = marks._replace(complaint=_NOT_PARAMETRIZED)
         if forked.is_marked(item):
             wrong = marks.complaint or forked.complaint(item)
             marks = marks._replace(isolated=True, complaint=wrong)
@@ -165,6 +180,22 @@ def _is_theirs(config: pytest.Config, name: str) -> bool:
     own = {f"{marker.signature}: {marker.doc}." for marker in MARKERS}
     lines = [line for line in config.getini("markers") if line not in own]
     return any(re.match(rf"{name}\b", line) for line in lines)
+
+
+def give_gpus(item: pytest.Item, wish: GpuWish) -> None:
+    """Have a test run in a process of its own with GPUs, as if its marker said so."""
+    item.stash[_MARKS] = marks_of(item)._replace(isolated=True, gpus=wish)
+
+
+_NOT_PARAMETRIZED = (
+    "@pytest.mark.start_methods makes several tests of one function, which pytest cannot do here "
+    "(in a unittest.TestCase, a doctest): mark a plain function or a method of a plain class"
+)
+
+
+def _is_made_for_one(item: pytest.Item) -> bool:
+    """Whether a test marked ``start_methods`` was made for one of them."""
+    return "start_method" in getattr(getattr(item, "callspec", None), "params", {})
 
 
 def leave_alone(item: pytest.Item) -> None:
@@ -190,9 +221,10 @@ def read_marks(item: pytest.Item, *, alias_is_theirs: bool = False) -> Marks:
     values = {
         marker.name: _keywords(marker, closest[marker.name])
         for marker in MARKERS
-        if marker.name in closest and marker.name != "gpus"
+        if marker.name in closest and marker.name not in ("gpus", "start_methods")
     }
     gpus = _gpus(closest["gpus"]) if "gpus" in closest else None
+    methods = _start_methods(closest["start_methods"]) if "start_methods" in closest else ()
     isolated = _without_none(values.get(ISOLATED, {}))
     check_isolated(isolated, f"@pytest.mark.{ISOLATED}")
     if "gpus" in isolated:
@@ -218,10 +250,10 @@ def read_marks(item: pytest.Item, *, alias_is_theirs: bool = False) -> Marks:
         )
     return Marks(
         spawn_only="spawn_only" in values,
-        isolated=ISOLATED in values or gpus is not None,
+        isolated=ISOLATED in values or gpus is not None or bool(methods),
         method=isolated.get("method", "auto"),
         timeout=isolated.get("timeout"),
-        scope=isolated.get("scope", "test"),
+        scope=isolated.get("scope"),
         fixtures=isolated.get("fixtures", "own"),
         env=tuple(isolated.get("env", {}).items()),
         fork_ok=fork_ok["reason"] if fork_ok is not None else None,
@@ -229,6 +261,7 @@ def read_marks(item: pytest.Item, *, alias_is_theirs: bool = False) -> Marks:
         graphs=tuple(values["graph_capture"].get("backends", GRAPH_BACKENDS))
         if "graph_capture" in values
         else (),
+        start_methods=methods,
     )
 
 
@@ -265,6 +298,21 @@ def _wish(n: int) -> GpuWish:
     from pytest_cudafork.settings.gpu_requests import GpuWish
 
     return GpuWish(n)
+
+
+def _start_methods(mark: pytest.Mark) -> tuple[str, ...]:
+    """Read the marker that takes methods by position; without any it means all."""
+    write = "write start_methods('fork', 'forkserver', 'spawn'), or some of these"
+    if mark.kwargs:
+        raise MarkerError(
+            f"@pytest.mark.start_methods does not take {next(iter(mark.kwargs))!r}: {write}"
+        )
+    for method in mark.args:
+        if not (isinstance(method, str) and method in METHODS):
+            raise MarkerError(f"@pytest.mark.start_methods: {method!r} is no start method: {write}")
+    if len(set(mark.args)) < len(mark.args):
+        raise MarkerError(f"@pytest.mark.start_methods names a method twice: {write}")
+    return mark.args or METHODS
 
 
 def _gpus(mark: pytest.Mark) -> GpuWish:

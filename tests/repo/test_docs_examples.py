@@ -29,6 +29,7 @@ OUTCOMES: dict[str, dict[str, int]] = {
     "test_decorator.py": {"passed": 4},
     "test_isolated.py": {"passed": 4},
     "test_phantom.py": {"passed": 4},
+    "test_scripts.py": {"passed": 2},
     "test_state.py": {"passed": 1},
     "test_shared_process.py": {"passed": 2},
 }

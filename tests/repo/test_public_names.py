@@ -27,6 +27,8 @@ PUBLIC = {
     "ImportVerdict",
     "PoisonedTouchError",
     "ReplayDiffersError",
+    "ScriptResult",
+    "ScriptTimeout",
     "Touch",
     "Verdict",
     "__version__",
@@ -34,6 +36,8 @@ PUBLIC = {
     "audit",
     "cuda_state",
     "isolated",
+    "isolated_env",
+    "run_script",
 }
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from pytest_cudafork.compat import forked, pytest_internals, rerunfailures, timeout
 from pytest_cudafork.compat.unpatched import contextlib
+from pytest_cudafork.health import fitness
+from pytest_cudafork.health.plugin import look_after_shared_process
 from pytest_cudafork.isolate import coverage_data, item_names, live_text, report_data
 from pytest_cudafork.isolate.child import capture_files, inherited, plugins
 from pytest_cudafork.process import child
@@ -171,8 +173,11 @@ class ItemServer:
         session = self._session = item.session
         plugins.continue_reruns(item.config, order.reruns)
         self._reporter.report_to(channel, order.position)
+        if order.next is not None:
+            look_after_shared_process(item.config)
         with inherited.body_only(item, order.inherits):
             last = self._protocol(channel, item, following) or following is None
+        last = last or fitness.unfit(item.config) is not None
         self._reporter.report_to(None)
         channel.leave_if_not_mine()
         measured = None if self.coverage is None else self.coverage.take()

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cudafork.check.session import SESSION
-from pytest_cudafork.settings.markers import Marks, marks_of
+from pytest_cudafork.isolate import groups
+from pytest_cudafork.settings.markers import marks_of
 
 if TYPE_CHECKING:
+    from pytest_cudafork.health.fitness import Unfit
     from pytest_cudafork.isolate.policy import IsolationConfig, Method, ProcessState
     from pytest_cudafork.isolate.session.children import Children
     from pytest_cudafork.process.protocol.server_messages import CannotFork
@@ -42,6 +44,8 @@ class IsolationHooks:
         self._debugger = bool(getattr(option, "usepdb", False) or getattr(option, "trace", False))
         self._inside = session.isolated
         self._isolates_all = self._isolate not in (None, "none") and not self._off
+        self._may_recover = session.settings.health == "recover"
+        """Whether every test may have to get a process of its own before the session ends."""
         self._filters = list(warnings.filters)
         self._running = True
         self._slower: dict[str, int] = {}
@@ -102,20 +106,23 @@ class IsolationHooks:
 
         rules = self._rules()
         wanted = {item: wanted_method(marks_of(item), rules) for item in session.items}
-        if not any(wanted.values()):
+        if not any(wanted.values()) and not self._may_recover:
             return
         self._positions = {item: number for number, item in enumerate(session.items)}
         from pytest_cudafork.isolate import item_names
 
         self._config.stash[item_names.COLLECTED] = self._collected
         needing = [item for item, method in wanted.items() if method in _NEEDS_FORK_SERVER]
-        if not needing or self._children().has_fork_server:
+        collected = needing
+        if self._may_recover:  # whatever runs here now may have to go there
+            collected = [item for item in wanted if not marks_of(item).left_alone]
+        if not collected or self._children().has_fork_server:
             return
-        targets = list(dict.fromkeys(str(item.path) for item in needing))
+        targets = list(dict.fromkeys(str(item.path) for item in collected))
         from pytest_cudafork.check.start_method import automatic
 
         auto = automatic(process_state(self._config)).name
-        if "forkserver" in (*wanted.values(), auto):
+        if needing and "forkserver" in (*wanted.values(), auto):
             self._start_fork_server(targets)
         else:  # a test in this process may still make it unsafe to fork
             self._children().expect(targets)
@@ -138,6 +145,7 @@ class IsolationHooks:
         """Run the test in a process of its own if it is to have one; None leaves it to pytest."""
         marks = marks_of(item)
         asked = self._isolates_all or marks.spawn_only or marks.isolated
+        asked = asked or (self._may_recover and self._unfit is not None)
         if not asked or self._off or marks.complaint:
             return None
         from pytest_cudafork.isolate import policy
@@ -159,7 +167,7 @@ class IsolationHooks:
             why_not = children.why_not_forked(item)
             if why_not is not None:
                 method = policy.instead_of_fork_server(method, self._reason(why_not))
-        following = self._group_mate(item, nextitem, marks)
+        following = self._group_mate(item, nextitem)
         if following is None:
             upcoming = self._upcoming(item, nextitem)
             children.look_ahead(item, upcoming, self._next_fork(method, nextitem))
@@ -190,13 +198,15 @@ class IsolationHooks:
         touch = History(watch.observer.records()).initializer(why_not.pid)
         return why_not.reason if touch is None else f"{why_not.reason} (first touch: {touch.where})"
 
-    def _group_mate(
-        self, item: pytest.Item, nextitem: pytest.Item | None, marks: Marks
-    ) -> pytest.Item | None:
+    def _group_mate(self, item: pytest.Item, nextitem: pytest.Item | None) -> pytest.Item | None:
         """Return the next test if it shares the process with this one."""
-        if marks.scope != "module" or nextitem is None or marks_of(nextitem) != marks:
+        if nextitem is None or not groups.share_process(item, nextitem):
             return None
-        return nextitem if nextitem.path == item.path else None
+        from pytest_cudafork.isolate.policy import wanted_method
+
+        rules = self._rules()
+        here, there = (wanted_method(marks_of(one), rules) for one in (item, nextitem))
+        return nextitem if here == there else None
 
     def _upcoming(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.Item]:
         """Return the tests to come that will surely be spawned, as far as that is known."""
@@ -235,7 +245,17 @@ class IsolationHooks:
             timeout=self._config.stash[SESSION].settings.isolate_timeout,
             debugger=self._debugger,
             inside=self._inside,
+            unfit=self._unfit,
         )
+
+    @property
+    def _unfit(self) -> Unfit | None:
+        """Why tests that would run in this process must have another one; None: they need not."""
+        if not self._may_recover:
+            return None
+        from pytest_cudafork.health.fitness import recovering_from
+
+        return recovering_from(self._config)
 
     # -- what the user sees ----------------------------------------------------------------------
 

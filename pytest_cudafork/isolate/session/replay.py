@@ -160,6 +160,8 @@ class Replay:
         vars(report)["isolation"] = self.method.name
         if self.method.why:
             vars(report)["isolation_why"] = self.method.why
+        if self.method.since:
+            vars(report)["isolated_since"] = self.method.since
         if type(report) is pytest.TestReport:  # a subtest's report ends no phase
             self.reports.append(report)
             self._unreported.clear()

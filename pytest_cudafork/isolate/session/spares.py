@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_cudafork.compat.unpatched import os
+from pytest_cudafork.isolate.groups import scope_of
 from pytest_cudafork.isolate.session.request import (
     SPAWNED_TESTS,
     session_request,
@@ -40,7 +41,7 @@ class Spares:
             if item in self._waiting or child_env(item):
                 continue
             try:
-                request = session_request(self._config, [target_of(item)])
+                request = session_request(self._config, [_target(item)])
                 running = launch.start_spawn(SPAWNED_TESTS, request).cared_for(self._caretaker)
                 self._waiting[item] = (running, _environment())
             except OSError:  # no process left; the test will say so when its turn comes
@@ -66,6 +67,12 @@ class Spares:
         for running, _ in self._waiting.values():
             supervision.Supervisor(running).kill()
         self._waiting.clear()
+
+
+def _target(item: pytest.Item) -> str:
+    """Return what to collect: the whole file for a test that may share its process."""
+    target = target_of(item)
+    return target if scope_of(item) == "test" else target.partition("::")[0]
 
 
 def _environment() -> dict[str, str]:

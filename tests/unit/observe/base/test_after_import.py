@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -232,7 +233,7 @@ def test_a_module_that_cannot_be_watched_is_not_imported_without_what_is_require
             return importlib.util.spec_from_loader(name, Slotted())  # type: ignore[arg-type]
 
     undo = after_import(f"{NAME}.part", Required(lambda module: None))
-    finder = Finder()
+    finder: Any = Finder()
     sys.meta_path.insert(1, finder)
     try:
         with pytest.raises(ImportError, match="is to be patched when it is imported"):

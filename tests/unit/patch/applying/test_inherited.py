@@ -52,7 +52,7 @@ def test_those_of_the_environment_are_applied_once_and_its_variables_stay(
 ) -> None:
     os.environ[environment.PATCHES] = folder
     inherited.begin()
-    work = importlib.import_module(f"{package}.work")
+    work: Any = importlib.import_module(f"{package}.work")
     assert work.answer is len
     assert os.environ["PATCHED_VAR"] == ""
     work.answer = max
