@@ -75,9 +75,12 @@ class _BodyOnly:
         call = pytest.CallInfo.from_call(
             lambda: work() and None, when=phase, reraise=(pytest.exit.Exception, KeyboardInterrupt)
         )
+        if call.excinfo is None and phase != "setup":
+            return True
+        # pytest-rerunfailures, for one, prepares itself when the set-up is reported
+        report = item.ihook.pytest_runtest_makereport(item=item, call=call)
         if call.excinfo is None:
             return True
-        report = item.ihook.pytest_runtest_makereport(item=item, call=call)
         item.ihook.pytest_runtest_logreport(report=report)
         return False
 
