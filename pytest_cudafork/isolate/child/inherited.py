@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -68,6 +69,23 @@ class _BodyOnly:
             "teardown",
             lambda: self._hooks.pytest_runtest_teardown(item=item, nextitem=None),
         )
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: Any) -> bool | None:
+        """Run a coroutine of trio, after a fork, with a run of its own.
+
+        The one that anyio has begun for the fixtures waits in a thread that was not forked.
+        """
+        backend = pyfuncitem.funcargs.get("anyio_backend")
+        name = backend[0] if isinstance(backend, tuple) else backend
+        test = pyfuncitem.obj
+        if self._inherits or name != "trio" or not inspect.iscoroutinefunction(test):
+            return None
+        from pytest_cudafork.call.coroutines import run_trio
+
+        takes = pytest_internals.arguments_of(pyfuncitem)
+        run_trio(test, (), {one: pyfuncitem.funcargs[one] for one in takes})
         return True
 
     def _quietly(self, item: pytest.Item, phase: Any, work: Callable[[], object]) -> bool:
