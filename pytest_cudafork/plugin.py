@@ -12,6 +12,7 @@ from pytest_cudafork.check import session
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.fixtures import (
     capture_pair,
+    child_patch,
     cuda_state,
     cuda_uninitialized,
     graph_backend,
@@ -28,6 +29,7 @@ from pytest_cudafork.settings import marker_map, markers, options
 
 __all__ = [
     "capture_pair",
+    "child_patch",
     "cuda_state",
     "cuda_uninitialized",
     "graph_backend",
