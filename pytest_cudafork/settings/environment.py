@@ -24,6 +24,7 @@ FORK_OK = "_CUDAFORK_FORK_OK"
 ISOLATED = "_CUDAFORK_ISOLATED"
 FACE = "_CUDAFORK_FACE"
 GPU_LOCKS = "_CUDAFORK_GPU_LOCKS"
+TEST_SESSION = "_CUDAFORK_SESSION"
 PHANTOM_MEMORY = "_CUDAFORK_PHANTOM_MEMORY"
 
 # What is set for a while.
@@ -39,6 +40,8 @@ TEST = "PYTEST_CURRENT_TEST"
 XDIST_WORKERS = "PYTEST_XDIST_WORKER_COUNT"
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 NO_COLOR = "NO_COLOR"
+HIP_MASK = "HIP_VISIBLE_DEVICES"
+ROCR_MASK = "ROCR_VISIBLE_DEVICES"
 
 PREFIX = "_CUDAFORK_"
 """What the names of all internal variables begin with."""
@@ -53,6 +56,7 @@ INTERNAL = {
     ISOLATED: '"1" for a process made to run one isolated test; it isolates nothing again',
     FACE: "the GPUs that the phantom driver shows",
     GPU_LOCKS: "the folder of the locks of GPUs, for sessions that a test with GPUs starts",
+    TEST_SESSION: "by which the session that settles GPUs knows what its tests have started",
     PHANTOM_MEMORY: "for tests: a file that says who holds memory on the phantom's GPUs",
 }
 """What each internal variable is for."""
@@ -72,6 +76,8 @@ READ = {
     XDIST_WORKERS: "how many workers of pytest-xdist share the cores",
     NVML_CHECK: "whether torch.cuda.is_available asks NVML, and so initializes nothing",
     NO_COLOR: "whether the audit's command line writes in color",
+    HIP_MASK: "which of AMD's GPUs are waited for",
+    ROCR_MASK: "which of AMD's GPUs are waited for",
 }
 """What each of these is read for."""
 

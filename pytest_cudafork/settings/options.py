@@ -53,6 +53,8 @@ class Settings(NamedTuple):
     """The GPUs that tests may use; None: all."""
     imports: ImportSettings = ImportSettings()
     """The import audit."""
+    settle: int | None = None
+    """Bytes that may be in use on a GPU beyond what was when the session began; None: any."""
     graphs: str | None = None
     """How to capture graphs: "auto", "software" or "cuda"; None: nothing was said."""
 
@@ -118,8 +120,16 @@ GRAPH_BACKEND = Option(
     "software, cuda. Tests marked graph_capture(backends=...) run on each backend that they "
     "name and that this allows.",
 )
+SETTLE = Option(
+    "cuda_fork_settle",
+    "GIB",
+    "Before a test, wait until the memory of the GPUs that it may use is back: no more than GIB "
+    "(the flag alone: 1) above what was in use when the session began. What tests left behind is "
+    "ended; if the memory is not back then, the test fails and names who holds it.",
+    flag_value="1",
+)
 OPTIONS = (
-    *(CHECK, DEVICE, ALLOW, LEDGER, ISOLATION, ISOLATION_TIMEOUT, GPUS, GRAPH_BACKEND),
+    *(CHECK, DEVICE, ALLOW, LEDGER, ISOLATION, ISOLATION_TIMEOUT, GPUS, SETTLE, GRAPH_BACKEND),
     *IMPORT_OPTIONS,
 )
 
@@ -246,6 +256,22 @@ def parse_gpus(text: str) -> GpuChoice:
     return gpu_requests.parse_gpus(text)
 
 
+def parse_gib(text: str) -> int:
+    """Read a number of GiB; returns bytes.
+
+    Raises:
+        ValueError: it is none.
+
+    """
+    try:
+        gib = float(text)
+    except ValueError:
+        gib = math.nan
+    if not 0 <= gib < math.inf:
+        raise ValueError(f"{text!r} is not a number of GiB, as in 1 or 0.5")
+    return int(gib * (1 << 30))
+
+
 PARSERS: Table = {
     "level": (CHECK, parse_level),
     "device": (DEVICE, parse_device),
@@ -254,6 +280,7 @@ PARSERS: Table = {
     "isolate": (ISOLATION, parse_isolate),
     "isolate_timeout": (ISOLATION_TIMEOUT, parse_limit),
     "gpus": (GPUS, parse_gpus),
+    "settle": (SETTLE, parse_gib),
     "graphs": (GRAPH_BACKEND, parse_graphs),
 }
 """The options by the field of ``Settings`` that holds their value."""

@@ -29,6 +29,7 @@ NAMES = {
     "cuda_fork_isolate",
     "cuda_fork_isolate_timeout",
     "cuda_fork_ledger",
+    "cuda_fork_settle",
 }
 PAGE = DOCS / "reference" / "options.md"
 

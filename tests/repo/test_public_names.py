@@ -20,6 +20,7 @@ PUBLIC = {
     "CudaForkWarning",
     "CudaState",
     "CudaTouchError",
+    "GpuBusyError",
     "GraphCaptureError",
     "GraphNotJudgedError",
     "GraphUsageError",

@@ -39,6 +39,7 @@ WRONG = {
     "--cuda-fork-device=real:sm_90": "only the phantom takes a GPU, as in phantom:sm_90",
     "--cuda-fork-isolate-timeout=0": "--cuda-fork-isolate-timeout: '0' is not a time limit: use",
     "--cuda-fork-isolate-timeout=soon": "'soon' is not a time limit: use a number of seconds above",
+    "--cuda-fork-settle=much": "--cuda-fork-settle: 'much' is not a number of GiB, as in 1 or 0.5",
     "--cuda-fork-allow=a-b": "--cuda-fork-allow: 'a-b' is not a module name",
 }
 
