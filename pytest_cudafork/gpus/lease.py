@@ -15,6 +15,7 @@ import pytest
 
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.gpus.lending import Lender, Shortage, TooMuch, names
+from pytest_cudafork.isolate.groups import share_process
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import CHILD_ENV, marks_of
 
@@ -90,7 +91,7 @@ class GpuLeases:
         variables.update(lease.environment)
         try:
             yield
-            if self._here is None and _is_group_mate(item, nextitem):
+            if self._here is None and nextitem is not None and share_process(item, nextitem):
                 self._kept_for = nextitem
             elif not self._off:
                 self._look_back(item, lease)
@@ -254,14 +255,6 @@ def _refuse(item: pytest.Item, refusal: Refusal) -> NoReturn:
     if refusal.outcome == "skip":
         raise pytest.skip.Exception(refusal.text, _use_item_location=True)
     pytest.fail(f"{item.nodeid}: {refusal.text}", pytrace=False)
-
-
-def _is_group_mate(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    """Whether the next test runs in the process of this one."""
-    marks = marks_of(item)
-    if marks.scope != "module" or nextitem is None or nextitem.path != item.path:
-        return False
-    return marks_of(nextitem) == marks
 
 
 def _is_skipped(item: pytest.Item) -> bool:

@@ -148,7 +148,7 @@ class Lender:
             from pytest_cudafork.gpus.inventory import take_inventory
             from pytest_cudafork.settings.gpu_requests import GpuChoice
 
-            self._inventory = take_inventory(_machine(self._config), self._choice or GpuChoice())
+            self._inventory = take_inventory(machine_of(self._config), self._choice or GpuChoice())
         return self._inventory
 
     def seen_here(self) -> tuple[Gpu, ...] | None:
@@ -189,7 +189,8 @@ def _face(config: pytest.Config) -> str:
     return "" if device in ("real", "none") else device
 
 
-def _machine(config: pytest.Config) -> Machine:
+def machine_of(config: pytest.Config) -> Machine:
+    """Return the GPUs that this session could see: the phantom's, or those of the machine."""
     from pytest_cudafork.gpus.inventory import Machine, phantom_machine, real_machine
 
     face = _face(config)

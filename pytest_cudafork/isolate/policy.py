@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-CLEAN = "clean"
+if TYPE_CHECKING:
+    from pytest_cudafork.health.fitness import Unfit
+
+from pytest_cudafork.check.start_method import CLEAN, ProcessState, automatic
+
+__all__ = [
+    "CLEAN",
+    "IsolationConfig",
+    "Method",
+    "ProcessState",
+    "Wishes",
+    "choose",
+    "instead_of_fork_server",
+    "wanted_method",
+]
 
 
 class Wishes(Protocol):
@@ -28,8 +42,8 @@ class Wishes(Protocol):
         """Its time limit in seconds."""
 
     @property
-    def scope(self) -> str:
-        """Whom it shares the process with: "test" (nobody) or "module"."""
+    def env(self) -> tuple[tuple[str, str], ...]:
+        """Variables that its process has before anything is imported."""
 
     @property
     def left_alone(self) -> bool:
@@ -42,44 +56,30 @@ class IsolationConfig:
 
     ``every_test`` is a method that every test is to be isolated by, "none" if no test may be, or
     None; ``timeout`` the time limit (seconds) of tests that set none; ``debugger`` whether
-    ``--pdb`` or ``--trace`` is on; ``inside`` whether this process runs an isolated test already.
+    ``--pdb`` or ``--trace`` is on; ``inside`` whether this process runs an isolated test already;
+    ``unfit`` why tests that would run in this process must have another one.
     """
 
     every_test: str | None = None
     timeout: float | None = None
     debugger: bool = False
     inside: bool = False
-
-
-@dataclass(frozen=True)
-class ProcessState:
-    """The pytest process at the moment of the choice.
-
-    ``cuda`` is "clean", "initialized", "poisoned" or "not observable"; ``threads`` counts the
-    threads of the operating system, those of libraries included (see ``count_threads``).
-    """
-
-    cuda: str = CLEAN
-    threads: int = 1
-
-    @property
-    def safe_to_fork(self) -> bool:
-        """Whether a fork finds neither CUDA nor a lock that a lost thread holds."""
-        return self.cuda == CLEAN and self.threads == 1
+    unfit: Unfit | None = None
 
 
 @dataclass(frozen=True)
 class Method:
     """How to isolate a test; with ``refusal``, why it must fail instead of being run.
 
-    ``why`` says what spoke against a cheaper method.
+    ``why`` says what spoke against a cheaper method; ``since`` names the test that has broken the
+    process in which this one would have run.
     """
 
     name: str
     timeout: float | None = None
     refusal: str = ""
-    scope: str = "test"
     why: str = ""
+    since: str = ""
 
 
 def wanted_method(marks: Wishes, config: IsolationConfig) -> str | None:
@@ -87,14 +87,20 @@ def wanted_method(marks: Wishes, config: IsolationConfig) -> str | None:
 
     The debugger needs the terminal, so under ``--pdb`` nothing is isolated, nor where the session
     says "none". ``spawn_only`` beats everything else, and a marker beats the session; a marker that
-    leaves the method open takes the session's.
+    leaves the method open takes the session's; but variables that are to be there before the first
+    import need a fresh interpreter. What is left would run in this process, which may be unfit for
+    it: a child of the fork server has nothing of what broke it.
     """
     if config.inside or config.debugger or config.every_test == "none" or marks.left_alone:
         return None
     if marks.spawn_only:
         return "spawn"
+    if marks.isolated and marks.method == "auto" and marks.env:
+        return "spawn"
     if marks.isolated and (marks.method != "auto" or config.every_test is None):
         return marks.method
+    if config.every_test is None and config.unfit is not None:
+        return "forkserver"
     return config.every_test
 
 
@@ -103,18 +109,19 @@ def choose(marks: Wishes, config: IsolationConfig, state: ProcessState) -> Metho
 
     A fork that was asked for is refused where the child would be poisoned, with the reason; "auto"
     forks only a clean process without threads, for a lock that another thread holds stays locked
-    in the child.
+    in the child (``check/start_method.py``).
     """
     wanted = wanted_method(marks, config)
     if wanted is None:
         return None
     timeout = config.timeout if marks.timeout is None else marks.timeout
-    method = Method(wanted, timeout, scope=marks.scope if marks.isolated else "test")
+    method = Method(wanted, timeout)
+    meant = marks.isolated or marks.spawn_only or config.every_test is not None
+    if config.unfit is not None and not meant:
+        return replace(method, why=f"not here: {config.unfit.text}", since=config.unfit.since)
     if wanted == "auto":
-        if state.safe_to_fork:
-            return replace(method, name="fork")
-        why = f"CUDA is {state.cuda}" if state.cuda != CLEAN else f"{state.threads} threads"
-        return replace(method, name="forkserver", why=f"not fork: {why} in the pytest process")
+        name, why = automatic(state)
+        return replace(method, name=name, why=why)
     if wanted == "fork" and state.cuda in ("initialized", "poisoned"):
         return replace(method, refusal=_refusal(state.cuda))
     return method

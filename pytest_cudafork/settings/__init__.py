@@ -11,5 +11,7 @@ NONE = "none"
 
 METHODS = ("fork", "forkserver", "spawn")
 """How a test, or a function, gets a process of its own."""
+HEALTH = ("fail", "recover", "off")
+"""What becomes of the tests after one that has left the GPU sick."""
 GRAPH_BACKENDS = ("software", "cuda")
 """How graphs are captured."""

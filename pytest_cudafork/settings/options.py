@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, METHODS, NONE
+from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, HEALTH, METHODS, NONE, intent
 from pytest_cudafork.settings.devices import Device, parse_device
+from pytest_cudafork.settings.gpu_options import GPU_OPTIONS, GPU_PARSERS
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, read_imports
 from pytest_cudafork.settings.import_settings import ImportSettings
-from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT
+from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, SCOPES
 from pytest_cudafork.settings.option import Option, Table, parse_file, parse_modules, read_table
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Level(enum.Enum):
 
 GRAPHS = (AUTO, *GRAPH_BACKENDS)
 """What ``--cuda-fork-graphs`` takes."""
+UPDATES = ("all", "shrink")
+"""What ``--cuda-fork-baseline-update`` takes."""
 ISOLATE = (NONE, *METHODS, AUTO)
 """What ``--cuda-fork-isolate`` takes."""
 
@@ -45,10 +48,23 @@ class Settings(NamedTuple):
     device: Device = Device()
     allow: tuple[str, ...] = ()
     ledger: str = ""
+    baseline: str = ""
+    """The file of what the check accepts, or ""."""
+    baseline_update: str = ""
+    """Whether to change that file: "all", "shrink", or ""."""
+    expect_gpus: int | None = None
+    """The GPUs that the session is promised; None: nothing was said."""
+    intent: tuple[str, ...] = ()
+    """The kinds of tests not run as meant that are errors, "all" included."""
     isolate: str | None = None
     """A method for every test, "none" for no isolation at all, None: as the markers say."""
     isolate_timeout: float = DEFAULT_TIMEOUT
     """Seconds after which an isolated test is ended, where its marker names no limit."""
+    isolate_scope: str | None = None
+    """Which isolated tests share a process, where their markers do not say; None: none do."""
+    health: str | None = None
+    """What becomes of the tests after one that has left the GPU sick: "fail", "recover", or "off"
+    for no question after tests; None: only processes that isolated tests share are asked."""
     gpus: GpuChoice | None = None
     """The GPUs that tests may use; None: all."""
     imports: ImportSettings = ImportSettings()
@@ -92,6 +108,34 @@ LEDGER = Option(
     "Keep the record of all touches and forks here, one JSON object a line "
     "(default: a temporary file).",
 )
+BASELINE = Option(
+    "cuda_fork_baseline",
+    "FILE",
+    "A TOML file of what the check finds today and accepts, by the line that initializes CUDA; all "
+    "else fails as ever. Create it with --cuda-fork-baseline-update.",
+)
+BASELINE_UPDATE = Option(
+    "cuda_fork_baseline_update",
+    "HOW",
+    "Change the baseline at the end of the session. HOW: all (accept what was found, remove what "
+    "is gone; the flag alone), shrink (only remove what is gone).",
+    flag_value="all",
+)
+EXPECT_GPUS = Option(
+    "cuda_fork_expect_gpus",
+    "N",
+    "The GPUs that this session is promised: tests that need no more and are skipped are counted. "
+    "0 for a session without: tests that see one are counted.",
+)
+INTENT = Option(
+    "cuda_fork_intent",
+    "KINDS",
+    "Fail tests that do not run as they were meant to. KINDS: spawned (wanted fork, ran spawn), "
+    "gpu-skipped, gpu-seen (see --cuda-fork-expect-gpus), separated by commas; all (the flag "
+    "alone).",
+    flag_value="all",
+    lines=True,
+)
 ISOLATION = Option(
     "cuda_fork_isolate",
     "METHOD",
@@ -106,12 +150,26 @@ ISOLATION_TIMEOUT = Option(
     "How long an isolated test may take before it is ended with its stacks (default: "
     f"{DEFAULT_TIMEOUT:.0f}; inf: for ever). cuda_isolated(timeout=...) on a test wins.",
 )
+ISOLATION_SCOPE = Option(
+    "cuda_fork_isolate_scope",
+    "SCOPE",
+    "Which isolated tests share a process. SCOPE: test (default: none do), class (those of a class "
+    "that follow each other), module (those of a file). cuda_isolated(scope=...) on a test wins.",
+)
 GPUS = Option(
     "cuda_fork_gpus",
     "GPUS",
     "The GPUs that tests marked gpus(n) may use: auto (default: all), a number of them as in "
     "2, or a list of numbers or UUIDs as in 0,2 ('2,' is GPU 2 alone). CUDA_VISIBLE_DEVICES "
     "limits them further.",
+)
+GPU_HEALTH = Option(
+    "cuda_fork_health",
+    "MODE",
+    "Ask the CUDA driver after each test whether the GPU is well, and fail the first test that has "
+    "left it sick. MODE: fail (the tests after it in its process are not run; the flag alone), "
+    "recover (they run in a fresh process), off.",
+    flag_value="fail",
 )
 GRAPH_BACKEND = Option(
     "cuda_fork_graphs",
@@ -120,16 +178,10 @@ GRAPH_BACKEND = Option(
     "software, cuda. Tests marked graph_capture(backends=...) run on each backend that they "
     "name and that this allows.",
 )
-SETTLE = Option(
-    "cuda_fork_settle",
-    "GIB",
-    "Before a test, wait until the memory of the GPUs that it may use is back: no more than GIB "
-    "(the flag alone: 1) above what was in use when the session began. What tests left behind is "
-    "ended; if the memory is not back then, the test fails and names who holds it.",
-    flag_value="1",
-)
 OPTIONS = (
-    *(CHECK, DEVICE, ALLOW, LEDGER, ISOLATION, ISOLATION_TIMEOUT, GPUS, SETTLE, GRAPH_BACKEND),
+    *(CHECK, DEVICE, ALLOW, LEDGER, BASELINE, BASELINE_UPDATE),
+    *(EXPECT_GPUS, INTENT, ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE),
+    *(GPU_HEALTH, GPUS, *GPU_OPTIONS, GRAPH_BACKEND),
     *IMPORT_OPTIONS,
 )
 
@@ -180,11 +232,25 @@ def read_settings(config: pytest.Config, namespace: Any) -> Settings:
         namespace: the parsed command line, where an option that was not given is None.
 
     Raises:
-        pytest.UsageError: a value is not one of those allowed; the message names its source.
+        pytest.UsageError: a value is not one of those allowed, and the message names its source;
+            or a baseline is to be written and none is named, or nothing is checked.
 
     """
     values = read_table(config, namespace, PARSERS)
-    return Settings(**values, imports=read_imports(config, namespace))
+    settings = Settings(**values, imports=read_imports(config, namespace))
+    if settings.baseline_update and not settings.baseline:
+        raise pytest.UsageError(
+            f"{BASELINE_UPDATE.flag}: there is no file to write: name it with {BASELINE.flag}=FILE"
+        )
+    if settings.baseline_update and not settings.active and not settings.intent:
+        raise pytest.UsageError(
+            f"{BASELINE_UPDATE.flag}: nothing is checked, so nothing is found: add {CHECK.flag}"
+        )
+    try:
+        intent.check(settings.intent, settings.expect_gpus, checked=settings.active)
+    except ValueError as error:
+        raise pytest.UsageError(f"{INTENT.flag}: {error}") from None
+    return settings
 
 
 def parse_level(text: str) -> Level:
@@ -202,6 +268,18 @@ def parse_level(text: str) -> Level:
         ) from None
 
 
+def parse_update(text: str) -> str:
+    """Read how the baseline is changed.
+
+    Raises:
+        ValueError: it is no such way.
+
+    """
+    if text not in UPDATES:
+        raise ValueError(f"{text!r} is not a way to change it: use {', '.join(UPDATES)}")
+    return text
+
+
 def parse_isolate(text: str) -> str:
     """Read a method of isolation.
 
@@ -211,6 +289,30 @@ def parse_isolate(text: str) -> str:
     """
     if text not in ISOLATE:
         raise ValueError(f"{text!r} is not a method: use {', '.join(ISOLATE)}")
+    return text
+
+
+def parse_scope(text: str) -> str:
+    """Read which isolated tests share a process.
+
+    Raises:
+        ValueError: it is none of them.
+
+    """
+    if text not in SCOPES:
+        raise ValueError(f"{text!r} is not a scope of isolation: use {', '.join(SCOPES)}")
+    return text
+
+
+def parse_health(text: str) -> str:
+    """Read what becomes of the tests after one that has left the GPU sick.
+
+    Raises:
+        ValueError: it is none of what can.
+
+    """
+    if text not in HEALTH:
+        raise ValueError(f"{text!r} is not a way to look after the GPU: use {', '.join(HEALTH)}")
     return text
 
 
@@ -256,31 +358,21 @@ def parse_gpus(text: str) -> GpuChoice:
     return gpu_requests.parse_gpus(text)
 
 
-def parse_gib(text: str) -> int:
-    """Read a number of GiB; returns bytes.
-
-    Raises:
-        ValueError: it is none.
-
-    """
-    try:
-        gib = float(text)
-    except ValueError:
-        gib = math.nan
-    if not 0 <= gib < math.inf:
-        raise ValueError(f"{text!r} is not a number of GiB, as in 1 or 0.5")
-    return int(gib * (1 << 30))
-
-
 PARSERS: Table = {
     "level": (CHECK, parse_level),
     "device": (DEVICE, parse_device),
     "allow": (ALLOW, parse_modules),
     "ledger": (LEDGER, parse_file),
+    "baseline": (BASELINE, parse_file),
+    "baseline_update": (BASELINE_UPDATE, parse_update),
+    "expect_gpus": (EXPECT_GPUS, intent.parse_expected),
+    "intent": (INTENT, intent.parse_kinds),
     "isolate": (ISOLATION, parse_isolate),
     "isolate_timeout": (ISOLATION_TIMEOUT, parse_limit),
+    "isolate_scope": (ISOLATION_SCOPE, parse_scope),
+    "health": (GPU_HEALTH, parse_health),
     "gpus": (GPUS, parse_gpus),
-    "settle": (SETTLE, parse_gib),
+    **GPU_PARSERS,
     "graphs": (GRAPH_BACKEND, parse_graphs),
 }
 """The options by the field of ``Settings`` that holds their value."""

@@ -14,8 +14,10 @@ import pytest
 
 from pytest_cudafork.compat import forked, pytest_internals, rerunfailures, timeout
 from pytest_cudafork.compat.unpatched import contextlib
+from pytest_cudafork.health import fitness
+from pytest_cudafork.health.plugin import look_after_shared_process
 from pytest_cudafork.isolate import coverage_data, item_names, live_text, report_data
-from pytest_cudafork.isolate.child import capture_files, plugins
+from pytest_cudafork.isolate.child import capture_files, inherited, plugins
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
@@ -166,7 +168,11 @@ class ItemServer:
         session = self._session = item.session
         plugins.continue_reruns(item.config, order.reruns)
         self._reporter.report_to(channel, order.position)
-        last = self._protocol(channel, item, following) or following is None
+        if order.next is not None:
+            look_after_shared_process(item.config)
+        with inherited.body_only(item, order.inherits):
+            last = self._protocol(channel, item, following) or following is None
+        last = last or fitness.unfit(item.config) is not None
         self._reporter.report_to(None)
         channel.leave_if_not_mine()
         measured = None if self.coverage is None else self.coverage.take()

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cudafork.check.session import SESSION
-from pytest_cudafork.settings.markers import Marks, marks_of
+from pytest_cudafork.isolate import groups
+from pytest_cudafork.settings.markers import marks_of
 
 if TYPE_CHECKING:
+    from pytest_cudafork.health.fitness import Unfit
     from pytest_cudafork.isolate.policy import IsolationConfig, Method, ProcessState
     from pytest_cudafork.isolate.session.children import Children
     from pytest_cudafork.process.protocol.server_messages import CannotFork
@@ -42,6 +44,8 @@ class IsolationHooks:
         self._debugger = bool(getattr(option, "usepdb", False) or getattr(option, "trace", False))
         self._inside = session.isolated
         self._isolates_all = self._isolate not in (None, "none") and not self._off
+        self._may_recover = session.settings.health == "recover"
+        """Whether every test may have to get a process of its own before the session ends."""
         self._filters = list(warnings.filters)
         self._running = True
         self._slower: dict[str, int] = {}
@@ -78,8 +82,10 @@ class IsolationHooks:
         """Start it when an import makes this process unsafe to fork."""
         report = yield
         if self._isolate == "auto" and self._isolates_all and self._runs_tests:
-            unsafe = not process_state(self._config).safe_to_fork
-            if unsafe and not self._children().has_fork_server:
+            from pytest_cudafork.check.start_method import automatic
+
+            needed = automatic(process_state(self._config)).name == "forkserver"
+            if needed and not self._children().has_fork_server:
                 self._start_fork_server([str(arg) for arg in self._config.args])
         return report
 
@@ -100,17 +106,23 @@ class IsolationHooks:
 
         rules = self._rules()
         wanted = {item: wanted_method(marks_of(item), rules) for item in session.items}
-        if not any(wanted.values()):
+        if not any(wanted.values()) and not self._may_recover:
             return
         self._positions = {item: number for number, item in enumerate(session.items)}
         from pytest_cudafork.isolate import item_names
 
         self._config.stash[item_names.COLLECTED] = self._collected
         needing = [item for item, method in wanted.items() if method in _NEEDS_FORK_SERVER]
-        if not needing or self._children().has_fork_server:
+        collected = needing
+        if self._may_recover:  # whatever runs here now may have to go there
+            collected = [item for item in wanted if not marks_of(item).left_alone]
+        if not collected or self._children().has_fork_server:
             return
-        targets = list(dict.fromkeys(str(item.path) for item in needing))
-        if "forkserver" in wanted.values() or not process_state(self._config).safe_to_fork:
+        targets = list(dict.fromkeys(str(item.path) for item in collected))
+        from pytest_cudafork.check.start_method import automatic
+
+        auto = automatic(process_state(self._config)).name
+        if needing and "forkserver" in (*wanted.values(), auto):
             self._start_fork_server(targets)
         else:  # a test in this process may still make it unsafe to fork
             self._children().expect(targets)
@@ -133,9 +145,11 @@ class IsolationHooks:
         """Run the test in a process of its own if it is to have one; None leaves it to pytest."""
         marks = marks_of(item)
         asked = self._isolates_all or marks.spawn_only or marks.isolated
+        asked = asked or (self._may_recover and self._unfit is not None)
         if not asked or self._off or marks.complaint:
             return None
         from pytest_cudafork.isolate import policy
+        from pytest_cudafork.isolate.session import inherit
         from pytest_cudafork.isolate.session.run_test import isolate
         from pytest_cudafork.process import termination
 
@@ -144,6 +158,8 @@ class IsolationHooks:
         # the child keeps it; here it would end the session, or come while the server gets ready
         termination.stop_time_limit(item)
         method = policy.choose(marks, self._rules(), process_state(self._config))
+        if method is not None and marks.fixtures == "inherit":
+            method = inherit.checked(item, method)
         if method is None or (method.refusal and _is_skipped(item)):
             return None
         children = self._children()
@@ -151,13 +167,23 @@ class IsolationHooks:
             why_not = children.why_not_forked(item)
             if why_not is not None:
                 method = policy.instead_of_fork_server(method, self._reason(why_not))
-        following = self._group_mate(item, nextitem, marks)
+        following = self._group_mate(item, nextitem)
         if following is None:
             upcoming = self._upcoming(item, nextitem)
             children.look_ahead(item, upcoming, self._next_fork(method, nextitem))
         else:
             children.look_ahead(item, (), None)
+        if marks.fixtures == "inherit":
+            return inherit.isolate_body(item, nextitem, method, children)
         return isolate(item, nextitem, method, children, following)
+
+    def runs_here(self, item: pytest.Item) -> bool:
+        """Whether a test that a marker isolates has no process of its own in this session."""
+        if self._inside or self._pid != getpid():
+            return False  # this is its process
+        from pytest_cudafork.isolate.policy import wanted_method
+
+        return wanted_method(marks_of(item), self._rules()) is None
 
     def _reason(self, why_not: CannotFork) -> str:
         """Return why the fork server cannot run a test, with the line that is to why_not."""
@@ -172,13 +198,15 @@ class IsolationHooks:
         touch = History(watch.observer.records()).initializer(why_not.pid)
         return why_not.reason if touch is None else f"{why_not.reason} (first touch: {touch.where})"
 
-    def _group_mate(
-        self, item: pytest.Item, nextitem: pytest.Item | None, marks: Marks
-    ) -> pytest.Item | None:
+    def _group_mate(self, item: pytest.Item, nextitem: pytest.Item | None) -> pytest.Item | None:
         """Return the next test if it shares the process with this one."""
-        if marks.scope != "module" or nextitem is None or marks_of(nextitem) != marks:
+        if nextitem is None or not groups.share_process(item, nextitem):
             return None
-        return nextitem if nextitem.path == item.path else None
+        from pytest_cudafork.isolate.policy import wanted_method
+
+        rules = self._rules()
+        here, there = (wanted_method(marks_of(one), rules) for one in (item, nextitem))
+        return nextitem if here == there else None
 
     def _upcoming(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.Item]:
         """Return the tests to come that will surely be spawned, as far as that is known."""
@@ -201,7 +229,7 @@ class IsolationHooks:
         from pytest_cudafork.isolate import policy
 
         marks = marks_of(nextitem)
-        if marks.complaint or marks.gpus:
+        if marks.complaint or marks.gpus or marks.env or marks.fixtures == "inherit":
             return None
         state = process_state(self._config)
         after = policy.choose(marks, self._rules(), state)
@@ -217,7 +245,17 @@ class IsolationHooks:
             timeout=self._config.stash[SESSION].settings.isolate_timeout,
             debugger=self._debugger,
             inside=self._inside,
+            unfit=self._unfit,
         )
+
+    @property
+    def _unfit(self) -> Unfit | None:
+        """Why tests that would run in this process must have another one; None: they need not."""
+        if not self._may_recover:
+            return None
+        from pytest_cudafork.health.fitness import recovering_from
+
+        return recovering_from(self._config)
 
     # -- what the user sees ----------------------------------------------------------------------
 
@@ -297,9 +335,10 @@ def _is_skipped(item: pytest.Item) -> bool:
 def process_state(config: pytest.Config) -> ProcessState:
     """Return how safe this process is to fork, now."""
     from pytest_cudafork.check.state import current_state
+    from pytest_cudafork.compat.torch_internals import without_fork
     from pytest_cudafork.isolate.policy import ProcessState
     from pytest_cudafork.process.freeze_before_fork import count_threads
 
     watch = config.stash[SESSION].watch
     state = watch.observer.state() if watch is not None else current_state()
-    return ProcessState(cuda=state.verdict.value, threads=count_threads())
+    return ProcessState(state.verdict.value, count_threads(), without_fork())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pytest_cudafork.compat.unpatched import os
+from pytest_cudafork.isolate.groups import scope_of
 from pytest_cudafork.isolate.session.request import (
     SPAWNED_TESTS,
     session_request,
@@ -15,7 +16,7 @@ from pytest_cudafork.isolate.session.request import (
 from pytest_cudafork.process import launch, supervision
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.markers import CHILD_ENV
+from pytest_cudafork.settings.markers import child_env
 
 _VOLATILE = (environment.TEST, environment.PHASE, environment.FORK_OK)
 """Variables that differ from test to test and that no import looks at."""
@@ -37,10 +38,10 @@ class Spares:
         for item in [one for one in self._waiting if one not in wanted]:
             supervision.Supervisor(self._waiting.pop(item)[0]).kill()
         for item in wanted:
-            if item in self._waiting or item.stash.get(CHILD_ENV, {}):
+            if item in self._waiting or child_env(item):
                 continue
             try:
-                request = session_request(self._config, [target_of(item)])
+                request = session_request(self._config, [_target(item)])
                 running = launch.start_spawn(SPAWNED_TESTS, request).cared_for(self._caretaker)
                 self._waiting[item] = (running, _environment())
             except OSError:  # no process left; the test will say so when its turn comes
@@ -66,6 +67,12 @@ class Spares:
         for running, _ in self._waiting.values():
             supervision.Supervisor(running).kill()
         self._waiting.clear()
+
+
+def _target(item: pytest.Item) -> str:
+    """Return what to collect: the whole file for a test that may share its process."""
+    target = target_of(item)
+    return target if scope_of(item) == "test" else target.partition("::")[0]
 
 
 def _environment() -> dict[str, str]:

@@ -77,7 +77,7 @@ def test_no_choice_is_unsafe(marks: Marks, config: IsolationConfig, state: Proce
     if method.why:
         assert method.name == "forkserver"
     assert instead_of_fork_server(method, "a reason") == Method(
-        "spawn", method.timeout, method.refusal, method.scope, "not forkserver: a reason"
+        "spawn", method.timeout, method.refusal, "not forkserver: a reason"
     )
 
 
@@ -155,7 +155,7 @@ def test_contradicting_markers_fail_that_test_and_no_other(pytester: pytest.Pyte
         [
             "*method='fork'* contradicts @pytest.mark.spawn_only*",
             "*test_closest_wins PASSED (spawn)*",
-            "*scope='session'): scope is one of test, module*",
+            "*scope='session'): scope is one of test, class, module*",
             "*timeout=-1): timeout is a number of seconds above 0*",
         ]
     )

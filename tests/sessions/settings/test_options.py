@@ -40,6 +40,8 @@ WRONG = {
     "--cuda-fork-isolate-timeout=0": "--cuda-fork-isolate-timeout: '0' is not a time limit: use",
     "--cuda-fork-isolate-timeout=soon": "'soon' is not a time limit: use a number of seconds above",
     "--cuda-fork-settle=much": "--cuda-fork-settle: 'much' is not a number of GiB, as in 1 or 0.5",
+    "--cuda-fork-isolate-scope=file": "'file' is not a scope of isolation: use test, class, module",
+    "--cuda-fork-health=maybe": "'maybe' is not a way to look after the GPU: use fail, recover",
     "--cuda-fork-allow=a-b": "--cuda-fork-allow: 'a-b' is not a module name",
 }
 

@@ -306,6 +306,7 @@ def test_a_test_waits_for_memory_and_is_not_run_on_what_is_not_back(
 ) -> None:
     (item,) = items_of(pytester, f"@pytest.mark.filterwarnings('always')\n{text}")
     item.config.pluginmanager.register(told := Told())
+    monkeypatch.delenv(environment.XDIST_WORKERS, raising=False)
     ended: list[bool] = []
     ends = SimpleNamespace(end_leftovers=lambda: ended.append(True))
     monkeypatch.setattr(children, "children_of", lambda config: ends)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from pytest_cudafork.health.fitness import Unfit
 from pytest_cudafork.isolate.policy import IsolationConfig, Method, ProcessState, choose
 from pytest_cudafork.settings.markers import Marks
 
@@ -79,3 +82,27 @@ def test_a_marker_beats_the_session_and_its_time_limit() -> None:
     assert choose(Marks(isolated=True), config, CLEAN) == Method("spawn", 9)
     marks = Marks(isolated=True, method="forkserver", timeout=1)
     assert choose(marks, config, CLEAN) == Method("forkserver", 1)
+
+
+UNFIT = Unfit(1, "t.py::b", "the CUDA context is broken", recover=True)
+
+
+def test_what_would_run_in_a_broken_process_gets_one_of_the_fork_server() -> None:
+    config = IsolationConfig(unfit=UNFIT, timeout=9)
+    chosen = choose(Marks(), config, INITIALIZED)
+    why = "not here: the CUDA context is broken since t.py::b"
+    assert chosen == Method("forkserver", 9, why=why, since="t.py::b")
+    assert choose(Marks(spawn_only=True), config, INITIALIZED) == Method("spawn", 9)
+    assert choose(Marks(left_alone=True), config, INITIALIZED) is None
+    every = IsolationConfig(unfit=UNFIT, every_test="spawn")
+    assert choose(Marks(), every, INITIALIZED) == Method("spawn")
+    marked = choose(Marks(isolated=True), config, INITIALIZED)
+    assert marked is not None
+    assert (marked.name, marked.since) == ("forkserver", "")
+
+
+@pytest.mark.parametrize("changes", [{"debugger": True}, {"every_test": "none"}])
+def test_where_nothing_is_isolated_a_broken_process_keeps_its_tests(
+    changes: dict[str, Any],
+) -> None:
+    assert choose(Marks(), IsolationConfig(unfit=UNFIT, **changes), INITIALIZED) is None

@@ -6,6 +6,7 @@
 
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { CONTEXTS_DEEP = 16 };
 
@@ -13,12 +14,29 @@ static atomic_int retained[DEVICES_MOST];
 static char contexts[DEVICES_MOST]; /* a context is the address of its device's element */
 static __thread void *stack[CONTEXTS_DEEP];
 static __thread int depth;
+static atomic_int sick[DEVICES_MOST]; /* what a broken context answers to everything; 0: it is well */
 
 void phantom_forget_contexts(void)
 {
     for (int device = 0; device < DEVICES_MOST; device++)
-        atomic_store(&retained[device], 0);
+        atomic_store(&retained[device], 0), atomic_store(&sick[device], 0);
     depth = 0;
+}
+
+/* For tests of what becomes of a session: from now on the context of the device answers `code`, as
+ * a real one does after an error that stays. 0 makes it well. */
+EXPORT int cudafork_make_sick(int device, int code)
+{
+    if (device < 0 || device >= DEVICES_MOST)
+        return INVALID_DEVICE;
+    atomic_store(&sick[device], code);
+    return SUCCESS;
+}
+
+/* What the current context answers to everything. */
+static int current_sickness(void)
+{
+    return depth ? atomic_load(&sick[(char *)stack[depth - 1] - contexts]) : SUCCESS;
 }
 
 EXPORT int cuDeviceGetCount(int *count)
@@ -295,6 +313,46 @@ EXPORT int cuCtxGetStreamPriorityRange(int *least, int *greatest)
 EXPORT int cuCtxSynchronize(void)
 {
     struct face face;
+    int answer = ready(&face);
 
-    return ready(&face);
+    return answer ? answer : current_sickness();
+}
+
+/* Nothing is ever captured. */
+EXPORT int cuStreamIsCapturing(void *stream, int *status)
+{
+    struct face face;
+    int answer = ready(&face);
+
+    (void)stream;
+    if (!answer && !status)
+        return INVALID_VALUE;
+    if (!answer && !(answer = current_sickness()))
+        *status = 0;
+    return answer;
+}
+
+EXPORT int cuLogsCurrent(unsigned *place, unsigned flags)
+{
+    if (!place || flags)
+        return INVALID_VALUE;
+    *place = 0;
+    return SUCCESS;
+}
+
+/* The log has a line for each context that is broken. */
+EXPORT int cuLogsDumpToMemory(unsigned *place, char *text, size_t *size, unsigned flags)
+{
+    size_t used = 0;
+
+    (void)place;
+    if (!text || !size || !*size || flags)
+        return INVALID_VALUE;
+    *text = 0;
+    for (int device = 0; device < DEVICES_MOST && used < *size; device++)
+        if (atomic_load(&sick[device]))
+            used += (size_t)snprintf(text + used, *size - used,
+                                     "[phantom][E] the context of device %d was made sick\n", device);
+    *size = strlen(text);
+    return SUCCESS;
 }

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import forked
+from pytest_cudafork.health import fitness
 from pytest_cudafork.isolate import item_names
 from pytest_cudafork.isolate.child import items as child_items
 from pytest_cudafork.isolate.child import plugins
@@ -148,6 +149,19 @@ def test_a_group_that_ends_before_its_last_test_is_torn_down(serve: Serve, seen:
     said = serve("test_passes", following="test_fails")
     assert said[-1] == messages.TestOver(last=False)
     assert seen[-1] == "torn down"
+
+
+def test_a_process_that_is_unfit_runs_no_other_test(
+    serve: Serve, tests: dict[str, pytest.Item]
+) -> None:
+    class Finds:
+        def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+            fitness.declare_unfit(item.config, item.nodeid, "it is broken", recover=True)
+
+    tests["test_passes"].config.pluginmanager.register(Finds())
+    said = serve("test_passes", "test_fails")
+    assert of_kind(said, messages.TestOver) == [messages.TestOver(last=True)]
+    assert _outcomes(said) == PASSED
 
 
 def test_a_teardown_that_fails_then_is_told(serve: Serve) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.health.fitness import declare_unfit
 from pytest_cudafork.isolate import coverage_data
 from pytest_cudafork.isolate.policy import Method, ProcessState
 from pytest_cudafork.isolate.session import children, hooks, run_test
@@ -194,6 +195,32 @@ def test_markers_and_options_choose_the_method(stage: _Stage) -> None:
         ("test_server", Method("forkserver", 5), None),
         ("test_spawn", Method("spawn", DEFAULT_TIMEOUT), None),
     ]
+
+
+@pytest.mark.parametrize(("mode", "goes"), [("recover", True), ("fail", False)])
+def test_after_this_process_broke_its_tests_go_to_another_one_of_their_file(
+    stage: _Stage, mode: str, goes: bool
+) -> None:
+    plugin = stage.begin(
+        f"{PLAIN}\n@isolated(method='spawn')\ndef test_marked(): pass\ndef test_c(): pass",
+        f"--cuda-fork-health={mode}",
+    )
+    path = str(stage.items[0].path)
+    assert stage.children.calls == ([("expect", [path])] if goes else [])
+    assert stage.run(plugin) == ["test_a", "test_b", "test_c"]
+    stage.isolated.clear()
+    declare_unfit(stage.config, "t.py::x", "it is broken", recover=goes)
+    assert stage.run(plugin) == ([] if goes else ["test_a", "test_b", "test_c"])
+    assert [(name, method.name, following) for name, method, following in stage.isolated] == (
+        [
+            ("test_a", "forkserver", "test_b"),
+            ("test_b", "forkserver", None),
+            ("test_marked", "spawn", None),
+            ("test_c", "forkserver", None),
+        ]
+        if goes
+        else [("test_marked", "spawn", None)]
+    )
 
 
 def test_inside_an_isolated_test_nothing_is_isolated_again(

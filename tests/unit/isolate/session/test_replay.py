@@ -57,7 +57,7 @@ def report(item: pytest.Item, when: str, outcome: str = "passed", **changes: Any
 def test_reports_are_told_as_they_come_and_say_how_the_test_was_isolated(
     item: pytest.Item, heard: Heard
 ) -> None:
-    replayed = Replay(item, Method("spawn", why="not fork: 2 threads"))
+    replayed = Replay(item, Method("spawn", why="not fork: 2 threads", since="t.py::b"))
     phases = [replayed.phase]
     for when in ("setup", "call", "teardown"):
         assert replayed.take(report(item, when), []) is Said.MORE
@@ -66,6 +66,7 @@ def test_reports_are_told_as_they_come_and_say_how_the_test_was_isolated(
     assert heard.calls == ["setup passed", "call passed", "teardown passed"]
     told = [(vars(one)["isolation"], vars(one)["isolation_why"]) for one in heard.reports]
     assert told == [("spawn", "not fork: 2 threads")] * 3
+    assert {vars(one)["isolated_since"] for one in heard.reports} == {"t.py::b"}
     assert replayed.reports == heard.reports
     assert replayed.missing is None
 
@@ -332,7 +333,7 @@ def test_a_test_whose_process_died_runs_again_if_the_plugin_says_so(
     replayed = Replay(item, FORK)
     replayed.fail_or_rerun("call", error, 1.0)
     assert replayed.again is reruns
-    assert asked == [(item, 1, error)]
+    assert asked == [(item, 1, "ChildCrashed: SIGSEGV in call")]
     assert heard.calls == ["call rerun" if reruns else "call failed"]
 
 

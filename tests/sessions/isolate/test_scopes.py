@@ -1,4 +1,4 @@
-"""Tests of ``cuda_isolated(scope="module")``: the tests of one file share a child."""
+"""Tests of the scope of isolation: the tests of one class, or of one file, share a child."""
 
 from __future__ import annotations
 
@@ -135,6 +135,98 @@ def test_a_time_limit_holds_for_each_test_of_a_group(pytester: pytest.Pytester) 
     result = pytester.runpytest_subprocess("-rA")
     result.assert_outcomes(passed=4, failed=1)
     result.stdout.fnmatch_lines_random(["*time limit of 2 s exceeded in call*"])
+
+
+CLASSES = """
+class TestA:
+    def test_1(self, engine): note("a1")
+    def test_2(self, engine): note("a2")
+class TestB:
+    def test_1(self, engine): note("b1")
+    class TestInner:
+        def test_2(self): note("b2")
+        def test_3(self): note("b3")
+def test_plain_1(): note("p1")
+def test_plain_2(): note("p2")
+import unittest
+class TestOld(unittest.TestCase):
+    def test_1(self): note("o1")
+    def test_2(self): note("o2")
+"""
+TOGETHER = {
+    "class": [{"a1", "a2"}, {"b1"}, {"b2", "b3"}, {"p1"}, {"p2"}, {"o1", "o2"}],
+    "module": [{"a1", "a2", "b1", "b2", "b3", "p1", "p2", "o1", "o2"}],
+}
+
+
+def groups(pytester: pytest.Pytester) -> list[set[str]]:
+    """The words that were written by one process each, in the order of the first one's."""
+    found: dict[str, set[str]] = {}
+    for word, pid in notes(pytester):
+        if word not in ("up", "down"):
+            found.setdefault(pid, set()).add(word)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("scope", TOGETHER)
+def test_a_session_has_a_scope_for_all_tests_and_as_many_processes(
+    pytester: pytest.Pytester, scope: str
+) -> None:
+    source = (
+        GROUP.format(method="fork")
+        .replace(' scope="module",', "")
+        .replace('fixture(scope="module")', f'fixture(scope="{scope}")')
+    )
+    pytester.makepyfile(source + CLASSES)
+    result = pytester.runpytest_subprocess(f"--cuda-fork-isolate-scope={scope}")
+    result.assert_outcomes(passed=9)
+    assert groups(pytester) == TOGETHER[scope]
+    words = [word for word, _ in notes(pytester)]
+    assert words.count("up") == words.count("down") == (2 if scope == "class" else 1)
+
+
+def test_a_marker_says_class_and_beats_the_session(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(GROUP.format(method="fork").replace("module", "class") + CLASSES)
+    args = ["--cuda-fork-isolate=fork", "--cuda-fork-isolate-scope=module"]
+    pytester.runpytest_subprocess(*args).assert_outcomes(passed=9)
+    assert groups(pytester) == TOGETHER["class"]
+
+
+def test_a_group_is_renewed_after_a_crash_and_a_hang_and_time_limits_may_differ(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        GROUP.format(method="fork").replace(' scope="module",', "")
+        + """
+import time
+def test_a(engine): note("a")
+def test_crash(engine): os._exit(3)
+def test_b(engine): note("b")
+@pytest.mark.cuda_isolated(timeout=1, method="fork")
+def test_hang(engine): time.sleep(60)
+def test_c(engine): note("c")
+@pytest.mark.cuda_isolated(timeout=20, method="fork")
+def test_d(engine): note("d")
+def test_wrong_marker(engine): note("never")
+test_wrong_marker.pytestmark = [pytest.mark.cuda_isolated(timeout="soon")]
+def test_e(engine): note("e")
+"""
+    )
+    result = pytester.runpytest_subprocess("--cuda-fork-isolate-scope=module", "-rA")
+    result.assert_outcomes(passed=5, failed=2, errors=1)
+    assert groups(pytester) == [{"a"}, {"b"}, {"c", "d"}, {"e"}]
+    result.stdout.fnmatch_lines(["*exit status 3 in call*"])
+    result.stdout.fnmatch_lines(["*time limit of 1 s exceeded in call*"])
+
+
+def test_an_interpreter_that_was_started_ahead_has_the_whole_group(
+    pytester: pytest.Pytester,
+) -> None:
+    source = GROUP.format(method="spawn")
+    body = "def test_1(): note('{0}1')\ndef test_2(): note('{0}2')\n"
+    pytester.makepyfile(test_x=source + body.format("x"), test_y=source + body.format("y"))
+    pytester.runpytest_subprocess().assert_outcomes(passed=4)
+    assert groups(pytester) == [{"x1", "x2"}, {"y1", "y2"}]
 
 
 def test_groups_work_in_the_workers_of_xdist(pytester: pytest.Pytester) -> None:
