@@ -33,6 +33,8 @@ class Refusal(NamedTuple):
     text: str
 
 
+LEASE = pytest.StashKey["Lease"]()
+"""On a test with GPUs, while its protocol lasts."""
 REFUSAL = pytest.StashKey[Refusal]()
 """On a test that is not run for want of GPUs, while its protocol lasts."""
 
@@ -42,7 +44,7 @@ class GpuLeases:
 
     def __init__(self, config: pytest.Config, choice: GpuChoice | None) -> None:
         """Take the value of ``--cuda-fork-gpus``; None: all GPUs."""
-        self._lender = Lender(config, choice)
+        self.lender = self._lender = Lender(config, choice)
         self._isolated = config.stash[SESSION].isolated
         self._pid = os.getpid()
         self._lease: Lease | None = None
@@ -89,6 +91,7 @@ class GpuLeases:
         """Run a test with its GPUs, and end the lease unless the next one has them, too."""
         variables = item.stash.setdefault(CHILD_ENV, {})
         variables.update(lease.environment)
+        item.stash[LEASE] = lease
         try:
             yield
             if self._here is None and nextitem is not None and share_process(item, nextitem):
@@ -96,6 +99,7 @@ class GpuLeases:
             elif not self._off:
                 self._look_back(item, lease)
         finally:
+            del item.stash[LEASE]
             for name in lease.environment:
                 variables.pop(name, None)
             if self._kept_for is None:
@@ -142,8 +146,6 @@ class GpuLeases:
         """Skip or fail a test that gets no GPUs; else let the process that runs it see its own."""
         if REFUSAL in item.stash:
             _refuse(item, item.stash[REFUSAL])
-        if not marks_of(item).gpus:
-            return
         if self._isolated:
             locks = environment.value(environment.GPU_LOCKS)
             self._mark_this_process(os.path.basename(locks), item.nodeid)

@@ -103,7 +103,7 @@ def put_mark(mark: str, test: str = "") -> mmap.mmap:
 
 def has_mark(pid: int, mark: str) -> bool:
     """Whether a living process carries the mark; False for those we may not look into."""
-    return any(mark.encode() in _content(pid, name) for name in ("environ", "maps"))
+    return any(mark.encode() in content(pid, name) for name in ("environ", "maps"))
 
 
 def test_of(pid: int) -> str:
@@ -121,13 +121,13 @@ def _begun_in(pid: int) -> tuple[str, str]:
 
     To those pytest leaves the name of the test in their environment.
     """
-    for line in _content(pid, "maps").splitlines():
+    for line in content(pid, "maps").splitlines():
         _, follows, name = line.partition(_TEST_FOLLOWS.encode())
         if follows and b"/memfd:cudafork-" in line:
             from urllib.parse import unquote
 
             return unquote(name.removesuffix(b" (deleted)").decode("ascii", "replace")), ""
-    for part in _content(pid, "environ").split(b"\0"):
+    for part in content(pid, "environ").split(b"\0"):
         variable, _, value = part.partition(b"=")
         if variable == environment.TEST.encode():  # "path::test (call)"
             test, _, phase = value.decode("utf-8", "replace").rpartition(" (")
@@ -147,7 +147,8 @@ def holders(gpu: Gpu, memory: DeviceMemory, *, but: Collection[int] = ()) -> lis
     ]
 
 
-def _content(pid: int, file_name: str) -> bytes:
+def content(pid: int, file_name: str) -> bytes:
+    """Return a file of a process in /proc; b"" if it has ended or is another user's."""
     try:
         with open(f"/proc/{pid}/{file_name}", "rb") as file:
             return file.read()
@@ -207,7 +208,7 @@ def _users_of_a_gpu() -> list[int]:
 
 def command_of(pid: int) -> str:
     """The command line of a process, shortened."""
-    words = _content(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").split()
+    words = content(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").split()
     text = " ".join(words)
     return text[:77] + "..." if len(text) > 80 else text or "command not known"
 

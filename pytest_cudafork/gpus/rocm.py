@@ -45,7 +45,7 @@ def visible_gpus(variables: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:
 
 def _all_gpus() -> list[Gpu]:
     nodes = os.path.join(SYS, _KFD, "topology", "nodes")
-    found = []
+    found: list[Gpu] = []
     with contextlib.suppress(OSError):
         for node in sorted(filter(str.isdigit, os.listdir(nodes)), key=int):
             with contextlib.suppress(RocmError):

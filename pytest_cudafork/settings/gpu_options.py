@@ -1,10 +1,10 @@
-"""The options about memory of GPUs."""
+"""The options about memory of GPUs: waiting for it, recording it, packing tests by it."""
 
 from __future__ import annotations
 
 import math
 
-from pytest_cudafork.settings.option import Option, Table
+from pytest_cudafork.settings.option import Option, Table, parse_file
 
 SETTLE = Option(
     "cuda_fork_settle",
@@ -13,6 +13,18 @@ SETTLE = Option(
     "(the flag alone: 1) above what was in use when the session began. What tests left behind is "
     "ended; if the memory is not back then, the test fails and names who holds it.",
     flag_value="1",
+)
+PROFILE = Option(
+    "cuda_fork_profile",
+    "FILE",
+    "Record how long each test takes, how much RAM, and how much memory of how many GPUs; keeps "
+    "what FILE says of other tests. The summary shows the longest and the largest.",
+)
+PACK = Option(
+    "cuda_fork_pack",
+    "FILE",
+    "Give tests that do not say how much memory of a GPU they need what FILE, recorded by "
+    "--cuda-fork-profile, says of them, so that they share GPUs; and start the longest first.",
 )
 
 
@@ -32,8 +44,22 @@ def parse_gib(text: str) -> int:
     return int(gib * (1 << 30))
 
 
+def parse_profile(text: str) -> str:
+    """Read the name of a profile, as an absolute path.
+
+    Raises:
+        ValueError: it is empty.
+
+    """
+    if not text:
+        raise ValueError("it needs the name of a file")
+    return parse_file(text)
+
+
 GPU_PARSERS: Table = {
     "settle": (SETTLE, parse_gib),
+    "profile": (PROFILE, parse_profile),
+    "pack": (PACK, parse_profile),
 }
 """The options by the field of ``Settings`` that holds their value."""
 

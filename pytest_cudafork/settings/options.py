@@ -71,6 +71,10 @@ class Settings(NamedTuple):
     """The import audit."""
     settle: int | None = None
     """Bytes that may be in use on a GPU beyond what was when the session began; None: any."""
+    profile: str = ""
+    """The file to which memory, time and GPUs of each test go; "": none."""
+    pack: str = ""
+    """Such a file, by which tests are given GPUs and put in order; "": none."""
     graphs: str | None = None
     """How to capture graphs: "auto", "software" or "cuda"; None: nothing was said."""
 

@@ -89,7 +89,7 @@ def test_what_nobody_can_tell_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_process_has_released_when_it_has_ended_and_holds_nothing(
     monkeypatch: pytest.MonkeyPatch, server: subprocess.Popen[bytes]
 ) -> None:
-    mine = {server.pid: 5 * GIB}
+    mine: dict[int, int | None] = {server.pid: 5 * GIB}
     answers(monkeypatch, IDLE)
     with pytest.raises(GpuBusyError, match=rf"process {server.pid} \(sleep 600\) has not ended"):
         waiting.until_released([server.pid], GPUS, 0.1)
@@ -120,8 +120,8 @@ def test_the_gpus_of_a_process_are_those_of_its_driver(monkeypatch: pytest.Monke
     monkeypatch.delenv(environment.VISIBLE_GPUS)
     assert waiting.visible_gpus() == GPUS
     monkeypatch.setattr(waiting, "has_real_driver", lambda: False)
-    monkeypatch.setattr(rocm, "visible_gpus", lambda: ("amd",))
-    assert waiting.visible_gpus() == ("amd",)
+    monkeypatch.setattr(rocm, "visible_gpus", lambda: GPUS[:1])
+    assert waiting.visible_gpus() == GPUS[:1]
 
 
 FORKED = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_cudafork.settings.gpu_options import GPU_OPTIONS, parse_gib
+from pytest_cudafork.settings.gpu_options import GPU_OPTIONS, parse_gib, parse_profile
 
 
 @pytest.mark.parametrize(("text", "size"), [("0", 0), ("1", 1 << 30), ("0.5", 1 << 29)])
@@ -21,3 +21,9 @@ def test_anything_else_is_no_memory(text: str) -> None:
 def test_the_flag_alone_allows_one_gib() -> None:
     (settle,) = [option for option in GPU_OPTIONS if option.name == "cuda_fork_settle"]
     assert parse_gib(str(settle.flag_value)) == 1 << 30
+
+
+def test_a_profile_has_a_name() -> None:
+    assert parse_profile("/x/p.json") == "/x/p.json"
+    with pytest.raises(ValueError, match="it needs the name of a file"):
+        parse_profile("")
