@@ -44,6 +44,8 @@ NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 NO_COLOR = "NO_COLOR"
 HIP_MASK = "HIP_VISIBLE_DEVICES"
 ROCR_MASK = "ROCR_VISIBLE_DEVICES"
+CORE_DUMP = "CUDA_ENABLE_COREDUMP_ON_EXCEPTION"
+CORE_DUMP_FILE = "CUDA_COREDUMP_FILE"
 
 PREFIX = "_CUDAFORK_"
 """What the names of all internal variables begin with."""
@@ -79,6 +81,8 @@ READ = {
     TEST: "the test to which a record belongs, set by pytest",
     XDIST_WORKERS: "how many workers of pytest-xdist share the cores",
     NVML_CHECK: "whether torch.cuda.is_available asks NVML, and so initializes nothing",
+    CORE_DUMP: "whether the driver writes a GPU core dump when a kernel fails",
+    CORE_DUMP_FILE: "where it writes that",
     NO_COLOR: "whether the audit's command line writes in color",
     HIP_MASK: "which of AMD's GPUs are waited for",
     ROCR_MASK: "which of AMD's GPUs are waited for",
