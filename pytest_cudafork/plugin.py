@@ -122,6 +122,11 @@ def _register_gpus(config: pytest.Config) -> None:
 
     leases = GpuLeases(config, config.stash[SESSION].settings.gpus)
     config.pluginmanager.register(leases, "cudafork-gpus")
+    settings = config.stash[SESSION].settings
+    if settings.profile or settings.pack:
+        from pytest_cudafork.gpus import costs
+
+        costs.begin(config, leases.lender)
     config.pluginmanager.register(RefusedTests(), "cudafork-gpus-refused")
 
 
