@@ -20,7 +20,6 @@ from pytest_cudafork.fixtures import (
     run_forkserver,
     run_spawned,
 )
-from pytest_cudafork.health import plugin as health
 from pytest_cudafork.isolate.session import forked_option
 from pytest_cudafork.isolate.session.hooks import IsolationHooks
 from pytest_cudafork.settings import markers, options
@@ -67,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if _register_imports(config):
         isolate = None  # there is nothing to isolate
     config.pluginmanager.register(IsolationHooks(config, isolate), "cudafork-isolation")
-    health.begin(config)
+    _register_health(config)
     _register_gpus(config)
     _choose_graphs(config)
     _register_check(config, state)
@@ -89,6 +88,12 @@ def _register_gpus(config: pytest.Config) -> None:
     leases = GpuLeases(config, config.stash[SESSION].settings.gpus)
     config.pluginmanager.register(leases, "cudafork-gpus")
     config.pluginmanager.register(RefusedTests(), "cudafork-gpus-refused")
+
+
+def _register_health(config: pytest.Config) -> None:
+    from pytest_cudafork.health import plugin
+
+    plugin.begin(config)
 
 
 def _choose_graphs(config: pytest.Config) -> None:

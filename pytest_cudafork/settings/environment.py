@@ -38,6 +38,8 @@ TEST = "PYTEST_CURRENT_TEST"
 XDIST_WORKERS = "PYTEST_XDIST_WORKER_COUNT"
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 NO_COLOR = "NO_COLOR"
+CORE_DUMP = "CUDA_ENABLE_COREDUMP_ON_EXCEPTION"
+CORE_DUMP_FILE = "CUDA_COREDUMP_FILE"
 
 PREFIX = "_CUDAFORK_"
 """What the names of all internal variables begin with."""
@@ -70,6 +72,8 @@ READ = {
     XDIST_WORKERS: "how many workers of pytest-xdist share the cores",
     NVML_CHECK: "whether torch.cuda.is_available asks NVML, and so initializes nothing",
     NO_COLOR: "whether the audit's command line writes in color",
+    CORE_DUMP: "whether a failing kernel writes a GPU core dump, which a sick test's report names",
+    CORE_DUMP_FILE: "where it is written",
 }
 """What each of these is read for."""
 

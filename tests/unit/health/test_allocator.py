@@ -69,8 +69,9 @@ class _Cuda:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> _Cuda:
     """The stand-in."""
-    made: Any = _Cuda()
-    monkeypatch.setitem(sys.modules, "torch.cuda", made)
+    made = _Cuda()
+    stand_in: Any = made
+    monkeypatch.setitem(sys.modules, "torch.cuda", stand_in)
     return made
 
 
@@ -80,8 +81,9 @@ def test_without_torch_or_before_it_uses_cuda_nothing_is_asked(
     class Untouched:
         _initialized = False
 
-    for module in (None, Untouched()):
-        monkeypatch.setitem(sys.modules, "torch.cuda", module)  # type: ignore[arg-type]
+    stand_ins: list[Any] = [None, Untouched()]
+    for module in stand_ins:
+        monkeypatch.setitem(sys.modules, "torch.cuda", module)
         asked = Allocator()
         asked.begin()
         answers = (asked.is_capturing(), asked.left_in_capture(suspicious=True), asked.kept())
