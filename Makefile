@@ -1,4 +1,4 @@
-# make demo, make test, make test-quick, make test-fresh, make test-plugins, make lint, make wheel-check, make bench, make clean.
+# make demo, make test, make test-quick, make test-fresh, make test-plugins, make lint, make wheel-check, make bench, make bench-against, make clean.
 #
 # The first one that is called makes an environment in $(VENV); later ones use it again, until
 # pyproject.toml, setup.py, the C sources or the constraints change.
@@ -31,7 +31,7 @@ MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-quick test-fresh test-demo test-plugins lint wheel-check bench bench-isolation changelog clean
+.PHONY: help demo test test-quick test-fresh test-demo test-plugins lint wheel-check bench bench-against bench-isolation changelog clean
 
 # Another project's settings must not reach this one's environment or tests.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTEST_ADDOPTS PYTEST_PLUGINS
@@ -49,6 +49,7 @@ help:
 	@echo "make lint         ruff and mypy"
 	@echo "make wheel-check  build the wheel and try it in an empty environment"
 	@echo "make bench        what importing and running the plugin costs"
+	@echo "make bench-against    the same, audit, isolation and capture_pair against BEFORE=REVISION"
 	@echo "make bench-isolation  isolated tests against pytest-forked; BENCHARGS=... goes to it"
 	@echo "make changelog    CHANGELOG.md from the fragments; VERSION=1.2.3"
 	@echo "make clean        remove the environment and everything that was built"
@@ -90,6 +91,10 @@ wheel-check: $(STAMP)
 bench: $(STAMP)
 	@$(PY) benchmarks/bench_import.py
 	@$(PY) benchmarks/bench_overhead.py
+
+# All benchmarks by which a change is judged, with the code of BEFORE and of this checkout in turns.
+bench-against: $(STAMP)
+	@$(PY) tools/compare_revisions.py $(BENCHARGS) "$(BEFORE)"
 
 # An environment of its own: pytest-forked does not work with the pytest of the other one.
 bench-isolation: $(BENCH_VENV)/installed

@@ -19,8 +19,9 @@ from results_file import parser, publish, table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from sample_engine.batch.input_batch import InputBatch
-from sample_engine.batch.request import Request, SamplingParams
+from sample_engine.batch.request import Request
 from sample_engine.batch.request_limits import SchedulerLimits
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.batch.scheduled_batch import ScheduledBatch, StepResult
 from sample_engine.scheduler import Scheduler
 

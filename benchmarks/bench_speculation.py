@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from speculation_prompts import METHODS, NONE, generate, make_core, prompts
 
-from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import CUDAGraphMode
 
 # What must be reached: (method, temperature) to tokens per step.

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import EngineConfig
 from sample_engine.engine_core import EngineCore
 from tools.training.corpus import Windows, load_corpus

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_cudafork._version import version as __version__
+    from pytest_cudafork.call.isolated import isolated
     from pytest_cudafork.capture.interface.backend import CaptureFinding
     from pytest_cudafork.capture.replay.assert_replay import assert_replay_equals_eager
     from pytest_cudafork.check.state import current_state as cuda_state
@@ -50,11 +51,15 @@ if TYPE_CHECKING:
         GraphUsageError,
         PoisonedTouchError,
         ReplayDiffersError,
+        ScriptTimeout,
     )
     from pytest_cudafork.imports.api import audit
     from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
     from pytest_cudafork.observe.driver.probe import CudaState, Verdict
     from pytest_cudafork.observe.story.touch import Touch
+    from pytest_cudafork.programs.isolated_env import isolated_env
+    from pytest_cudafork.programs.result import ScriptResult
+    from pytest_cudafork.programs.run_script import run_script
 
 __all__ = [
     "CaptureFinding",
@@ -74,12 +79,17 @@ __all__ = [
     "ImportVerdict",
     "PoisonedTouchError",
     "ReplayDiffersError",
+    "ScriptResult",
+    "ScriptTimeout",
     "Touch",
     "Verdict",
     "__version__",
     "assert_replay_equals_eager",
     "audit",
     "cuda_state",
+    "isolated",
+    "isolated_env",
+    "run_script",
 ]
 
 _HOME = {
@@ -87,12 +97,16 @@ _HOME = {
     "CudaState": ("observe.driver.probe", "CudaState"),
     "ImportRecord": ("imports.values.records", "ImportRecord"),
     "ImportVerdict": ("imports.values.records", "ImportVerdict"),
+    "ScriptResult": ("programs.result", "ScriptResult"),
     "Touch": ("observe.story.touch", "Touch"),
     "Verdict": ("observe.driver.probe", "Verdict"),
     "__version__": ("_version", "version"),
     "assert_replay_equals_eager": ("capture.replay.assert_replay", "assert_replay_equals_eager"),
     "audit": ("imports.api", "audit"),
     "cuda_state": ("check.state", "current_state"),
+    "isolated": ("call.isolated", "isolated"),
+    "isolated_env": ("programs.isolated_env", "isolated_env"),
+    "run_script": ("programs.run_script", "run_script"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The command line without a test suite: ``python -m pytest_cudafork imports PKG``."""
+"""The command line without a test suite: ``python -m pytest_cudafork COMMAND``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,19 @@ def main(args: list[str] | None = None) -> int:
         from pytest_cudafork.imports.command_line import main as imports
 
         return imports(args[1:])
-    usage = "usage: python -m pytest_cudafork imports PKG [options]\n"
+    if args[:1] == ["fileworker"]:
+        from pytest_cudafork.file_worker.command_line import main as file_worker
+
+        return file_worker(args[1:])
+    if args[:1] == ["merge"]:
+        from pytest_cudafork.report.merge_command import main as merge
+
+        return merge(args[1:])
+    usage = (
+        "usage: python -m pytest_cudafork imports PKG [options]\n"
+        "       python -m pytest_cudafork merge LEDGER... [options]\n"
+        "       python -m pytest_cudafork fileworker --preload MODULES --result-fd N [options]\n"
+    )
     (sys.stdout if args[:1] in (["-h"], ["--help"]) else sys.stderr).write(usage)
     return 0 if args[:1] in (["-h"], ["--help"]) else 2
 

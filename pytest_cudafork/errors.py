@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_cudafork.capture.interface.backend import CaptureFinding
+    from pytest_cudafork.programs.result import ScriptResult
 
 __all__ = [
     "CapturePairError",
@@ -27,6 +28,7 @@ __all__ = [
     "PoisonedTouchError",
     "RemoteTraceback",
     "ReplayDiffersError",
+    "ScriptTimeout",
 ]
 
 
@@ -145,6 +147,20 @@ class ChildTimeout(ChildError):
         self.stacks = stacks
 
 
+class ScriptTimeout(ChildTimeout):
+    """A script exceeded its time limit and was ended, all that it had started with it.
+
+    ``timeout`` is the limit in seconds; ``result`` is what it did until then, its output with the
+    stacks of its Python processes among that. Recoverable.
+    """
+
+    def __init__(
+        self, message: str = "", timeout: float | None = None, result: ScriptResult | None = None
+    ) -> None:
+        super().__init__(message, timeout)
+        self.result = result
+
+
 class RemoteTraceback(Exception):
     """The cause of an exception that came from a child: the child's traceback, as text."""
 
@@ -174,6 +190,7 @@ for _public in (
     GraphUsageError,
     PoisonedTouchError,
     ReplayDiffersError,
+    ScriptTimeout,
 ):
     _public.__module__ = "pytest_cudafork"
 del _public

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_cudafork.capture.pair.capture_pair import CapturedPair
     from pytest_cudafork.check.phantom_fixture import PhantomCuda
     from pytest_cudafork.observe.driver.probe import CudaState
+    from pytest_cudafork.programs.run_script import ScriptRunner
 
 
 class RunInChild(Protocol):
@@ -54,6 +55,41 @@ def run_spawned(request: pytest.FixtureRequest) -> RunInChild:
 def run_forkserver(request: pytest.FixtureRequest) -> RunInChild:
     """Call a function in a child of a clean server process; otherwise as ``run_forked``."""
     return _runner(request, "forkserver")
+
+
+@pytest.fixture
+def start_method(request: pytest.FixtureRequest) -> str:
+    """Return the start method with which this test runs: "fork", "forkserver" or "spawn".
+
+    The marker ``start_methods`` names it; without the marker it is that of ``multiprocessing``.
+    """
+    method: str | None = getattr(request, "param", None)
+    if method is None:
+        import multiprocessing
+
+        default = multiprocessing.get_all_start_methods()[0]
+        method = multiprocessing.get_start_method(allow_none=True) or default
+    return method
+
+
+@pytest.fixture
+def run_script(request: pytest.FixtureRequest) -> ScriptRunner:
+    """Run a script or a module in a fresh interpreter and tell all that it and its like did.
+
+    ``run_script(path_or_module, *args, env=None, method="spawn", timeout=60.0)`` returns a
+    ``ScriptResult``: exit code, output, touches and forks with their lines, the start method in
+    force and why.
+
+    Raises (when called):
+        CudaForkError, PoisonedTouchError: it did what a test may not; with allow_findings=True
+            that is in the result.
+        ScriptTimeout: it did not end in time.
+
+    """
+    from pytest_cudafork.call.run import caretaker_of
+    from pytest_cudafork.programs.run_script import ScriptRunner
+
+    return ScriptRunner(caretaker_of(request.config))
 
 
 def _runner(request: pytest.FixtureRequest, method: str) -> RunInChild:

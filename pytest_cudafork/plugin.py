@@ -18,7 +18,9 @@ from pytest_cudafork.fixtures import (
     phantom_cuda,
     run_forked,
     run_forkserver,
+    run_script,
     run_spawned,
+    start_method,
 )
 from pytest_cudafork.isolate.session import forked_option
 from pytest_cudafork.isolate.session.hooks import IsolationHooks
@@ -32,7 +34,9 @@ __all__ = [
     "phantom_cuda",
     "run_forked",
     "run_forkserver",
+    "run_script",
     "run_spawned",
+    "start_method",
 ]
 
 
@@ -65,20 +69,48 @@ def pytest_configure(config: pytest.Config) -> None:
     isolate = forked_option.begin(config, state.settings.isolate)
     if _register_imports(config):
         isolate = None  # there is nothing to isolate
-    config.pluginmanager.register(IsolationHooks(config, isolate), "cudafork-isolation")
+    _register_isolation(config, isolate)
     _register_health(config)
     _register_gpus(config)
     _choose_graphs(config)
     _register_check(config, state)
+    _register_intent(config, state)
+
+
+def _register_intent(config: pytest.Config, state: session.CudaForkSession) -> None:
+    """Register what counts tests that do not run as meant, if the session says what is meant."""
+    asked = state.settings.expect_gpus is not None or state.settings.intent
+    if asked and not state.isolated:
+        from pytest_cudafork.intent.hooks import IntentHooks
+
+        config.pluginmanager.register(IntentHooks(config), "cudafork-intent")
+
+
+def _register_health(config: pytest.Config) -> None:
+    from pytest_cudafork.health import plugin as health
+
+    health.begin(config)
+
+
+def _register_isolation(config: pytest.Config, isolate: str | None) -> None:
+    from pytest_cudafork.isolate.session.in_place import InPlace
+
+    isolation = IsolationHooks(config, isolate)
+    config.pluginmanager.register(isolation, "cudafork-isolation")
+    config.pluginmanager.register(InPlace(isolation.runs_here), "cudafork-in-place")
 
 
 def _register_check(config: pytest.Config, state: session.CudaForkSession) -> None:
     """Register what looks for errors, if the check is on."""
     if state.watch is None:
         return
+    from pytest_cudafork.check.baseline_hooks import BaselineHooks
     from pytest_cudafork.check.hooks import CheckHooks
 
-    check = CheckHooks(state, state.watch.observer, state.watch.refusals)
+    watch = state.watch
+    check = CheckHooks(state, watch.observer, watch.refusals, watch.acceptance)
+    baseline = BaselineHooks(config, state, watch, check)
+    config.pluginmanager.register(baseline, "cudafork-baseline")
     config.pluginmanager.register(check, "cudafork-check")
 
 
@@ -90,12 +122,6 @@ def _register_gpus(config: pytest.Config) -> None:
     config.pluginmanager.register(RefusedTests(), "cudafork-gpus-refused")
 
 
-def _register_health(config: pytest.Config) -> None:
-    from pytest_cudafork.health import plugin
-
-    plugin.begin(config)
-
-
 def _choose_graphs(config: pytest.Config) -> None:
     if config.stash[SESSION].settings.graphs is not None:
         from pytest_cudafork.capture.marker import choose_for_session
@@ -104,20 +130,25 @@ def _choose_graphs(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test marked ``graph_capture`` once with each backend."""
+    """Run a test once with each graph backend, or each start method, that its markers name."""
     if metafunc.definition.get_closest_marker("graph_capture") is not None:
         from pytest_cudafork.capture.marker import parametrize
 
         parametrize(metafunc)
+    if metafunc.definition.get_closest_marker("start_methods") is not None:
+        from pytest_cudafork.isolate import start_methods
+
+        start_methods.parametrize(metafunc)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Have a test use the backend that it was made for, though it asks for no fixture."""
+    """Have a test use the backend or start method it was made for, though it asks for none."""
     call = getattr(item, "callspec", None)
-    if call is not None and "graph_backend" in call.params:
-        names: list[str] = getattr(item, "fixturenames", [])
-        if "graph_backend" not in names:  # pytest has taken it out again
-            names.append("graph_backend")
+    for name in ("graph_backend", "start_method"):
+        if call is not None and name in call.params:
+            names: list[str] = getattr(item, "fixturenames", [])
+            if name not in names:  # pytest has taken it out again
+                names.append(name)
 
 
 def pytest_report_collectionfinish(
@@ -183,9 +214,26 @@ def pytest_terminal_summary(
 
         for line in remark_lines(passed, verbose=config.option.verbose > 0):
             terminalreporter.write_line(line)
+    _write_start_methods(terminalreporter, config)
     state = config.stash[SESSION]
     check = config.pluginmanager.get_plugin("cudafork-check")
     if state.watch is not None and check is not None:
+        from pytest_cudafork.report.baseline import write_baseline
         from pytest_cudafork.report.terminal import write_summary
 
         write_summary(terminalreporter, state.settings, state.watch.observer, check)
+        baseline = config.pluginmanager.get_plugin("cudafork-baseline")
+        if state.settings.baseline and baseline is not None:
+            write_baseline(terminalreporter, state.settings, str(config.rootpath), baseline)
+
+
+def _write_start_methods(terminal: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Count the tests that named one start method and ran under another."""
+    reports = [each for group in terminal.stats.values() for each in group]
+    tests = [each for each in reports if isinstance(each, pytest.TestReport)]
+    telling = [report for report in tests if report.user_properties]
+    if telling:
+        from pytest_cudafork.report.start_methods import start_method_lines
+
+        for line in start_method_lines(telling, verbose=config.option.verbose > 0):
+            terminal.write_line(line, yellow=True)

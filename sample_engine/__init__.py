@@ -22,8 +22,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sample_engine.batch.outputs import RequestOutput
-    from sample_engine.batch.request import FinishReason, SamplingParams
+    from sample_engine.batch.outputs import CompletionOutput, Logprob, RequestOutput
+    from sample_engine.batch.request import FinishReason
+    from sample_engine.batch.sampling_params import SamplingParams
     from sample_engine.config import CUDAGraphMode, EngineConfig, WorkerMethod
     from sample_engine.errors import (
         BackendUnavailableError,
@@ -41,11 +42,13 @@ __all__ = [
     "LLM",
     "BackendUnavailableError",
     "CUDAGraphMode",
+    "CompletionOutput",
     "ConfigError",
     "EngineConfig",
     "EngineDeadError",
     "EngineError",
     "FinishReason",
+    "Logprob",
     "MessageError",
     "PromptError",
     "RemoteError",
@@ -60,10 +63,12 @@ _PLACES = {
     "CUDAGraphMode": "config",
     "EngineConfig": "config",
     "WorkerMethod": "config",
+    "CompletionOutput": "batch.outputs",
     "FinishReason": "batch.request",
+    "Logprob": "batch.outputs",
     "MessageError": "process.messages",
     "RequestOutput": "batch.outputs",
-    "SamplingParams": "batch.request",
+    "SamplingParams": "batch.sampling_params",
 }
 
 

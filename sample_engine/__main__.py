@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import CUDAGraphMode, WorkerMethod
 from sample_engine.errors import ConfigError, EngineError, PromptError
 

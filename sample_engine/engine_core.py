@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from sample_engine.batch.outputs import CoreOutput
-from sample_engine.batch.request import Request, SamplingParams
+from sample_engine.batch.request import Request
 from sample_engine.batch.request_limits import SchedulerLimits
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.batch.scheduled_batch import StepResult
 from sample_engine.config import EngineConfig
 from sample_engine.errors import EngineDeadError, PromptError
@@ -67,6 +68,12 @@ class EngineCore:
     ) -> None:
         """Queue a request. Raises :class:`PromptError` for one that could never run."""
         tokens = self._checked(request_id, prompt_token_ids)
+        for token in params.stop_token_ids:
+            if token >= self._vocab_size:
+                raise PromptError(
+                    f"Request {request_id!r}: stop_token_ids has {token}, but the vocabulary goes "
+                    f"from 0 to {self._vocab_size - 1}."
+                )
         arrival = self._arrivals
         seed = params.seed
         if seed is None:

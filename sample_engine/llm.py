@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sample_engine.batch.outputs import CoreOutput, RequestOutput
-from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.outputs import CoreOutput, RequestOutput, joined
+from sample_engine.batch.request_limits import too_long
+from sample_engine.batch.sampling_params import SamplingParams
+from sample_engine.batch.vllm_names import engine_settings
 from sample_engine.config import EngineConfig
 from sample_engine.device.preflight import check_before_start
 from sample_engine.errors import EngineDeadError, PromptError, RemoteError
@@ -34,20 +37,32 @@ _logger = logging.getLogger(__name__)
 _WAIT_SECONDS = 0.5
 
 Params = SamplingParams | Sequence[SamplingParams] | None
+Prompt = str | Mapping[str, Any]  # {"prompt": "..."} and {"prompt_token_ids": [...]} as in vLLM
+
+
+class _Prompt(NamedTuple):
+    """A prompt as text, as tokens, or as both."""
+
+    text: str | None
+    token_ids: list[int] | None
 
 
 class _Batch(NamedTuple):
     """The arguments of a call, checked. ``single``: one prompt was given by itself."""
 
-    prompts: list[str]
+    prompts: list[_Prompt]
     params: list[SamplingParams]
     single: bool
 
 
 class _Live:
-    """A request that is under way. ``chunks`` are those of a stream that nobody has taken yet."""
+    """A completion that is under way. ``chunks`` are those of a stream that nobody has taken yet.
 
-    def __init__(self, text: RequestText, *, streams: bool) -> None:
+    ``core_id`` is what the core calls it: the completions of a prompt have one request id.
+    """
+
+    def __init__(self, core_id: str, text: RequestText, *, streams: bool) -> None:
+        self.core_id = core_id
         self.text = text
         self.chunks: deque[RequestOutput] | None = deque() if streams else None
 
@@ -55,15 +70,16 @@ class _Live:
         """Take what the core says of it."""
         new = self.text.add(output)
         if self.chunks is not None:
-            self.chunks.append(self.text.chunk(*new))
+            self.chunks.append(self.text.chunk(new))
 
 
 class LLM:
     """A language model that completes text.
 
-    Keyword arguments are those of :class:`EngineConfig`. The core runs in a process of its own
-    unless ``worker_method="inproc"``; it ends with :meth:`shutdown`, with the ``with`` block, when
-    the object is collected, and with the program.
+    Keyword arguments are those of :class:`EngineConfig`, and names of vLLM that have no meaning
+    here, as long as they ask for nothing (``batch.vllm_names``). The core runs in a process of its
+    own unless ``worker_method="inproc"``; it ends with :meth:`shutdown`, with the ``with`` block,
+    when the object is collected, and with the program.
 
     Raises :class:`ConfigError` for settings that no engine can be made of, :class:`WeightsError`,
     and :class:`RemoteError` or :class:`EngineDeadError` where the core fails to start.
@@ -76,7 +92,7 @@ class LLM:
         core_factory: CoreFactory = make_engine_core,
         **settings: Any,
     ) -> None:
-        self.config = EngineConfig.of(model=model, **settings)
+        self.config = EngineConfig.of(model=model, **engine_settings(settings))
         self._owner = os.getpid()
         self._tokenizer = ByteTokenizer()
         if core_factory is make_engine_core:  # another core may want another machine
@@ -90,7 +106,7 @@ class LLM:
 
     def generate(
         self,
-        prompts: str | Sequence[str],
+        prompts: Prompt | Sequence[Prompt],
         sampling_params: Params = None,
         *,
         use_tqdm: bool | None = None,
@@ -101,7 +117,8 @@ class LLM:
         its output has ``finish_reason`` ``ERROR`` and says why in ``error``, and the others finish.
 
         Args:
-            prompts: one, or several.
+            prompts: one, or several. A prompt is a text, or as in vLLM a mapping that has its text
+                as ``prompt`` or its tokens as ``prompt_token_ids``.
             sampling_params: for all, or one for each prompt; None: greedy.
             use_tqdm: whether to show a progress bar on stderr; None: if that is a terminal and it
                 takes longer than a second.
@@ -125,16 +142,16 @@ class LLM:
         finally:
             self._drop(requests)
         _tell_errors(requests, batch)
-        return [request.text.whole() for request in requests]
+        return _outputs(requests)
 
     def generate_stream(
-        self, prompts: str | Sequence[str], sampling_params: Params = None
+        self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None
     ) -> Iterator[RequestOutput]:
         """Complete prompts; outputs hold what is new and come as soon as they are there.
 
-        The texts of a request's outputs, joined, are what :meth:`generate` returns for it. Several
-        prompts' outputs come in turns; ``request_id`` and ``prompt`` tell them apart. Closing the
-        iterator ends what it has not brought yet.
+        The texts of a completion's outputs, joined, are what :meth:`generate` returns for it.
+        Several prompts' outputs come in turns, and so do a prompt's completions; ``request_id`` and
+        ``outputs[0].index`` tell them apart. Closing the iterator ends what it has not brought yet.
         """
         return self._stream(_checked(prompts, sampling_params))
 
@@ -194,22 +211,49 @@ class LLM:
                 error: PromptError | None = None
                 token_ids: list[int] = []
                 try:
-                    token_ids = self._tokenizer.encode(prompt)
+                    token_ids = self._encoded(request_id, prompt)
                 except PromptError as wrong:
                     error = wrong
-                decoder = self._tokenizer.incremental_decoder()
-                text = RequestText(request_id, prompt, len(token_ids), decoder, params.stop)
-                request = _Live(text, streams=streams)
-                requests.append(request)
-                if error is None:
-                    self._live[request_id] = request
-                    try:
-                        self._client.add_request(request_id, token_ids, params)
-                    except PromptError as wrong:
-                        error = wrong
-                if error is not None:
-                    self._live.pop(request_id, None)
-                    request.add(refusal(request_id, error))
+                for index in range(params.n):
+                    own = params.of_completion(index)
+                    text = RequestText(
+                        request_id, prompt.text, token_ids, self._tokenizer, own, index
+                    )
+                    core_id = f"{request_id}.{index}" if params.n > 1 else request_id
+                    request = _Live(core_id, text, streams=streams)
+                    requests.append(request)
+                    self._send(request, token_ids, own, error)
+
+    def _encoded(self, request_id: str, prompt: _Prompt) -> list[int]:
+        """The tokens of a prompt. One that no model has room for is refused before it travels."""
+        most = self._client.info.get("max_model_len", sys.maxsize)
+        if prompt.token_ids is not None:
+            at_least = len(prompt.token_ids)
+        else:
+            at_least = self._tokenizer.fewest_tokens(prompt.text or "")
+        if at_least >= most:
+            words = str(at_least) if prompt.token_ids is not None else f"at least {at_least}"
+            raise PromptError(too_long(request_id, words, most))
+        if prompt.token_ids is not None:
+            return prompt.token_ids
+        return self._tokenizer.encode(prompt.text or "")
+
+    def _send(
+        self,
+        request: _Live,
+        token_ids: list[int],
+        params: SamplingParams,
+        error: PromptError | None,
+    ) -> None:
+        if error is None:
+            self._live[request.core_id] = request
+            try:
+                self._client.add_request(request.core_id, token_ids, params)
+            except PromptError as wrong:
+                error = wrong
+        if error is not None:
+            self._live.pop(request.core_id, None)
+            request.add(refusal(request.core_id, error))
 
     def _pump(self) -> None:
         """Wait for outputs and hand them to the requests that they belong to, whoever asked."""
@@ -231,8 +275,8 @@ class LLM:
         that call which tells the core.
         """
         for request in requests:
-            if self._live.pop(request.text.request_id, None) is not None:
-                self._to_abort.append(request.text.request_id)
+            if self._live.pop(request.core_id, None) is not None:
+                self._to_abort.append(request.core_id)
         if self._to_abort and self._lock.acquire(blocking=False):
             try:
                 self._tell_aborts()
@@ -256,8 +300,16 @@ class LLM:
             self._client.abort(request_ids)
 
 
+def _outputs(requests: list[_Live]) -> list[RequestOutput]:
+    """What became of the prompts, each with all its completions."""
+    of_prompt: dict[str, list[RequestOutput]] = {}
+    for request in requests:
+        of_prompt.setdefault(request.text.request_id, []).append(request.text.whole())
+    return [joined(parts) for parts in of_prompt.values()]
+
+
 def _finished(requests: list[_Live]) -> tuple[RequestOutput, ...]:
-    return tuple(request.text.whole() for request in requests if request.text.finished)
+    return tuple(output for output in _outputs(requests) if output.finished)
 
 
 def _tell_errors(requests: list[_Live], batch: _Batch) -> None:
@@ -269,32 +321,52 @@ def _tell_errors(requests: list[_Live], batch: _Batch) -> None:
         raise PromptError(wrong[0].error)
     _logger.warning(
         "%d of %d prompts ended with an error, which their outputs hold; the first is: %s",
-        len(wrong),
+        len({text.request_id for text in wrong}),
         len(batch.prompts),
         wrong[0].error,
     )
 
 
-def _checked(prompts: str | Sequence[str], sampling_params: Params) -> _Batch:
+def _checked(prompts: Prompt | Sequence[Prompt], sampling_params: Params) -> _Batch:
     """Check the arguments before anything is computed."""
-    texts = _texts(prompts)
-    each = _each(sampling_params, len(texts))
-    return _Batch(texts, each, isinstance(prompts, str))
-
-
-def _texts(prompts: object) -> list[str]:
-    if isinstance(prompts, str):
-        return [prompts]
-    if not isinstance(prompts, Iterable) or isinstance(prompts, (bytes, bytearray, Mapping)):
+    single = isinstance(prompts, (str, Mapping))
+    if single:
+        given: list[Any] = [prompts]
+    elif isinstance(prompts, Iterable) and not isinstance(prompts, (bytes, bytearray)):
+        given = list(prompts)
+    else:
         raise TypeError(
             f"prompts={prompts!r} is of the type {type(prompts).__name__}: give a str, or a list "
             "of str."
         )
-    texts = list(prompts)
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TypeError(f"Prompt {number} is {text!r}: prompts are str, or a list of str.")
-    return texts
+    found = [_prompt(number, prompt) for number, prompt in enumerate(given)]
+    return _Batch(found, _each(sampling_params, len(found)), single)
+
+
+def _prompt(number: int, given: object) -> _Prompt:
+    """One prompt, of one of its forms."""
+    if isinstance(given, str):
+        return _Prompt(given, None)
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"Prompt {number} is {given!r}: prompts are str, or a list of str. One of tokens is "
+            "{'prompt_token_ids': [...]}."
+        )
+    unknown = given.keys() - {"prompt", "prompt_token_ids"}
+    if unknown:
+        names = ", ".join(sorted(map(repr, unknown)))
+        raise TypeError(
+            f"Prompt {number} has {names}, which this engine does not know: a prompt that is a "
+            "mapping has 'prompt' or 'prompt_token_ids'."
+        )
+    text, tokens = given.get("prompt"), given.get("prompt_token_ids")
+    if tokens is not None:
+        if isinstance(tokens, (str, bytes)) or not isinstance(tokens, Iterable):
+            raise TypeError(f"Prompt {number}: prompt_token_ids={tokens!r} is no list of tokens.")
+        return _Prompt(text, list(tokens))
+    if not isinstance(text, str):
+        raise TypeError(f"Prompt {number}: prompt={text!r} is no text.")
+    return _Prompt(text, None)
 
 
 def _each(sampling_params: object, count: int) -> list[SamplingParams]:

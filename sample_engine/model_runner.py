@@ -17,8 +17,10 @@ from sample_engine.attention.registry import choose
 from sample_engine.batch.draft_state import DraftState
 from sample_engine.batch.input_batch import InputBatch
 from sample_engine.batch.model_input import ModelInput
-from sample_engine.batch.request import NULL_BLOCK, Request, RequestStatus, SamplingParams
+from sample_engine.batch.request import NULL_BLOCK, Request, RequestStatus
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest, StepResult
+from sample_engine.batch.token_logprobs import logprobs_of
 from sample_engine.batch.token_readout import TokenReadout
 from sample_engine.config import CUDAGraphMode, EngineConfig
 from sample_engine.device.resolve import resolve
@@ -103,7 +105,8 @@ class ModelRunner:
         logits = self._logits(inputs, output)
         if self.speculator is None or self.draft_state is None:
             tokens = self._tokens(batch, inputs, logits) if inputs.num_sampled else []
-            return StepResult(_shared_out(batch, tokens), ())
+            sampled = _shared_out(batch, tokens)
+            return StepResult(sampled, (), logprobs_of(batch, sampled, logits))
         return finish_step(
             batch,
             inputs,

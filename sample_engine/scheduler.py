@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sample_engine.batch.outputs import CoreOutput
+from sample_engine.batch.outputs import CoreOutput, TokenLogprobs
 from sample_engine.batch.request import FinishReason, Request, RequestStatus
 from sample_engine.batch.request_limits import SchedulerLimits
 from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest, StepResult
@@ -222,7 +222,8 @@ class Scheduler:
             drafts = result.drafts[index] if result.drafts else ()
             new = self._advance(part, sampled, drafts)
             if new:
-                outputs.append(_output_of(part.request, new))
+                logprobs = result.logprobs[index][: len(new)] if result.logprobs else ()
+                outputs.append(_output_of(part.request, new, logprobs))
         self.counters.sampling_steps += len(outputs) - num_refused
         self._drop_finished()
         return outputs
@@ -272,6 +273,8 @@ class Scheduler:
                 counts[position] += 1
 
     def _why_finished(self, request: Request, token: int) -> FinishReason | None:
+        if token in request.params.stop_token_ids:
+            return FinishReason.STOP
         if token == self.limits.eos_token_id and not request.params.ignore_eos:
             return FinishReason.STOP
         if request.num_tokens >= self.limits.most_tokens(request):
@@ -333,7 +336,9 @@ def _part(request: Request, start: int, stop: int) -> ScheduledRequest:
     return ScheduledRequest(request, start, stop - start, drafts)
 
 
-def _output_of(request: Request, new: tuple[int, ...]) -> CoreOutput:
+def _output_of(
+    request: Request, new: tuple[int, ...], logprobs: tuple[TokenLogprobs, ...] = ()
+) -> CoreOutput:
     return CoreOutput(
         request.request_id,
         new,
@@ -341,4 +346,5 @@ def _output_of(request: Request, new: tuple[int, ...]) -> CoreOutput:
         request.num_cached_tokens,
         request.num_preemptions,
         request.error,
+        logprobs,
     )

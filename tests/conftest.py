@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ import hypothesis
 import pytest
 
 from tests.support import interpreters, slow_folders
+from tests.support.frozen_objects import FrozenObjects
 
 # How long an example takes says how busy the machine is; and on a new one the first text waits for
 # the table of Unicode.
@@ -24,25 +24,10 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("suite")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Take note of the environment before a test changes it; no server is started yet."""
     interpreters.servers()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
-    """Keep the garbage collector away from what is collected here, now and later.
-
-    That are some million objects, and they stay to the end. Each session in this process has all of
-    them looked through twice when it ends, which takes most of a second.
-    """
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.enable()
-        gc.collect()
-        gc.freeze()
+    config.pluginmanager.register(FrozenObjects())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -60,8 +45,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """End the servers of this process, and let what was collected go: some libraries tell of it."""
-    gc.unfreeze()
+    """End the servers of this process."""
     interpreters.servers().close()
 
 

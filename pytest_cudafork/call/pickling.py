@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import importlib.machinery
+import inspect
 import sys
 import sysconfig
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cloudpickle
@@ -26,29 +27,72 @@ from pytest_cudafork.errors import ChildError
 _TEST_FILE = re.compile(r"conftest\.py|test_.*\.py|.*_test\.py", re.DOTALL)
 
 
-def dump_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+def dump_call(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    shown: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]] | None = None,
+) -> bytes:
     """Return the pickle of a call, for a process that shares nothing but the file system.
 
+    ``shown`` is the call that the message speaks of, if it is another one.
+
     Raises:
-        ChildError: Something in it does not pickle.
+        ChildError: Something in it does not pickle; an argument is named.
 
     """
+    with modules_by_value():
+        try:
+            data: bytes = cloudpickle.dumps((fn, args, kwargs))
+        except Exception as error:  # pickling runs the objects' own code, which may raise anything
+            raise ChildError(_complaint(error, *(shown or (fn, args, kwargs)))) from error
+    return data
+
+
+def _complaint(
+    error: Exception, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> str:
+    """Say what of a call does not pickle: the first argument that does not by itself."""
+    culprit = f"{fn!r} and its arguments"
+    for name, value in _named(fn, args, kwargs):
+        try:
+            cloudpickle.dumps(value)
+        except Exception as one:
+            kind = f"{type(value).__module__}.{type(value).__qualname__}"
+            culprit, error = f"the argument {name} of {fn!r}, a {kind},", one
+            break
+    return (
+        f"{culprit} cannot be sent to another interpreter: "
+        f"{type(error).__name__}: {error}. Pass plain values, or use run_forked."
+    )
+
+
+def _named(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[tuple[str, Any]]:
+    """Return the arguments of a call with their names, as far as the function tells them."""
+    names: list[str] = []
+    with contextlib.suppress(TypeError, ValueError):  # it is written in C
+        parameters = inspect.signature(fn).parameters.values()
+        names = [repr(one.name) for one in parameters if one.kind is not one.VAR_POSITIONAL]
+    numbers = [f"number {number}" for number in range(len(names), len(args))]
+    named = zip([*names[: len(args)], *numbers], args, strict=False)
+    return [*named, *((repr(name), value) for name, value in kwargs.items())]
+
+
+@contextlib.contextmanager
+def modules_by_value() -> Iterator[None]:
+    """Let what is defined in modules that a child cannot import be pickled by value."""
     by_value = [module for module in list(sys.modules.values()) if _goes_by_value(module)]
     already = cloudpickle.list_registry_pickle_by_value()
     ours = [module for module in by_value if module.__name__ not in already]
     for module in ours:
         cloudpickle.register_pickle_by_value(module)
     try:
-        data: bytes = cloudpickle.dumps((fn, args, kwargs))
-    except Exception as error:  # pickling runs the objects' own code, which may raise anything
-        raise ChildError(
-            f"{fn!r} and its arguments cannot be sent to another interpreter: "
-            f"{type(error).__name__}: {error}. Pass plain values, or use run_forked."
-        ) from error
+        yield
     finally:
         for module in ours:
             cloudpickle.unregister_pickle_by_value(module)
-    return data
 
 
 def dump_filters() -> bytes:

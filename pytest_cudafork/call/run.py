@@ -11,14 +11,16 @@ when it ended by itself, and a CUDA tensor as the result (loading it initializes
 
 from __future__ import annotations
 
+import atexit
+import functools
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from pytest_cudafork.call import in_child, pickling
-from pytest_cudafork.compat.unpatched import os, pickle
+from pytest_cudafork.compat.unpatched import contextlib, os, pickle, signal
 from pytest_cudafork.errors import (
     ChildCrashed,
     ChildError,
@@ -43,6 +45,8 @@ _CALL = "pytest_cudafork.call.in_child:run_pickled"
 
 Observer = Callable[[str, int], None]
 """Called with ("started", pid) and ("ended", pid) of the child."""
+ShownCall = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+"""A function and its arguments."""
 
 
 def run_in_child(
@@ -55,6 +59,7 @@ def run_in_child(
     server: ForkServerClient | None = None,
     observer: Observer | None = None,
     caretaker: Caretaker | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> Any:
     """Call ``fn(*args, **kwargs)`` in a child process and return its result.
 
@@ -68,6 +73,7 @@ def run_in_child(
         server: The fork server to use; only needed for "forkserver".
         observer: Told when the child starts and ends.
         caretaker: Who ends what the child leaves if this process dies first; None: nobody.
+        env: Variables to add to its environment, before anything of the call is imported there.
 
     Raises:
         BaseException: What ``fn`` raised, with the child's traceback as its ``__cause__``.
@@ -79,58 +85,129 @@ def run_in_child(
 
     """
     __tracebackhide__ = True
-    if method not in METHODS:
-        raise ValueError(f"{method!r} is no start method: use one of {', '.join(METHODS)}")
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout={timeout!r}: a time limit is above 0 seconds, or None for none")
-    kwargs = kwargs or {}
-    outcome = _Outcome()
-    sigchld = ChildSignal()
-    with sigchld.kept():  # from the start on: the child may end at once
-        running = _start(method, fn, args, kwargs, server, sigchld)
-        if method != "forkserver":  # which does so itself
-            running.cared_for(caretaker)
-        if observer is not None:
-            observer("started", running.pid)
+    call = Call(
+        method,
+        fn,
+        args,
+        kwargs or {},
+        timeout=timeout,
+        server=server,
+        observer=observer,
+        caretaker=caretaker,
+        env=env,
+    )
+    with call.sigchld.kept():  # from the start on: the child may end at once
+        call.start()
+        ending = call.wait()
+    return call.result(ending)
+
+
+class Call:
+    """One call of a function in a child process, from its start to its result.
+
+    Takes what ``run_in_child`` takes, and the call that messages speak of if it is another one.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        timeout: float | None,
+        server: ForkServerClient | None = None,
+        observer: Observer | None = None,
+        caretaker: Caretaker | None = None,
+        env: Mapping[str, str] | None = None,
+        shown: ShownCall | None = None,
+    ) -> None:
+        if method not in METHODS:
+            raise ValueError(f"{method!r} is no start method: use one of {', '.join(METHODS)}")
+        if timeout is not None and not timeout > 0:
+            raise ValueError(
+                f"timeout={timeout!r}: a time limit is above 0 seconds, or None for none"
+            )
+        self._method = method
+        self._fn, self._args, self._kwargs = fn, args, kwargs
+        self._timeout = timeout
+        self._server = server
+        self._observer = observer
+        self._caretaker = caretaker
+        self._env = dict(env or {})
+        self._shown = shown or (fn, args, kwargs)
+        self._name = getattr(self._shown[0], "__qualname__", repr(self._shown[0]))
+        self._outcome = _Outcome()
+        self._running: launch.Running | None = None
+        self.sigchld = ChildSignal()
+        """To be kept from the program from before the start to the end."""
+
+    def start(self) -> None:
+        """Start the child, which dies with the thread that does so.
+
+        Raises:
+            ChildError: The call cannot travel between processes, or no child started.
+            CudaForkError: The fork guard refused the fork.
+
+        """
+        __tracebackhide__ = True
+        self._running = running = self._start()
+        if self._method != "forkserver":  # which does so itself
+            running.cared_for(self._caretaker)
+        if self._observer is not None:
+            self._observer("started", running.pid)
+
+    def wait(self) -> supervision.Ending:
+        """Wait for the end of the child, in any thread; whatever ends this early ends the child."""
+        assert self._running is not None, "it was started"
         try:
-            ending = supervision.Supervisor(running).watch(outcome.take, timeout)
+            ending = supervision.Supervisor(self._running).watch(self._outcome.take, self._timeout)
         finally:
-            if observer is not None:
-                observer("ended", running.pid)
-    assert ending is not None, "a watch that waits for the end has one"
-    _show_warnings(outcome.warnings)
-    name = getattr(fn, "__qualname__", repr(fn))
-    error = _failure_of(ending, outcome.last, f"{name} ({method})", timeout)
-    if error is not None:
-        raise error
-    return _unpack(outcome.last, name)
+            if self._observer is not None:
+                self._observer("ended", self._running.pid)
+        assert ending is not None, "a watch that waits for the end has one"
+        return ending
 
+    def kill(self) -> None:
+        """End the child from another thread than the one that waits for it."""
+        if self._running is not None:
+            with contextlib.suppress(OSError):  # it is gone
+                os.killpg(self._running.pid, signal.SIGKILL)
 
-def _start(
-    method: str,
-    fn: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    server: ForkServerClient | None,
-    sigchld: ChildSignal,
-) -> launch.Running:
-    if method == "fork":
-        pickling.remember_classes(fn, args, kwargs)
-        return launch.start_fork(
-            lambda channel, stacks_fd: in_child.run_forked(
-                channel, stacks_fd, lambda: fn(*args, **kwargs)
-            ),
-            begin=sigchld.end,
-        )
-    data = {
-        "payload": pickling.dump_call(fn, args, kwargs),
-        "filters": pickling.dump_filters(),
-    }
-    if method == "spawn":
-        return launch.start_spawn(_CALL, data)
-    if server is None:
-        raise ValueError("method 'forkserver' needs the server argument: see server_of(config)")
-    return server.start_job(_CALL, data, {Descriptor.STDOUT: 1, Descriptor.STDERR: 2})
+    def result(self, ending: supervision.Ending) -> Any:
+        """Return what the function returned, or raise what it raised, or what became of it."""
+        __tracebackhide__ = True
+        _show_warnings(self._outcome.warnings)
+        last = self._outcome.last
+        error = _failure_of(ending, last, f"{self._name} ({self._method})", self._timeout)
+        if error is not None:
+            raise error
+        return _unpack(last, self._name)
+
+    def _start(self) -> launch.Running:
+        __tracebackhide__ = True
+        fn, args, kwargs, env = self._fn, self._args, self._kwargs, self._env
+        if self._method == "fork":
+            pickling.remember_classes(*self._shown)
+
+            def call() -> Any:
+                os.environ.update(env)
+                return fn(*args, **kwargs)
+
+            return launch.start_fork(
+                lambda channel, stacks_fd: in_child.run_forked(channel, stacks_fd, call),
+                begin=self.sigchld.end,
+            )
+        data = {
+            "payload": pickling.dump_call(fn, args, kwargs, self._shown),
+            "filters": pickling.dump_filters(),
+        }
+        if self._method == "spawn":
+            return launch.start_spawn(_CALL, data, env)
+        if self._server is None:
+            raise ValueError("method 'forkserver' needs the server argument: see server_of(config)")
+        fds = {Descriptor.STDOUT: 1, Descriptor.STDERR: 2}
+        return self._server.start_job(_CALL, data, fds, env)
 
 
 _OUTCOMES = (messages.Returned, messages.Raised, messages.Exited, messages.NotLoaded)
@@ -312,10 +389,32 @@ def server_of(config: pytest.Config) -> ForkServerClient:
 _SERVER = pytest.StashKey[ForkServerClient]()
 
 
+class Helpers(NamedTuple):
+    """The processes that help with the calls of a process outside of any session."""
+
+    server: ForkServerClient
+    caretaker: Caretaker
+
+
+def helpers_of_process() -> Helpers:
+    """Return this process's; none is started by this, and they end with the process."""
+    return _helpers(os.getpid())
+
+
+@functools.cache
+def _helpers(pid: int) -> Helpers:
+    """Make those of a process; one that was forked from it has its own."""
+    helpers = Helpers(new_server(), Caretaker())
+    atexit.register(helpers.caretaker.close)
+    atexit.register(helpers.server.close)
+    return helpers
+
+
 def caretaker_of(config: pytest.Config) -> Caretaker:
     """Return what looks after the session's calls; not started by this, ended at unconfigure."""
     caretaker = config.stash.get(_CARETAKER, None)
-    if caretaker is None:
+    # That of the process from which an isolated test was forked does not look after this one.
+    if caretaker is None or not caretaker.is_for_this_process:
         caretaker = config.stash[_CARETAKER] = Caretaker()
         config.add_cleanup(caretaker.close)
     return caretaker

@@ -7,13 +7,12 @@ tree, and the names in it are looked up where that code would find them; no code
 
 from __future__ import annotations
 
-import ast
 import enum
-import inspect
 from collections.abc import Iterable, Iterator
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, NamedTuple
 
+from pytest_cudafork.compat.unpatched import ast, inspect
 from pytest_cudafork.observe.story.scopes import (
     enclosing_statements,
     source_line,

@@ -11,6 +11,7 @@ from pytest_cudafork.settings.options import Level
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.story.stories import History
+    from pytest_cudafork.observe.story.touch import Touch
 
 
 SECTION = "CUDA and fork"
@@ -62,17 +63,30 @@ class Finding(NamedTuple):
             frame = Touch.from_record(self.record).culprit
         return (frame.filename, frame.lineno) if frame is not None else None
 
-    def culprit(self, history: History) -> str:
-        """The place of the touch that it comes from, by which its story is known; "" if unseen."""
+    def cause(self, history: History | None) -> Touch | None:
+        """The touch that it comes from; None if nobody saw it.
+
+        ``history`` is the ledger, which a touch that is itself the error does without.
+        """
         from pytest_cudafork.observe.story.touch import Touch
 
+        if self.error is CudaTouchError:
+            return Touch.from_record(self.record)
+        if history is None:
+            return None
         if self.error is CudaForkError:
-            touch = history.initializer(int(self.record["pid"]))
-        else:
-            touch = Touch.from_record(self.record)
-            if self.error is PoisonedTouchError:
-                touch = history.poisoner(touch)
+            return history.initializer(int(self.record["pid"]))
+        return history.poisoner(Touch.from_record(self.record))
+
+    def culprit(self, history: History) -> str:
+        """The place of the touch that it comes from, by which its story is known; "" if unseen."""
+        touch = self.cause(history)
         return touch.where if touch is not None else ""
+
+    @property
+    def happened_at(self) -> str:
+        """The test in which it happened, or what the session did: "collect FILE", "start"."""
+        return self.nodeid or str(self.record.get("phase") or "outside any test")
 
     def story(
         self, history: History, *, simulated: bool, told_at: str = "", raised: bool = False

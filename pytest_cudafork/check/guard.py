@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import enum
 import functools
-import os
 import sys
 from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple, Protocol
 
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.observe.base.hooking import Around, hook
 from pytest_cudafork.observe.base.ledger import Record
@@ -32,17 +32,21 @@ DEFAULT_ALLOW = ("torch.utils.data",)
 """Modules whose forks are watched and not refused, also while CUDA is initialized."""
 
 _APIS = ("fork", "forkpty")
+_OS = sys.modules["os"]
+"""The module itself, of which ``compat.unpatched`` has a copy."""
 _NAMESPACE: Any = vars(ModuleType)["__dict__"]
 
 
 class ForkDecision(enum.Enum):
-    """What became of a fork that was about to happen while CUDA was not clean."""
+    """What became of a fork that was about to happen."""
 
     GUARDED = "guarded"  # refused
     ALLOWED = "allowed"  # by marker or by the list of modules
+    ACCEPTED = "accepted"  # by the baseline
     WATCHED = "watched"  # the level does not refuse forks
     UNGUARDED = "unguarded"  # to be refused, and made past the guard
     UNKNOWN = "unknown"  # whether CUDA is initialized is not observable
+    CLEAN = "clean"  # harmless; only a detailed watch writes it
 
 
 class Watched(Protocol):
@@ -66,11 +70,11 @@ def install(rules: Rules) -> UndoStack:
     """Guard this process, and by inheritance all its descendants; calling the result ends it."""
     undo = UndoStack()
     for name in _APIS:
-        original = getattr(os, name, None)
+        original = getattr(_OS, name, None)
         if original is None:
             continue
-        hook(undo, os, name, _around(f"os.{name}", rules))
-        guarded = getattr(os, name)
+        hook(undo, _OS, name, _around(f"os.{name}", rules))
+        guarded = getattr(_OS, name)
         _rename(original, guarded)
         # Taken back in all modules, those too that were imported in the meantime.
         undo.add(functools.partial(_rename, guarded, original))
@@ -135,6 +139,9 @@ def _before_fork(api: str, frame: FrameType | None, rules: Rules) -> None:
     observer = rules.observer
     state = observer.state()
     if state.verdict is Verdict.CLEAN:
+        if rules.detailed:
+            clean = ForkDecision.CLEAN.value
+            observer.note_fork(api=api, verdict=clean, rule="", state=state, frame=frame)
         return
     verdict, rule = rules.decide(state, frame)
     fork = observer.note_fork(api=api, verdict=verdict.value, rule=rule, state=state, frame=frame)
@@ -146,16 +153,24 @@ def _plain_error(story: str, fork: str) -> CudaForkError:
     return CudaForkError(story)
 
 
+def _nothing_accepted() -> str:
+    return ""
+
+
 class Rules(NamedTuple):
     """What is refused: nothing (``refuse`` is False), or forks outside the modules in ``allow``.
 
-    ``error`` makes what is raised, of a story and of the id of the fork's record.
+    ``error`` makes what is raised, of a story and of the id of the fork's record. ``accepted`` says
+    what in the baseline accepts a fork of this process, "" if nothing does. With
+    ``detailed`` forks of a clean process are written as well.
     """
 
     observer: Watched
     refuse: bool
     allow: tuple[str, ...] = DEFAULT_ALLOW
     error: Callable[[str, str], CudaForkError] = _plain_error
+    accepted: Callable[[], str] = _nothing_accepted
+    detailed: bool = False
 
     def decide(self, state: CudaState, frame: FrameType | None) -> tuple[ForkDecision, str]:
         """Decide about a fork in a process that is not clean; the text is the rule that applied."""
@@ -169,6 +184,9 @@ class Rules(NamedTuple):
         module = allowed_module(frame, self.allow)
         if module:
             return ForkDecision.ALLOWED, f"code of {module} may fork"
+        accepted = self.accepted()
+        if accepted:
+            return ForkDecision.ACCEPTED, accepted
         return ForkDecision.GUARDED, ""
 
 

@@ -6,11 +6,12 @@ rules stand in ``findings.py``; the last section is written by ``report/terminal
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 from collections.abc import Generator, Iterable, Iterator
 
 import pytest
 
+from pytest_cudafork.check.accepted import Acceptance, accepted_records
 from pytest_cudafork.check.findings import (
     SECTION,
     Finding,
@@ -23,6 +24,7 @@ from pytest_cudafork.check.refusal import Refusals, refusals_shown_with
 from pytest_cudafork.check.session import CudaForkSession
 from pytest_cudafork.check.telling import Telling, longrepr_of, put_culprit_first, told_error
 from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.errors import CudaForkError, CudaTouchError
 from pytest_cudafork.observe.base.ledger import LedgerReader, Record
 from pytest_cudafork.observe.observer import Observer
@@ -30,6 +32,12 @@ from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import marks_of
 from pytest_cudafork.settings.options import Level
 
+_NEEDED_IN_TESTS = (
+    "pytest_cudafork.check.caught",
+    "pytest_cudafork.observe.base.hooking",
+    "pytest_cudafork.observe.story.stories",
+)
+"""What tells of touches and forks. A test may have replaced what imports are made with."""
 _TOUCHED_BEFORE = (
     "\n\nThat was in an earlier run of this test. It cannot pass in this process any more, where "
     "CUDA stays initialized."
@@ -40,7 +48,11 @@ class CheckHooks:
     """Looks into the ledger after every phase and turns what is new there into verdicts."""
 
     def __init__(
-        self, session: CudaForkSession, observer: Observer, refusals: Refusals | None = None
+        self,
+        session: CudaForkSession,
+        observer: Observer,
+        refusals: Refusals | None = None,
+        acceptance: Acceptance | None = None,
     ) -> None:
         self._level = session.settings.level
         self._isolated = session.isolated
@@ -48,6 +60,7 @@ class CheckHooks:
         self._observer = observer
         self._reader: LedgerReader = observer.ledger.reader()
         self._refusals = refusals or Refusals(observer)
+        self._acceptance = acceptance or Acceptance(observer)
         self._records: list[Record] = []
         self._new: list[Record] = []
         """Those of them that were not yet looked at for errors."""
@@ -92,7 +105,9 @@ class CheckHooks:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """From here on, touches belong to tests."""
+        """From here on, touches belong to tests; what these may need is imported before them."""
+        for name in _NEEDED_IN_TESTS:
+            importlib.import_module(name)
         self._tests = frozenset(item.nodeid for item in session.items)
         self._set_phase("")
 
@@ -246,7 +261,8 @@ class CheckHooks:
         own = [record for record in new if record.get("owner") == self._observer.owner]
         expected = expected_ids(self._records)
         found = find(own, self._level, isolated=self._isolated, expected=expected)
-        return [each for each in found if each.id not in self._reported]
+        fresh = [each for each in found if each.id not in self._reported]
+        return self._acceptance.left(fresh, self._records)
 
     def _error(self, findings: list[Finding], nodeid: str, addition: str = "") -> BaseException:
         return told_error(worst(findings), self._tell(findings, nodeid) + addition)
@@ -274,6 +290,8 @@ class CheckHooks:
             return
         good = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
         records = self._observer.records()
+        self._acceptance.left(self.unreported(records), records)  # and notes what is accepted
+        records = self._observer.records()
         if good and (self.unreported(records) or self.lost(records)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -290,7 +308,8 @@ class CheckHooks:
         if self._level is Level.TOUCH:
             # A touch in a test of an isolated process is none, and only that process knows.
             found = [f for f in found if f.error is not CudaTouchError or not f.nodeid]
-        return [f for f in found if f.id not in reported]
+        accepted = {each for each, _ in accepted_records(records)}
+        return [f for f in found if f.id not in reported and f.id not in accepted]
 
 
 def _is_skip(error: BaseException) -> bool:

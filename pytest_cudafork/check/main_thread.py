@@ -6,11 +6,10 @@ signals. So a real-time signal that nobody uses is taken for as long as a watch 
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
 from collections.abc import Callable
 from types import FrameType
+
+from pytest_cudafork.compat.unpatched import contextlib, signal, threading
 
 MakeError = Callable[["FrameType | None"], "BaseException | None"]
 """Called in the main thread with the frame that was interrupted; None raises nothing."""

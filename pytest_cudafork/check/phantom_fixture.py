@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_cudafork.check.watch import Watch
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.driver.native_libs import NativeUnavailable, NativeWitness
 from pytest_cudafork.observe.driver.phantom import PhantomError
 from pytest_cudafork.observe.driver.phantom import install as install_phantom

@@ -11,16 +11,13 @@ the variable of ``pytest.raises``, is asked when a phase of a test ends.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
-import threading
-import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_cudafork.check.thread_refusals import ThreadRefusals
+from pytest_cudafork.compat.unpatched import contextlib, os, threading, weakref
 from pytest_cudafork.errors import CudaForkError
 
 if TYPE_CHECKING:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import random
 import sys
+from contextlib import ExitStack
+from os import getpid, getppid
+from os.path import join, lexists, samefile
+from random import getstate
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,7 +38,7 @@ class CudaForkSession:
         self.watch: Watch | None = None
         self.joined = False
         self.isolated = isolated
-        self.random_state: tuple[Any, ...] = random.getstate()
+        self.random_state: tuple[Any, ...] = getstate()
         """State of Python's generator before the user's code was imported."""
 
 
@@ -72,7 +73,7 @@ def _begin_watch(config: pytest.Config, session: CudaForkSession) -> None:
     from pytest_cudafork.check.watch import inherited_watch
 
     inherited = inherited_watch()
-    owner = str(os.getpid())
+    owner = str(getpid())
     if inherited is not None and _works_for_parent(session.isolated):
         session.watch, session.joined = inherited, True
         config.add_cleanup(inherited.observer.work_for(owner))
@@ -85,7 +86,7 @@ def _works_for_parent(isolated: bool) -> bool:
     if isolated:
         return True
     # A session that a test starts is none, though it may be a child of a worker or of the session.
-    return _is_xdist_worker() and environment.value(environment.OWNER) == str(os.getppid())
+    return _is_xdist_worker() and environment.value(environment.OWNER) == str(getppid())
 
 
 def _is_xdist_worker() -> bool:
@@ -108,7 +109,7 @@ def _begin_own_watch(config: pytest.Config, session: CudaForkSession, owner: str
 
     settings = session.settings
     # A session that a test of another session starts is not yet in any test of its own.
-    undo = contextlib.ExitStack()
+    undo = ExitStack()
     environment.unset_variable(undo, environment.TEST)
     environment.set_variable(undo, environment.PHASE, "start")
     config.add_cleanup(undo.close)
@@ -128,6 +129,30 @@ def _begin_own_watch(config: pytest.Config, session: CudaForkSession, owner: str
     watch.observer.note_watch()
     session.watch = watch
     config.add_cleanup(watch.end)
+    _begin_baseline(config, watch, settings)
+
+
+def _begin_baseline(config: pytest.Config, watch: Watch, settings: Settings) -> None:
+    """Tell the processes of the session what the baseline accepts.
+
+    Raises:
+        pytest.UsageError: it cannot be read.
+
+    """
+    if not settings.baseline:
+        return
+    from pytest_cudafork.baseline.entries import BaselineError, CheckBaseline
+    from pytest_cudafork.check.accepted import Terms
+    from pytest_cudafork.settings.options import BASELINE, BASELINE_UPDATE
+
+    everything = settings.baseline_update == "all"
+    baseline = CheckBaseline()
+    if not everything or lexists(settings.baseline):
+        try:
+            baseline = CheckBaseline.read(settings.baseline, BASELINE_UPDATE.flag)
+        except BaselineError as error:
+            raise pytest.UsageError(f"{BASELINE.flag}: {error}") from None
+    watch.acceptance.begin(Terms(str(config.rootpath), baseline.entries, everything))
 
 
 def _make_ledger(config: pytest.Config, settings: Settings) -> str:
@@ -137,9 +162,7 @@ def _make_ledger(config: pytest.Config, settings: Settings) -> str:
         pytest.UsageError: it cannot be written.
 
     """
-    import shutil
-    import tempfile
-
+    from pytest_cudafork.compat.unpatched import shutil, tempfile
     from pytest_cudafork.observe.base.ledger import Ledger, LedgerError
 
     path = settings.ledger
@@ -149,7 +172,7 @@ def _make_ledger(config: pytest.Config, settings: Settings) -> str:
         if not path or _same_file(path, environment.value(environment.LEDGER)):
             folder = tempfile.mkdtemp(prefix="pytest-cudafork-")
             config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-            path = os.path.join(folder, "ledger.jsonl")
+            path = join(folder, "ledger.jsonl")
         Ledger(path).create()
     except LedgerError as error:
         raise pytest.UsageError(
@@ -165,7 +188,7 @@ def _make_ledger(config: pytest.Config, settings: Settings) -> str:
 
 def _same_file(path: str, other: str) -> bool:
     try:
-        return os.path.samefile(path, other)
+        return samefile(path, other)
     except OSError:
         return False
 

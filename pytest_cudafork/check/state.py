@@ -41,8 +41,7 @@ def require_clean(state: CudaState, observer: Observer | None, when: str) -> Non
     if observer is None:
         text += " Run with --cuda-fork-check to see which line did it."
     else:
-        import os
-
+        from pytest_cudafork.compat.unpatched import os
         from pytest_cudafork.observe.story.stories import History
         from pytest_cudafork.observe.story.words import touch_lines
 

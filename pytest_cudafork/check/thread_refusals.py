@@ -8,17 +8,14 @@ come to the end of what it does, the error is raised there as well.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-import threading
-import weakref
 from collections.abc import Callable, Iterator
 from time import monotonic, sleep  # bound now: a test may stop the time
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
 from pytest_cudafork.check.main_thread import MainThread
+from pytest_cudafork.compat.unpatched import contextlib, os, threading, weakref
 from pytest_cudafork.errors import CudaForkError
 
 if TYPE_CHECKING:

@@ -6,10 +6,11 @@ free threading). It is checked for each callable before it is trusted.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from types import BuiltinFunctionType, MethodDescriptorType
 from typing import NamedTuple
+
+from pytest_cudafork.compat.unpatched import contextlib, ctypes, io
 
 _POINTER = 8
 _METHOD_OF_FUNCTION, _SELF_OF_FUNCTION, _VECTORCALL_OF_FUNCTION = 16, 24, 48
@@ -44,10 +45,31 @@ class Place(NamedTuple):
     owner: int = 0
 
 
-def place_of(target: object) -> Place | None:
+class WritableMemory:
+    """The memory of this process that may be written, as it is now; a table may be constant."""
+
+    def __init__(self) -> None:
+        self._extents: list[tuple[int, int]] = []
+        with (
+            contextlib.suppress(OSError),  # where /proc is not to be had, nothing is known
+            io.open("/proc/self/maps", encoding="utf-8", errors="replace") as file,
+        ):
+            for line in file:
+                extent, permissions, *_ = line.split(maxsplit=2)
+                if permissions.startswith("rw"):
+                    start, _, end = extent.partition("-")
+                    self._extents.append((int(start, 16), int(end, 16)))
+
+    def holds(self, address: int) -> bool:
+        """Whether an address lies there."""
+        return any(start <= address < end for start, end in self._extents)
+
+
+def place_of(target: object, memory: WritableMemory | None = None) -> Place | None:
     """Return the pointer that is called for *target*; None where that is not known.
 
-    What is called takes self or the type, a tuple, and a dictionary or NULL.
+    What is called takes self or the type, a tuple, and a dictionary or NULL. Who asks for many
+    gives the ``memory``, so that it is looked at once.
     """
     if not _is_plain_cpython():
         return None
@@ -65,7 +87,9 @@ def place_of(target: object) -> Place | None:
         place = Place(method + _FUNCTION) if method is not None else None
     elif isinstance(target, type):
         place = _place_of_new(target)
-    return place if place is not None and _is_writable(place.address) else None
+    if place is None or not (memory or WritableMemory()).holds(place.address):
+        return None
+    return place
 
 
 def _is_plain_cpython() -> bool:
@@ -101,14 +125,3 @@ def _place_of_new(target: type) -> Place | None:
     address = id(target) + _NEW_OF_TYPE
     known = _pointer(address) and _pointer(address) == slot(target, _SLOT_OF_NEW)
     return Place(address) if known else None
-
-
-def _is_writable(address: int) -> bool:
-    """Whether the page of an address may be written; a table may be constant."""
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            extent, permissions, *_ = line.split(maxsplit=2)
-            start, _, end = extent.partition("-")
-            if int(start, 16) <= address < int(end, 16):
-                return permissions.startswith("rw")
-    return False

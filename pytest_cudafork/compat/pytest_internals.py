@@ -32,6 +32,72 @@ def run_test_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     runtestprotocol(item, nextitem=nextitem)
 
 
+def run_phase(item: pytest.Item, phase: str, **arguments: Any) -> pytest.TestReport:
+    """Run one phase of a test and report it: ``_pytest.runner.call_and_report``."""
+    from _pytest.runner import call_and_report
+
+    phase_: Any = phase
+    return call_and_report(item, phase_, **arguments)
+
+
+def begin_request(item: Any) -> None:
+    """Make a test ready to be set up (once more): ``_request`` and ``_initrequest``."""
+    if not item._request:
+        item._initrequest()
+
+
+def end_request(item: Any) -> None:
+    """Let go of a test's fixtures when it is over: ``_request``, as pytest's own protocol does."""
+    item._request = False
+    item.funcargs = None
+
+
+def show_setup(item: pytest.Item) -> None:
+    """Write the line of ``--setup-show`` for a test: ``_pytest.runner.show_test_item``.
+
+    Newer releases ask whether a result will follow on the line.
+    """
+    import inspect
+
+    from _pytest.runner import show_test_item
+
+    show: Any = show_test_item
+    follows = not getattr(item.config.option, "setuponly", False)
+    asked = "add_space" in inspect.signature(show).parameters
+    show(item, **({"add_space": follows} if asked else {}))
+
+
+def arguments_of(item: Any) -> tuple[str, ...]:
+    """Return the names of the fixtures that a test function takes (``_fixtureinfo.argnames``)."""
+    names: tuple[str, ...] = item._fixtureinfo.argnames
+    return names
+
+
+def home_of_fixture(item: Any, name: str) -> str:
+    """Return the module whose function makes a fixture of a test; "" for a plain parameter.
+
+    ``_fixtureinfo.name2fixturedefs``.
+    """
+    known = item._fixtureinfo.name2fixturedefs.get(name)
+    if not known:
+        return ""
+    function = getattr(known[-1].func, "__func__", known[-1].func)
+    return str(getattr(function, "__module__", ""))
+
+
+def add_sections(item: pytest.Item, sections: Sequence[tuple[str, str]]) -> None:
+    """Let a test have sections of a report that came from elsewhere (``item._report_sections``).
+
+    The report of its teardown has all of them.
+    """
+    here = [(f"Captured {key} {when}", text) for when, key, text in item._report_sections]
+    for name, text in sections:
+        _, _, rest = name.partition("Captured ")
+        key, _, when = rest.rpartition(" ")
+        if when and (name, text) not in here:
+            item.add_report_section(when, key, text)
+
+
 def is_anything_set_up(session: Any) -> bool:
     """Whether there are nodes or fixtures to tear down (``session._setupstate.stack``)."""
     return bool(session._setupstate.stack)
@@ -68,6 +134,15 @@ def forget_finalizers(item: pytest.Item) -> None:
     for definition in definitions:
         if isinstance(definition, FixtureDef):
             definition._finalizers.clear()
+
+
+def is_fixture(thing: object) -> bool:
+    """Whether something is what ``@pytest.fixture`` returns.
+
+    ``FixtureFunctionDefinition`` from pytest 8.4 on; before that a function with an attribute.
+    """
+    name = type(thing).__name__
+    return name == "FixtureFunctionDefinition" or hasattr(thing, "_pytestfixturefunction")
 
 
 def no_fixtures() -> Any:

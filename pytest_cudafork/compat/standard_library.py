@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,6 +26,16 @@ def run_exit_functions() -> None:
     ``atexit._run_exitfuncs``: a process that ends by ``os._exit`` calls none by itself.
     """
     atexit._run_exitfuncs()
+
+
+def wait_for_threads() -> None:
+    """Wait for threads as the end of an interpreter does: ``threading._shutdown``.
+
+    Pools of ``concurrent.futures`` are told to end before, which nothing public does.
+    ``multiprocessing`` calls it in its own children.
+    """
+    shutdown: Callable[[], None] = threading._shutdown  # type: ignore[attr-defined]
+    shutdown()
 
 
 def forget_multiprocessing_children() -> None:
@@ -67,6 +78,18 @@ def resource_tracker() -> ResourceTracker | None:
 
 
 # -- the start of a process ----------------------------------------------------------------------
+
+
+def start_method_of(process: Any) -> str:
+    """Return by which method a ``multiprocessing.Process`` that is about to start will be.
+
+    ``_start_method`` is set in the process classes of the contexts "fork", "spawn" and
+    "forkserver", and None in that of the default context, which then decides.
+    """
+    import multiprocessing
+
+    method = getattr(type(process), "_start_method", None)
+    return method if isinstance(method, str) else str(multiprocessing.get_start_method())
 
 
 def interpreter_flags() -> list[str]:

@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from torch.utils import _device as torch_device
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["OpOverload", "TorchDispatchMode"]
+__all__ = ["DispatchMode", "OpOverload"]
 
 # -- operators: torch's dispatcher calls a mode with an OpOverload, which bears its schema ---------
 
@@ -72,6 +72,14 @@ def without_torch_function() -> contextlib.AbstractContextManager[object]:
 
 
 # -- dispatch modes: those of other threads are pushed and popped without a ``with`` ---------------
+
+
+class DispatchMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed
+    """A mode that sees operators and has nothing to do with torch's compiler."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or the first operator imports the compiler, which takes seconds
 
 
 def active_modes() -> Iterable[Any]:

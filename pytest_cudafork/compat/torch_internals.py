@@ -8,10 +8,14 @@ missing is left out.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
+from importlib.machinery import PathFinder
 from types import BuiltinFunctionType
 from typing import Any
+
+from pytest_cudafork.compat.unpatched import contextlib, io, os, re
 
 
 def core() -> Any:
@@ -90,3 +94,40 @@ def functions_taken_from_core(core_module: Any) -> dict[str, Callable[..., Any]]
         "_maybe_exchange_device": core_module._cuda_maybeExchangeDevice,
         "_cudart": core_module._cudart,
     }
+
+
+# -- what it is built for --------------------------------------------------------------------------
+
+_NAMES = {"hip": "ROCm", "xpu": "XPU"}
+_LINE = re.compile(r"^(hip|xpu)\b[^=\n]*=[ \t]*(.+)$", re.MULTILINE)
+
+
+def without_fork() -> str:
+    """Return "ROCm" or "XPU" if torch is built for it, else "".
+
+    It is read from torch's file ``version.py`` where torch is not imported, which would take a
+    second. What sees touches of CUDA does not see those of others: whether a fork would be safe is
+    not known.
+    """
+    version = sys.modules.get("torch.version")
+    if version is None:
+        return _in_file()
+    return next((name for key, name in _NAMES.items() if getattr(version, key, None)), "")
+
+
+@functools.cache  # asked before each test that is isolated
+def _in_file() -> str:
+    """Read it from the file of the torch that an import would find."""
+    with contextlib.suppress(OSError, ValueError):  # somebody else's module of that name
+        spec = PathFinder.find_spec("torch")
+        for folder in (spec and spec.submodule_search_locations) or ():
+            with io.open(os.path.join(folder, "version.py"), encoding="utf-8") as file:
+                return _in_text(file.read())
+    return ""
+
+
+def _in_text(text: str) -> str:
+    for key, value in _LINE.findall(text):
+        if value.strip() not in ("None", "''", '""'):
+            return _NAMES[key]
+    return ""

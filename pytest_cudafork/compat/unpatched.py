@@ -20,46 +20,64 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import array as array
+    import ast as ast
     import contextlib as contextlib
     import ctypes as ctypes
     import faulthandler as faulthandler
+    import fcntl as fcntl
     import gc as gc
+    import inspect as inspect
     import io as io
+    import linecache as linecache
     import math as math
     import os as os
     import pickle as pickle
+    import random as random
     import re as re
     import resource as resource
     import select as select
+    import shutil as shutil
     import signal as signal
     import socket as socket
+    import stat as stat
     import struct as struct
     import subprocess as subprocess
+    import tempfile as tempfile
     import threading as threading
     import time as time
     import traceback as traceback
+    import weakref as weakref
     import zlib as zlib
 
 OFFERED = (
     "array",
+    "ast",
     "contextlib",
     "ctypes",
     "faulthandler",
+    "fcntl",
     "gc",
+    "inspect",
     "io",
+    "linecache",
     "math",
     "os",
     "pickle",
+    "random",
     "re",
     "resource",
     "select",
+    "shutil",
     "signal",
     "socket",
+    "stat",
     "struct",
     "subprocess",
+    "tempfile",
     "threading",
     "time",
     "traceback",
+    "weakref",
     "zlib",
 )
 """The modules that can be had from here. One that is not loaded yet is loaded when it is asked

@@ -11,8 +11,11 @@ from typing import NamedTuple
 
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.gpu_requests import AUTO, GpuChoice
+from pytest_cudafork.settings.sizes import spell_size
 
 PCI_ORDER = "PCI_BUS_ID"
+PHANTOM_RESERVED = 512 << 20
+"""What the phantom's driver keeps for itself, as its NVML says."""
 _PROC = "/proc/driver/nvidia/gpus"
 
 
@@ -20,13 +23,15 @@ class Gpu(NamedTuple):
     """One device that a test can have.
 
     ``number`` is the one nvidia-smi shows; a MIG instance has that of its GPU. ``uuid`` names
-    it in every process of the host.
+    it in every process of the host. ``memory`` is what processes can have of it, in bytes; 0 if
+    that is not known.
     """
 
     number: int
     uuid: str
     name: str = ""
     mig: bool = False
+    memory: int = 0
 
     @property
     def visible_as(self) -> str:
@@ -53,9 +58,25 @@ class Inventory(NamedTuple):
     choice: GpuChoice = GpuChoice()
     visible_text: str | None = None
 
-    def candidates(self, n: int) -> tuple[Gpu, ...]:
-        """The GPUs that can be among `n` for one process; of MIG instances CUDA shows it one."""
-        return self.gpus if n == 1 else tuple(gpu for gpu in self.gpus if not gpu.mig)
+    def candidates(self, n: int, memory: int | None = None) -> tuple[Gpu, ...]:
+        """The GPUs that can be among `n` for one process; of MIG instances CUDA shows it one.
+
+        With ``memory`` they have so many bytes, as far as that is known.
+        """
+        found = self.gpus if n == 1 else tuple(gpu for gpu in self.gpus if not gpu.mig)
+        return tuple(gpu for gpu in found if not gpu.memory or gpu.memory >= (memory or 0))
+
+    def excess(self, n: int, memory: int | None) -> str:
+        """Say why no `n` GPUs here can ever have so much memory, "" if they can."""
+        candidates = self.candidates(n)
+        if memory is None or len(self.candidates(n, memory)) >= n:
+            return ""
+        sizes = sorted((gpu.memory for gpu in candidates), reverse=True)
+        return (
+            f"needs {_gpus(n)} with {spell_size(memory)} each; this session has "
+            f"{' and '.join(spell_size(size) for size in sizes[:n])} at most, beside what the "
+            "driver keeps for itself: ask for less memory, or run it on larger GPUs"
+        )
 
     def shortage(self, n: int) -> str:
         """Say why a test can never have `n` GPUs here, "" if it can."""
@@ -126,8 +147,11 @@ def phantom_machine(face: str) -> Machine:
     capability, devices = parse_face(face)
     if capability is None:
         return Machine((), "the phantom driver shows no device")
-    name = properties_of(capability).name
-    return Machine(tuple(Gpu(index, uuid_of(index), name) for index in range(devices)))
+    model = properties_of(capability)
+    size = model.total_memory - PHANTOM_RESERVED
+    return Machine(
+        tuple(Gpu(index, uuid_of(index), model.name, memory=size) for index in range(devices))
+    )
 
 
 def real_machine() -> Machine:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 import pytest
 
 from pytest_cudafork.check.session import SESSION
-from pytest_cudafork.gpus.lending import Lender, Shortage, names
+from pytest_cudafork.gpus.lending import Lender, Shortage, TooMuch, names
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import CHILD_ENV, marks_of
 
@@ -132,7 +132,7 @@ class GpuLeases:
             self._lease = self._lender.lend(item.nodeid, wish)
         except Shortage as error:
             item.stash[REFUSAL] = Refusal("skip", str(error))
-        except (LocksUnusable, WaitedTooLong) as error:
+        except (LocksUnusable, TooMuch, WaitedTooLong) as error:
             item.stash[REFUSAL] = Refusal("fail", str(error))
         return self._lease
 

@@ -18,15 +18,24 @@ if TYPE_CHECKING:
     from pytest_cudafork.settings.gpu_requests import GpuChoice, GpuWish
 
 
+SLACK_BYTES = 32 << 20
+"""What may be in use on a GPU that nobody uses."""
+
+
 class Shortage(Exception):
     """The session has fewer GPUs than a test needs; Unrecoverable on this machine."""
+
+
+class TooMuch(Exception):
+    """A test wants more memory than a GPU has; Recoverable: it can ask for less."""
 
 
 class Lease:
     """The GPUs of one test, from before its protocol to after it.
 
     ``environment`` is what the test's process shall see, ``mark`` the name that its processes
-    carry, ``before`` the memory in use when it began; None where nobody can tell.
+    carry, ``before`` the memory in use when it began; None where nobody can tell. ``alone`` says
+    that no other test has the GPUs meanwhile.
     """
 
     def __init__(self, gpus: tuple[Gpu, ...], held: Held, folder: str, number: int) -> None:
@@ -41,6 +50,7 @@ class Lease:
             environment.GPU_LOCKS: self._inner_locks,
         }
         self.before: Memory | None = None
+        self.alone = True
         self._held = held
 
     def end(self) -> None:
@@ -73,52 +83,79 @@ class Lender:
         """Whether the GPUs are the phantom's."""
         return bool(_face(self._config))
 
+    @property
+    def measures(self) -> bool:
+        """Whether memory can be in use on the GPUs: a phantom's are always empty but in tests."""
+        return not self.phantom or bool(environment.value(environment.PHANTOM_MEMORY))
+
     def lend(self, test: str, wish: GpuWish) -> Lease:
         """Wait for the GPUs that a test wishes for, and take them.
 
         Raises:
             Shortage: there are too few in this session.
+            TooMuch: no GPU has the memory.
             WaitedTooLong: others did not give them back in time.
             LocksUnusable: none can be locked.
 
         """
         from pytest_cudafork.gpus.locks import LockFolder
 
-        inventory = self._get_inventory()
+        inventory = self.inventory()
         shortage = inventory.shortage(wish.n)
         if shortage:
             raise Shortage(shortage)
+        excess = inventory.excess(wish.n, wish.memory)
+        if excess:
+            raise TooMuch(excess)
         if self._folder is None:
             self._folder = LockFolder(lock_path(self._config))
-        candidates = inventory.candidates(wish.n)
+        candidates = inventory.candidates(wish.n, wish.memory)
         seen = self.seen_here()
         if seen is not None and len(seen) == wish.n and set(seen) <= set(candidates):
             candidates = seen
-        uuids = [gpu.uuid for gpu in candidates]
-        held = self._folder.acquire(uuids, wish.n, share=wish.share, wait=wish.wait, test=test)
+        held = self._folder.acquire(
+            [gpu.uuid for gpu in candidates],
+            wish.n,
+            share=wish.share,
+            wait=wish.wait,
+            test=test,
+            memory=wish.memory,
+            sizes={gpu.uuid: gpu.memory for gpu in candidates if gpu.memory},
+            used=lambda: self._in_use(candidates),
+        )
         gpus = tuple(gpu for gpu in candidates if gpu.uuid in held.gpus)
         self._leases += 1
         lease = Lease(gpus, held, self._folder.path, self._leases)
-        if not self.phantom:
+        lease.alone = not wish.share and wish.memory is None
+        if self.measures:
             from pytest_cudafork.gpus.memory import measure
 
             lease.before = measure(gpus)
         return lease
 
-    def _get_inventory(self) -> Inventory:
+    def _in_use(self, gpus: tuple[Gpu, ...]) -> dict[str, int]:
+        """What is in use on these GPUs, in bytes, by their UUIDs; nothing where nobody tells."""
+        if not self.measures:
+            return {}
+        from pytest_cudafork.gpus.memory import measure
+
+        found = measure(gpus) or {}
+        return {uuid: memory.used for uuid, memory in found.items() if memory.used > SLACK_BYTES}
+
+    def inventory(self) -> Inventory:
         """The GPUs that the session may use; looked up once, for the first test that wants one."""
         if self._inventory is None:
             from pytest_cudafork.gpus.inventory import take_inventory
             from pytest_cudafork.settings.gpu_requests import GpuChoice
 
-            self._inventory = take_inventory(_machine(self._config), self._choice or GpuChoice())
+            self._inventory = take_inventory(machine_of(self._config), self._choice or GpuChoice())
         return self._inventory
 
     def seen_here(self) -> tuple[Gpu, ...] | None:
         """The GPUs that CUDA shows in this process for good; None while it shows none yet."""
         if not _is_initialized(self._config):
             return None
-        return self._get_inventory().visible if self._seen is None else self._seen
+        return self.inventory().visible if self._seen is None else self._seen
 
     def note_seen(self, gpus: tuple[Gpu, ...]) -> None:
         """Remember what this process saw in a test; if CUDA was initialized, it does for good."""
@@ -152,7 +189,8 @@ def _face(config: pytest.Config) -> str:
     return "" if device in ("real", "none") else device
 
 
-def _machine(config: pytest.Config) -> Machine:
+def machine_of(config: pytest.Config) -> Machine:
+    """Return the GPUs that this session could see: the phantom's, or those of the machine."""
     from pytest_cudafork.gpus.inventory import Machine, phantom_machine, real_machine
 
     face = _face(config)

@@ -1,12 +1,12 @@
-"""The locks that keep a GPU to one test at a time, over all processes of a user on a host.
+"""The locks that keep what a test has of a GPU from others, over all processes of a user on a host.
 
-To a lock a GPU is a name. It is a file locked by the kernel (the library filelock), so the locks of
-a process that dies are free at once.
+To a lock a GPU is a name. Everybody who wants GPUs has an entry in the folder: a file locked by the
+kernel (the library filelock), so the entry of a process that dies is void at once, and beside it a
+note that says what it waits for or holds. Entries are read and changed under one more lock,
+``table``, that nobody keeps for longer than that takes.
 
-Every GPU has ``SHARERS`` slots. A test that has it to itself holds them all, one that shares it
-holds one. All or nothing: who does not get everything at once gives everything back and waits with
-nothing in hand, so nobody can wait for each other. Those who want from the same GPUs wait in one
-line, so that a test that needs many is not overtaken for ever by tests that need one.
+All or nothing: who does not get everything at once holds nothing while it waits, so nobody can wait
+for each other. Whose turn it is, ``packing.turn`` says.
 """
 
 from __future__ import annotations
@@ -15,22 +15,31 @@ import contextlib
 import json
 import os
 import random
-import re
 import stat
 import time
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_cudafork.gpus import packing
+from pytest_cudafork.gpus.packing import Card, Request
 from pytest_cudafork.settings import environment
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-SHARERS = 8
+SHARERS = packing.PARTS
 """How many tests that allow sharing may have the same GPU at once."""
 
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.25
+_SILENT_SECONDS = 10.0
+"""After so long without looking one who waits is stopped, and nobody stands behind it any more."""
+_TABLE_SECONDS = 10.0
+"""How long the table may be somebody else's, whatever the time limit of a test."""
+_TABLE_POLL_SECONDS = 0.003
+
+Used = Callable[[], Mapping[str, int]]
+"""Measures what is in use on each GPU, in bytes; names that are not there are not known."""
 
 
 class LocksUnusable(RuntimeError):
@@ -53,23 +62,44 @@ class Holder(NamedTuple):
 
 
 class Held:
-    """Locks in hand, until ``release``."""
+    """What somebody has of GPUs, until ``release``."""
 
-    def __init__(self, gpus: tuple[str, ...], locks: list[BaseFileLock], notes: list[str]) -> None:
+    def __init__(self, gpus: tuple[str, ...], entry: _Entry) -> None:
         self.gpus = gpus
-        self._locks = locks
-        self._notes = notes
+        self._entry: _Entry | None = entry
         self._pid = os.getpid()
 
     def release(self) -> None:
         """Give the GPUs back; a forked child that runs out of its test has none to give."""
-        if os.getpid() != self._pid:
-            return
-        while self._notes:
+        if os.getpid() == self._pid and self._entry is not None:
+            self._entry.remove()
+            self._entry = None
+
+
+class _Entry:
+    """One who waits or holds: its lock, and what its note says."""
+
+    def __init__(self, folder: str, note: dict[str, Any]) -> None:
+        self.name = f"{os.getpid()}-{os.urandom(6).hex()}"
+        self.note = note
+        self._path = os.path.join(folder, self.name)
+        self._lock = _new_lock(f"{self._path}.entry")
+        self._lock.acquire(timeout=0)  # nobody else knows of it
+
+    def write(self) -> None:
+        """Write the note."""
+        _write(f"{self._path}.holder", self.note)
+
+    def read(self) -> None:
+        """Read what others have written into the note: that they have overtaken it."""
+        self.note = _read(f"{self._path}.holder") or self.note
+
+    def remove(self) -> None:
+        """Take the entry away."""
+        for ending in (".entry", ".holder"):
             with contextlib.suppress(OSError):  # the folder may have been swept
-                os.unlink(self._notes.pop())
-        while self._locks:
-            self._locks.pop().release()
+                os.unlink(self._path + ending)
+        self._lock.release()
 
 
 class LockFolder:
@@ -94,8 +124,19 @@ class LockFolder:
                 "remove it, or set TMPDIR"
             )
 
-    def acquire(self, gpus: Sequence[str], n: int, *, share: bool, wait: float, test: str) -> Held:
-        """Lock `n` of the GPUs, waiting for them if need be.
+    def acquire(
+        self,
+        gpus: Sequence[str],
+        n: int,
+        *,
+        share: bool,
+        wait: float,
+        test: str,
+        memory: int | None = None,
+        sizes: Mapping[str, int] | None = None,
+        used: Used | None = None,
+    ) -> Held:
+        """Take `n` of the GPUs, waiting for them if need be.
 
         Args:
             gpus: names to choose from, those to be taken first in front.
@@ -103,114 +144,215 @@ class LockFolder:
             share: leave room for others who share.
             wait: the longest time to wait, in seconds; at 0 only what is free is taken.
             test: what to tell others who wait.
+            memory: how much of each is needed, in bytes; others may have the rest.
+            sizes: the bytes of each GPU whose memory is known.
+            used: measures what is in use; asked for those that need memory.
 
         Raises:
             WaitedTooLong: they were not free in time; the message says who holds which.
             LocksUnusable: the files cannot be locked.
 
         """
-        deadline = time.monotonic() + wait
-        line = self._lock(f"line-{_digest(gpus)}.lock")
-        in_line, pause = False, _FIRST_PAUSE
+        known = sizes or {}
+        cards = [Card(gpu, known.get(gpu, packing.PARTS)) for gpu in gpus]
+        wish = Request(n, tuple(gpus), 1 if share else packing.PARTS, memory)
+        start = time.monotonic()
         try:
-            while True:
-                in_line = in_line or _try_lock(line)
-                held = self._take(gpus, n, share, test) if in_line else None
-                if held is not None:
-                    return held
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    complaint = self._complaint(gpus, n, share, wait)
-                    if not in_line:
-                        complaint += "; other tests wait ahead of this one"
-                    raise WaitedTooLong(complaint)
-                # unequal pauses, or two who take from each other's GPUs might stay in step
-                time.sleep(min(left, pause * random.uniform(0.5, 1.0)))
-                pause = min(2 * pause, _LONGEST_PAUSE)
+            with self._waiting(wish, test, start) as entry:
+                pause = _FIRST_PAUSE
+                while True:
+                    look = self._look(entry, wish, cards, used)
+                    if look.cards:
+                        return Held(look.cards, entry)
+                    left = start + wait - time.monotonic()
+                    if left <= 0:
+                        raise WaitedTooLong(self._complaint(wish, wait, look))
+                    time.sleep(min(left, pause * random.uniform(0.5, 1.0)))
+                    pause = min(2 * pause, _LONGEST_PAUSE)
         except (OSError, NotImplementedError) as error:
             raise LocksUnusable(
                 f"no GPU can be locked in {self.path!r}: {error}; set TMPDIR to a folder of this "
                 "machine"
             ) from error
-        finally:
-            if in_line:
-                line.release()
 
-    def _take(self, gpus: Sequence[str], n: int, share: bool, test: str) -> Held | None:
-        """Lock `n` GPUs now, or none."""
-        locks: list[BaseFileLock] = []
-        slots: dict[str, int] = {}
-        complete = False
+    @contextlib.contextmanager
+    def _waiting(self, wish: Request, test: str, since: float) -> Iterator[_Entry]:
+        """Stand in the queue; who leaves it with nothing in hand has no entry any more."""
+        note = {"pid": os.getpid(), "test": test, "since": since, "wish": _packed(wish)}
+        with self._table():
+            entry = _Entry(self.path, note)
+            entry.note["seen"] = time.monotonic()
+            entry.write()
         try:
-            if share:  # those with the fewest sharers first
-                passes = [(gpu, range(slot, slot + 1)) for slot in range(SHARERS) for gpu in gpus]
-            else:
-                passes = [(gpu, range(SHARERS)) for gpu in gpus]
-            for gpu, wanted in passes:
-                if gpu not in slots and self._take_slots(gpu, wanted, locks):
-                    slots[gpu] = wanted.start
-                    if len(slots) == n:
-                        complete = True
-                        break
-            if not complete:
-                return None
-            taken = tuple(gpu for gpu in gpus if gpu in slots)
-            return Held(taken, locks, self._write_notes(slots, test))
+            yield entry
         finally:
-            if not complete:
-                for lock in reversed(locks):
-                    lock.release()
+            if not entry.note.get("holds"):
+                entry.remove()
 
-    def _take_slots(self, gpu: str, wanted: Iterable[int], locks: list[BaseFileLock]) -> bool:
-        before = len(locks)
-        for slot in wanted:
-            lock = self._lock(f"{_file_name(gpu)}.{slot}.lock")
-            if not _try_lock(lock):
-                while len(locks) > before:
-                    locks.pop().release()
-                return False
-            locks.append(lock)
-        return True
+    def _look(self, entry: _Entry, wish: Request, cards: list[Card], used: Used | None) -> _Look:
+        """Take the GPUs if it is one's turn; else say so in the note, and keep in step."""
+        with self._table():
+            entry.read()
+            notes = self._notes(but=entry.name)
+            held = _held(cards, notes)
+            if used is not None and wish.memory is not None:
+                cards = _with_others(cards, notes, held, used())
+            now = entry.note["seen"] = time.monotonic()
+            waiting = [(str(name), note) for name, note in notes.items() if _waits(note, now)]
+            waiting.append((entry.name, entry.note))
+            waiting.sort(key=lambda one: (one[1]["since"], one[0]))
+            queue = [_unpacked(note["wish"]) for _, note in waiting]
+            mine = [name for name, _ in waiting].index(entry.name)
+            turn = packing.turn(cards, held, queue, mine)
+            if turn.cards:
+                shares = {card.name: [wish.share_of(card), card.capacity] for card in cards}
+                entry.note["holds"] = {name: shares[name] for name in turn.cards}
+                entry.note["others"] = {card.name: card.others for card in cards}
+                for place in turn.overtakes:
+                    self._overtake(*waiting[place])
+            else:
+                kept = packing.room_to_keep(cards, held, queue, mine)
+                entry.note["wish"]["kept"] = list(kept)
+            entry.write()
+            return _Look(turn.cards, turn.behind, tuple(cards))
 
-    def _lock(self, name: str) -> BaseFileLock:
-        from filelock import FileLock
+    def _overtake(self, name: str, note: dict[str, Any]) -> None:
+        note["wish"]["overtaken"] += 1
+        _write(os.path.join(self.path, f"{name}.holder"), note)
 
-        return FileLock(os.path.join(self.path, name), thread_local=False)
+    @contextlib.contextmanager
+    def _table(self) -> Iterator[None]:
+        """Read and change entries alone."""
+        from filelock import Timeout
 
-    def _write_notes(self, slots: dict[str, int], test: str) -> list[str]:
-        """Say who holds the locks; a note is read by those only who cannot have its lock."""
-        notes = []
-        for gpu, slot in slots.items():
-            path = os.path.join(self.path, f"{_file_name(gpu)}.{slot}.holder")
-            with contextlib.suppress(OSError):  # no room: a holder nobody can name still holds
-                with open(path, "w", encoding="utf-8") as file:
-                    json.dump({"gpu": gpu, "pid": os.getpid(), "test": test}, file)
-                notes.append(path)
-        return notes
+        lock = _new_lock(os.path.join(self.path, "table.lock"))
+        try:
+            lock.acquire(timeout=_TABLE_SECONDS, poll_interval=_TABLE_POLL_SECONDS)
+        except Timeout:
+            raise LocksUnusable(
+                f"no GPU can be locked in {self.path!r}: another process has kept the table for "
+                f"{_TABLE_SECONDS:g} s (is one of your sessions stopped?)"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _notes(self, but: str = "") -> dict[str, dict[str, Any]]:
+        """Return the notes of the living, by the name of their entries; remove the others'."""
+        found = {}
+        for file_name in sorted(os.listdir(self.path)):
+            name, ending = os.path.splitext(file_name)
+            if ending != ".entry" or name == but:
+                continue
+            path = os.path.join(self.path, name)
+            if _is_void(f"{path}.entry"):
+                for ending in (".holder", ".entry"):
+                    with contextlib.suppress(OSError):
+                        os.unlink(path + ending)
+            else:
+                found[name] = _read(f"{path}.holder")
+        return found
 
     def holders(self, gpus: Sequence[str]) -> list[Holder]:
         """Return who holds these GPUs, as far as the holders said so and are alive."""
-        found = []
-        for gpu in gpus:
-            for slot in range(SHARERS):
-                path = os.path.join(self.path, f"{_file_name(gpu)}.{slot}.holder")
-                try:
-                    with open(path, encoding="utf-8") as file:
-                        note = json.load(file)
-                    holder = Holder(gpu, int(note["pid"]), str(note["test"]))
-                except (OSError, ValueError, LookupError, TypeError):
-                    continue  # nobody's, or being written
-                if os.path.exists(f"/proc/{holder.pid}"):
-                    found.append(holder)
-        return found
+        with self._table():
+            notes = self._notes()
+        return [
+            Holder(gpu, int(note["pid"]), str(note["test"]))
+            for gpu in gpus
+            for note in notes.values()
+            if gpu in (note.get("holds") or ())
+        ]
 
-    def _complaint(self, gpus: Sequence[str], n: int, share: bool, wait: float) -> str:
-        how = " to share" if share else ""
-        text = f"{n} of {len(gpus)} GPUs{how} were not free within {wait:g} s"
-        holders = self.holders(gpus)
-        if not holders:
-            return f"{text}; who holds them is not known (the locks are in {self.path!r})"
-        return f"{text}: {'; '.join(map(str, holders))}"
+    def _complaint(self, wish: Request, wait: float, look: _Look) -> str:
+        from pytest_cudafork.settings.sizes import spell_size
+
+        how = " to share" if wish.parts < packing.PARTS else ""
+        how += "" if wish.memory is None else f" with {spell_size(wish.memory)} free"
+        text = f"{wish.n} of {len(wish.cards)} GPUs{how} were not free within {wait:g} s"
+        holders = self.holders(wish.cards)
+        told = [*map(str, holders)]
+        told += [
+            f"{card.name} has {spell_size(card.others)} in use by others than tests"
+            for card in look.seen
+            if card.others
+        ]
+        if told:
+            text += f": {'; '.join(told)}"
+        elif not look.behind:
+            text += f"; who holds them is not known (the locks are in {self.path!r})"
+        return text + ("; other tests wait ahead of this one" if look.behind else "")
+
+
+class _Look(NamedTuple):
+    """What one who waits has found: its cards, or why there are none yet."""
+
+    cards: tuple[str, ...]
+    behind: bool
+    seen: tuple[Card, ...]
+
+
+def _packed(wish: Request) -> dict[str, Any]:
+    return {**wish._asdict(), "cards": list(wish.cards), "kept": list(wish.kept)}
+
+
+def _unpacked(data: dict[str, Any]) -> Request:
+    return Request(**{**data, "cards": tuple(data["cards"]), "kept": tuple(data["kept"])})
+
+
+def _write(path: str, note: dict[str, Any]) -> None:
+    """Write a note; a holder without one, for want of room, has all of every GPU."""
+    with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
+        json.dump(note, file)
+
+
+def _read(path: str) -> dict[str, Any]:
+    """Read a note; {} for one that could not be written: its entry holds everything."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            note = json.load(file)
+        _unpacked(note["wish"])
+        float(note["since"]), float(note["seen"]), int(note["pid"]), str(note["test"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+    return dict(note)
+
+
+def _waits(note: dict[str, Any], now: float) -> bool:
+    return bool(note) and not note.get("holds") and now - note["seen"] < _SILENT_SECONDS
+
+
+def _held(cards: Sequence[Card], notes: Mapping[str, dict[str, Any]]) -> dict[str, list[int]]:
+    """Return what holders have of each card; who measured it otherwise has the same part of it."""
+    held: dict[str, list[int]] = {card.name: [] for card in cards}
+    for card in cards:
+        for note in notes.values():
+            if not note:
+                held[card.name].append(card.capacity)
+            elif card.name in (note.get("holds") or ()):
+                share, capacity = note["holds"][card.name]
+                held[card.name].append(-(-share * card.capacity // capacity))
+    return held
+
+
+def _with_others(
+    cards: Sequence[Card],
+    notes: Mapping[str, dict[str, Any]],
+    held: Mapping[str, Sequence[int]],
+    used: Mapping[str, int],
+) -> list[Card]:
+    """Return the cards with what strangers hold of them."""
+    found = []
+    for card in cards:
+        by_age = sorted(
+            (note for note in notes.values() if card.name in (note.get("holds") or ())),
+            key=lambda note: float(note["seen"]),
+        )
+        noted = int(by_age[-1].get("others", {}).get(card.name, 0)) if by_age else 0
+        others = packing.held_by_others(used.get(card.name, 0), sum(held[card.name]), noted)
+        found.append(card._replace(others=others))
+    return found
 
 
 def user_folder() -> str:
@@ -222,6 +364,23 @@ def user_folder() -> str:
     return given or os.path.join(tempfile.gettempdir(), f"pytest-cudafork-gpus-{os.getuid()}")
 
 
+def _is_void(path: str) -> bool:
+    """Whether nobody holds the lock of an entry; one that is gone just now is void, too."""
+    if not os.path.exists(path):
+        return True
+    lock = _new_lock(path)
+    if not _try_lock(lock):
+        return False
+    lock.release()
+    return True
+
+
+def _new_lock(path: str) -> BaseFileLock:
+    from filelock import FileLock
+
+    return FileLock(path, thread_local=False)
+
+
 def _try_lock(lock: BaseFileLock) -> bool:
     from filelock import Timeout
 
@@ -230,13 +389,3 @@ def _try_lock(lock: BaseFileLock) -> bool:
     except Timeout:
         return False
     return True
-
-
-def _file_name(gpu: str) -> str:
-    return re.sub(r"[^A-Za-z0-9-]", "_", gpu)
-
-
-def _digest(names: Sequence[str]) -> str:
-    import hashlib
-
-    return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]

@@ -21,19 +21,26 @@ class NvmlError(RuntimeError):
 
 
 class DeviceMemory(NamedTuple):
-    """Bytes in use on one device, and by process; None where the driver does not tell."""
+    """Bytes in use on one device, and by process; None where the driver does not tell.
+
+    What the driver keeps for itself is not in use.
+    """
 
     used: int
     processes: dict[int, int | None]
 
 
 class NvmlDevice(NamedTuple):
-    """One device: a GPU, or an instance of a GPU in MIG mode."""
+    """One device: a GPU, or an instance of a GPU in MIG mode.
+
+    ``memory`` is what processes can have of it, in bytes; 0 if that is not known.
+    """
 
     number: int
     uuid: str
     name: str
     mig: bool = False
+    memory: int = 0
 
 
 @contextlib.contextmanager
@@ -79,14 +86,14 @@ class Nvml:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
             name = _text(self._nvml.nvmlDeviceGetName(handle))
             instances = self._instances(handle)
-            if instances is None:
-                found.append(NvmlDevice(index, self._uuid(handle), name))
-            else:
-                found += [NvmlDevice(index, uuid, name, mig=True) for uuid in instances]
+            whole = instances is None
+            for device in [handle] if instances is None else instances:
+                uuid, size = self._uuid(device), self._capacity(device)
+                found.append(NvmlDevice(index, uuid, name, not whole, size))
         return found
 
-    def _instances(self, handle: Any) -> list[str] | None:
-        """The UUIDs of a GPU's MIG instances; None for a GPU that is not in MIG mode."""
+    def _instances(self, handle: Any) -> list[Any] | None:
+        """The handles of a GPU's MIG instances; None for a GPU that is not in MIG mode."""
         nvml = self._nvml
         try:
             if nvml.nvmlDeviceGetMigMode(handle)[0] != 1:
@@ -94,16 +101,33 @@ class Nvml:
             most = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
         except nvml.NVMLError:  # a model without MIG says "not supported"
             return None
-        uuids = []
+        instances = []
         for number in range(most):
             # the numbers have gaps
             with contextlib.suppress(nvml.NVMLError):
-                instance = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
-                uuids.append(self._uuid(instance))
-        return uuids
+                instances.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number))
+        return instances
 
     def _uuid(self, handle: Any) -> str:
         return _text(self._nvml.nvmlDeviceGetUUID(handle))
+
+    def _capacity(self, handle: Any) -> int:
+        """What processes can have of a device, in bytes; 0 where NVML does not say."""
+        try:
+            memory = self._memory(handle)
+        except self._nvml.NVMLError:  # not permitted on some MIG instances
+            return 0
+        return int(memory.total) - int(getattr(memory, "reserved", 0))
+
+    def _memory(self, handle: Any) -> Any:
+        """The answer of the newer function, which knows what is reserved; else of the old one."""
+        nvml = self._nvml
+        newer = getattr(nvml, "nvmlMemory_v2", None)
+        if newer is not None:
+            # a driver or a MIG instance without it, or a release of the binding
+            with contextlib.suppress(nvml.NVMLError, TypeError):
+                return nvml.nvmlDeviceGetMemoryInfo(handle, newer)
+        return nvml.nvmlDeviceGetMemoryInfo(handle)
 
     def memory(self, uuid: str) -> DeviceMemory:
         """The memory in use on a device.
@@ -112,7 +136,7 @@ class Nvml:
         """
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-        used = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        used = int(self._memory(handle).used)
         processes: dict[int, int | None] = {}
         with contextlib.suppress(nvml.NVMLError):  # not supported under some virtual machines
             for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
@@ -128,7 +152,9 @@ def _text(value: Any) -> str:
 
 
 class _Memory(NamedTuple):
+    total: int
     used: int
+    reserved: int = 0
 
 
 class _Process(NamedTuple):
@@ -141,6 +167,9 @@ class CtypesNvml:
 
     class NVMLError(RuntimeError):
         """As ``pynvml.NVMLError``: a code and its words."""
+
+    nvmlMemory_v2 = 2 << 24 | 40
+    """The version and the size of ``nvmlMemory_v2_t``."""
 
     def __init__(self, library: Any = None) -> None:
         self._library = library
@@ -196,13 +225,17 @@ class CtypesNvml:
         """How many MIG instances a GPU may have."""
         return self._number("nvmlDeviceGetMaxMigDeviceCount", handle)
 
-    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> _Memory:
-        """The memory in use, in bytes."""
+    def nvmlDeviceGetMemoryInfo(self, handle: Any, version: int | None = None) -> _Memory:
+        """The memory of a device and what is in use of it, in bytes."""
         import ctypes
 
-        sizes = (ctypes.c_ulonglong * 3)()  # total, free, used
-        self._call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(sizes))
-        return _Memory(sizes[2])
+        if version is None:
+            sizes = (ctypes.c_ulonglong * 3)()  # total, free, used
+            self._call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(sizes))
+            return _Memory(sizes[0], sizes[2])
+        more = (ctypes.c_ulonglong * 5)(version)  # version, total, reserved, free, used
+        self._call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(more))
+        return _Memory(more[1], more[4], more[2])
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[_Process]:
         """The processes that have a CUDA context on a device."""

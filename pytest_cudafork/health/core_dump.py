@@ -13,7 +13,7 @@ _DEFAULT = "core_%t_%h_%p*.nvcudmp"
 
 def is_asked_for() -> bool:
     """Whether the driver writes a GPU core dump when a kernel fails."""
-    return environment.value(environment.CORE_DUMP).strip() not in ("", "0")
+    return environment.value(environment.CORE_DUMP, "0").strip() not in ("", "0")
 
 
 def written_since(moment: float) -> str:

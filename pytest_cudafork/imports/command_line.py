@@ -13,13 +13,14 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TextIO
+from collections.abc import Iterator, Sequence
+from typing import TextIO
 
 from pytest_cudafork.imports.api import run
 from pytest_cudafork.imports.audit import plan
 from pytest_cudafork.imports.audit.baseline import SHELL_UPDATE_OPTION, Baseline
 from pytest_cudafork.imports.report.findings import Findings
+from pytest_cudafork.imports.report.preload import preload_lines
 from pytest_cudafork.imports.report.story import story_lines
 from pytest_cudafork.imports.report.summary import Line, summary_lines, write_results
 from pytest_cudafork.imports.values import records
@@ -27,6 +28,7 @@ from pytest_cudafork.imports.values.records import Outcome
 from pytest_cudafork.imports.values.targets import Target
 from pytest_cudafork.settings import devices, environment, import_options, option
 from pytest_cudafork.settings.import_settings import ImportSettings
+from pytest_cudafork.settings.option import typed
 
 CLEAN, TOUCHES, USAGE = 0, 1, 2
 _COLOURS = {"bad": "\x1b[31m", "warn": "\x1b[33m", "good": "\x1b[32m"}
@@ -55,6 +57,8 @@ def main(args: Sequence[str]) -> int:
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
     written = [*_write_json(given.json, findings), *write_results(findings)]
     _show(findings, written, full=given.verbose)
+    if given.preload:
+        _print(Line(""), *preload_lines(findings, full=given.verbose))
     outcomes = {findings.outcome(record) for record in findings.records}
     if Outcome.ERROR in outcomes or any(line.tone == "bad" for line in written):
         return USAGE
@@ -88,13 +92,22 @@ def _parser() -> argparse.ArgumentParser:
         "wrong usage or where something could not be observed.",
     )
     add = parser.add_argument
-    add("packages", metavar="PKG", type=_typed(option.parse_modules), help="separated by commas")
+    add(
+        "packages",
+        metavar="PKG",
+        type=typed(option.parse_modules),
+        help="separated by commas",
+    )
     for each in import_options.IMPORT_OPTIONS:
         if each is not import_options.PACKAGES:
             _add(parser, each)
-    add("--device", metavar="DEVICE", type=_typed(devices.parse_device), default=devices.Device(),
+    add("--device", metavar="DEVICE", type=typed(devices.parse_device), default=devices.Device(),
         help="auto (default), real, phantom, or phantom:sm_90x2")  # fmt: skip
     add("--no-confirm", action="store_true", help="Ask no fresh interpreter.")
+    add("--preload", action="store_true",
+        help="Say which modules a process may import that is forked afterwards: those that leave "
+        "no thread, with the descriptors they leave open and the variables of the environment "
+        "they read. Takes longer: most modules are imported with all that they need.")  # fmt: skip
     add("--json", metavar="FILE", default="", help="Write the records here.")
     add("-v", "--verbose", action="store_true",
         help="Tell every module that is not clean in full, and leave no name out.")  # fmt: skip
@@ -112,23 +125,11 @@ def _add(parser: argparse.ArgumentParser, each: option.Option) -> None:
     if each.flag_value:
         parser.add_argument(flag, action="store_true", dest=name, help=text)
     else:
-        parse = _typed(import_options.PARSERS[name][1])
+        parse = typed(import_options.PARSERS[name][1])
         default = ImportSettings._field_defaults[name]
         parser.add_argument(
             flag, metavar=each.metavar, dest=name, type=parse, default=default, help=text
         )
-
-
-def _typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Let argparse show the words of a ValueError."""
-
-    def read(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return read
 
 
 def _audit(given: argparse.Namespace) -> Findings:
@@ -138,7 +139,7 @@ def _audit(given: argparse.Namespace) -> Findings:
     if imports.baseline and (not imports.update or os.path.exists(imports.baseline)):
         baseline = Baseline.read(imports.baseline, SHELL_UPDATE_OPTION)
     found = plan.find_all(imports.packages, imports.exclude)
-    settings = plan.settings_of(imports, given.device)
+    settings = plan.settings_of(imports, given.device)._replace(traces=given.preload)
     progress = _Progress(sys.stderr)
     try:
         checked = run(

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.baseline.file import BaselineError
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.imports import items
 from pytest_cudafork.imports.audit import plan
-from pytest_cudafork.imports.audit.baseline import Baseline, BaselineError
+from pytest_cudafork.imports.audit.baseline import Baseline
 from pytest_cudafork.imports.audit.confirm import CheckedRecord
 from pytest_cudafork.imports.audit.coordinator import AuditCoordinator
 from pytest_cudafork.imports.items import AUDIT, ImportItem

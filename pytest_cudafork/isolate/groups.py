@@ -18,6 +18,8 @@ def scope_of(item: pytest.Item) -> str:
     because the pytest process is broken, share one for each file.
     """
     marks = marks_of(item)
+    if marks.fixtures == "inherit":
+        return _ALONE  # a shared process cannot inherit the fixtures of each
     said = marks.scope or item.config.stash[SESSION].settings.isolate_scope
     if said:
         return said
@@ -29,7 +31,8 @@ def share_process(item: pytest.Item, nextitem: pytest.Item) -> bool:
     """Whether two isolated tests that follow each other run in one process.
 
     As for fixtures, a function outside any class has "class" for itself. Tests do not share a
-    process that ask for different ones (by method, or by GPUs); time limits may differ.
+    process that ask for different ones (by method, by GPUs, or by variables); time limits may
+    differ.
     """
     scope = scope_of(item)
     if scope == _ALONE or scope_of(nextitem) != scope:
@@ -37,7 +40,11 @@ def share_process(item: pytest.Item, nextitem: pytest.Item) -> bool:
     marks, others = marks_of(item), marks_of(nextitem)
     if others.complaint or others.left_alone or others.gpus != marks.gpus:
         return False
-    if (marks.method, marks.spawn_only) != (others.method, others.spawn_only):
+    if (marks.method, marks.spawn_only, marks.env) != (
+        others.method,
+        others.spawn_only,
+        others.env,
+    ):
         return False
     if scope == "class":
         ours, theirs = (one.getparent(pytest.Class) for one in (item, nextitem))

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pytest_cudafork.health.fitness import Unfit
 
-CLEAN = "clean"
+from pytest_cudafork.check.start_method import CLEAN, ProcessState, automatic
+
+__all__ = [
+    "CLEAN",
+    "IsolationConfig",
+    "Method",
+    "ProcessState",
+    "Wishes",
+    "choose",
+    "instead_of_fork_server",
+    "wanted_method",
+]
 
 
 class Wishes(Protocol):
@@ -29,6 +40,10 @@ class Wishes(Protocol):
     @property
     def timeout(self) -> float | None:
         """Its time limit in seconds."""
+
+    @property
+    def env(self) -> tuple[tuple[str, str], ...]:
+        """Variables that its process has before anything is imported."""
 
     @property
     def left_alone(self) -> bool:
@@ -53,23 +68,6 @@ class IsolationConfig:
 
 
 @dataclass(frozen=True)
-class ProcessState:
-    """The pytest process at the moment of the choice.
-
-    ``cuda`` is "clean", "initialized", "poisoned" or "not observable"; ``threads`` counts the
-    threads of the operating system, those of libraries included (see ``count_threads``).
-    """
-
-    cuda: str = CLEAN
-    threads: int = 1
-
-    @property
-    def safe_to_fork(self) -> bool:
-        """Whether a fork finds neither CUDA nor a lock that a lost thread holds."""
-        return self.cuda == CLEAN and self.threads == 1
-
-
-@dataclass(frozen=True)
 class Method:
     """How to isolate a test; with ``refusal``, why it must fail instead of being run.
 
@@ -89,12 +87,15 @@ def wanted_method(marks: Wishes, config: IsolationConfig) -> str | None:
 
     The debugger needs the terminal, so under ``--pdb`` nothing is isolated, nor where the session
     says "none". ``spawn_only`` beats everything else, and a marker beats the session; a marker that
-    leaves the method open takes the session's. What is left would run in this process, which may be
-    unfit for it: a child of the fork server has nothing of what broke it.
+    leaves the method open takes the session's; but variables that are to be there before the first
+    import need a fresh interpreter. What is left would run in this process, which may be unfit for
+    it: a child of the fork server has nothing of what broke it.
     """
     if config.inside or config.debugger or config.every_test == "none" or marks.left_alone:
         return None
     if marks.spawn_only:
+        return "spawn"
+    if marks.isolated and marks.method == "auto" and marks.env:
         return "spawn"
     if marks.isolated and (marks.method != "auto" or config.every_test is None):
         return marks.method
@@ -108,7 +109,7 @@ def choose(marks: Wishes, config: IsolationConfig, state: ProcessState) -> Metho
 
     A fork that was asked for is refused where the child would be poisoned, with the reason; "auto"
     forks only a clean process without threads, for a lock that another thread holds stays locked
-    in the child.
+    in the child (``check/start_method.py``).
     """
     wanted = wanted_method(marks, config)
     if wanted is None:
@@ -119,10 +120,8 @@ def choose(marks: Wishes, config: IsolationConfig, state: ProcessState) -> Metho
     if config.unfit is not None and not meant:
         return replace(method, why=f"not here: {config.unfit.text}", since=config.unfit.since)
     if wanted == "auto":
-        if state.safe_to_fork:
-            return replace(method, name="fork")
-        why = f"CUDA is {state.cuda}" if state.cuda != CLEAN else f"{state.threads} threads"
-        return replace(method, name="forkserver", why=f"not fork: {why} in the pytest process")
+        name, why = automatic(state)
+        return replace(method, name=name, why=why)
     if wanted == "fork" and state.cuda in ("initialized", "poisoned"):
         return replace(method, refusal=_refusal(state.cuda))
     return method

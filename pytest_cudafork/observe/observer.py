@@ -6,14 +6,13 @@ needs pytest. What of it all is an error, ``check/`` decides.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_cudafork.compat import written_in_c
+from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.base.stacks import StackItem, stack_of
@@ -25,20 +24,27 @@ if TYPE_CHECKING:
     from pytest_cudafork.observe.witnesses import Witnesses
 
 
+_write_json = written_in_c.json_writer()
+_read_json = written_in_c.json_reader()
+
+
 class WatchSettings(NamedTuple):
     """What every process of a session has to know.
 
-    ``device`` is "real", "none", or the phantom's face: "absent", "sm_90x2".
+    ``device`` is "real", "none", or the phantom's face: "absent", "sm_90x2". With ``detailed``
+    every process also tells with which eyes it is watched, of forks that are harmless, and of what
+    ``multiprocessing`` starts.
     """
 
     ledger: str
     device: str
     level: str
     allow: tuple[str, ...] = ()
+    detailed: bool = False
 
     def to_text(self) -> str:
         """One line for the environment."""
-        return json.dumps(self._asdict())
+        return _write_json(self._asdict())
 
     @classmethod
     def from_text(cls, text: str) -> WatchSettings:
@@ -48,10 +54,16 @@ class WatchSettings(NamedTuple):
             ValueError: the line is not one of ours.
 
         """
-        data = json.loads(text)
         try:
-            return cls(data["ledger"], data["device"], data["level"], tuple(data["allow"]))
-        except (KeyError, TypeError) as error:
+            data = _read_json(text, None)
+            return cls(
+                data["ledger"],
+                data["device"],
+                data["level"],
+                tuple(data["allow"]),
+                bool(data.get("detailed", False)),
+            )
+        except (KeyError, TypeError, StopIteration) as error:
             raise ValueError(f"{environment.WATCH} holds {text!r}: {error!r}") from None
 
 
@@ -88,6 +100,10 @@ class Observer:
         environment.set_variable(self._undo, environment.OWNER, self.owner)
         environment.set_variable(self._undo, environment.WATCH, self.settings.to_text())
         self._follow_forks()
+        if self.settings.detailed:
+            from pytest_cudafork.observe.base.process_starts import follow
+
+            self._undo.callback(follow(self._note_start, self._note_method))
         self.witnesses = install(self.settings.device, self.record_touch, self.is_poisoned)
         self._undo.callback(self.witnesses.undo)
         native = self.witnesses.native
@@ -177,7 +193,7 @@ class Observer:
     def note_fork(
         self, *, api: str, verdict: str, rule: str, state: CudaState, frame: FrameType | None
     ) -> str:
-        """Write a fork that happens or is refused while CUDA is not clean; return its id."""
+        """Write a fork that happens or is refused; return its id."""
         fork = self._append(
             "fork",
             api=api,
@@ -204,6 +220,12 @@ class Observer:
         """Write that this process began by exec and is watched."""
         self._append("process", ppid=os.getppid(), argv=[str(arg) for arg in sys.orig_argv[:8]])
 
+    def _note_start(self, method: str, stack: list[StackItem]) -> None:
+        self._append("start", method=method, ppid=os.getppid(), stack=stack)
+
+    def _note_method(self, method: str, stack: list[StackItem]) -> None:
+        self._append("method", method=method, ppid=os.getppid(), stack=stack)
+
     def note_told(self, culprit: str, nodeid: str) -> None:
         """Write that the failure of a test tells this culprit in full."""
         self._append("told", culprit=culprit, at=nodeid)
@@ -211,6 +233,26 @@ class Observer:
     def note_reported(self, touch_ids: list[str]) -> None:
         """Write that these touches have failed a test, so that nobody reports them again."""
         self._append("reported", ids=touch_ids)
+
+    def note_baseline(self, **fields: object) -> None:
+        """Write what the baseline of this session accepts."""
+        self._append("baseline", **fields)
+
+    def note_accepted(self, ids: list[str], what: list[str]) -> None:
+        """Write that the baseline accepts these records, and by which entry."""
+        self._append("accepted", ids=ids, what=what)
+
+    def note_ran(self, place: str) -> None:
+        """Write that a place of the baseline was passed: a test, a collection."""
+        self._append("ran", place=place)
+
+    def note_deselected(self, count: int) -> None:
+        """Write that tests were left out of the session."""
+        self._append("deselected", count=count)
+
+    def note_end(self, **fields: object) -> None:
+        """Write how the session ended."""
+        self._append("end", **fields)
 
     def _append(self, kind: str, **fields: Any) -> str:
         try:

@@ -7,10 +7,10 @@ phantom), one in torch's Python API, for what reaches no driver.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.settings import devices
 
 if TYPE_CHECKING:

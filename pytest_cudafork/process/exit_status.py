@@ -21,7 +21,9 @@ RUNS_A_TEST = (
     "pytest_runtest_teardown",
 )
 """Functions from which on, outwards, a stack shows pytest and this package only."""
-OWN_FOLDERS = tuple(f"pytest_cudafork/{name}/" for name in ("isolate", "call", "process"))
+OWN_FOLDERS = tuple(
+    f"pytest_cudafork/{name}/" for name in ("isolate", "call", "process", "file_worker")
+)
 """Folders whose frames do the same."""
 _MACHINERY = (
     *(f"in {name}" for name in RUNS_A_TEST),

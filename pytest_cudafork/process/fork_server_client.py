@@ -98,7 +98,11 @@ class ForkServerClient:
             self._server.fork_ahead()
 
     def start_job(
-        self, entry: str, data: Any = None, fds: Mapping[Descriptor, int] | None = None
+        self,
+        entry: str,
+        data: Any = None,
+        fds: Mapping[Descriptor, int] | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> launch.Running:
         """Return a child that does a job in this process's world.
 
@@ -106,6 +110,7 @@ class ForkServerClient:
             entry: The function that does it, "package.module:function".
             data: Plain data for it.
             fds: Descriptors for it, by what they are (``Descriptor``).
+            env: Variables to add to its environment.
 
         Raises:
             ChildError: There is none to be had.
@@ -114,7 +119,7 @@ class ForkServerClient:
         child.flush_streams()
         running = self.take_child()
         try:
-            with launch.request_file(launch.forked_request(data)) as request_fd:
+            with launch.request_file(launch.forked_request(data, env)) as request_fd:
                 given = {Descriptor.REQUEST: request_fd, **(fds or {})}
                 send_job(running, messages.Job(entry, list(given)), list(given.values()))
         except BaseException:

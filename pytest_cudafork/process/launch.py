@@ -7,7 +7,7 @@ Children of a fork server come from ``fork_server_client.py``. How a child is wa
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import fork  # where the fork guard puts itself in its place
 from typing import Any, NoReturn
@@ -18,6 +18,7 @@ from pytest_cudafork.compat.unpatched import contextlib, io, os, select, signal,
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.descendants import leftovers
+from pytest_cudafork.process.descendants.caretaker import package_folder
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.protocol import frames, sockets
 from pytest_cudafork.settings import environment
@@ -185,7 +186,7 @@ def _wait(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(status)
 
 
-def _wait_for_program(process: subprocess.Popen[bytes]) -> int | None:
+def wait_for_program(process: subprocess.Popen[bytes]) -> int | None:
     """Reap a program; ``Popen.wait`` takes one that others have reaped for one that ended well."""
     exitcode = _wait(process.pid)
     process.returncode = exitcode or 0
@@ -218,7 +219,81 @@ def start_spawn(entry: str, data: Any, env: dict[str, str] | None = None) -> Run
             stdin=subprocess.DEVNULL,
             env=None if env is None else {**os.environ, **env},
         )
-        return pair.running(process.pid, lambda: _wait_for_program(process))
+        return pair.running(process.pid, lambda: wait_for_program(process))
+
+
+_MARKED = (
+    "import os, sys; sys.path.append(sys.argv[1]); "
+    "from pytest_cudafork.process.descendants.leftovers import mark_process; "
+    "mark_process(bytes.fromhex(sys.argv[2])); gate = int(sys.argv[3]); "
+    "os.read(gate, 1) or os._exit(1); os.close(gate); os.execv(sys.argv[4], sys.argv[4:])"
+)
+"""Becomes a program once it has marked itself, so that nothing of it is ever without the mark."""
+
+
+class Gate:
+    """Holds back a program that was started, until somebody watches it.
+
+    Whatever tears the start apart, as Ctrl-C does, closes the gate, and the program never runs.
+    """
+
+    def __init__(self) -> None:
+        self.read_fd, self._write_fd = os.pipe()
+
+    def open(self) -> None:
+        """Let the program run; nothing if it was opened before."""
+        if self._write_fd >= 0:
+            os.write(self._write_fd, b".")
+        self.close()
+
+    def close(self) -> None:
+        """Close this process's ends."""
+        fds, self.read_fd, self._write_fd = (self.read_fd, self._write_fd), -1, -1
+        for fd in fds:
+            if fd >= 0:
+                os.close(fd)
+
+
+def start_program(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    gate: Gate,
+    cwd: str | None = None,
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int,
+    stderr: int,
+) -> Running:
+    """Run any program, which says nothing to this process but by its output and its end.
+
+    Args:
+        command: The program's file and its arguments.
+        env: Its whole environment.
+        gate: What it waits for before it begins.
+        cwd: Its working directory; None: this one.
+        stdin: A descriptor for each of its streams; this process goes on to hold its own.
+        stdout: Likewise.
+        stderr: Likewise.
+
+    Raises:
+        OSError: It cannot be started.
+        ValueError: A word of the command, or a variable, holds a null byte.
+
+    """
+    child.flush_streams()
+    with ends() as pair:
+        known = (package_folder(), pair.cookie.hex(), str(gate.read_fd))
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _MARKED, *known, *command],
+            pass_fds=(gate.read_fd,),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,  # a terminal's signals are for this process
+        )
+        return pair.running(process.pid, lambda: wait_for_program(process))
 
 
 def path_texts() -> list[str]:
@@ -232,9 +307,9 @@ def _request(entry: str, data: Any, cookie: bytes) -> dict[str, Any]:
     return {"entry": entry, "data": data, "cookie": cookie, "path": path_texts(), "argv": argv}
 
 
-def forked_request(data: Any) -> dict[str, Any]:
+def forked_request(data: Any, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return what a child of a fork server has to know to do a job in this process's world."""
-    return {"data": data, "path": path_texts(), "surroundings": child.surroundings({})}
+    return {"data": data, "path": path_texts(), "surroundings": child.surroundings(env or {})}
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ _STATES = {
 
 def py_spy() -> str | None:
     """Return the path of py-spy: beside this interpreter, else on ``PATH``, else None."""
-    import shutil
+    from pytest_cudafork.compat.unpatched import shutil
 
     beside = os.path.join(os.path.dirname(sys.executable or ""), "py-spy")
     if os.access(beside, os.X_OK):

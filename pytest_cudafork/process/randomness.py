@@ -8,11 +8,11 @@ constant, and whether somebody has set it cannot be told.
 
 from __future__ import annotations
 
-import random
 import sys
 from typing import Any
 
 from pytest_cudafork.compat import numpy_internals
+from pytest_cudafork.compat.unpatched import random
 
 
 class Randomness:

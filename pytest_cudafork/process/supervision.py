@@ -6,8 +6,9 @@ What the messages mean is for the function that takes them (``OnMessage``) to sa
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from pytest_cudafork.compat.unpatched import (
     contextlib,
@@ -81,13 +82,32 @@ class Ending:
     """Whether something else has reaped it, so that nobody here knows how it ended."""
 
 
+class Stream(Protocol):
+    """What is read while a child is watched, beside its messages."""
+
+    def fileno(self) -> int:
+        """Return its descriptor; -1 once it has ended."""
+
+    def take(self) -> None:
+        """Read once what there is."""
+
+
 class Supervisor:
     """Watches one child to its end, or for as long as it has work; afterwards nothing is left."""
 
-    def __init__(self, running: launch.Running, sweeper: leftovers.Sweeper | None = None) -> None:
-        """Watch a child; ``sweeper`` ends later what is left of it if it ends well."""
+    def __init__(
+        self,
+        running: launch.Running,
+        sweeper: leftovers.Sweeper | None = None,
+        streams: Sequence[Stream] = (),
+    ) -> None:
+        """Watch a child; ``sweeper`` ends later what is left of it if it ends well.
+
+        ``streams`` are read meanwhile; what they hold at the end is left to their owner.
+        """
         self.running = running
         self._sweeper = sweeper
+        self._streams = streams
         self._decoder = frames.Decoder(running.cookie)
         self._on_message: OnMessage = _nothing_expected
         self._said = Said.MORE
@@ -209,6 +229,9 @@ class Supervisor:
         if not self._hung_up:
             more = select.POLLOUT if self.outbox else 0
             poller.register(running.sock, select.POLLIN | more)
+        for stream in self._streams:
+            if stream.fileno() >= 0:
+                poller.register(stream.fileno(), select.POLLIN)
         if running.pidfd >= 0:
             poller.register(running.pidfd, select.POLLIN)
         elif seconds is None or seconds > _LOOK_SECONDS:
@@ -222,6 +245,9 @@ class Supervisor:
             self.outbox.flush()
         if events & ~select.POLLOUT:
             self._receive()
+        for stream in self._streams:
+            if stream.fileno() in ready:
+                stream.take()
         return running.pidfd in ready if running.pidfd >= 0 else self._dead()
 
     def _dead(self) -> bool:

@@ -48,7 +48,7 @@ class Counts(NamedTuple):
             at_collection=phases.count("collection"),
             in_tests=phases.count("test"),
             guarded=forks.count("guarded"),
-            allowed=forks.count("allowed") + forks.count("watched"),
+            allowed=sum(forks.count(each) for each in ("allowed", "accepted", "watched")),
             poisoned=sum(bool(r.get("poisoned")) for r in touches),
             unguarded=forks.count("unguarded"),
         )

@@ -12,7 +12,7 @@ The whole environment of a process is handed to its children by ``process/``, un
 from __future__ import annotations
 
 import contextlib
-import os
+from os import environ, pathsep  # bound now: a test may put another mapping in its place
 
 # What a session tells its children.
 LEDGER = "_CUDAFORK_LEDGER"
@@ -24,6 +24,7 @@ FORK_OK = "_CUDAFORK_FORK_OK"
 ISOLATED = "_CUDAFORK_ISOLATED"
 FACE = "_CUDAFORK_FACE"
 GPU_LOCKS = "_CUDAFORK_GPU_LOCKS"
+PHANTOM_MEMORY = "_CUDAFORK_PHANTOM_MEMORY"
 
 # What is set for a while.
 PYTHON_PATH = "PYTHONPATH"
@@ -32,6 +33,8 @@ LIBRARY_PATH = "LD_LIBRARY_PATH"
 TRITON_DRIVER = "TRITON_LIBCUDA_PATH"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 GPU_ORDER = "CUDA_DEVICE_ORDER"
+VLLM_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+COMMON_METHOD = "MULTIPROCESSING_START_METHOD"
 
 # What is read alone.
 TEST = "PYTEST_CURRENT_TEST"
@@ -54,6 +57,7 @@ INTERNAL = {
     ISOLATED: '"1" for a process made to run one isolated test; it isolates nothing again',
     FACE: "the GPUs that the phantom driver shows",
     GPU_LOCKS: "the folder of the locks of GPUs, for sessions that a test with GPUs starts",
+    PHANTOM_MEMORY: "for tests: a file that says who holds memory on the phantom's GPUs",
 }
 """What each internal variable is for."""
 
@@ -64,6 +68,8 @@ CHANGED = {
     TRITON_DRIVER: "Triton finds the phantom driver",
     VISIBLE_GPUS: "the GPUs of a test marked gpus(n)",
     GPU_ORDER: "what the numbers of GPUs mean",
+    VLLM_METHOD: "the start method of a test marked start_methods, for vLLM",
+    COMMON_METHOD: "likewise, for programs that look for it; Python's multiprocessing does not",
 }
 """Why each of these is set for a while; the user's own value comes back."""
 
@@ -71,60 +77,60 @@ READ = {
     TEST: "the test to which a record belongs, set by pytest",
     XDIST_WORKERS: "how many workers of pytest-xdist share the cores",
     NVML_CHECK: "whether torch.cuda.is_available asks NVML, and so initializes nothing",
+    CORE_DUMP: "whether the driver writes a GPU core dump when a kernel fails",
+    CORE_DUMP_FILE: "where it writes that",
     NO_COLOR: "whether the audit's command line writes in color",
-    CORE_DUMP: "whether a failing kernel writes a GPU core dump, which a sick test's report names",
-    CORE_DUMP_FILE: "where it is written",
 }
 """What each of these is read for."""
 
 
 def value(name: str, default: str = "") -> str:
     """Return a variable as it is now."""
-    return os.environ.get(name, default)
+    return environ.get(name, default)
 
 
 def optional(name: str) -> str | None:
     """Return a variable as it is now; None if it is not set, which may differ from empty."""
-    return os.environ.get(name)
+    return environ.get(name)
 
 
 def is_set(name: str) -> bool:
     """Whether a variable is there, be it empty."""
-    return name in os.environ
+    return name in environ
 
 
 def take(name: str) -> str:
     """Return a variable and remove it, so that no child inherits it; "" if it is not set."""
-    return os.environ.pop(name, "")
+    return environ.pop(name, "")
 
 
 def put(name: str, text: str) -> None:
     """Set a variable for good."""
-    os.environ[name] = text
+    environ[name] = text
 
 
 def set_variable(undo: contextlib.ExitStack, name: str, text: str) -> None:
     """Set a variable until ``undo`` is closed."""
-    undo.callback(_restore, name, os.environ.get(name))
-    os.environ[name] = text
+    undo.callback(_restore, name, environ.get(name))
+    environ[name] = text
 
 
 def unset_variable(undo: contextlib.ExitStack, name: str) -> None:
     """Remove a variable, if it is set, until ``undo`` is closed."""
-    if name in os.environ:
-        undo.callback(_restore, name, os.environ.pop(name))
+    if name in environ:
+        undo.callback(_restore, name, environ.pop(name))
 
 
 def prepend_path(undo: contextlib.ExitStack, name: str, folder: str) -> None:
     """Put a folder first in a list of folders, unless it is there, until ``undo`` is closed."""
-    former = os.environ.get(name)
-    folders = former.split(os.pathsep) if former else []
+    former = environ.get(name)
+    folders = former.split(pathsep) if former else []
     if folder not in folders:
-        set_variable(undo, name, os.pathsep.join([folder, *folders]))
+        set_variable(undo, name, pathsep.join([folder, *folders]))
 
 
 def _restore(name: str, former: str | None) -> None:
     if former is None:
-        os.environ.pop(name, None)
+        environ.pop(name, None)
     else:
-        os.environ[name] = former
+        environ[name] = former

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_cudafork.settings.sizes import read_size
+
 if TYPE_CHECKING:
     import pytest
 
 AUTO = "auto"
 WAIT_SECONDS = 1800.0
 """How long a test waits for GPUs that others hold, if its marker does not say."""
-SIGNATURE = f"gpus(n, share=False, wait={WAIT_SECONDS:.0f})"
+SIGNATURE = f"gpus(n, share=False, memory=None, wait={WAIT_SECONDS:.0f})"
 """The marker as documented."""
 
+_LEAST_MEMORY = 1 << 20
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z][0-9A-Za-z/-]*")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,5}")
 
@@ -33,12 +36,14 @@ class GpuChoice(NamedTuple):
 class GpuWish(NamedTuple):
     """What the marker of a test asks for.
 
-    ``share`` allows other tests that allow it on the same GPUs; ``wait`` is in seconds.
+    ``share`` allows other tests that allow it on the same GPUs; ``wait`` is in seconds; ``memory``
+    is what it needs of each GPU, in bytes, and others may have the rest.
     """
 
     n: int
     share: bool = False
     wait: float = WAIT_SECONDS
+    memory: int | None = None
 
 
 def parse_gpus(text: str) -> GpuChoice:
@@ -82,7 +87,7 @@ def read_gpus_mark(mark: pytest.Mark) -> GpuWish:
         ValueError: its arguments are wrong; the message has the signature.
 
     """
-    allowed = {"n", "share", "wait"}
+    allowed = {"n", "share", "memory", "wait"}
     unknown = sorted(set(mark.kwargs) - allowed)
     if unknown:
         raise ValueError(f"@pytest.mark.gpus does not take {unknown[0]!r}: write {SIGNATURE}")
@@ -91,7 +96,10 @@ def read_gpus_mark(mark: pytest.Mark) -> GpuWish:
         given = f"not {len(counts)} arguments" if counts else "and none is given"
         raise ValueError(f"@pytest.mark.gpus takes one number of GPUs, {given}: write {SIGNATURE}")
     wish = GpuWish(
-        counts[0], mark.kwargs.get("share", False), mark.kwargs.get("wait", WAIT_SECONDS)
+        counts[0],
+        mark.kwargs.get("share", False),
+        mark.kwargs.get("wait", WAIT_SECONDS),
+        _read_memory(mark.kwargs.get("memory")),
     )
     if type(wish.n) is not int or wish.n < 1:
         raise ValueError(f"@pytest.mark.gpus({wish.n!r}): n is a whole number of GPUs above 0")
@@ -102,3 +110,19 @@ def read_gpus_mark(mark: pytest.Mark) -> GpuWish:
             f"@pytest.mark.gpus(wait={wish.wait!r}): wait is a number of seconds above 0"
         )
     return wish
+
+
+def _read_memory(value: object) -> int | None:
+    """Read what a test needs of each GPU; None: it does not say."""
+    if value is None:
+        return None
+    try:
+        size = read_size(value) if isinstance(value, str) else 0
+    except ValueError:
+        size = 0
+    if size < _LEAST_MEMORY:
+        raise ValueError(
+            f"@pytest.mark.gpus(memory={value!r}): memory is a size of at least 1 MiB, in words, "
+            "as in '20GiB' or '512MiB'"
+        )
+    return size

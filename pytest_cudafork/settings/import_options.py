@@ -16,11 +16,10 @@ import pytest
 
 from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.option import Option, Table, parse_file, parse_modules, read_table
+from pytest_cudafork.settings.sizes import read_size
 
 YES = ("yes", "true", "on", "1")
 NO = ("no", "false", "off", "0")
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMGT]?)(?:i?B)?", re.I)
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _PATTERN = re.compile(r"[\w.*?\[\]!-]+")
 
 
@@ -218,10 +217,10 @@ def parse_size(text: str) -> int:
         ValueError: it is no size.
 
     """
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or not text.isascii():
-        raise ValueError(f"{text!r} is not a size: write 512M or 4G (0: no limit)")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
+    try:
+        return read_size(text)
+    except ValueError as error:
+        raise ValueError(f"{error} (0: no limit)") from None
 
 
 PARSERS: Table = {

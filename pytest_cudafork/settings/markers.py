@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,10 @@ DEFAULT_TIMEOUT = 600.0
 MARKER_METHODS = (AUTO, *METHODS)
 SCOPES = ("test", "class", "module")
 """Which tests of a file share the process of an isolated one; a marker and an option take them."""
+FIXTURES = ("own", "inherit")
+"""Where the fixtures of an isolated test are set up: in its process, or in the pytest process."""
+ISOLATED, ALIAS = "cuda_isolated", "isolated"
+"""The marker that isolates a test, and its other name."""
 
 
 class MarkerError(ValueError):
@@ -34,6 +39,19 @@ class Marker(NamedTuple):
     keywords: Mapping[str, str]
 
 
+_ISOLATED_SIGNATURE = (
+    f"(method='auto', timeout={DEFAULT_TIMEOUT:.0f}, gpus=None, fixtures='own', scope='test', "
+    "env=None)"
+)
+_ISOLATED_KEYWORDS = {
+    "method": f"one of {', '.join(MARKER_METHODS)}",
+    "timeout": "a number of seconds above 0",
+    "gpus": "a whole number of GPUs above 0",
+    "fixtures": f"one of {', '.join(FIXTURES)}",
+    "scope": f"one of {', '.join(SCOPES)}",
+    "env": "a dict of names and texts",
+}
+
 MARKERS = (
     Marker(
         "spawn_only",
@@ -42,16 +60,20 @@ MARKERS = (
         {},
     ),
     Marker(
-        "cuda_isolated",
-        f"cuda_isolated(method='auto', timeout={DEFAULT_TIMEOUT:.0f}, scope='test')",
+        ISOLATED,
+        f"{ISOLATED}{_ISOLATED_SIGNATURE}",
         "run the test in a process of its own: method is auto, fork, forkserver or spawn; timeout "
-        "in seconds; scope='class' or 'module' shares the process with the other such tests of the "
-        "class or file",
-        {
-            "method": f"one of {', '.join(MARKER_METHODS)}",
-            "timeout": "a number of seconds above 0",
-            "scope": f"one of {', '.join(SCOPES)}",
-        },
+        "in seconds; gpus is how many GPUs it sees, as with the marker of that name; "
+        "fixtures='inherit' sets its fixtures up in the pytest process and runs its body alone in "
+        "the other one; scope='class' or 'module' shares the process with the other such tests of "
+        "the class or file; env is set there before anything is imported",
+        _ISOLATED_KEYWORDS,
+    ),
+    Marker(
+        ALIAS,
+        f"{ALIAS}(...)",
+        f"the same as {ISOLATED}, unless the project has a marker of this name",
+        {},
     ),
     Marker(
         "cuda_fork_ok",
@@ -61,12 +83,14 @@ MARKERS = (
     ),
     Marker(
         "gpus",
-        "gpus(n, share=False, wait=1800)",
+        "gpus(n, share=False, memory=None, wait=1800)",
         "run the test in a process of its own that sees n GPUs, which no other test has meanwhile; "
-        "share=True lets others have them that allow it too; wait in seconds for them",
+        "share=True lets others have them that allow it too; memory='20GiB' is what it needs of "
+        "each, and tests that say so share a GPU as far as it has room; wait in seconds for them",
         {
             "n": "a whole number of GPUs above 0",
             "share": "True or False",
+            "memory": "a size, as in '20GiB'",
             "wait": "a number of seconds above 0",
         },
     ),
@@ -75,6 +99,13 @@ MARKERS = (
         "graph_capture(backends=['software', 'cuda'])",
         "run the test once with each way to capture graphs; cuda is skipped where there is no GPU",
         {"backends": "a list of one or both of software, cuda"},
+    ),
+    Marker(
+        "start_methods",
+        "start_methods('fork', 'forkserver', 'spawn')",
+        "run the test once with each start method of multiprocessing (and of vLLM), each time in a "
+        "process of its own; what runs under another method all the same is counted",
+        {},
     ),
 )
 
@@ -88,10 +119,15 @@ class Marks(NamedTuple):
     timeout: float | None = None
     scope: str | None = None
     """One of ``SCOPES``; None: as the session says."""
+    fixtures: str = "own"
+    env: tuple[tuple[str, str], ...] = ()
+    """Variables of the test's process, from before any of its code is imported."""
     fork_ok: str | None = None
     gpus: GpuWish | None = None
     graphs: tuple[str, ...] = ()
     """The graph backends to run the test with; none: it is not marked."""
+    start_methods: tuple[str, ...] = ()
+    """The start methods to run the test with; none: it is not marked."""
     complaint: str = ""
     """What is wrong with the markers; the test fails for it in its set-up."""
     left_alone: bool = False
@@ -120,9 +156,13 @@ def marks_of(item: pytest.Item) -> Marks:
     marks = item.stash.get(_MARKS, None)
     if marks is None:
         try:
-            marks = read_marks(item)
+            has_alias = item.get_closest_marker(ALIAS) is not None
+            theirs = has_alias and _is_theirs(item.config, ALIAS)
+            marks = read_marks(item, alias_is_theirs=theirs)
         except MarkerError as error:
             marks = Marks(complaint=str(error))
+        if marks.start_methods and not _is_made_for_one(item):
+            marks = marks._replace(complaint=_NOT_PARAMETRIZED)
         if forked.is_marked(item):
             wrong = marks.complaint or forked.complaint(item)
             marks = marks._replace(isolated=True, complaint=wrong)
@@ -130,13 +170,43 @@ def marks_of(item: pytest.Item) -> Marks:
     return marks
 
 
+def child_env(item: pytest.Item) -> dict[str, str]:
+    """Return the variables that the process of a test has beyond those of this process."""
+    return dict(marks_of(item).env) | item.stash.get(CHILD_ENV, {})
+
+
+def _is_theirs(config: pytest.Config, name: str) -> bool:
+    """Whether the project, or another plugin, has registered a marker of this name."""
+    own = {f"{marker.signature}: {marker.doc}." for marker in MARKERS}
+    lines = [line for line in config.getini("markers") if line not in own]
+    return any(re.match(rf"{name}\b", line) for line in lines)
+
+
+def give_gpus(item: pytest.Item, wish: GpuWish) -> None:
+    """Have a test run in a process of its own with GPUs, as if its marker said so."""
+    item.stash[_MARKS] = marks_of(item)._replace(isolated=True, gpus=wish)
+
+
+_NOT_PARAMETRIZED = (
+    "@pytest.mark.start_methods makes several tests of one function, which pytest cannot do here "
+    "(in a unittest.TestCase, a doctest): mark a plain function or a method of a plain class"
+)
+
+
+def _is_made_for_one(item: pytest.Item) -> bool:
+    """Whether a test marked ``start_methods`` was made for one of them."""
+    return "start_method" in getattr(getattr(item, "callspec", None), "params", {})
+
+
 def leave_alone(item: pytest.Item) -> None:
     """Have a test run in this process, with nothing around it, whatever its markers say."""
     item.stash[_MARKS] = Marks(left_alone=True)
 
 
-def read_marks(item: pytest.Item) -> Marks:
+def read_marks(item: pytest.Item, *, alias_is_theirs: bool = False) -> Marks:
     """Read the closest marker of each name.
+
+    ``alias_is_theirs`` says that the marker ``isolated`` is the project's own.
 
     Raises:
         MarkerError: a marker has an argument it does not take, or a value it does not accept.
@@ -144,20 +214,29 @@ def read_marks(item: pytest.Item) -> Marks:
     """
     closest: dict[str, pytest.Mark] = {}
     for mark in item.iter_markers():
-        if mark.name in _NAMES:
-            closest.setdefault(mark.name, mark)
+        if mark.name in _NAMES and not (mark.name == ALIAS and alias_is_theirs):
+            closest.setdefault(ISOLATED if mark.name == ALIAS else mark.name, mark)
     if not closest:
         return _UNMARKED
     values = {
         marker.name: _keywords(marker, closest[marker.name])
         for marker in MARKERS
-        if marker.name in closest and marker.name != "gpus"
+        if marker.name in closest and marker.name not in ("gpus", "start_methods")
     }
     gpus = _gpus(closest["gpus"]) if "gpus" in closest else None
-    isolated = values.get("cuda_isolated", {})
+    methods = _start_methods(closest["start_methods"]) if "start_methods" in closest else ()
+    isolated = _without_none(values.get(ISOLATED, {}))
+    check_isolated(isolated, f"@pytest.mark.{ISOLATED}")
+    if "gpus" in isolated:
+        if gpus is not None:
+            raise MarkerError(
+                f"@pytest.mark.{ISOLATED}(gpus={isolated['gpus']!r}) beside "
+                f"@pytest.mark.gpus({gpus.n}): say it once"
+            )
+        gpus = _wish(isolated["gpus"])
     if "spawn_only" in values and isolated.get("method", "spawn") not in ("auto", "spawn"):
         order = list(closest)  # the closest first
-        if order.index("cuda_isolated") < order.index("spawn_only"):
+        if order.index(ISOLATED) < order.index("spawn_only"):
             raise MarkerError(
                 f"@pytest.mark.cuda_isolated(method={isolated['method']!r}) contradicts "
                 "@pytest.mark.spawn_only on the same test or around it, which says that it is "
@@ -171,16 +250,69 @@ def read_marks(item: pytest.Item) -> Marks:
         )
     return Marks(
         spawn_only="spawn_only" in values,
-        isolated="cuda_isolated" in values or gpus is not None,
+        isolated=ISOLATED in values or gpus is not None or bool(methods),
         method=isolated.get("method", "auto"),
         timeout=isolated.get("timeout"),
         scope=isolated.get("scope"),
+        fixtures=isolated.get("fixtures", "own"),
+        env=tuple(isolated.get("env", {}).items()),
         fork_ok=fork_ok["reason"] if fork_ok is not None else None,
         gpus=gpus,
         graphs=tuple(values["graph_capture"].get("backends", GRAPH_BACKENDS))
         if "graph_capture" in values
         else (),
+        start_methods=methods,
     )
+
+
+def check_isolated(keywords: Mapping[str, Any], signature: str) -> None:
+    """Check the arguments of ``isolated``; those that are None say nothing.
+
+    Args:
+        keywords: The arguments.
+        signature: How to call what was called, without the arguments ("@isolated").
+
+    Raises:
+        MarkerError: One of them is not accepted, or two do not go together.
+
+    """
+    for key, value in keywords.items():
+        if key not in _ISOLATED_KEYWORDS:
+            raise MarkerError(
+                f"{signature} does not take {key!r}: write {signature}{_ISOLATED_SIGNATURE}"
+            )
+        if not _accepts(key, value):
+            raise MarkerError(f"{signature}({key}={value!r}): {key} is {_ISOLATED_KEYWORDS[key]}")
+    if keywords.get("fixtures") == "inherit" and keywords.get("scope", "test") != "test":
+        raise MarkerError(
+            f"{signature}(fixtures='inherit', scope={keywords['scope']!r}): a process that several "
+            "tests share cannot inherit the fixtures of each; leave out one of the two"
+        )
+
+
+def _without_none(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in keywords.items() if value is not None}
+
+
+def _wish(n: int) -> GpuWish:
+    from pytest_cudafork.settings.gpu_requests import GpuWish
+
+    return GpuWish(n)
+
+
+def _start_methods(mark: pytest.Mark) -> tuple[str, ...]:
+    """Read the marker that takes methods by position; without any it means all."""
+    write = "write start_methods('fork', 'forkserver', 'spawn'), or some of these"
+    if mark.kwargs:
+        raise MarkerError(
+            f"@pytest.mark.start_methods does not take {next(iter(mark.kwargs))!r}: {write}"
+        )
+    for method in mark.args:
+        if not (isinstance(method, str) and method in METHODS):
+            raise MarkerError(f"@pytest.mark.start_methods: {method!r} is no start method: {write}")
+    if len(set(mark.args)) < len(mark.args):
+        raise MarkerError(f"@pytest.mark.start_methods names a method twice: {write}")
+    return mark.args or METHODS
 
 
 def _gpus(mark: pytest.Mark) -> GpuWish:
@@ -197,19 +329,31 @@ def _keywords(marker: Marker, mark: pytest.Mark) -> dict[str, Any]:
     """Check a mark against its table entry."""
     if mark.args:
         raise MarkerError(
-            f"@pytest.mark.{marker.name} takes keywords only, not {mark.args!r}: write "
+            f"@pytest.mark.{mark.name} takes keywords only, not {mark.args!r}: write "
             f"{marker.signature}"
         )
     for key, value in mark.kwargs.items():
         if key not in marker.keywords:
             raise MarkerError(
-                f"@pytest.mark.{marker.name} does not take {key!r}: write {marker.signature}"
+                f"@pytest.mark.{mark.name} does not take {key!r}: write {marker.signature}"
             )
         if not _accepts(key, value):
             raise MarkerError(
-                f"@pytest.mark.{marker.name}({key}={value!r}): {key} is {marker.keywords[key]}"
+                f"@pytest.mark.{mark.name}({key}={value!r}): {key} is {marker.keywords[key]}"
             )
     return dict(mark.kwargs)
+
+
+_MAY_BE_NONE = ("timeout", "gpus", "env")
+_WORDS = {"method": MARKER_METHODS, "scope": SCOPES, "fixtures": FIXTURES}
+
+
+def _is_variable(pair: tuple[object, object]) -> bool:
+    """Whether these are the name and the value of a variable that an environment can hold."""
+    name, value = pair
+    if not isinstance(name, str) or not isinstance(value, str):
+        return False
+    return bool(name) and "=" not in name and "\0" not in f"{name}{value}"
 
 
 def _accepts(key: str, value: object) -> bool:
@@ -220,8 +364,14 @@ def _accepts(key: str, value: object) -> bool:
             and all(isinstance(name, str) and name in GRAPH_BACKENDS for name in value)
             and len(set(value)) == len(value)
         )
-    if key in ("method", "scope"):
-        return isinstance(value, str) and value in (MARKER_METHODS if key == "method" else SCOPES)
+    if key in _WORDS:
+        return isinstance(value, str) and value in _WORDS[key]
+    if value is None:
+        return key in _MAY_BE_NONE
+    if key == "gpus":
+        return type(value) is int and value > 0
+    if key == "env":
+        return isinstance(value, Mapping) and all(map(_is_variable, value.items()))
     if key == "timeout":
         return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
     return isinstance(value, str) and bool(value.strip())

@@ -5,6 +5,7 @@ Precedence: command line > environment variable > ini file > default.
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -110,3 +111,15 @@ def parse_modules(text: str) -> tuple[str, ...]:
 def parse_file(text: str) -> str:
     """Make a file's path absolute; "" stays."""
     return os.path.abspath(text) if text else ""
+
+
+def typed(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a reader of values for argparse, which shows the words of a ValueError."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, HEALTH, METHODS, NONE
+from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, HEALTH, METHODS, NONE, intent
 from pytest_cudafork.settings.devices import Device, parse_device
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, read_imports
 from pytest_cudafork.settings.import_settings import ImportSettings
@@ -34,6 +34,8 @@ class Level(enum.Enum):
 
 GRAPHS = (AUTO, *GRAPH_BACKENDS)
 """What ``--cuda-fork-graphs`` takes."""
+UPDATES = ("all", "shrink")
+"""What ``--cuda-fork-baseline-update`` takes."""
 ISOLATE = (NONE, *METHODS, AUTO)
 """What ``--cuda-fork-isolate`` takes."""
 
@@ -45,6 +47,14 @@ class Settings(NamedTuple):
     device: Device = Device()
     allow: tuple[str, ...] = ()
     ledger: str = ""
+    baseline: str = ""
+    """The file of what the check accepts, or ""."""
+    baseline_update: str = ""
+    """Whether to change that file: "all", "shrink", or ""."""
+    expect_gpus: int | None = None
+    """The GPUs that the session is promised; None: nothing was said."""
+    intent: tuple[str, ...] = ()
+    """The kinds of tests not run as meant that are errors, "all" included."""
     isolate: str | None = None
     """A method for every test, "none" for no isolation at all, None: as the markers say."""
     isolate_timeout: float = DEFAULT_TIMEOUT
@@ -95,6 +105,34 @@ LEDGER = Option(
     "Keep the record of all touches and forks here, one JSON object a line "
     "(default: a temporary file).",
 )
+BASELINE = Option(
+    "cuda_fork_baseline",
+    "FILE",
+    "A TOML file of what the check finds today and accepts, by the line that initializes CUDA; all "
+    "else fails as ever. Create it with --cuda-fork-baseline-update.",
+)
+BASELINE_UPDATE = Option(
+    "cuda_fork_baseline_update",
+    "HOW",
+    "Change the baseline at the end of the session. HOW: all (accept what was found, remove what "
+    "is gone; the flag alone), shrink (only remove what is gone).",
+    flag_value="all",
+)
+EXPECT_GPUS = Option(
+    "cuda_fork_expect_gpus",
+    "N",
+    "The GPUs that this session is promised: tests that need no more and are skipped are counted. "
+    "0 for a session without: tests that see one are counted.",
+)
+INTENT = Option(
+    "cuda_fork_intent",
+    "KINDS",
+    "Fail tests that do not run as they were meant to. KINDS: spawned (wanted fork, ran spawn), "
+    "gpu-skipped, gpu-seen (see --cuda-fork-expect-gpus), separated by commas; all (the flag "
+    "alone).",
+    flag_value="all",
+    lines=True,
+)
 ISOLATION = Option(
     "cuda_fork_isolate",
     "METHOD",
@@ -138,8 +176,9 @@ GRAPH_BACKEND = Option(
     "name and that this allows.",
 )
 OPTIONS = (
-    *(CHECK, DEVICE, ALLOW, LEDGER),
-    *(ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE, GPU_HEALTH, GPUS, GRAPH_BACKEND),
+    *(CHECK, DEVICE, ALLOW, LEDGER, BASELINE, BASELINE_UPDATE),
+    *(EXPECT_GPUS, INTENT, ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE),
+    *(GPU_HEALTH, GPUS, GRAPH_BACKEND),
     *IMPORT_OPTIONS,
 )
 
@@ -190,11 +229,25 @@ def read_settings(config: pytest.Config, namespace: Any) -> Settings:
         namespace: the parsed command line, where an option that was not given is None.
 
     Raises:
-        pytest.UsageError: a value is not one of those allowed; the message names its source.
+        pytest.UsageError: a value is not one of those allowed, and the message names its source;
+            or a baseline is to be written and none is named, or nothing is checked.
 
     """
     values = read_table(config, namespace, PARSERS)
-    return Settings(**values, imports=read_imports(config, namespace))
+    settings = Settings(**values, imports=read_imports(config, namespace))
+    if settings.baseline_update and not settings.baseline:
+        raise pytest.UsageError(
+            f"{BASELINE_UPDATE.flag}: there is no file to write: name it with {BASELINE.flag}=FILE"
+        )
+    if settings.baseline_update and not settings.active and not settings.intent:
+        raise pytest.UsageError(
+            f"{BASELINE_UPDATE.flag}: nothing is checked, so nothing is found: add {CHECK.flag}"
+        )
+    try:
+        intent.check(settings.intent, settings.expect_gpus, checked=settings.active)
+    except ValueError as error:
+        raise pytest.UsageError(f"{INTENT.flag}: {error}") from None
+    return settings
 
 
 def parse_level(text: str) -> Level:
@@ -210,6 +263,18 @@ def parse_level(text: str) -> Level:
         raise ValueError(
             f"{text!r} is not a level: use {', '.join(level.value for level in Level)}"
         ) from None
+
+
+def parse_update(text: str) -> str:
+    """Read how the baseline is changed.
+
+    Raises:
+        ValueError: it is no such way.
+
+    """
+    if text not in UPDATES:
+        raise ValueError(f"{text!r} is not a way to change it: use {', '.join(UPDATES)}")
+    return text
 
 
 def parse_isolate(text: str) -> str:
@@ -295,6 +360,10 @@ PARSERS: Table = {
     "device": (DEVICE, parse_device),
     "allow": (ALLOW, parse_modules),
     "ledger": (LEDGER, parse_file),
+    "baseline": (BASELINE, parse_file),
+    "baseline_update": (BASELINE_UPDATE, parse_update),
+    "expect_gpus": (EXPECT_GPUS, intent.parse_expected),
+    "intent": (INTENT, intent.parse_kinds),
     "isolate": (ISOLATION, parse_isolate),
     "isolate_timeout": (ISOLATION_TIMEOUT, parse_limit),
     "isolate_scope": (ISOLATION_SCOPE, parse_scope),

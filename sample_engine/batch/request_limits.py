@@ -9,7 +9,15 @@ import dataclasses
 
 from sample_engine.batch.request import Request
 
-__all__ = ["SchedulerLimits"]
+__all__ = ["SchedulerLimits", "too_long"]
+
+
+def too_long(request_id: str, length: str, max_model_len: int) -> str:
+    """Return what is said of a prompt of so many tokens that leaves no room for an answer."""
+    return (
+        f"Request {request_id!r} has a prompt of {length} tokens, but with max_model_len="
+        f"{max_model_len} at most {max_model_len - 1} leave room for an answer: shorten the prompt."
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +39,8 @@ class SchedulerLimits:
 
     def most_tokens(self, request: Request) -> int:
         """Tokens of prompt and output at which a request ends."""
+        if request.params.max_tokens is None:
+            return self.max_model_len
         wished = len(request.prompt_token_ids) + request.params.max_tokens
         return min(wished, self.max_model_len)
 
@@ -72,11 +82,7 @@ class SchedulerLimits:
         if not length:
             return f"{who} has an empty prompt: at least one token is needed to go on from."
         if length >= self.max_model_len:
-            return (
-                f"{who} has a prompt of {length} tokens, but with max_model_len="
-                f"{self.max_model_len} at most {self.max_model_len - 1} leave room for an answer: "
-                "shorten the prompt."
-            )
+            return too_long(request.request_id, str(length), self.max_model_len)
         if not self.fits_cache(length):
             return f"{who} has a prompt of {length} tokens. {self._cache_words()}"
         if length > self.max_num_batched_tokens and not self.enable_chunked_prefill:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from sample_engine.batch.outputs import TokenLogprobs
 from sample_engine.batch.request import Request
 
 __all__ = ["ScheduledBatch", "ScheduledRequest", "StepResult"]
@@ -50,7 +51,9 @@ class StepResult:
 
     ``sampled``: the tokens that are certain now: none in the middle of a prompt, one plainly, up to
     ``num_drafts + 1`` with drafts. ``drafts``: guesses for the next step; empty without speculator.
+    ``logprobs``: of the sampled tokens of requests that asked; empty where none of the batch did.
     """
 
     sampled: tuple[tuple[int, ...], ...]
     drafts: tuple[tuple[int, ...], ...]
+    logprobs: tuple[tuple[TokenLogprobs, ...], ...] = ()

@@ -6,12 +6,19 @@ Tokens of one request go in as the core makes them, and its text comes out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from sample_engine.batch.outputs import CoreOutput, RequestOutput
+from sample_engine.batch.outputs import (
+    CompletionOutput,
+    CoreOutput,
+    Logprob,
+    RequestOutput,
+    TokenLogprobs,
+)
 from sample_engine.batch.request import FinishReason
+from sample_engine.batch.sampling_params import SamplingParams
 
-__all__ = ["Decoder", "RequestText", "StopText"]
+__all__ = ["Decoder", "New", "RequestText", "StopText", "Tokenizer"]
 
 
 class Decoder(Protocol):
@@ -24,6 +31,24 @@ class Decoder(Protocol):
         """What is left at the end."""
 
 
+class Tokenizer(Protocol):
+    """Makes text of tokens, all at once or as they come."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of these tokens."""
+
+    def incremental_decoder(self) -> Decoder:
+        """A decoder for one stream of tokens."""
+
+
+class New(NamedTuple):
+    """What is new of a completion."""
+
+    text: str
+    token_ids: Sequence[int]
+    logprobs: tuple[dict[int, Logprob], ...] | None = None
+
+
 class StopText:
     """A stream of text that ends before the first stop string.
 
@@ -33,15 +58,15 @@ class StopText:
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop = tuple(stop)
         self._held = ""
-        self.stopped = False
+        self.found: str | None = None  # the stop string that ended it
 
     def feed(self, text: str) -> str:
         """Take new text; return what is certain now."""
         self._held += text
-        found = [at for at in map(self._held.find, self._stop) if at >= 0]
+        found = [(at, stop) for stop in self._stop if (at := self._held.find(stop)) >= 0]
         if found:
-            self.stopped = True
-            certain = self._held[: min(found)]
+            at, self.found = min(found, key=lambda one: one[0])
+            certain = self._held[:at]
             self._held = ""
             return certain
         keep = max((_overlap(self._held, stop) for stop in self._stop), default=0)
@@ -64,26 +89,32 @@ def _overlap(text: str, stop: str) -> int:
 
 
 class RequestText:
-    """One request's tokens and text, as they come."""
+    """The tokens and text of one completion, as they come. ``index``: of those of its prompt."""
 
     def __init__(
         self,
         request_id: str,
-        prompt: str,
-        num_prompt_tokens: int,
-        decoder: Decoder,
-        stop: Sequence[str],
+        prompt: str | None,
+        prompt_token_ids: Sequence[int],
+        tokenizer: Tokenizer,
+        params: SamplingParams,
+        index: int = 0,
     ) -> None:
         self.request_id = request_id
         self.prompt = prompt
+        self.index = index
         self.finish_reason: FinishReason | None = None
-        self._num_prompt_tokens = num_prompt_tokens
-        self._decoder = decoder
-        self._stop = StopText(stop)
-        self._looks_for_stop = bool(stop)
+        self.error: str | None = None
+        self._prompt_token_ids = tuple(prompt_token_ids)
+        self._tokenizer = tokenizer
+        self._decoder = tokenizer.incremental_decoder()
+        self._params = params
+        self._stop = StopText(params.stop)
         self._text: list[str] = []
         self._token_ids: list[int] = []
-        self.error: str | None = None
+        self._logprobs: list[dict[int, Logprob]] | None = None
+        if params.logprobs is not None:
+            self._logprobs = []
         self._num_cached_tokens = 0
         self._num_preemptions = 0
 
@@ -97,51 +128,86 @@ class RequestText:
         """Tokens that were generated."""
         return len(self._token_ids)
 
-    def add(self, output: CoreOutput) -> tuple[str, Sequence[int]]:
-        """Take what the core says; return the text and the tokens that are new for the caller.
+    def add(self, output: CoreOutput) -> New:
+        """Take what the core says; return what is new for the caller.
 
         The token that completes a stop string is the last one, whatever came with it: how many
         tokens come at once does not show.
         """
         text, token_ids = self._read(output.new_token_ids)
-        if output.finish_reason is not None and not self._stop.stopped:
+        stopped = self._stop.found is not None
+        if output.finish_reason is not None and not stopped:
             text += self._stop.feed(self._decoder.finish()) + self._stop.finish()
-        self.finish_reason = FinishReason.STOP if self._stop.stopped else output.finish_reason
+            stopped = self._stop.found is not None
+        self.finish_reason = FinishReason.STOP if stopped else output.finish_reason
         self.error = output.error
         self._num_cached_tokens = output.num_cached_tokens
         self._num_preemptions = output.num_preemptions
         self._token_ids += token_ids
         self._text.append(text)
-        return text, token_ids
+        logprobs = None
+        if self._logprobs is not None:
+            logprobs = tuple(map(self._by_token, output.logprobs[: len(token_ids)]))
+            self._logprobs += logprobs
+        return New(text, token_ids, logprobs)
 
     def _read(self, token_ids: Sequence[int]) -> tuple[str, Sequence[int]]:
         """The certain text of the next tokens, and those of them that are before its end."""
-        if not self._looks_for_stop:
+        if not self._params.stop:
             return self._decoder.decode(token_ids), token_ids
         text = ""
         for number, token in enumerate(token_ids):
             text += self._stop.feed(self._decoder.decode((token,)))
-            if self._stop.stopped:
+            if self._stop.found is not None:
                 return text, token_ids[: number + 1]
         return text, token_ids
 
-    def chunk(self, text: str, token_ids: Sequence[int]) -> RequestOutput:
+    def _by_token(self, line: TokenLogprobs) -> dict[int, Logprob]:
+        """How likely tokens of one place were; the generated one comes first."""
+        ranks = (line.rank, *range(1, len(line.token_ids)))
+        found: dict[int, Logprob] = {}
+        for token, logprob, rank in zip(line.token_ids, line.logprobs, ranks, strict=True):
+            found.setdefault(token, Logprob(logprob, rank, self._tokenizer.decode((token,))))
+        return found
+
+    def chunk(self, new: New) -> RequestOutput:
         """An output with what is new: what :meth:`add` has returned."""
-        return self._output(text, token_ids)
+        return self._output(new)
 
     def whole(self) -> RequestOutput:
         """All of it so far."""
-        return self._output("".join(self._text), self._token_ids)
+        logprobs = None if self._logprobs is None else tuple(self._logprobs)
+        return self._output(New("".join(self._text), self._token_ids, logprobs))
 
-    def _output(self, text: str, token_ids: Sequence[int]) -> RequestOutput:
+    def _output(self, new: New) -> RequestOutput:
+        token_ids, cumulative = tuple(new.token_ids), None
+        if new.logprobs is not None:
+            pairs = zip(new.logprobs, token_ids, strict=True)
+            cumulative = sum(line[token].logprob for line, token in pairs)
+        completion = CompletionOutput(
+            index=self.index,
+            text=new.text,
+            token_ids=token_ids,
+            finish_reason=self.finish_reason,
+            stop_reason=self._stop_reason() if self.finished else None,
+            logprobs=new.logprobs,
+            cumulative_logprob=cumulative,
+            error=self.error,
+        )
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt,
-            text=text,
-            token_ids=tuple(token_ids),
-            finish_reason=self.finish_reason,
-            num_prompt_tokens=self._num_prompt_tokens,
+            prompt_token_ids=self._prompt_token_ids,
+            outputs=(completion,),
             num_cached_tokens=self._num_cached_tokens,
             num_preemptions=self._num_preemptions,
-            error=self.error,
         )
+
+    def _stop_reason(self) -> str | int | None:
+        """The stop string or the stop token at the end; None: it ended otherwise."""
+        if self._stop.found is not None:
+            return self._stop.found
+        last = self._token_ids[-1] if self._token_ids else None
+        if self.finish_reason is FinishReason.STOP and last in self._params.stop_token_ids:
+            return last
+        return None

@@ -16,7 +16,7 @@ from typing import Any
 
 from sample_engine import errors
 from sample_engine.batch.outputs import CoreOutput
-from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.errors import (
     ConfigError,

@@ -21,7 +21,8 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from sample_engine.batch.outputs import CoreOutput
-from sample_engine.batch.request import FinishReason, SamplingParams
+from sample_engine.batch.request import FinishReason
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import EngineConfig
 from sample_engine.errors import PromptError
 from sample_engine.process.messages import (

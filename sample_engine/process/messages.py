@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from sample_engine.batch.outputs import CoreOutput
-from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.errors import EngineError
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
     "why_not_sent",
 ]
 
-PROTOCOL = 1
+PROTOCOL = 2
 # The largest frame that is taken: a length beyond it is not a length.
 MOST_BYTES = 1 << 29
 _LETTERS = b"SE"
@@ -140,7 +140,10 @@ def decode_to_front_end(frame: bytes) -> ToFrontEnd:
 def why_not_sent(message: ToCore) -> str | None:
     """Why a message of the front end would not arrive as it was sent; None: it would."""
     try:
-        _decoder_to_core().decode(memoryview(encode(message))[len(_LETTERS) + 1 :])
+        frame = encode(message)
+        if len(frame) > MOST_BYTES:
+            return f"it has {len(frame):,} bytes, and a message may have {MOST_BYTES:,}"
+        _decoder_to_core().decode(memoryview(frame)[len(_LETTERS) + 1 :])
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
         return str(error)
     return None

@@ -21,7 +21,9 @@ from sample_engine.device.driver_probe import DriverAnswer, DriverState, probe_d
 from sample_engine.errors import ConfigError
 
 __all__ = [
+    "COMMON_ENV",
     "METHOD_ENV",
+    "VLLM_ENV",
     "ProcessFacts",
     "StartDecision",
     "choose_start_method",
@@ -31,6 +33,8 @@ __all__ = [
 ]
 
 METHOD_ENV = "SAMPLE_ENGINE_WORKER_METHOD"
+VLLM_ENV = "VLLM_WORKER_MULTIPROC_METHOD"
+COMMON_ENV = "MULTIPROCESSING_START_METHOD"
 
 _logger = logging.getLogger(__name__)
 
@@ -40,7 +44,9 @@ class ProcessFacts(NamedTuple):
 
     ``threads`` are the names of the Python threads beside the one that asks. ``daemonic``: it is a
     daemonic process of ``multiprocessing``, which may have no children. ``uses_gpu``: the engine
-    will run on a GPU, as far as that is known before it runs.
+    will run on a GPU, as far as that is known before it runs. ``methods`` begins with Python's own
+    default; ``chosen`` is the method of ``multiprocessing``'s default context, "" where nobody has
+    chosen or used one yet.
     """
 
     driver: DriverAnswer
@@ -52,6 +58,18 @@ class ProcessFacts(NamedTuple):
     wsl: bool = False
     uses_gpu: bool = False
     speculative: bool = False
+    chosen: str = ""
+
+
+class _Wish(NamedTuple):
+    """A start method that is asked for, and by whom.
+
+    ``of_the_engine``: of this engine, and not of all that the program starts.
+    """
+
+    method: WorkerMethod
+    asked_by: str
+    of_the_engine: bool = True
 
 
 class StartDecision(NamedTuple):
@@ -94,22 +112,20 @@ def maybe_force_spawn(
 ) -> StartDecision:
     """Decide how the core is started. Pure.
 
-    What the program asks for counts before ``SAMPLE_ENGINE_WORKER_METHOD``, and that before the
-    rule of ``auto``: fork if nothing speaks against it, else spawn. A fork that cannot work is
-    turned into a spawn even if it was asked for; one that is merely doubtful is not.
+    What the program asks of the engine counts first, then ``SAMPLE_ENGINE_WORKER_METHOD``, then
+    what is asked of all engines or all processes (see ``_wish_for_all``), and last the rule of
+    ``auto``: fork if nothing speaks against it, else spawn. A fork that cannot work is turned into
+    a spawn even if it was asked for; one that is merely doubtful is not.
 
     Raises :class:`ConfigError` for a wrong value in the environment and for a method that cannot be
     had here.
     """
-    from_environment = _method_of_environment(environ)
-    asked_by = f"worker_method={requested.value!r}"
-    if requested is WorkerMethod.AUTO and from_environment is not WorkerMethod.AUTO:
-        requested = from_environment
-        asked_by = f"{METHOD_ENV}={requested.value} is set"
+    wish = _wish(requested, environ, facts)
+    requested, asked_by = wish.method, wish.asked_by
     if requested is WorkerMethod.INPROC:
         return StartDecision(requested, (asked_by,), requested)
     if facts.daemonic:
-        return _without_children(requested, asked_by)
+        return _without_children(wish)
     never, doubtful = _against_fork(facts)
     if requested is WorkerMethod.AUTO:
         if never or doubtful:
@@ -128,20 +144,60 @@ def maybe_force_spawn(
     return StartDecision(requested, (asked_by, *never, *doubtful), requested)
 
 
-def _method_of_environment(environ: Mapping[str, str]) -> WorkerMethod:
-    text = environ.get(METHOD_ENV, "").strip()
-    try:
-        return WorkerMethod(text.lower()) if text else WorkerMethod.AUTO
-    except ValueError:
-        values = ", ".join(method.value for method in WorkerMethod)
-        raise ConfigError(f"{METHOD_ENV}={text!r} is not one of {values}.") from None
+def _wish(requested: WorkerMethod, environ: Mapping[str, str], facts: ProcessFacts) -> _Wish:
+    """Return what counts of all that is asked for; ``AUTO`` if nobody asks for anything."""
+    from_environment = _method_of_environment(environ, METHOD_ENV, tuple(WorkerMethod))
+    if requested is not WorkerMethod.AUTO:
+        return _Wish(requested, f"worker_method={requested.value!r}")
+    if from_environment is not WorkerMethod.AUTO:
+        return _Wish(from_environment, f"{METHOD_ENV}={from_environment.value} is set")
+    return _wish_for_all(environ, facts)
 
 
-def _without_children(requested: WorkerMethod, asked_by: str) -> StartDecision:
+def _wish_for_all(environ: Mapping[str, str], facts: ProcessFacts) -> _Wish:
+    """Return what is asked of other engines too, or of all that the program starts.
+
+    vLLM's variable is for engines. Before a variable for all programs counts what this one has
+    chosen: ``multiprocessing.set_start_method``, known by a method that is not Python's default.
+    That itself is a choice where it is not to fork, as from Python 3.14 on.
+    """
+    processes = (WorkerMethod.FORK, WorkerMethod.SPAWN, WorkerMethod.FORKSERVER)
+    method = _method_of_environment(environ, VLLM_ENV, processes)
+    if method is not WorkerMethod.AUTO:
+        return _Wish(method, f"{VLLM_ENV}={method.value} is set", of_the_engine=False)
+    default = facts.methods[0]
+    if facts.chosen and facts.chosen != default:
+        words = f"the program has chosen it: multiprocessing's start method is {facts.chosen!r}"
+        return _Wish(WorkerMethod(facts.chosen), words, of_the_engine=False)
+    method = _method_of_environment(environ, COMMON_ENV, processes)
+    if method is not WorkerMethod.AUTO:
+        return _Wish(method, f"{COMMON_ENV}={method.value} is set", of_the_engine=False)
+    if default != WorkerMethod.FORK.value:
+        words = (
+            f"{default!r} is the default start method of this Python ({platform.python_version()})"
+        )
+        return _Wish(WorkerMethod(default), words, of_the_engine=False)
+    return _Wish(WorkerMethod.AUTO, "worker_method='auto'")
+
+
+def _method_of_environment(
+    environ: Mapping[str, str], name: str, allowed: tuple[WorkerMethod, ...]
+) -> WorkerMethod:
+    """Return the method that a variable names; ``AUTO`` where it is not set, or empty."""
+    text = environ.get(name, "").strip()
+    values = {method.value: method for method in allowed}
+    if not text:
+        return WorkerMethod.AUTO
+    if text.lower() not in values:
+        raise ConfigError(f"{name}={text!r} is not one of {', '.join(values)}.")
+    return values[text.lower()]
+
+
+def _without_children(wish: _Wish) -> StartDecision:
     why = "this is a daemonic process of multiprocessing, which may have no children"
-    if requested is WorkerMethod.AUTO:
-        return StartDecision(WorkerMethod.INPROC, (why,), requested)
-    raise ConfigError(f"{asked_by}: {why}. Use worker_method='inproc', or a process that may.")
+    if wish.method is WorkerMethod.AUTO or not wish.of_the_engine:
+        return StartDecision(WorkerMethod.INPROC, (why,), wish.method)
+    raise ConfigError(f"{wish.asked_by}: {why}. Use worker_method='inproc', or a process that may.")
 
 
 def _against_fork(facts: ProcessFacts) -> tuple[list[str], list[str]]:
@@ -183,6 +239,7 @@ def gather_facts(config: EngineConfig) -> ProcessFacts:
         wsl="microsoft" in platform.uname().release.lower(),
         uses_gpu=_uses_gpu(config.device),
         speculative=config.speculative_config is not None,
+        chosen=multiprocessing.get_start_method(allow_none=True) or "",
     )
 
 

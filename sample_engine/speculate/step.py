@@ -13,6 +13,7 @@ from sample_engine.batch.draft_state import DraftState
 from sample_engine.batch.draft_tensors import Drafts, Verdict
 from sample_engine.batch.model_input import ModelInput
 from sample_engine.batch.scheduled_batch import ScheduledBatch, StepResult
+from sample_engine.batch.token_logprobs import logprobs_of
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.speculate.interface import Speculator, SpeculatorState
 from sample_engine.speculate.rejection import verify
@@ -54,11 +55,16 @@ def finish_step(
     if drafts is None:
         return StepResult(((),) * len(batch.requests), ())
     state.keep(step, drafts)
-    return _read_back(batch, verdict, drafts)
+    return _read_back(batch, verdict, drafts, logits)
 
 
-def _read_back(batch: ScheduledBatch, verdict: Verdict, drafts: Drafts) -> StepResult:
-    """The step's outcome as plain numbers: the one copy from the device."""
+def _read_back(
+    batch: ScheduledBatch, verdict: Verdict, drafts: Drafts, logits: torch.Tensor
+) -> StepResult:
+    """The step's outcome as plain numbers: the one copy from the device.
+
+    Where a request asks for logprobs there are more.
+    """
     k = drafts.token_ids.shape[1]
     columns = [verdict.token_ids, drafts.token_ids]
     if drafts.counts is not None:
@@ -69,4 +75,4 @@ def _read_back(batch: ScheduledBatch, verdict: Verdict, drafts: Drafts) -> StepR
         count = line[-1] if drafts.counts is not None else k
         sampled.append(tuple(token for token in line[: k + 1] if token >= 0))
         proposed.append(tuple(line[k + 1 : k + 1 + count]) if part.samples else ())
-    return StepResult(tuple(sampled), tuple(proposed))
+    return StepResult(tuple(sampled), tuple(proposed), logprobs_of(batch, sampled, logits))

@@ -26,6 +26,10 @@ class ByteTokenizer:
     eos_token_id: int = _NUM_BYTES
     vocab_size: int = _NUM_BYTES + 1
 
+    def fewest_tokens(self, text: str) -> int:
+        """Return how many tokens a text has at least, without encoding it."""
+        return len(text)
+
     def encode(self, text: str) -> list[int]:
         """Return the bytes of ``text`` in UTF-8.
 

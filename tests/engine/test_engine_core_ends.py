@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sample_engine.batch.request import FinishReason, SamplingParams
+from sample_engine.batch.request import FinishReason
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.engine_core import EngineCore
 from sample_engine.errors import ConfigError, EngineDeadError, PromptError
 from tests.engine.support.engine import (

@@ -22,10 +22,15 @@ TOP = {"__init__", "__main__", "config", "engine_core", "errors", "llm", "model_
 MOST_MODULES = 17
 MOST_LINES = 450
 MOST_LINES_OF_A_FUNCTION = 60
-VALUES = ("request", "scheduled_batch", "outputs")  # of batch/: every other part may import them
+VALUES = (
+    "request",
+    "sampling_params",
+    "scheduled_batch",
+    "outputs",
+    "vllm_names",
+)  # of batch/: every other part may import them
 
 FILES = sorted(ENGINE.rglob("*.py"))
-EACH_FILE = pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ENGINE)))
 
 
 def imports_of(path: Path) -> Iterator[str]:
@@ -77,21 +82,27 @@ def test_a_folder_has_at_most_17_modules() -> None:
         assert len(list(folder.glob("*.py"))) <= MOST_MODULES, folder
 
 
-@EACH_FILE
-def test_a_file_can_be_read_in_one_sitting_and_a_function_at_one_glance(path: Path) -> None:
+def too_long(path: Path) -> Iterator[str]:
+    """Say what of a file is longer than it may be."""
     source = path.read_text(encoding="utf-8")
-    assert len(source.splitlines()) <= MOST_LINES
+    if len(source.splitlines()) > MOST_LINES:
+        yield f"{path} has {len(source.splitlines())} lines"
+    if path.parent.name == "kernels":  # a kernel and its launch take their arguments one a line
+        return
     for node in ast.walk(ast.parse(source)):
-        # A kernel and its launch take their arguments one a line.
-        if path.parent.name == "kernels":
-            continue
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            assert lines <= MOST_LINES_OF_A_FUNCTION, f"{path}:{node.lineno} {node.name}: {lines}"
+            if lines > MOST_LINES_OF_A_FUNCTION:
+                yield f"{path}:{node.lineno} {node.name}: {lines}"
 
 
-@EACH_FILE
-def test_a_module_says_what_it_is_for(path: Path) -> None:
-    words = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    assert words, path
-    assert not words.startswith("Owns"), path
+def test_a_file_can_be_read_in_one_sitting_and_a_function_at_one_glance() -> None:
+    wrong = [words for path in FILES for words in too_long(path)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_module_says_what_it_is_for() -> None:
+    for path in FILES:
+        words = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        assert words, path
+        assert not words.startswith("Owns"), path

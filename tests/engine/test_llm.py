@@ -20,7 +20,7 @@ import pytest
 
 from pytest_cudafork.observe.driver import native_libs
 from sample_engine import LLM, EngineConfig, SamplingParams
-from sample_engine.batch.outputs import RequestOutput
+from sample_engine.batch.outputs import CompletionOutput, RequestOutput
 from sample_engine.batch.request import FinishReason
 from sample_engine.errors import ConfigError, EngineDeadError, PromptError, RemoteError
 from tests.engine.support.process import (
@@ -64,14 +64,47 @@ def test_outputs_come_in_the_order_of_prompts_with_their_own_parameters(llm: LLM
 def test_one_prompt_may_be_given_by_itself_and_parameters_left_out(llm: LLM) -> None:
     (output,) = llm.generate("abc")
     assert output.text == ("abc" * 30)[: SamplingParams().max_tokens]
+    completion = CompletionOutput(
+        0, output.text, tuple(output.text.encode()), finish_reason=FinishReason.LENGTH
+    )
     assert output == RequestOutput(
         request_id=output.request_id,
         prompt="abc",
-        text=output.text,
-        token_ids=tuple(output.text.encode()),
-        finish_reason=FinishReason.LENGTH,
-        num_prompt_tokens=3,
+        prompt_token_ids=tuple(b"abc"),
+        outputs=(completion,),
     )
+
+
+def test_a_prompt_may_be_a_mapping_with_its_text_or_its_tokens(llm: LLM) -> None:
+    (output,) = llm.generate({"prompt": "abc"})
+    assert output.prompt_token_ids == tuple(b"abc")
+    text, tokens = llm.generate(["xy", {"prompt_token_ids": [120, 121]}])
+    assert (text.prompt, tokens.prompt) == ("xy", None)
+    assert text.text == tokens.text
+    assert text.prompt_token_ids == tokens.prompt_token_ids
+
+
+def test_several_completions_of_a_prompt_come_in_one_output(llm: LLM) -> None:
+    three = SamplingParams(n=3, temperature=1.0, max_tokens=5, stop=("cab",))
+    first, second = llm.generate(["abc", "xy"], [three, SamplingParams(max_tokens=2)])
+    assert [(one.index, one.text) for one in first.outputs] == [(0, "ab"), (1, "ab"), (2, "ab")]
+    assert (second.text, len(second.outputs)) == ("xy", 1)
+    assert first.request_id != second.request_id
+    assert first.finished
+    chunks = list(llm.generate_stream("abc", three))
+    assert {chunk.request_id for chunk in chunks} == {chunks[0].request_id}
+    for index in range(3):
+        of_one = [chunk.outputs[0] for chunk in chunks if chunk.outputs[0].index == index]
+        assert "".join(one.text for one in of_one) == "ab"
+
+
+def test_a_prompt_without_room_is_refused_before_it_travels() -> None:
+    with LLM(worker_method="inproc", core_factory=Script(max_model_len=8)) as short:
+        with pytest.raises(PromptError, match="prompt of at least 100000000 tokens, but with max"):
+            short.generate("x" * 100_000_000)
+        with pytest.raises(PromptError, match="has a prompt of 9 tokens"):
+            short.generate({"prompt_token_ids": [1] * 9})
+        assert short.generate("abc", SamplingParams(max_tokens=1))[0].text == "a"
 
 
 def test_no_prompts_are_no_outputs(llm: LLM) -> None:
@@ -93,7 +126,7 @@ def test_the_parts_of_a_stream_are_the_output_of_generate(llm: LLM) -> None:
     prompts = ["abcdé", "xy", ""]
     params = SamplingParams(max_tokens=13, stop=("yx y", "cdéab"))
     whole = llm.generate(prompts, params)
-    parts: dict[str, list[RequestOutput]] = {}
+    parts: dict[str | None, list[RequestOutput]] = {}
     for chunk in llm.generate_stream(prompts, params):
         parts.setdefault(chunk.prompt, []).append(chunk)
     for output in whole:
@@ -193,7 +226,9 @@ def test_wrong_arguments_are_refused_before_anything_is_computed(llm: LLM) -> No
         (b"abc", None, TypeError, r"prompts=b'abc' is of the type bytes: give a str, or a list"),
         (None, None, TypeError, "prompts=None is of the type NoneType: give a str"),
         (5, None, TypeError, "prompts=5 is of the type int: give a str"),
-        ({"a": 1}, None, TypeError, r"prompts=\{'a': 1\} is of the type dict: give a str"),
+        ({"a": 1}, None, TypeError, "Prompt 0 has 'a', which this engine does not know"),
+        ([{"prompt": 3}], None, TypeError, "Prompt 0: prompt=3 is no text"),
+        ({"prompt_token_ids": "ab"}, None, TypeError, "prompt_token_ids='ab' is no list of tok"),
         ("a", {"max_tokens": 3}, TypeError, r"the type dict: it is a .*\(\*\*values\) makes one"),
         ("a", 3, TypeError, "sampling_params=3 is of the type int: it is a SamplingParams, or"),
         ("a", "x", TypeError, "sampling_params='x' is of the type str: it is a SamplingParams"),

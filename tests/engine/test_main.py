@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 import sample_engine.llm
 from sample_engine.__main__ import main
 from sample_engine.batch.outputs import RequestOutput
-from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.llm import LLM
 from tests.engine.support.process import PROJECT, Script, children, wait_until_gone
 
@@ -86,7 +86,7 @@ def test_the_options_reach_the_engine(
             super().__init__(model, core_factory=Script(), **settings)
 
         def generate_stream(
-            self, prompts: str | Sequence[str], sampling_params: Any = None
+            self, prompts: Any, sampling_params: Any = None
         ) -> Iterator[RequestOutput]:
             seen.append(sampling_params)
             return super().generate_stream(prompts, sampling_params)
@@ -194,7 +194,7 @@ import sample_engine.llm
 from sample_engine.__main__ import main
 from sample_engine.llm import LLM
 from sample_engine.batch.outputs import RequestOutput
-from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.sampling_params import SamplingParams
 from tests.engine.support.process import Script
 script = Script(at_start=sys.argv.pop(1), step_seconds=0.02)
 sample_engine.llm.LLM = partial(sample_engine.llm.LLM, core_factory=script)

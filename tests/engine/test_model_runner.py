@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sample_engine.batch.request import Request, RequestStatus, SamplingParams
+from sample_engine.batch.request import Request, RequestStatus
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest
 from sample_engine.config import EngineConfig
 from sample_engine.kv_cache.memory import (

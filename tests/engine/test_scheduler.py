@@ -6,7 +6,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from sample_engine.batch.request import FinishReason, RequestStatus, SamplingParams
+from sample_engine.batch.request import FinishReason, RequestStatus
+from sample_engine.batch.sampling_params import SamplingParams
 from tests.engine.support.scheduler import (
     EOS,
     VOCAB,

@@ -71,14 +71,15 @@ def folder_of(module: Module) -> str:
     return "/".join(names)
 
 
-def imports_of(module: Module) -> list[Import]:
+@functools.cache
+def imports_of(module: Module) -> tuple[Import, ...]:
     """Return what a module imports; modules of the package by the name of the submodule."""
     names = {other.name for other in modules()}
-    return [
+    return tuple(
         Import(target, line, late, typing)
         for node, late, typing in _statements(module.tree, late=False, typing=False)
         for target, line in _targets(node, names)
-    ]
+    )
 
 
 def _statements(

@@ -25,8 +25,10 @@ OUTCOMES: dict[str, dict[str, int]] = {
     "test_gpus.py": {"passed": 3},
     "test_graph_pair.py": {"failed": 1},
     "test_graphs.py": {"passed": 2, "skipped": 1},
+    "test_decorator.py": {"passed": 4},
     "test_isolated.py": {"passed": 4},
     "test_phantom.py": {"passed": 4},
+    "test_scripts.py": {"passed": 2},
     "test_state.py": {"passed": 1},
     "test_shared_process.py": {"passed": 2},
 }

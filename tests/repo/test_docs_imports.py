@@ -20,6 +20,7 @@ PAGE = DOCS / "how-to" / "imports-in-ci.md"
 LIBRARY = EXAMPLES / "imports"
 _YAML = re.compile(r"<!-- yaml: (\S+) -->\n```yaml\n(.*?)```", re.S)
 _AUDIT = re.compile(r"<!-- audit of: (\S+) -->\n```\n(.*?)```", re.S)
+_PRELOAD = re.compile(r"<!-- preload of: (\S+) -->\n```\n(.*?)```", re.S)
 
 
 def library(name: str, folder: Path) -> Path:
@@ -72,3 +73,13 @@ def test_the_repaired_library_touches_in_the_leaf_alone(
     records = audit("mypkg")
     assert [record.module for record in records if record.verdict.touched] == ["mypkg.ops.fused"]
     assert {record.verdict.value for record in records} == {"clean", "touches"}
+
+
+def test_what_may_be_preloaded_is_what_the_page_shows(tmp_path: Path) -> None:
+    ((_, text),) = _PRELOAD.findall(PAGE.read_text(encoding="utf-8"))
+    folder = library("preload", tmp_path)
+    command = [sys.executable, "-m", "pytest_cudafork", "imports", "mypkg", "--preload"]
+    env = {key: value for key, value in os.environ.items() if key != "MYPKG_BACKEND"}
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.partition("\n\n")[2].splitlines() == text.splitlines()

@@ -6,9 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-import pytest
-
-from tests.repo.sources import Module, modules
+from tests.repo.sources import modules
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -22,29 +20,33 @@ def public(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, Definition]]:
                 yield from public(child, f"{child.name}.")
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda m: m.name)
-def test_the_module_says_what_it_is_for(module: Module) -> None:
-    text = ast.get_docstring(module.tree) or ""
-    first, _, _ = text.partition("\n")
-    assert first, f"{module.path} has no docstring"
+def wrong_first_lines() -> Iterator[str]:
+    """Say of which modules the first line is none, or does not say what the module is for."""
+    for module in modules():
+        first = (ast.get_docstring(module.tree) or "").partition("\n")[0]
+        if not first:
+            yield f"{module.path} has no docstring"
+        elif not first.endswith("."):
+            yield f"{module.path}: the first line is no sentence: {first!r}"
+        elif len(f'"""{first}') > 100:
+            yield f"{module.path}: the first line is too long"
+        elif re.match(r"Owns\b|It does not know", first):
+            yield f"{module.path}: say what it is for"
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda m: m.name)
-def test_the_first_line_is_a_sentence_in_plain_english(module: Module) -> None:
-    first = (ast.get_docstring(module.tree) or "").partition("\n")[0]
-    assert first.endswith("."), f"{module.path}: the first line is no sentence: {first!r}"
-    assert len(f'"""{first}') <= 100, f"{module.path}: the first line is too long"
-    assert not re.match(r"Owns\b|It does not know", first), f"{module.path}: say what it is for"
+def test_a_module_says_what_it_is_for_in_a_sentence_in_plain_english() -> None:
+    wrong = list(wrong_first_lines())
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda m: m.name)
-def test_public_names_have_docstrings(module: Module) -> None:
+def test_public_names_have_docstrings() -> None:
     wrong = [
-        f"{name} in line {node.lineno}"
+        f"{module.path}:{node.lineno} {name} has no docstring"
+        for module in modules()
         for name, node in public(module.tree)
         if not ast.get_docstring(node) and not _is_overload_or_setter(node)
     ]
-    assert not wrong, f"{module.path} has no docstring for {', '.join(wrong)}"
+    assert not wrong, "\n".join(wrong)
 
 
 def _is_overload_or_setter(node: Definition) -> bool:

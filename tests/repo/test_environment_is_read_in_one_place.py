@@ -8,8 +8,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-import pytest
-
 from tests.repo.sources import PROJECT, Module, modules
 
 HOME = "settings.environment"
@@ -32,9 +30,11 @@ def is_environ(node: ast.expr) -> bool:
     return ast.unparse(node) == "os.environ"
 
 
-@pytest.mark.parametrize("module", modules(), ids=lambda m: m.name)
-def test_the_environment_is_read_in_one_place(module: Module) -> None:
-    if module.short == HOME:
-        return
-    places = list(by_name(module))
-    assert not places, f"{module.path.relative_to(PROJECT)}, {', '.join(places)}: use {HOME}"
+def test_the_environment_is_read_in_one_place() -> None:
+    places = [
+        f"{module.path.relative_to(PROJECT)}, {place}: use {HOME}"
+        for module in modules()
+        if module.short != HOME
+        for place in by_name(module)
+    ]
+    assert not places, "\n".join(places)

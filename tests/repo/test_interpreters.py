@@ -143,6 +143,27 @@ def test_torch_is_there_when_it_is_imported_and_not_before() -> None:
     both("-c", code)
 
 
+ORDER = """
+import sys
+from pytest_cudafork.observe.base.after_import import after_import
+ready = []
+for name in ("torch", "cuda", "cuda.graphs", "profiler", "profiler.profiler", "backends",
+             "backends.cudnn", "accelerator", "accelerator._utils"):
+    after_import(name if name == "torch" else f"torch.{name}", lambda m: ready.append(m.__name__))
+import torch
+print(ready)
+print([sys.modules[f"torch.{name}"] is getattr(torch, name) for name in ("backends", "cuda")],
+      sys.modules["torch.backends.cudnn"] is torch.backends.cudnn, torch.backends.cudnn.__spec__)
+"""
+
+
+@needs_torch
+def test_modules_of_torch_are_ready_in_the_order_in_which_they_were_executed() -> None:
+    ready = both("-c", ORDER).stdout.splitlines()[0]
+    assert ready.endswith("'torch']")
+    assert ready.count("'") == 18, "each once"
+
+
 @needs_torch
 def test_a_torch_that_comes_first_is_imported(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("print('of the test')")
@@ -161,6 +182,16 @@ def test_what_is_read_at_start_needs_a_fresh_one(tmp_path: Path) -> None:
     assert not is_forked("-c", SHOW, cwd=tmp_path)
     (tmp_path / "queue.py").rename(tmp_path / "pytest.ini")
     assert is_forked("-c", SHOW, cwd=tmp_path)
+
+
+def test_random_hashes_need_no_server_of_their_own(servers: interpreters.Servers) -> None:
+    assert is_forked("-c", SHOW)
+    before = servers.running()
+    for value in ("", "random"):
+        env = {**os.environ, "PYTHONHASHSEED": value}
+        both("-c", "import sys; print(sys.flags.hash_randomization)", env=env)
+    assert is_forked("-c", SHOW, env={**os.environ, "PYTHONHASHSEED": "random"})
+    assert servers.running() == before
 
 
 @pytest.mark.parametrize("value", ["", "1"])

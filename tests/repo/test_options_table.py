@@ -12,8 +12,11 @@ from tests.repo.sources import DOCS
 
 NAMES = {
     "cuda_fork_allow",
+    "cuda_fork_baseline",
+    "cuda_fork_baseline_update",
     "cuda_fork_check",
     "cuda_fork_device",
+    "cuda_fork_expect_gpus",
     "cuda_fork_gpus",
     "cuda_fork_graphs",
     "cuda_fork_health",
@@ -27,6 +30,7 @@ NAMES = {
     "cuda_fork_imports_timeout",
     "cuda_fork_imports_update",
     "cuda_fork_imports_without",
+    "cuda_fork_intent",
     "cuda_fork_isolate",
     "cuda_fork_isolate_scope",
     "cuda_fork_isolate_timeout",

@@ -27,12 +27,17 @@ PUBLIC = {
     "ImportVerdict",
     "PoisonedTouchError",
     "ReplayDiffersError",
+    "ScriptResult",
+    "ScriptTimeout",
     "Touch",
     "Verdict",
     "__version__",
     "assert_replay_equals_eager",
     "audit",
     "cuda_state",
+    "isolated",
+    "isolated_env",
+    "run_script",
 }
 
 

@@ -27,6 +27,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import io
+import itertools
 import json
 import os
 import runpy
@@ -71,9 +72,22 @@ class PutAway(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 sys.modules.pop(module, None)
         new = [one for one in sys.modules if one not in loaded and not _is_standard(one)]
         self._modules = {one: sys.modules.pop(one) for one in new}
-        self._specs = {name: module.__spec__ for name, module in self._modules.items()}
+        self._own_specs = {name: module.__spec__ for name, module in self._modules.items()}
+        self._specs = {name: self._spec_of(name) for name in self._modules}
         self._filters = [one for one in warnings.filters if one not in filters]
         warnings.filters[:] = filters  # type: ignore[index]
+
+    def _spec_of(self, name: str) -> importlib.machinery.ModuleSpec | None:
+        """Return the spec by which a module is imported; None for one that was made by hand.
+
+        That is one as torch.ops, or a second name for a module. Others have put an object without
+        a spec in their own place while they were imported, as torch.backends.cudnn.
+        """
+        spec = self._own_specs[name]
+        if spec is not None:
+            return spec if spec.name == name else None
+        parent: Any = self._modules.get(name.rpartition(".")[0])
+        return importlib.machinery.PathFinder.find_spec(name, getattr(parent, "__path__", None))
 
     def find_spec(
         self, fullname: str, path: Any = None, target: Any = None
@@ -99,16 +113,26 @@ class PutAway(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name == self._name:
             self._put_back()
         with contextlib.suppress(AttributeError):  # a module that lets nobody change it has kept it
-            module.__spec__ = self._specs[name]
+            module.__spec__ = self._own_specs[name]
 
     def _put_back(self) -> None:
+        """Import one after the other as each was ready when they were executed.
+
+        A package is there meanwhile, as it is where it imports its modules, and ready after them.
+        """
         for one in self._earlier:
             importlib.import_module(one._name)
         for name, module in self._modules.items():
-            if getattr(self._specs[name], "name", None) != name:
-                sys.modules[name] = module  # made by hand, as torch.ops, or a second name
-            else:
-                importlib.import_module(name)
+            if name == self._name:
+                continue
+            if self._specs[name] is None:
+                sys.modules[name] = module
+                continue
+            for package in itertools.accumulate(name.split(".")[:-1], lambda a, b: f"{a}.{b}"):
+                if package in self._modules:
+                    sys.modules.setdefault(package, self._modules[package])
+            sys.modules.pop(name, None)
+            importlib.import_module(name)
         self._modules = {}
         warnings.filters[:0] = self._filters  # type: ignore[index]
 

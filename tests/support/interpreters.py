@@ -49,8 +49,8 @@ _READ_AT_START = re.compile(
 )
 # The path is put together anew in each child, and so is whether bytecode is written.
 _TAKEN_OVER = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
-# A server is started for each combination that is asked for again and again; without any of these
-# one is started at once.
+# A server is started for each combination that is asked for again and again; with those of the test
+# process one is started at once.
 _VARIANTS = ("PYTHONHASHSEED", "PYTHONUNBUFFERED")
 _WORTH_A_SERVER = 2
 _MOST_SERVERS = 6
@@ -232,7 +232,11 @@ class Servers:
         if len(json.dumps(request)) > _LONGEST_REQUEST or _hides_imported(program, request):
             return None
         with_torch = _torch_can_be_imported() and _mentions_torch(program, request["cwd"])
-        variant = [f"{name}={environ[name]}" for name in _VARIANTS if name in environ]
+        variant = [
+            f"{name}={_setting(environ, name)}"
+            for name in _VARIANTS
+            if _setting(environ, name) != _setting(self._environ, name)
+        ]
         key = ("torch" if with_torch else "", *variant)
         for _ in range(2):
             server = self._server(key)
@@ -263,15 +267,19 @@ class Servers:
             is_variant = len(key) > 1
             if full or (is_variant and self._asked[key] < _WORTH_A_SERVER):
                 return None
-            environ = {
-                k: v for k, v in self._environ.items() if k not in (*_TAKEN_OVER, *_VARIANTS)
-            }
+            environ = {k: v for k, v in self._environ.items() if k not in _TAKEN_OVER}
             environ |= dict(one.split("=", 1) for one in key[1:])
             self._servers[key] = Server(environ, ["numpy", "torch"] if key[0] else [])
         return self._servers[key]
 
     def _same_start(self, environ: Mapping[str, str]) -> bool:
         return read_at_start(environ) == read_at_start(self._environ)
+
+
+def _setting(environ: Mapping[str, str], name: str) -> str:
+    """Return the value of a variable, "" if it is as good as not set."""
+    value = environ.get(name, "")
+    return "" if (name, value) == ("PYTHONHASHSEED", "random") else value
 
 
 def read_at_start(environ: Mapping[str, str]) -> dict[str, str]:

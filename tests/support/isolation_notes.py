@@ -33,6 +33,8 @@ def run_noting(
     (path / "written").unlink(missing_ok=True)
     tool = f"WRITTEN = {str(path / 'written')!r}\n{_TOOL}"
     write(path, {"tool.py": tool, "pytest.ini": "[pytest]\n", **files})
-    seen = Sessions(path, **kwargs).run(method, *options)
+    # What is noted is compared as values: no order of a set needs to be that of another process.
+    env = {"PYTHONHASHSEED": "random", **kwargs.pop("env", {})}
+    seen = Sessions(path, env=env, **kwargs).run(method, *options)
     assert seen.status[0] == "0", "\n".join(seen.stdout)
     return [json.loads(line) for line in (path / "written").read_text().splitlines()]

@@ -9,13 +9,16 @@ from __future__ import annotations
 import ast
 import importlib
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pytest_cudafork.compat.unpatched import OFFERED
 from tests.repo.sources import PACKAGE, PROJECT
 
 BESIDE_A_TEST = ("process", "isolate", "call", "compat")
-"""Folders of code that runs while a test's patches may be in force."""
+"""Folders of code that isolates a test, and runs while its patches may be in force."""
+WATCHING = ("observe", "check", "settings", "compat")
+"""Folders of code that watches a test."""
 BELOW = (
     "builtins.open",
     "json.JSONDecoder",
@@ -49,10 +52,10 @@ NO_FUNCTIONS = ("os.environ", "os.environb", "ctypes.pythonapi")
 ERRORS = ("Error", "Expired")
 
 
-def used_functions() -> list[str]:
+def used_functions(folders: tuple[str, ...] = BESIDE_A_TEST) -> list[str]:
     """Return the dotted names of the functions that the package uses beside a test."""
     names = set(BELOW)
-    for folder in BESIDE_A_TEST:
+    for folder in folders:
         for path in (PROJECT / PACKAGE / folder).rglob("*.py"):
             names |= {name for name in _attributes(path) if _is_function(name)}
     return sorted(names)
@@ -71,9 +74,12 @@ def _attributes(path: Path) -> set[str]:
 
 def _is_function(name: str) -> bool:
     owner: Any = importlib.import_module(name.partition(".")[0])
-    for part in name.split(".")[1:]:
+    *path, last = name.split(".")[1:]
+    for part in path:
         owner = getattr(owner, part, None)
-    return callable(owner) and not name.endswith(ERRORS)
+    if not isinstance(owner, ModuleType | type):  # os.sep.join
+        return False
+    return callable(getattr(owner, last, None)) and not name.endswith(ERRORS)
 
 
 HELPER = """

@@ -99,7 +99,6 @@ def run(script: str, cwd: Path, face: str = "absent", **environment: str) -> Any
         cwd=cwd,
         env=env | environment,
         timeout=120,
-        fresh="the witness waits for torch's modules to be executed, one by one",
     )
     assert done.returncode == 0, f"the script failed:\n{done.stderr[-4000:]}\n{done.stdout[-500:]}"
     answer = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]

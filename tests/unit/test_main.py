@@ -7,9 +7,15 @@ import sys
 import pytest
 
 from pytest_cudafork import __main__
+from pytest_cudafork.file_worker import command_line as file_worker
 from pytest_cudafork.imports import command_line
+from pytest_cudafork.report import merge_command
 
-USAGE = "usage: python -m pytest_cudafork imports PKG [options]\n"
+USAGE = """\
+usage: python -m pytest_cudafork imports PKG [options]
+       python -m pytest_cudafork merge LEDGER... [options]
+       python -m pytest_cudafork fileworker --preload MODULES --result-fd N [options]
+"""
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
@@ -36,7 +42,12 @@ def test_the_command_gets_the_arguments_behind_it_and_gives_the_status(
         return 7
 
     monkeypatch.setattr(command_line, "main", main)
+    monkeypatch.setattr(file_worker, "main", main)
+    monkeypatch.setattr(merge_command, "main", main)
+    assert __main__.main(["merge", "one", "two"]) == 7
+    assert given.pop() == ["one", "two"]
     monkeypatch.setattr(sys, "argv", ["pytest_cudafork", "imports", "pkg", "--jobs=2"])
     assert __main__.main() == 7
     assert __main__.main(["imports"]) == 7
-    assert given == [["pkg", "--jobs=2"], []]
+    assert __main__.main(["fileworker", "--result-fd=3"]) == 7
+    assert given == [["pkg", "--jobs=2"], [], ["--result-fd=3"]]

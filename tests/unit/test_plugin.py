@@ -17,6 +17,7 @@ ALWAYS = {
     "cudafork-gpus",
     "cudafork-gpus-refused",
     "cudafork-health-summary",
+    "cudafork-in-place",
     "cudafork-isolation",
 }
 
@@ -43,7 +44,7 @@ def test_a_plain_session_has_no_check(pytester: pytest.Pytester) -> None:
 
 def test_a_checked_session_has_its_hooks_and_a_header(pytester: pytest.Pytester) -> None:
     config = pytester.parseconfigure("--cuda-fork-check", "--cuda-fork-device=none", "tests")
-    assert registered(config) == ALWAYS | {"cudafork-check"}
+    assert registered(config) == ALWAYS | {"cudafork-check", "cudafork-baseline"}
     lines = plugin.pytest_report_header(config)
     assert lines is not None
     assert lines[0].startswith("cuda-fork: level fork, device none")
@@ -137,3 +138,10 @@ def test_remarks_of_graph_checks_travel_with_the_report_to_the_terminal(
     terminal: Any = SimpleNamespace(stats={"passed": [report]}, write_line=lines.append)
     plugin.pytest_terminal_summary(terminal, pytester.parseconfigure())
     assert lines == ["graphs: t.py::a: a note"]
+
+
+def test_what_a_session_is_meant_to_be_is_looked_after_where_it_is_said(
+    pytester: pytest.Pytester,
+) -> None:
+    config = pytester.parseconfigure("--cuda-fork-expect-gpus=0")
+    assert registered(config) == ALWAYS | {"cudafork-intent"}

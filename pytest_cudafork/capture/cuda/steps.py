@@ -21,7 +21,7 @@ from pytest_cudafork.capture.interface.backend import Work
 from pytest_cudafork.capture.interface.lines import is_foreign, line_in_thread, line_of
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.traits import traits_of
-from pytest_cudafork.compat.torch_graphs import TorchDispatchMode
+from pytest_cudafork.compat.torch_graphs import DispatchMode
 from pytest_cudafork.observe.base.undo import UndoStack
 
 # Where Triton and Inductor time candidates.
@@ -85,12 +85,8 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
-class StepRecorder(TorchDispatchMode):  # type: ignore[misc]
+class StepRecorder(DispatchMode):
     """Watches what the thread that enters it does, and what autograd does on its behalf."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # or the first operator imports the compiler, which takes seconds
 
     def __init__(self, hook: StepHook | None = None) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ import torch
 from pytest_cudafork.capture.interface.lines import line_at_work
 from pytest_cudafork.capture.software.past_operators import not_compiled
 from pytest_cudafork.capture.state.tensors import alias, has_memory
-from pytest_cudafork.compat.torch_graphs import OpOverload, TorchDispatchMode, schema_of
+from pytest_cudafork.compat.torch_graphs import DispatchMode, OpOverload, schema_of
 
 
 class Filled(Protocol):
@@ -21,12 +21,8 @@ class Filled(Protocol):
     count: int
 
 
-class _Fill(TorchDispatchMode):  # type: ignore[misc]
+class _Fill(DispatchMode):
     """Fills what ``torch.empty`` and its kin return."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # or the first operator imports the compiler, which takes seconds
 
     supports_higher_order_operators = True
 

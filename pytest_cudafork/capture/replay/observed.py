@@ -12,7 +12,7 @@ from pytest_cudafork.capture.interface.lines import line_at_work
 from pytest_cudafork.capture.operators.traits import traits_of
 from pytest_cudafork.capture.software.past_operators import not_compiled
 from pytest_cudafork.capture.state.compare import describe
-from pytest_cudafork.compat.torch_graphs import OpOverload, TorchDispatchMode
+from pytest_cudafork.compat.torch_graphs import DispatchMode, OpOverload
 
 __all__ = ["Collision", "collisions", "unlike_line"]
 
@@ -20,14 +20,10 @@ _WRITERS = ("index_put", "index_put_", "_index_put_impl_", "index_copy", "index_
 _MOST_STEPS = 100_000
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[misc]
+class _Watch(DispatchMode):
     """Runs everything, and hands each operator on."""
 
     supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # or the first operator imports the compiler, which takes seconds
 
     def __init__(self, see: Callable[[str, Any, dict[str, Any], Any], None]) -> None:
         super().__init__()

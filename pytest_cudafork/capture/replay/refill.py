@@ -14,7 +14,7 @@ import torch
 
 from pytest_cudafork.capture.operators.traits import traits_of
 from pytest_cudafork.capture.state.tensors import alias, has_memory, storage_of
-from pytest_cudafork.compat.torch_graphs import OpOverload, TorchDispatchMode
+from pytest_cudafork.compat.torch_graphs import DispatchMode, OpOverload
 
 __all__ = ["Refill"]
 
@@ -143,12 +143,8 @@ def _samples(target: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
     return torch.where(most > 0, most.expand_as(target), anywhere)
 
 
-class _Shadows(TorchDispatchMode):  # type: ignore[misc]
+class _Shadows(DispatchMode):
     """Does what operators do to some memory to its shadow as well."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # or the first operator imports the compiler, which takes seconds
 
     def __init__(self, shadows: Mapping[int, torch.Tensor]) -> None:
         super().__init__()

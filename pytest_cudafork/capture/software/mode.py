@@ -29,8 +29,8 @@ from pytest_cudafork.capture.software.pool import Pool
 from pytest_cudafork.compat.torch_graphs import (
     CPU_KEYS,
     MODE_CHECK,
+    DispatchMode,
     OpOverload,
-    TorchDispatchMode,
     below_autograd,
     has_no_storage,
     python_kernel,
@@ -121,14 +121,10 @@ def argument(written: Written, args: Any, kwargs: dict[str, Any]) -> Any:
     return kwargs.get(written.name)
 
 
-class RecordingMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed
+class RecordingMode(DispatchMode):
     """What capturing and recording an eager run have in common."""
 
     supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # or the first operator imports the compiler
 
     def __init__(self, recorder: Recorder, known: dict[Any, Traits]) -> None:
         super().__init__()

@@ -22,8 +22,8 @@ from pytest_cudafork.capture.operators.traits import traits_of
 from pytest_cudafork.capture.software.profiling import in_other_threads
 from pytest_cudafork.compat.thread_internals import BOOTSTRAP, START, TASK
 from pytest_cudafork.compat.torch_graphs import (
+    DispatchMode,
     OpOverload,
-    TorchDispatchMode,
     count_modes,
     mode_at,
     pop_mode,
@@ -41,12 +41,8 @@ _WAITS = frozenset({"acquire", "get", "wait", "select", "poll", "sleep", "recv",
 _TODO = "do this work in the capturing thread, or keep that thread idle until the capture has ended"
 
 
-class _WatchMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed
+class _WatchMode(DispatchMode):
     """Reports operators of another thread. It stays harmless should it outlive the capture."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __init__(self, report: Callable[[Any], None]) -> None:
         super().__init__()

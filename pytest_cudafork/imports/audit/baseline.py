@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
-import stat
-import sys
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import tomli_w
-
+from pytest_cudafork.baseline.file import BaselineFile, Row, text_of, write
 from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.observe.story.words import short_path
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 UPDATE_OPTION = "--cuda-fork-imports-update"
 SHELL_UPDATE_OPTION = "--update"
@@ -33,11 +21,7 @@ _HEADER = f"""\
 # {SHELL_UPDATE_OPTION} to those of `python -m pytest_cudafork imports`.
 """
 _WITHOUT = " without "
-_AT_LINE = re.compile(r"at line (\d+)")
-
-
-class BaselineError(ValueError):
-    """The baseline cannot be read or written; recoverable, the message says what to do."""
+_EXAMPLE = '[vllm]\n"module" = "file:line"'
 
 
 @dataclass(frozen=True)
@@ -92,17 +76,8 @@ class Baseline:
             BaselineError: It is missing, cannot be read, or is no baseline.
 
         """
-        shown = os.fspath(path)
-        try:
-            with open(path, "rb") as file:
-                data = file.read()
-        except FileNotFoundError:
-            raise BaselineError(
-                f"{shown}: there is no such baseline. Create it with {update}."
-            ) from None
-        except OSError as error:
-            raise BaselineError(f"{shown}: cannot be read: {error.strerror}.") from error
-        return cls(_parse(data, shown))
+        file = BaselineFile.read(path, update, _EXAMPLE)
+        return cls(_entry(file, row) for row in file.rows)
 
     def accepts(self, record: ImportRecord) -> bool:
         """Whether a module's touch is known.
@@ -167,22 +142,12 @@ class Baseline:
             BaselineError: It cannot be written.
 
         """
-        # A link stays a link: what it leads to is replaced.
-        target = os.path.realpath(path)
-        try:
-            _replace(target, self.text().encode("utf-8"))
-        except OSError as error:
-            raise BaselineError(
-                f"{os.fspath(path)}: cannot be written: {error.strerror}."
-            ) from error
+        write(path, self.text())
 
     def text(self) -> str:
         """Return the file's text: a table for each package, a line for each module."""
-        tables: dict[str, dict[str, str]] = {}
-        for entry in self.entries:
-            tables.setdefault(entry.table, {})[entry.module] = _encodable(entry.culprit)
-        body = tomli_w.dumps(tables)
-        return f"{_HEADER}\n{body}" if body else _HEADER
+        rows = [Row(entry.table, entry.module, entry.culprit) for entry in self.entries]
+        return text_of(rows, _HEADER)
 
 
 def entry_of(record: ImportRecord, base: str | None = None) -> Entry:
@@ -209,74 +174,10 @@ def _is_gone(module: str, found: Mapping[str, frozenset[str]]) -> bool:
     return bool(searched) and not any(module in modules for modules in searched)
 
 
-def _parse(data: bytes, path: str) -> list[Entry]:
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise BaselineError(f"{path}:{line}: is not UTF-8.") from error
-    try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        found = _AT_LINE.search(str(error))
-        line = int(found[1]) if found else text.count("\n") + 1
-        raise BaselineError(f"{path}:{line}: is not TOML: {error}.") from error
-    entries: list[Entry] = []
-    for name, table in tables.items():
-        if not isinstance(table, dict):
-            raise _wrong(path, text, name, "stands outside a table such as [vllm]")
-        entries += [_entry(path, text, name, key, value) for key, value in table.items()]
-    return entries
-
-
-def _entry(path: str, text: str, table: str, module: str, culprit: Any) -> Entry:
-    package, word, without = table.partition(_WITHOUT)
+def _entry(file: BaselineFile, row: Row) -> Entry:
+    package, word, without = row.table.partition(_WITHOUT)
     if word and not without:
-        raise _wrong(path, text, table, "names no library after 'without'")
-    if not isinstance(culprit, str):
-        raise _wrong(path, text, module, 'wants text: "module" = "file:line"')
-    if module.partition(".")[0] != package:
-        raise _wrong(path, text, module, f"is no module of {package!r}, in whose table it stands")
-    return Entry(module, culprit, without)
-
-
-def _wrong(path: str, text: str, key: str, what: str) -> BaselineError:
-    """Return the error about a key, with the first line that bears it."""
-    quoted = re.escape(key)
-    shown = re.compile(rf"""\s*\[*\s*("{quoted}"|'{quoted}'|{quoted})\s*[]=.]""")
-    lines = text.split("\n")
-    for bears in (shown.match, lambda line: key in line):
-        for number, line in enumerate(lines, 1):
-            if bears(line):
-                return BaselineError(f"{path}:{number}: {key!r} {what}.")
-    return BaselineError(f"{path}:1: {key!r} {what}.")  # written with escapes
-
-
-def _encodable(text: str) -> str:
-    """Return text that UTF-8 can hold; a file name may be any bytes."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _replace(target: str, data: bytes) -> None:
-    """Put a file in the place of another that nobody ever sees half written."""
-    folder, name = os.path.split(target)
-    fd, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
-    try:
-        with open(fd, "wb") as file:
-            file.write(data)
-            os.fchmod(fd, _mode_of(target))
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-
-
-def _mode_of(target: str) -> int:
-    """Return the permissions of a file, or those that a new one gets (mkstemp's are private)."""
-    try:
-        return stat.S_IMODE(os.stat(target).st_mode)
-    except OSError:
-        umask = os.umask(0)
-        os.umask(umask)
-        return 0o666 & ~umask
+        raise file.wrong(row.table, "names no library after 'without'")
+    if row.key.partition(".")[0] != package:
+        raise file.wrong(row.key, f"is no module of {package!r}, in whose table it stands")
+    return Entry(row.key, row.value, without)

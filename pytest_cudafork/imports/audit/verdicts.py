@@ -55,6 +55,7 @@ def judge(
         seconds=0.0 if result is None else result.seconds,
         loaded=() if result is None else tuple(result.loaded),
         running=() if result is None else result.left_running,
+        traces=None if result is None else result.left,
     )
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from pytest_cudafork.imports.audit.baseline import BaselineError
+from pytest_cudafork.baseline.file import BaselineError
 from pytest_cudafork.imports.graph.cuts import CHANGE_IT, CHANGE_IT_TOO, CulpritCuts, cut_lines
 from pytest_cudafork.imports.report.findings import Difference, Findings
 from pytest_cudafork.imports.values.records import (
@@ -144,7 +144,7 @@ def _not_importable(findings: Findings, limits: _Limits) -> Iterator[Line]:
 def _left(counts: Sequence[int]) -> Iterator[Line]:
     """Say how many modules are not named, for how many reasons."""
     if counts:
-        reasons = _count(len(counts), "more reason")
+        reasons = count_of(len(counts), "more reason")
         yield Line(f"... and {_modules(sum(counts))} for {reasons} (-v names them)")
 
 
@@ -157,15 +157,16 @@ def _so_far(findings: Findings, limits: _Limits) -> Iterator[Line]:
             groups.setdefault(key, []).append(record)
     for records in list(groups.values())[: limits.in_full]:
         threads = records[0].running
-        shown = ", ".join(_thread(each, findings.base) for each in threads[: limits.names])
+        shown = ", ".join(thread_words(each, findings.base) for each in threads[: limits.names])
         more = f" and {len(threads) - limits.names} more" if len(threads) > limits.names else ""
-        run = f"{_count(len(threads), 'thread')} still {'runs' if len(threads) == 1 else 'run'}"
+        run = f"{count_of(len(threads), 'thread')} still {'runs' if len(threads) == 1 else 'run'}"
         names = limits.named(sorted(map(_name, records)))
         yield Line(f"clean so far: {names}: {run} ({shown}{more})", "warn")
     yield from _left([len(each) for each in groups.values()][limits.in_full :])
 
 
-def _thread(thread: RunningThread, base: str) -> str:
+def thread_words(thread: RunningThread, base: str) -> str:
+    """Say which thread it is, and which line has started it."""
     kind = "daemon " if thread.daemon else ""
     at = f"started at {_short(thread.where, base)}" if thread.where else "nobody saw who started it"
     return f"{kind}{thread.name}, {at}"
@@ -203,11 +204,11 @@ def _confirmations(findings: Findings) -> Iterator[Line]:
     )
     errors = sum(record.verdict is ImportVerdict.NOT_IMPORTABLE for record in checked)
     parts = [
-        _count(len(lines), "culprit line") if lines else "",
-        _count(clean, "clean module") if clean else "",
+        count_of(len(lines), "culprit line") if lines else "",
+        count_of(clean, "clean module") if clean else "",
         f"{_modules(so_far)} clean so far" if so_far else "",
-        _count(ends, "crash or time limit", "crashes and time limits") if ends else "",
-        _count(errors, "failing import") if errors else "",
+        count_of(ends, "crash or time limit", "crashes and time limits") if ends else "",
+        count_of(errors, "failing import") if errors else "",
     ]
     text = ", ".join(filter(None, parts))
     if text:
@@ -281,7 +282,7 @@ def write_results(findings: Findings) -> list[Line]:
             updated.write(settings.baseline)
             count = len(updated.entries)
             lines.append(
-                Line(f"baseline: {settings.baseline} ({_count(count, 'entry', 'entries')})")
+                Line(f"baseline: {settings.baseline} ({count_of(count, 'entry', 'entries')})")
             )
         except BaselineError as error:
             lines.append(Line(str(error), "bad"))
@@ -311,8 +312,9 @@ def _short(where: str, base: str) -> str:
 
 
 def _modules(count: int) -> str:
-    return _count(count, "module")
+    return count_of(count, "module")
 
 
-def _count(count: int, one: str, many: str = "") -> str:
+def count_of(count: int, one: str, many: str = "") -> str:
+    """Return a number with its noun; ``many`` where an s is not enough."""
     return f"{count} {one if count == 1 else many or f'{one}s'}"

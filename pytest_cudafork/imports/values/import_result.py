@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from pytest_cudafork.imports.values.records import RunningThread
+from pytest_cudafork.imports.values.records import RunningThread, Traces
 
 
 class ImportResult(NamedTuple):
@@ -23,6 +23,7 @@ class ImportResult(NamedTuple):
         changed: Whether the interpreter itself is not as it was.
         running: The threads that the import has left running, as fields of a ``RunningThread``.
         waited: How many seconds these were waited for.
+        traces: What else it has left or read, as plain data of ``Traces``; None: nobody asked.
 
     """
 
@@ -38,6 +39,7 @@ class ImportResult(NamedTuple):
     changed: bool
     running: list[Any]
     waited: float
+    traces: dict[str, Any] | None = None
 
     @property
     def left_running(self) -> tuple[RunningThread, ...]:
@@ -48,7 +50,14 @@ class ImportResult(NamedTuple):
     def is_clean(self) -> bool:
         """Whether the process can serve as a fork server for others."""
         is_clean = self.kind == "imported" and self.state == "clean"
-        return is_clean and self.threads == 1 and not self.changed
+        is_clean = is_clean and self.threads == 1 and not self.changed
+        # what a fork server leaves or reads would be missing from what each import is told to do
+        return is_clean and not (self.traces and any(self.traces.values()))
+
+    @property
+    def left(self) -> Traces | None:
+        """What else it has left or read; None if nobody asked."""
+        return None if self.traces is None else Traces.from_plain(self.traces)
 
 
 def encode(result: ImportResult) -> bytes:

@@ -82,6 +82,57 @@ class RunningThread(NamedTuple):
     daemon: bool
 
 
+class EnvironmentRead(NamedTuple):
+    """A variable of the environment that an import has read.
+
+    Attributes:
+        name: Its name; ``WHOLE`` for the whole environment.
+        where: The line that read it, ``file:line``.
+        is_set: Whether it had a value.
+
+    """
+
+    name: str
+    where: str
+    is_set: bool
+
+
+WHOLE = "*"
+"""What stands for the whole environment, copied at once, where a variable's name would."""
+
+
+class Traces(NamedTuple):
+    """What an import leaves in its process, or has taken from it.
+
+    Attributes:
+        environment: The variables that Python code has read, each with the line that was first.
+        descriptors: What the descriptors that are open now, and were not, lead to.
+        native_threads: The names of threads that run now, and are none of Python's.
+
+    """
+
+    environment: tuple[EnvironmentRead, ...] = ()
+    descriptors: tuple[str, ...] = ()
+    native_threads: tuple[str, ...] = ()
+
+    @classmethod
+    def from_plain(cls, data: Mapping[str, Any]) -> Traces:
+        """Read what ``to_plain`` returned."""
+        return cls(
+            tuple(EnvironmentRead(*each) for each in data["environment"]),
+            tuple(data["descriptors"]),
+            tuple(data["native_threads"]),
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as lists, dicts and texts."""
+        return {
+            "environment": [list(each) for each in self.environment],
+            "descriptors": list(self.descriptors),
+            "native_threads": list(self.native_threads),
+        }
+
+
 @dataclass(frozen=True)
 class ImportRecord:
     """One module's verdict.
@@ -99,6 +150,7 @@ class ImportRecord:
         confirmed: Whether a fresh interpreter said the same; None if none was asked.
         loaded: The modules that its import added to ``sys.modules``, itself included.
         running: The threads that its import has left running, after they were waited for.
+        traces: What else it has left or read; None if nobody asked.
 
     """
 
@@ -113,6 +165,7 @@ class ImportRecord:
     confirmed: bool | None = None
     loaded: tuple[str, ...] = ()
     running: tuple[RunningThread, ...] = ()
+    traces: Traces | None = None
 
     @property
     def so_far(self) -> bool:
@@ -147,6 +200,7 @@ def to_plain(record: ImportRecord) -> dict[str, Any]:
         "touches": [_touch_to_plain(touch) for touch in record.touches],
         "loaded": list(record.loaded),
         "running": [thread._asdict() for thread in record.running],
+        "traces": None if record.traces is None else record.traces.to_plain(),
     }
 
 
@@ -158,6 +212,7 @@ def from_plain(data: Mapping[str, Any]) -> ImportRecord:
         touches=tuple(Touch.from_record(touch) for touch in data["touches"]),
         loaded=tuple(data["loaded"]),
         running=tuple(RunningThread(**thread) for thread in data["running"]),
+        traces=None if data.get("traces") is None else Traces.from_plain(data["traces"]),
     )
 
 

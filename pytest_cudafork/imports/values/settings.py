@@ -19,6 +19,7 @@ class AuditSettings(NamedTuple):
         timeout: Seconds that the import of one module may take; ask ``limit_of``.
         jobs: How many modules are imported at the same time.
         memory: Bytes that one import may hold beyond what it was forked with; 0: no limit.
+        traces: Whether to look what an import reads of the environment, and what it leaves open.
 
     """
 
@@ -27,6 +28,7 @@ class AuditSettings(NamedTuple):
     timeout: float = _DEFAULTS.timeout
     jobs: int = 1
     memory: int = _DEFAULTS.memory
+    traces: bool = False
 
     def limit_of(self, module: str) -> float:
         """Return how many seconds the import of a module may take.

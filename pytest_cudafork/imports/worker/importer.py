@@ -19,6 +19,7 @@ from pytest_cudafork.imports.values.import_result import ImportResult
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker.interpreter_state import InterpreterState, LoadedModules
 from pytest_cudafork.imports.worker.threads import Threads, WaitBudget
+from pytest_cudafork.imports.worker.traces import TraceWatch
 from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.process import child
 from pytest_cudafork.process.freeze_before_fork import OpenMP
@@ -35,6 +36,7 @@ class Importer:
         observer: It watches this process.
         loaded: What is imported already; None: this looks for itself.
         budget: How long threads that it leaves running are waited for.
+        traces: Whether to look what the import reads of the environment, and leaves open.
 
     """
 
@@ -43,6 +45,8 @@ class Importer:
         observer: Observer,
         loaded: LoadedModules | None = None,
         budget: WaitBudget | None = None,
+        *,
+        traces: bool = False,
     ) -> None:
         self._observer = observer
         self._import: Callable[[str], Any] = importlib.import_module
@@ -50,6 +54,7 @@ class Importer:
         self._count_threads = threading.enumerate
         self._threads = Threads()
         self._budget = budget or WaitBudget(AuditSettings())
+        self._traces = TraceWatch() if traces else None
         self._own_pid = os.getpid
         self._pid = os.getpid()
         self._leave: Callable[[int], NoReturn] = os._exit
@@ -69,6 +74,8 @@ class Importer:
         """
         if last:
             self._threads.watch()
+        if self._traces is not None:
+            self._traces.begin()
         start = self._clock()
         error: BaseException | None = None
         try:
@@ -76,6 +83,8 @@ class Importer:
         except BaseException as caught:  # an import may raise anything, KeyboardInterrupt too
             error = caught
         seconds = self._clock() - start
+        if self._traces is not None:
+            self._traces.end()
         if self._own_pid() != self._pid:
             self._leave(0)
         try:
@@ -105,6 +114,7 @@ class Importer:
             changed=changed,
             running=list(self._threads.running()),
             waited=waited,
+            traces=None if self._traces is None else self._traces.found(),
         )
 
     def _has_touched(self) -> bool:

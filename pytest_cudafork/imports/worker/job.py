@@ -38,13 +38,20 @@ class ImportJobs(fork_server.Prepared):
         self.loaded: LoadedModules | None = None
         self._repeated = preload.RepeatedImports()
 
+    def importer(self) -> importer.Importer:
+        """Return what imports one module in a child."""
+        return importer.Importer(
+            self.observer, self.loaded, self.budget, traces=self._settings.traces
+        )
+
     def limit_of(self, name: str) -> float:
         """Return how long the import of a module may take."""
         return self._settings.limit_of(name)
 
     def preload(self, name: str) -> bool:
         """Import a module; False if this process would not be clean after that."""
-        return importer.Importer(self.observer).run(name, last=False).is_clean
+        before = importer.Importer(self.observer, traces=self._settings.traces)
+        return before.run(name, last=False).is_clean
 
     def grown(self) -> None:
         """Look what is loaded now, so that no child has to."""
@@ -95,7 +102,7 @@ def run(task: child.Task) -> int:
     jobs: ImportJobs = task.prepared
     mailbox = task.mailbox
     assert mailbox is not None, "nobody attends to an import"
-    result = importer.Importer(jobs.observer, jobs.loaded, jobs.budget).run(task.data)
+    result = jobs.importer().run(task.data)
     mailbox.write(import_result.encode(result))
     return 0
 
@@ -136,7 +143,8 @@ def main(control_fd: int, request_fd: int, stacks_fd: int, mailbox_fd: int) -> N
         ready(**about)
     mailbox = SharedMailbox(mailbox_fd)
     budget = WaitBudget(settings, request["endless"])
-    result = importer.Importer(observer, None, budget).run(request["module"])
+    importing = importer.Importer(observer, None, budget, traces=settings.traces)
+    result = importing.run(request["module"])
     mailbox.write(import_result.encode(result))
     leave(0)
 

@@ -69,7 +69,7 @@ class Threads:
         start, places, frame_of = threading.Thread.start, self._places, sys._getframe
 
         def noting_start(thread: threading.Thread) -> None:
-            places[id(thread)] = _place(frame_of(1))
+            places[id(thread)] = place_of(frame_of(1))
             start(thread)
 
         functools.update_wrapper(noting_start, start)
@@ -106,7 +106,7 @@ class Threads:
         return any(not each.daemon and each.where not in endless for each in self.running())
 
 
-def _place(frame: FrameType | None) -> str:
+def place_of(frame: FrameType | None) -> str:
     """Return the innermost line outside the standard library that leads to a call."""
     first = ""
     while frame is not None:

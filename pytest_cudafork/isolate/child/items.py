@@ -17,7 +17,7 @@ from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.health import fitness
 from pytest_cudafork.health.plugin import look_after_shared_process
 from pytest_cudafork.isolate import coverage_data, item_names, live_text, report_data
-from pytest_cudafork.isolate.child import capture_files, plugins
+from pytest_cudafork.isolate.child import capture_files, inherited, plugins
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
@@ -170,7 +170,8 @@ class ItemServer:
         self._reporter.report_to(channel, order.position)
         if order.next is not None:
             look_after_shared_process(item.config)
-        last = self._protocol(channel, item, following) or following is None
+        with inherited.body_only(item, order.inherits):
+            last = self._protocol(channel, item, following) or following is None
         last = last or fitness.unfit(item.config) is not None
         self._reporter.report_to(None)
         channel.leave_if_not_mine()

@@ -29,7 +29,7 @@ from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
 from pytest_cudafork.process.signals import ChildSignal
-from pytest_cudafork.settings.markers import CHILD_ENV
+from pytest_cudafork.settings.markers import child_env
 
 _MOST_RESTARTS = 4
 """Servers started for one session because files had to be left out or the process was lost."""
@@ -203,7 +203,7 @@ class Children:
             if process.waits_for is not item or process.method != method.name:
                 self._end_group(process)
                 process = None
-        env = item.stash.get(CHILD_ENV, {})
+        env = child_env(item)
         order = work_order(item, following, env=env)
         fresh = process is None
         if process is None:

@@ -81,8 +81,10 @@ class IsolationHooks:
         """Start it when an import makes this process unsafe to fork."""
         report = yield
         if self._isolate == "auto" and self._isolates_all and self._runs_tests:
-            unsafe = not process_state(self._config).safe_to_fork
-            if unsafe and not self._children().has_fork_server:
+            from pytest_cudafork.check.start_method import automatic
+
+            needed = automatic(process_state(self._config)).name == "forkserver"
+            if needed and not self._children().has_fork_server:
                 self._start_fork_server([str(arg) for arg in self._config.args])
         return report
 
@@ -116,8 +118,10 @@ class IsolationHooks:
         if not collected or self._children().has_fork_server:
             return
         targets = list(dict.fromkeys(str(item.path) for item in collected))
-        unsafe = "forkserver" in wanted.values() or not process_state(self._config).safe_to_fork
-        if needing and unsafe:
+        from pytest_cudafork.check.start_method import automatic
+
+        auto = automatic(process_state(self._config)).name
+        if needing and "forkserver" in (*wanted.values(), auto):
             self._start_fork_server(targets)
         else:  # a test in this process may still make it unsafe to fork
             self._children().expect(targets)
@@ -144,6 +148,7 @@ class IsolationHooks:
         if not asked or self._off or marks.complaint:
             return None
         from pytest_cudafork.isolate import policy
+        from pytest_cudafork.isolate.session import inherit
         from pytest_cudafork.isolate.session.run_test import isolate
         from pytest_cudafork.process import termination
 
@@ -152,6 +157,8 @@ class IsolationHooks:
         # the child keeps it; here it would end the session, or come while the server gets ready
         termination.stop_time_limit(item)
         method = policy.choose(marks, self._rules(), process_state(self._config))
+        if method is not None and marks.fixtures == "inherit":
+            method = inherit.checked(item, method)
         if method is None or (method.refusal and _is_skipped(item)):
             return None
         children = self._children()
@@ -165,7 +172,17 @@ class IsolationHooks:
             children.look_ahead(item, upcoming, self._next_fork(method, nextitem))
         else:
             children.look_ahead(item, (), None)
+        if marks.fixtures == "inherit":
+            return inherit.isolate_body(item, nextitem, method, children)
         return isolate(item, nextitem, method, children, following)
+
+    def runs_here(self, item: pytest.Item) -> bool:
+        """Whether a test that a marker isolates has no process of its own in this session."""
+        if self._inside or self._pid != getpid():
+            return False  # this is its process
+        from pytest_cudafork.isolate.policy import wanted_method
+
+        return wanted_method(marks_of(item), self._rules()) is None
 
     def _reason(self, why_not: CannotFork) -> str:
         """Return why the fork server cannot run a test, with the line that is to why_not."""
@@ -215,7 +232,7 @@ class IsolationHooks:
         from pytest_cudafork.isolate import policy
 
         marks = marks_of(nextitem)
-        if marks.complaint or marks.gpus:
+        if marks.complaint or marks.gpus or marks.env or marks.fixtures == "inherit":
             return None
         state = process_state(self._config)
         after = policy.choose(marks, self._rules(), state)
@@ -321,9 +338,10 @@ def _is_skipped(item: pytest.Item) -> bool:
 def process_state(config: pytest.Config) -> ProcessState:
     """Return how safe this process is to fork, now."""
     from pytest_cudafork.check.state import current_state
+    from pytest_cudafork.compat.torch_internals import without_fork
     from pytest_cudafork.isolate.policy import ProcessState
     from pytest_cudafork.process.freeze_before_fork import count_threads
 
     watch = config.stash[SESSION].watch
     state = watch.observer.state() if watch is not None else current_state()
-    return ProcessState(cuda=state.verdict.value, threads=count_threads())
+    return ProcessState(state.verdict.value, count_threads(), without_fork())

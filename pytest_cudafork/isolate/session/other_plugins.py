@@ -30,15 +30,15 @@ def announce_rerun(item: pytest.Item) -> None:
     rerunfailures.count_rerun_of_session(item.config)
 
 
-def rerun_elsewhere(item: pytest.Item, runs: int, error: Exception) -> bool:
-    """Whether a test whose process died is to run again, in another process.
+def rerun_elsewhere(item: pytest.Item, runs: int, error: str) -> bool:
+    """Whether a test that failed, or whose process died, is to run again, in another process.
 
     Asks pytest-rerunfailures, and counts the run if so.
 
     Args:
         item: The test.
         runs: How often it has been run so far.
-        error: What became of it.
+        error: What became of it, as "AssertionError: text".
 
     """
     if not rerunfailures.is_active(item.config):
@@ -76,11 +76,10 @@ def _begin_again(item: pytest.Item) -> None:
     rerunfailures.forget_failed_subtests(item)
 
 
-def _wanted(item: pytest.Item, error: Exception) -> bool:
+def _wanted(item: pytest.Item, text: str) -> bool:
     """Whether the options name this kind of error; a condition is only asked where it runs."""
     if rerunfailures.is_excluded(item):
         return False
-    text = f"{type(error).__name__}: {error}"
     only = getattr(item.config.option, "only_rerun", None) or ()
     never = getattr(item.config.option, "rerun_except", None) or ()
     if only and not any(re.search(pattern, text) for pattern in only):

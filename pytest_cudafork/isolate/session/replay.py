@@ -178,7 +178,9 @@ class Replay:
     def fail_or_rerun(self, phase: failure.Phase, error: ChildError, seconds: float) -> None:
         """Report what became of a process that died; ``again`` if the test gets another."""
         report = self._failed(phase, error, seconds)
-        if report.failed and other_plugins.rerun_elsewhere(self._item, self.runs, error):
+        if report.failed and other_plugins.rerun_elsewhere(
+            self._item, self.runs, f"{type(error).__name__}: {error}"
+        ):
             report.outcome = "rerun"  # type: ignore[assignment]  # as pytest-rerunfailures says it
             self.again = True
             self._log(report)  # pytest-rerunfailures reports no more of such a run, either

@@ -17,6 +17,8 @@ SPAWNED_TESTS = "pytest_cudafork.isolate.child.pytest_session:run_session"
 """The job of a fresh interpreter that runs tests."""
 FORKED_TESTS = "pytest_cudafork.isolate.child.items:run"
 """The job of a child of the fork server."""
+INHERITED = pytest.StashKey[bytes]()
+"""What the child of an item inherits if its body alone runs there (``messages.Run.inherits``)."""
 COLLECTION = "pytest_cudafork.isolate.child.server_session:prepare"
 """What the fork server does before it forks."""
 
@@ -98,4 +100,5 @@ def work_order(
         surroundings=child.surroundings(env),
         position=live_text.position_of(item.config),
         reruns=other_plugins.reruns_for(item),
+        inherits=item.stash.get(INHERITED, None),
     )

@@ -55,11 +55,11 @@ def isolate(
             termination.interrupted(item),
             children.sigchld.kept(),
         ):
-            _run(item, following, replay, children)
+            run_child(item, following, replay, children)
             while replay.again:
                 other_plugins.prepare_rerun(item, replay.runs)
                 replay = Replay(item, method)
-                _run(item, following, replay, children)
+                run_child(item, following, replay, children)
     _tear_down_here(item, nextitem)
     replay.conclude()
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -67,7 +67,7 @@ def isolate(
     return True
 
 
-def _run(
+def run_child(
     item: pytest.Item, following: pytest.Item | None, replay: Replay, children: Children
 ) -> None:
     """Run the child and replay it; a child that cannot be had is a failed set-up."""

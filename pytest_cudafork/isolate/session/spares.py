@@ -16,7 +16,7 @@ from pytest_cudafork.isolate.session.request import (
 from pytest_cudafork.process import launch, supervision
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.markers import CHILD_ENV
+from pytest_cudafork.settings.markers import child_env
 
 _VOLATILE = (environment.TEST, environment.PHASE, environment.FORK_OK)
 """Variables that differ from test to test and that no import looks at."""
@@ -38,7 +38,7 @@ class Spares:
         for item in [one for one in self._waiting if one not in wanted]:
             supervision.Supervisor(self._waiting.pop(item)[0]).kill()
         for item in wanted:
-            if item in self._waiting or item.stash.get(CHILD_ENV, {}):
+            if item in self._waiting or child_env(item):
                 continue
             try:
                 request = session_request(self._config, [_target(item)])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.abc
 import sys
-import threading
-import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from pytest_cudafork.compat import standard_library
+from pytest_cudafork.compat.unpatched import threading, traceback
 
 __all__ = ["after_import"]
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import os
 import sys
 from collections.abc import Callable, Mapping
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+from pytest_cudafork.compat.unpatched import inspect, os
 from pytest_cudafork.observe.base.stacks import MOST_FRAMES, StackItem
 from pytest_cudafork.observe.base.undo import UndoStack
 

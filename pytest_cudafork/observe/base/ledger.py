@@ -10,16 +10,11 @@ takes no further record, but does let a byte be overwritten.
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
-import os
-import re
-import stat
-import threading
-import time
 from collections.abc import Iterator
 
+from pytest_cudafork.compat import written_in_c
+from pytest_cudafork.compat.unpatched import contextlib, fcntl, io, os, re, stat, threading, time
 from pytest_cudafork.observe.base.records import Record, decode
 from pytest_cudafork.settings import environment
 
@@ -29,6 +24,7 @@ _HEAD = b'\n{"lost": '
 """How a ledger begins; the digit follows (mark_loss in record.c knows both)."""
 _BEGINNING = re.compile(re.escape(_HEAD) + rb'([01]), "k": "ledger", [^\n]*')
 _MOST_OF_FIRST_LINE = 1000
+_write = written_in_c.json_writer(", ", ": ")
 _PATIENCE_S = 0.05
 
 
@@ -96,13 +92,13 @@ class Ledger:
         try:
             _write_whole(fd, line, self.path)
         except OSError:
-            self._mark()
+            self.mark_loss()
             raise
         finally:
             os.close(fd)
         return record_id
 
-    def _mark(self) -> None:
+    def mark_loss(self) -> None:
         """Note in the file that a record is lost."""
         with contextlib.suppress(OSError):
             fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
@@ -119,8 +115,6 @@ class Ledger:
 
 def _make(kind: str, **fields: object) -> tuple[str, bytes]:
     """Make a record of this moment: its id, and its line with the newline before it."""
-    import json
-
     now = time.monotonic_ns()
     pid = os.getpid()
     record: Record = {
@@ -134,7 +128,7 @@ def _make(kind: str, **fields: object) -> tuple[str, bytes]:
         "phase": environment.value(environment.PHASE),
         **fields,
     }
-    return record["id"], b"\n" + json.dumps(record).encode("ascii")
+    return record["id"], b"\n" + _write(record).encode("ascii")
 
 
 def _write_whole(fd: int, line: bytes, path: str) -> None:
@@ -153,7 +147,7 @@ def _write_whole(fd: int, line: bytes, path: str) -> None:
 def _start_of(pid: int) -> str:
     """Return when a process was started, in ticks of the kernel's clock; "" if it is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with io.open(f"/proc/{pid}/stat", "rb") as file:
             # The name of the program, in parentheses, may hold anything.
             return file.read().rpartition(b")")[2].split()[19].decode()
     except (OSError, IndexError):
@@ -227,7 +221,7 @@ class LedgerReader:
             time.sleep(_PATIENCE_S)  # perhaps somebody is writing it
             self.new()
         try:
-            with open(self._ledger.path, "rb") as file:
+            with io.open(self._ledger.path, "rb") as file:
                 beginning = file.read(_MOST_OF_FIRST_LINE)
         except OSError as error:
             return [f"the ledger cannot be read any more: {error}"]

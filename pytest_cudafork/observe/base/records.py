@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pytest_cudafork.compat import written_in_c
+
 __all__ = ["Record", "decode"]
 
 Record = dict[str, Any]
@@ -31,6 +33,7 @@ _TEXTS = frozenset(
             "function",
             "culprit",
             "at",
+            "method",
         ),
     )
 )
@@ -41,13 +44,11 @@ _LISTS_OF_TEXTS = frozenset(("libraries", "limits", "argv", "ids"))
 
 def decode(line: bytes) -> Record | None:
     """Read one line; None for one that is no record."""
-    import json
-
     if len(line) > _LONGEST:
         return None
     try:
-        record = json.loads(line, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+        record = _read(line.decode("utf-8", "surrogatepass").strip(), None)
+    except (ValueError, StopIteration, RecursionError):
         return None
     if not isinstance(record, dict) or not record.keys() >= _NEEDED:
         return None
@@ -56,6 +57,9 @@ def decode(line: bytes) -> Record | None:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
+
+
+_read = written_in_c.json_reader(_no_constant)
 
 
 def _is_right(key: str, value: object) -> bool:

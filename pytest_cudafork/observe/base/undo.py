@@ -6,9 +6,10 @@ to be undone: it is the standard library's, with a method for attributes.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
+
+from pytest_cudafork.compat.unpatched import contextlib
 
 
 class UndoStack(contextlib.ExitStack):

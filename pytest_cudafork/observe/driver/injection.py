@@ -5,10 +5,9 @@ The driver loads it in the first ``cuInit``; whether that came earlier, ``probe.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from dataclasses import dataclass, field
 
+from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.observe.driver import native_libs
 from pytest_cudafork.observe.driver.native_libs import NativeWitness
 from pytest_cudafork.settings import environment

@@ -6,11 +6,11 @@ The record is kept by at-fork handlers, so it is true in every descendant made b
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable
 from types import FrameType
 
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.driver.probe import Driver, ask_driver, forked_without_exec
 
 

@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import ctypes
+from pytest_cudafork.compat.unpatched import contextlib, io, os, signal
 
+if TYPE_CHECKING:
     from pytest_cudafork.compat.cpython_layout import Place
+    from pytest_cudafork.compat.unpatched import ctypes
 
 LIB = Path(__file__).parent / "native" / "lib"
 PHANTOM_DRIVER = LIB / "cuda" / "libcuda.so.1"
@@ -76,7 +74,7 @@ def load(path: Path, mode: int) -> ctypes.CDLL:
         NativeUnavailable: the loader refuses, for instance a library of another processor.
 
     """
-    import ctypes
+    from pytest_cudafork.compat.unpatched import ctypes
 
     try:
         return ctypes.CDLL(str(path), mode=mode)
@@ -88,7 +86,7 @@ def load(path: Path, mode: int) -> ctypes.CDLL:
 
 def mapped(name: str) -> ctypes.CDLL | None:
     """Return the library of that name if this process has it; never load it."""
-    import ctypes
+    from pytest_cudafork.compat.unpatched import ctypes
 
     try:
         return ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
@@ -105,7 +103,7 @@ class NativeWitness:
     """A loaded library of ours: the phantom driver or the injection."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        import ctypes
+        from pytest_cudafork.compat.unpatched import ctypes
 
         self.library = library
         library.cudafork_state.restype = ctypes.c_int
@@ -118,11 +116,10 @@ class NativeWitness:
             library.cudafork_set_face.argtypes = [ctypes.c_char_p]
             library.cudafork_get_face.restype = ctypes.c_char_p
             library.cudafork_reset.argtypes = [ctypes.c_int]
-            pointer = ctypes.c_void_p
-            library.cudafork_hook.argtypes = [
-                *(pointer, pointer, pointer, ctypes.py_object, pointer, ctypes.c_int)
-            ]
-        self._told: list[object] = []
+            pointer, thing, number = ctypes.c_void_p, ctypes.py_object, ctypes.c_int
+            types = number, pointer, pointer, pointer, thing, thing, thing, number
+            self._hook = _with_gil(library, "cudafork_hook", *types)
+            self._unhook = _with_gil(library, "cudafork_unhook", number, number)
 
     def state(self) -> int:
         """Return `CLEAN`, `INITIALIZED` or `POISONED`, of this process."""
@@ -160,9 +157,9 @@ class NativeWitness:
         self.library.cudafork_reset(state)
 
     def after_call(
-        self, place: Place, tell: Callable[..., Any], *, always: bool
+        self, target: object, place: Place, tell: Callable[..., Any], *, always: bool
     ) -> Callable[[], None] | None:
-        """Call *tell* after calls through the pointer at *place* that failed, or after all.
+        """Call *tell* after calls of *target* that failed, or after all; they go through *place*.
 
         It gets arguments, keywords (or None) and the error (or None); what it returns or raises
         takes the place of a failure, unless it returns None. Returns what takes it back; None where
@@ -170,13 +167,14 @@ class NativeWitness:
         """
         if not self.is_phantom:  # a real driver answers itself
             return None
-        number = self.library.cudafork_hook(*place, tell, id(None), int(always))
+        number = self._hook(*place, target, tell, None, int(always))
         if number < 0:
             return None
-        self._told.append(tell)  # for good: a call may be under way when it is taken back
+        taken = [number]
 
         def undo() -> None:
-            self.library.cudafork_unhook(number)
+            while taken:  # once: the number may be another's by then
+                self._unhook(taken.pop())
 
         return undo
 
@@ -186,7 +184,7 @@ class NativeWitness:
         Returns a function that takes it back. Where no signal is free, nothing is armed: such a
         touch is then recorded without its Python stack.
         """
-        import faulthandler
+        from pytest_cudafork.compat.unpatched import faulthandler
 
         number = _free_signal()
         if number is None:
@@ -211,6 +209,17 @@ class NativeWitness:
         return undo
 
 
+def _with_gil(library: ctypes.CDLL, name: str, *types: Any) -> Callable[..., int]:
+    """Return a function of a library that is called with the GIL held; the first type is its own.
+
+    The library's attributes are functions that let go of it.
+    """
+    from pytest_cudafork.compat.unpatched import ctypes
+
+    function: Callable[..., int] = ctypes.PYFUNCTYPE(*types)((name, library))
+    return function
+
+
 def _nothing() -> None:
     """Take nothing back."""
 
@@ -230,7 +239,7 @@ def _free_signal() -> int | None:
 def _handled_signals() -> int:
     """Return the signals of this process that are caught or ignored, bit 0 for signal 1."""
     taken = 0
-    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+    with io.open("/proc/self/status", encoding="ascii", errors="replace") as file:
         for line in file:
             if line.startswith(("SigCgt:", "SigIgn:")):
                 taken |= int(line.split()[1], 16)

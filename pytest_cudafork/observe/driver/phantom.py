@@ -6,10 +6,9 @@ in ``observe/torch``.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from typing import TYPE_CHECKING
 
+from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.observe.driver import native_libs
 from pytest_cudafork.observe.driver.native_libs import NativeWitness
 from pytest_cudafork.settings import environment

@@ -6,11 +6,11 @@ Asking initializes nothing and loads no library. Who has initialized it is for t
 from __future__ import annotations
 
 import enum
-import os
 import sys
 from typing import NamedTuple
 
 from pytest_cudafork.compat import torch_internals
+from pytest_cudafork.compat.unpatched import io, os
 
 LIBCUDA = "libcuda.so.1"
 _CUDA_SUCCESS = 0
@@ -81,7 +81,7 @@ def ask_driver() -> DriverAnswer:
     initializes anything. In a process forked from an initialized one it answers the same, so the
     caller must combine this with a record of forks.
     """
-    import ctypes
+    from pytest_cudafork.compat.unpatched import ctypes
 
     try:
         library = ctypes.CDLL(LIBCUDA, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
@@ -190,7 +190,7 @@ def forked_without_exec(proc: str = "/proc") -> bool | None:
 
 def _start_of_stack(path: str) -> int:
     try:
-        with open(path, "rb") as file:
+        with io.open(path, "rb") as file:
             # The command name, in parentheses, may hold anything; fields are counted after it.
             fields = file.read().rpartition(b")")[2].split()
     except OSError:

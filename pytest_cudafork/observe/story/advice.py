@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.story.scopes import Scope, Statement, statement_of
 from pytest_cudafork.observe.story.touch import Frame, Touch
 

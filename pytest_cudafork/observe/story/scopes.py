@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import enum
 import functools
-import linecache
-import os
-import re
-import stat
 from collections.abc import Iterable, Iterator
 
+from pytest_cudafork.compat.unpatched import ast, io, linecache, os, re, stat
 from pytest_cudafork.observe.story.plain_text import plain
+
+_NO_FILE, _NO_SOURCE = -1.0, -2.0
+_MARK = b"\xef\xbb\xbf"
+"""With which a file in UTF-8 may begin."""
+_CODING = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+"""The comment with the encoding of a source file, in one of its first two lines (PEP 263)."""
 
 
 class Scope(enum.Enum):
@@ -35,13 +37,32 @@ class Statement(enum.Enum):
 
 def source_line(filename: str, lineno: int) -> str:
     """Return the line's text without indentation, or "" when the file cannot be read."""
+    lines = _lines(filename, _stamp(filename))
+    return plain(lines[lineno - 1].strip()) if 0 < lineno <= len(lines) else ""
+
+
+def _lines(filename: str, stamp: float) -> tuple[str, ...]:
+    """Return the lines of a source file.
+
+    What is no file is asked of ``linecache``: it knows what tools have made up, and looks for
+    relative names on the path.
+    """
     try:
-        # What is known by another name is found on the path; a device may have no end.
-        if os.path.exists(filename) and not os.path.isfile(filename):
-            return ""
-        return plain(linecache.getline(filename, lineno).strip())
-    except ValueError:  # code may call its file anything, also what cannot be the name of one
-        return ""
+        if stamp == _NO_FILE:
+            return tuple(linecache.getlines(filename))
+        return _lines_of_file(filename, stamp) if stamp >= 0 else ()
+    except Exception:  # of linecache, which uses what the test may have replaced, and of codecs
+        return ()
+
+
+@functools.lru_cache(maxsize=256)
+def _lines_of_file(filename: str, stamp: float) -> tuple[str, ...]:
+    """Read a source file as it is on the disk, whatever a test has replaced."""
+    with io.open(filename, "rb") as file:
+        data = file.read()
+    match = next((m for m in map(_CODING.match, data.split(b"\n", 2)[:2]) if m), None)
+    coding = match[1].decode("ascii") if match else "utf-8"
+    return tuple(io.StringIO(data.removeprefix(_MARK).decode(coding, "replace"), newline=None))
 
 
 # A stack may go through a hundred files, and each story asks about all its frames.
@@ -50,7 +71,7 @@ def _tree(filename: str, stamp: float) -> ast.Module | None:
     if stamp < 0:
         return None
     try:
-        return ast.parse("".join(linecache.getlines(filename)))
+        return ast.parse("".join(_lines(filename, stamp)))
     except (SyntaxError, ValueError, RecursionError):
         return None
 
@@ -61,15 +82,18 @@ def tree_of(filename: str) -> ast.Module | None:
 
 
 def _stamp(filename: str) -> float:
-    """When a source file was changed, so that what is known of it is forgotten then; -1: none."""
+    """When a source file was changed, so that what is known of it is forgotten then.
+
+    Below 0 where there is no such file: ``_NO_FILE``, or ``_NO_SOURCE`` for what is not to be read.
+    """
     try:
         status = os.stat(filename)
-    except (OSError, ValueError):
-        return -1.0
-    if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for
-        return -1.0
-    linecache.checkcache(filename)
-    return status.st_mtime
+    except OSError:
+        return _NO_FILE
+    except ValueError:  # code may call its file anything, also what cannot be the name of one
+        return _NO_SOURCE
+    # A pipe would be waited for, and a device may have no end.
+    return status.st_mtime if stat.S_ISREG(status.st_mode) else _NO_SOURCE
 
 
 def scope_of(filename: str, lineno: int, name: str) -> Scope:
@@ -94,7 +118,7 @@ def _class_names(filename: str, stamp: float) -> frozenset[str]:
     """Return what follows the word "class" anywhere in a file, comments and strings included."""
     if stamp < 0:
         return frozenset()
-    return frozenset(re.findall(r"class[\s\\]+(\w+)", "".join(linecache.getlines(filename))))
+    return frozenset(re.findall(r"class[\s\\]+(\w+)", "".join(_lines(filename, stamp))))
 
 
 @functools.lru_cache(maxsize=64)
@@ -130,19 +154,52 @@ def statement_of(
     Several statements may share a line (``def f(x=probe()): return x``): with ``scope``, and the
     ``name`` of the class or function, it is one that runs there.
     """
+    node, _ = _statement_at(filename, lineno, scope, name)
+    return (Statement.OTHER, "") if node is None else _classify(node, lineno)
+
+
+def statement_text(
+    filename: str, lineno: int, scope: Scope | None = None, name: str = ""
+) -> tuple[str, str]:
+    """Return the qualified name of the scope that runs a statement, and its text in one line.
+
+    The arguments are those of ``statement_of``. The scope of a module body is "<module>". Of a
+    compound statement the text is the head, or the decorator with the line. Neither says where in
+    the file it stands. Where the source cannot be read, the text is "".
+    """
+    node, owner = _statement_at(filename, lineno, scope, name)
+    if node is None:
+        return name or "<module>", source_line(filename, lineno)
+    decorators = getattr(node, "decorator_list", [])
+    part: ast.AST = next((each for each in decorators if _covers(each, lineno)), node)
+    lines = linecache.getlines(filename)
+    start, end = _line(part) - 1, int(getattr(part, "end_lineno", None) or _line(part))
+    body = getattr(part, "body", None)
+    text = "".join(lines[start:end])
+    if isinstance(body, list) and body:  # the head ends where the body begins
+        first = _extent(body[0])[0] - 1
+        text = "".join(lines[start : max(first, start + 1)])
+    return owner[1] or "<module>", plain(" ".join(text.split()))
+
+
+def _statement_at(
+    filename: str, lineno: int, scope: Scope | None, name: str
+) -> tuple[ast.stmt | None, _Owner]:
+    """Return the statement at a line, with what runs it; as ``statement_of`` says."""
     tree = tree_of(filename)
-    if tree is None:
-        return Statement.OTHER, ""
-    found = list(_statements_at(tree.body, lineno, (Scope.MODULE, "")))
+    found = [] if tree is None else list(_statements_at(tree.body, lineno, (Scope.MODULE, "")))
     name = name.rpartition(".")[2] if scope is not Scope.MODULE else ""
-    there = [node for node, owner in found if scope is None or owner == (scope, name)]
-    nodes = there or [node for node, _ in found]
-    if not nodes:
-        return Statement.OTHER, ""
-    return _classify(nodes[-1], lineno)
+    there = [
+        (node, owner)
+        for node, owner in found
+        if scope is None or (owner[0], owner[1].rpartition(".")[2]) == (scope, name)
+    ]
+    candidates = there or found
+    return candidates[-1] if candidates else (None, (Scope.MODULE, ""))
 
 
 _Owner = tuple[Scope, str]
+"""What runs a statement: the kind of code, and its qualified name ("" for a module)."""
 
 
 def _statements_at(
@@ -154,10 +211,11 @@ def _statements_at(
             continue
         yield node, owner
         inner = owner
+        around = f"{owner[1]}." if owner[1] else ""
         if isinstance(node, ast.ClassDef):
-            inner = Scope.CLASS, node.name
+            inner = Scope.CLASS, f"{around}{node.name}"
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            inner = Scope.FUNCTION, node.name
+            inner = Scope.FUNCTION, f"{around}{node.name}"
         for statements in _bodies(node):
             yield from _statements_at(statements, lineno, inner)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_cudafork.compat.unpatched import os, re
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.scopes import Scope, scope_of
 

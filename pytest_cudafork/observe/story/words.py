@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterable, Sequence
 
+from pytest_cudafork.compat.unpatched import os, re
 from pytest_cudafork.observe.story.advice import advise, kind_of_line, what_the_line_is
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.scopes import source_line

@@ -5,12 +5,12 @@ torch is never imported here; the hooks wait until somebody does.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.base.after_import import after_import
 from pytest_cudafork.observe.base.stacks import StackItem
 from pytest_cudafork.observe.base.undo import UndoStack

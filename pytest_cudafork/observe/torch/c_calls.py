@@ -7,13 +7,12 @@ failed: for want of a GPU, or for wrong arguments, which reach no driver anywher
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_cudafork.compat import cpython_layout
+from pytest_cudafork.compat.unpatched import re
 from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.observe.torch.refusals import refusal
 from pytest_cudafork.observe.torch.rows import initialized
@@ -60,9 +59,9 @@ class CFunctions(Protocol):
     """What can watch C functions: the phantom driver's library."""
 
     def after_call(
-        self, place: cpython_layout.Place, tell: Told, *, always: bool
+        self, target: object, place: cpython_layout.Place, tell: Told, *, always: bool
     ) -> Callable[[], None] | None:
-        """Call *tell* when the function called through *place* has failed, or ``always``.
+        """Call *tell* when *target*, which is called through *place*, has failed, or ``always``.
 
         Returns what takes it back; None where nothing more can be watched.
         """
@@ -75,12 +74,13 @@ def is_for_want_of_a_gpu(error: BaseException) -> bool:
 
 def arm(witness: TorchWitness, native: CFunctions, undo: UndoStack) -> None:
     """Watch the C functions of torch, which has been imported, until *undo*."""
+    memory = cpython_layout.WritableMemory()
     for entry, target in _targets(sys.modules["torch"]):
-        place = cpython_layout.place_of(target)
+        place = cpython_layout.place_of(target, memory)
         if place is None:
             continue
         takes_back = native.after_call(
-            place, _teller(witness, entry), always=entry == "torch.Stream"
+            target, place, _teller(witness, entry), always=entry == "torch.Stream"
         )
         if takes_back is not None:
             undo.add(takes_back)
@@ -105,7 +105,7 @@ def _teller(witness: TorchWitness, entry: str) -> Told:
     def tell(
         args: tuple[Any, ...], kwargs: dict[str, Any] | None, error: BaseException | None
     ) -> None:
-        caller: FrameType = sys._getframe(1)
+        caller = sys._getframe().f_back  # none where C++ has made the call in a thread of its own
         if error is None:
             # Of all that is watched a stream alone can be had without CUDA: where no device is
             # named, it is one of the GPU if there is one.

@@ -6,14 +6,13 @@ It answers questions and does not compute: what needs a GPU is refused.
 from __future__ import annotations
 
 import itertools
-import os
-import re
 import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pytest_cudafork.compat import torch_internals
+from pytest_cudafork.compat.unpatched import os, re
 from pytest_cudafork.observe.base.hooking import hook
 from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.observe.torch import c_names

@@ -36,6 +36,11 @@ class Caretaker:
         self.pid: int | None = None
         """Its process id, once it was started."""
 
+    @property
+    def is_for_this_process(self) -> bool:
+        """Whether it was made here, and not in a process from which this one was forked."""
+        return self._owner == os.getpid()
+
     def begun(self, cookie: bytes, pid: int) -> None:
         """Tell of a child, known by the mark of its cookie."""
         if not self._started:

@@ -96,6 +96,11 @@ def marked_processes(cookies: Iterable[bytes]) -> list[int]:
     return found
 
 
+def busy_processes(cookie: bytes) -> list[int]:
+    """Return the living processes with a mark, without those that only tidy up after others."""
+    return [pid for pid in marked_processes([cookie]) if not _seconds_left_to(pid)]
+
+
 def descendants(pid: int) -> list[int]:
     """Return the processes that descend from a living one, as far as no link has died."""
     found: list[int] = []

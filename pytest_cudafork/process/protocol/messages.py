@@ -109,6 +109,8 @@ class Run(Message):
         surroundings: Environment, directory, umask and arguments (``child.surroundings``).
         position: Where on its line the terminal stands (``live_text.position_of``).
         reruns: What pytest-rerunfailures has counted so far.
+        inherits: None for the whole test. Else its body alone is run: b"" where its fixtures were
+            set up before this process was forked, or the values of the fixtures, pickled.
 
     """
 
@@ -117,6 +119,7 @@ class Run(Message):
     surroundings: dict[str, Any]
     position: Any
     reruns: Any
+    inherits: bytes | None = None
 
 
 @of_kind("end")

@@ -12,7 +12,8 @@ import torch
 from sample_engine.attention.interface import PAD_SLOT_ID
 from sample_engine.batch.input_batch import InputBatch
 from sample_engine.batch.model_input import ModelInput
-from sample_engine.batch.request import Request, RequestStatus, SamplingParams
+from sample_engine.batch.request import Request, RequestStatus
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest
 from sample_engine.sampling import noise_keys, seed_keys
 from sample_engine.scheduler import Scheduler

@@ -7,8 +7,9 @@ import itertools
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sample_engine.batch.outputs import CoreOutput
+from sample_engine.batch.outputs import CoreOutput, Logprob, TokenLogprobs
 from sample_engine.batch.request import FinishReason
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.frontend.detokenizer import RequestText, StopText
 from sample_engine.tokenizers.byte_tokenizer import ByteTokenizer
 
@@ -28,7 +29,9 @@ def parts_of(tokens: list[int], cuts: list[int]) -> list[tuple[int, ...]]:
 
 def request(stop: list[str]) -> RequestText:
     """A request without tokens yet."""
-    return RequestText("0", "prompt", 6, TOKENIZER.incremental_decoder(), stop)
+    return RequestText(
+        "0", "prompt", TOKENIZER.encode("prompt"), TOKENIZER, SamplingParams(stop=tuple(stop))
+    )
 
 
 def first_stop(tokens: list[int], stop: list[str]) -> tuple[str, int] | None:
@@ -55,7 +58,7 @@ def test_text_ends_before_the_first_stop_string_however_tokens_come(
     pieces = parts_of(tokens, cuts)
     for number, piece in enumerate(pieces):
         last = LENGTH if number == len(pieces) - 1 else None
-        chunks.append(one.chunk(*one.add(CoreOutput("0", piece, last))))
+        chunks.append(one.chunk(one.add(CoreOutput("0", piece, last))))
         if one.finished:
             break
     expected = first_stop(tokens, stop)
@@ -75,7 +78,7 @@ def test_text_ends_before_the_first_stop_string_however_tokens_come(
 def test_a_stream_never_shows_what_it_has_to_take_back(text: str, stop: list[str], n: int) -> None:
     stream = StopText(stop)
     shown = stream.feed(text[:n])
-    if stream.stopped:
+    if stream.found is not None:
         return
     for one in stop:
         # Whatever comes next, what was shown lies before any stop string.
@@ -106,7 +109,7 @@ def test_text_is_held_back_only_while_it_may_become_a_stop_string() -> None:
     one = request(["\n\n", "end"])
     shown = [one.add(CoreOutput("0", tuple(b)))[0] for b in (b"a\n", b"b e", b"nx", b"\n")]
     assert shown == ["a", "\nb ", "enx", ""]
-    assert one.add(CoreOutput("0", (), LENGTH)) == ("\n", ())
+    assert one.add(CoreOutput("0", (), LENGTH)) == ("\n", (), None)
     assert one.whole().finish_reason is LENGTH
 
 
@@ -119,3 +122,36 @@ def test_what_the_core_says_of_a_request_is_in_its_output() -> None:
     one.add(CoreOutput("0", (), FinishReason.ERROR, 16, 1, "the cache is full"))
     assert one.whole().error == "the cache is full"
     assert one.whole().text == "A"
+
+
+def test_the_reason_of_a_stop_is_the_string_or_the_token() -> None:
+    one = request(["b", "ab"])
+    one.add(CoreOutput("0", tuple(b"xaby")))
+    assert one.whole().outputs[0].stop_reason == "ab", "it begins first"
+    params = SamplingParams(stop_token_ids=(66,))
+    two = RequestText("0", None, [1, 2], TOKENIZER, params)
+    two.add(CoreOutput("0", (65,)))
+    assert two.whole().outputs[0].stop_reason is None
+    two.add(CoreOutput("0", (66,), STOP))
+    whole = two.whole()
+    assert (whole.text, whole.outputs[0].stop_reason) == ("AB", 66)
+    assert (whole.prompt, whole.prompt_token_ids) == (None, (1, 2))
+
+
+def test_logprobs_end_with_the_tokens_and_have_the_text_of_each() -> None:
+    params = SamplingParams(stop=("b",), logprobs=1)
+    one = RequestText("0", "", [], TOKENIZER, params)
+    lines = (
+        TokenLogprobs((97, 97), (-0.5, -0.5), 1),
+        TokenLogprobs((98, 120), (-2.0, -0.25), 3),
+        TokenLogprobs((99, 99), (-1.0, -1.0), 1),
+    )
+    new = one.add(CoreOutput("0", (97, 98, 99), None, logprobs=lines))
+    assert (new.text, new.token_ids) == ("a", (97, 98))
+    (completion,) = one.whole().outputs
+    assert completion.logprobs == new.logprobs
+    assert completion.logprobs == (
+        {97: Logprob(-0.5, 1, "a")},
+        {98: Logprob(-2.0, 3, "b"), 120: Logprob(-0.25, 1, "x")},
+    )
+    assert completion.cumulative_logprob == -2.5

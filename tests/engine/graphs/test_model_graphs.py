@@ -12,7 +12,8 @@ import torch
 from sample_engine.attention.interface import AttentionBackend, CommonAttentionMetadata
 from sample_engine.attention.lazy_plan import LazyPlanBackend
 from sample_engine.attention.reference import ReferenceBackend
-from sample_engine.batch.request import Request, RequestStatus, SamplingParams
+from sample_engine.batch.request import Request, RequestStatus
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest
 from sample_engine.config import CUDAGraphMode
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor

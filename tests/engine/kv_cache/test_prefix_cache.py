@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sample_engine.batch.request import Request, SamplingParams
+from sample_engine.batch.request import Request
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.kv_cache.manager import KVCacheManager
 from sample_engine.kv_cache.prefix_cache import ROOT_HASH, PrefixCache, block_hash
 

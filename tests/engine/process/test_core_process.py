@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from sample_engine.batch.outputs import CoreOutput
-from sample_engine.batch.request import FinishReason, SamplingParams
+from sample_engine.batch.request import FinishReason
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.errors import ConfigError, EngineDeadError, PromptError, RemoteError
 from sample_engine.process import client as client_module
@@ -209,7 +210,7 @@ def test_the_limit_of_the_start_comes_from_the_environment(monkeypatch: pytest.M
 PARENT = """
 import sys, time
 from sample_engine.config import WorkerMethod
-from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.sampling_params import SamplingParams
 from tests.engine.support.process import Script, start
 
 client = start(WorkerMethod(sys.argv[1]), Script(at_step=sys.argv[2], step_seconds=0.05))
@@ -399,7 +400,7 @@ def test_ctrl_c_while_it_waits_leaves_a_client_that_works() -> None:
 
 UNGUARDED = """
 from sample_engine.config import WorkerMethod
-from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.sampling_params import SamplingParams
 from tests.engine.support.process import collect, start, tokens_of
 
 print("the script begins", flush=True)
@@ -434,7 +435,7 @@ def test_a_script_needs_no_guard_around_its_main_part(
 def test_a_program_that_ends_without_a_word_takes_its_core_with_it() -> None:
     code = """
     from sample_engine.config import WorkerMethod
-    from sample_engine.batch.request import SamplingParams
+    from sample_engine.batch.sampling_params import SamplingParams
     from tests.engine.support.process import start
     client = start(WorkerMethod.FORK)
     client.add_request("a", [1], SamplingParams(max_tokens=10**9))

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from sample_engine.batch.outputs import CoreOutput
-from sample_engine.batch.request import FinishReason, SamplingParams
+from sample_engine.batch.outputs import CoreOutput, TokenLogprobs
+from sample_engine.batch.request import FinishReason
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.process.messages import (
     PROTOCOL,
     Abort,
@@ -84,13 +85,13 @@ def test_what_is_said_to_the_front_end_arrives_as_it_was_said(message: Any) -> N
 @given(st.binary(max_size=200))
 @example(b"")
 @example(b"SE")
-@example(b"SE\x01")
-@example(b"SE\x01\xc1")
-@example(b"SE\x01" + b"\x91" * 100_000)
-@example(b"SE\x01\x81\xa4type\xa4stop\x00")
+@example(b"SE\x02")
+@example(b"SE\x02\xc1")
+@example(b"SE\x02" + b"\x91" * 100_000)
+@example(b"SE\x02\x81\xa4type\xa4stop\x00")
 @example(b"GET / HTTP/1.1\r\n\r\n")
 def test_any_other_bytes_are_an_error_that_names_them(frame: bytes) -> None:
-    assume(frame[:2] != b"SE" or frame[2:3] in (b"", b"\x01"))  # another version is another error
+    assume(frame[:2] != b"SE" or frame[2:3] in (b"", b"\x02"))  # another version is another error
     for decode in (decode_to_core, decode_to_front_end):
         with pytest.raises(MessageError) as caught:
             decode(frame)
@@ -134,9 +135,9 @@ def test_another_version_is_told_as_such_whatever_follows(version: int, rest: by
 
 def test_parameters_out_of_range_do_not_get_through() -> None:
     frame = encode(Add(request_id="a", prompt_token_ids=[1], params=SamplingParams(top_k=5)))
-    wrong = frame.replace(b"top_k\x05", b"top_k\xff")  # -1
+    wrong = frame.replace(b"top_k\x05", b"top_k\xfe")  # -2
     assert wrong != frame
-    with pytest.raises(MessageError, match="top_k=-1 must be 0"):
+    with pytest.raises(MessageError, match="top_k=-2 must be 0"):
         decode_to_core(wrong)
 
 
@@ -151,7 +152,8 @@ def test_a_value_that_msgpack_does_not_know_goes_as_its_text() -> None:
 
 def test_each_field_of_an_output_travels() -> None:
     """A field that is added to the values of the engine must not be lost on the way."""
-    output = CoreOutput("a", (1, 2), FinishReason.ERROR, 3, 4, "why")
+    logprobs = (TokenLogprobs((1, 7), (-0.5, -0.25), 2),)
+    output = CoreOutput("a", (1, 2), FinishReason.ERROR, 3, 4, "why", logprobs)
     found = decode_to_front_end(encode(Outputs(outputs=[output])))
     assert isinstance(found, Outputs)
     assert dataclasses.asdict(found.outputs[0]) == dataclasses.asdict(output)

@@ -20,7 +20,9 @@ from sample_engine.device.driver_probe import DriverAnswer, DriverState
 from sample_engine.errors import ConfigError
 from sample_engine.process import start_method
 from sample_engine.process.start_method import (
+    COMMON_ENV,
     METHOD_ENV,
+    VLLM_ENV,
     ProcessFacts,
     choose_start_method,
     gather_facts,
@@ -43,6 +45,7 @@ FACTS = st.builds(
     wsl=st.booleans(),
     uses_gpu=st.booleans(),
     speculative=st.booleans(),
+    chosen=st.sampled_from(["", "fork", "spawn", "forkserver"]),
 )
 # Each fact that speaks against a fork, and whether a fork that is asked for is still made.
 AGAINST = {
@@ -129,6 +132,90 @@ def test_a_wrong_value_in_the_environment_is_refused_with_the_list(requested: Wo
         maybe_force_spawn(requested, {METHOD_ENV: "thread"}, ProcessFacts(CLEAN))
 
 
+FOR_ALL = {
+    f"{VLLM_ENV}=spawn is set": ({VLLM_ENV: "Spawn "}, ProcessFacts(CLEAN)),
+    f"{COMMON_ENV}=spawn is set": ({COMMON_ENV: "spawn"}, ProcessFacts(CLEAN)),
+    "the program has chosen it: multiprocessing's start method is 'spawn'": (
+        {},
+        ProcessFacts(CLEAN, chosen="spawn"),
+    ),
+    "'spawn' is the default start method of this Python": (
+        {},
+        ProcessFacts(CLEAN, methods=("spawn", "fork")),
+    ),
+}
+
+
+@pytest.mark.parametrize("words", FOR_ALL)
+def test_auto_obeys_what_the_program_and_its_environment_say(words: str) -> None:
+    environ, facts = FOR_ALL[words]
+    decision = maybe_force_spawn(AUTO, environ, facts)
+    assert decision.method is decision.requested is SPAWN
+    assert words in decision.reasons[0]
+    assert not decision.forced
+    asked_of_the_engine = maybe_force_spawn(FORK, environ, facts)
+    assert asked_of_the_engine[0] is FORK
+    own = maybe_force_spawn(AUTO, {**environ, METHOD_ENV: "fork"}, facts)
+    assert own[0] is FORK
+
+
+def test_who_is_asked_for_all_counts_in_order() -> None:
+    """An engine's variable, the program's own choice, a variable for all, Python's default."""
+    environ = {VLLM_ENV: "fork", COMMON_ENV: "spawn"}
+    facts = ProcessFacts(CLEAN, methods=("forkserver", "fork", "spawn"), chosen="spawn")
+    assert maybe_force_spawn(AUTO, environ, facts).method is FORK
+    del environ[VLLM_ENV]
+    environ[COMMON_ENV] = "fork"
+    assert maybe_force_spawn(AUTO, environ, facts).method is SPAWN
+    # the default context has been used, and nobody is known to have chosen
+    used = facts._replace(chosen="forkserver")
+    assert maybe_force_spawn(AUTO, environ, used).method is FORK
+    assert maybe_force_spawn(AUTO, {}, used).method is FORKSERVER
+    assert maybe_force_spawn(AUTO, {COMMON_ENV: " "}, used).method is FORKSERVER
+
+
+def test_a_fork_that_is_wished_for_all_is_overridden_with_a_warning() -> None:
+    decision = maybe_force_spawn(AUTO, {VLLM_ENV: "fork"}, ProcessFacts(TOUCHED))
+    assert decision[0] is SPAWN
+    assert decision.forced
+
+
+@pytest.mark.parametrize("name", [VLLM_ENV, COMMON_ENV])
+@pytest.mark.parametrize("text", ["thread", "inproc", "auto"])
+def test_a_wrong_value_of_others_is_refused_where_it_counts(name: str, text: str) -> None:
+    words = f"{name}='{text}' is not one of fork, spawn, forkserver"
+    with pytest.raises(ConfigError, match=words):
+        maybe_force_spawn(AUTO, {name: text}, ProcessFacts(CLEAN))
+    assert maybe_force_spawn(SPAWN, {name: text}, ProcessFacts(CLEAN)).method is SPAWN
+
+
+def test_what_is_wished_for_all_does_not_keep_a_daemonic_process_from_running() -> None:
+    facts = ProcessFacts(CLEAN, daemonic=True, chosen="spawn")
+    assert maybe_force_spawn(AUTO, {VLLM_ENV: "spawn"}, facts).method is INPROC
+
+
+def test_the_facts_know_the_method_that_the_program_has_chosen() -> None:
+    code = """
+    import multiprocessing
+    from sample_engine.config import EngineConfig
+    from sample_engine.process.start_method import choose_start_method, gather_facts
+    assert gather_facts(EngineConfig(device="cpu")).chosen == ""
+    multiprocessing.set_start_method("spawn")
+    decision = choose_start_method(EngineConfig(device="cpu"))
+    print(decision.method.value, decision.reasons[0])
+    """
+    environ = {k: v for k, v in os.environ.items() if k not in (METHOD_ENV, VLLM_ENV, COMMON_ENV)}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    chosen = "the program has chosen it: multiprocessing's start method is 'spawn'"
+    assert done.stdout == f"spawn {chosen}\n"
+
+
 def test_a_daemonic_process_runs_the_core_itself_or_refuses() -> None:
     facts = ProcessFacts(CLEAN, daemonic=True)
     decision = maybe_force_spawn(AUTO, {}, facts)
@@ -151,13 +238,15 @@ def test_the_decision_keeps_its_rules_whatever_the_facts(
     try:
         decision = maybe_force_spawn(requested, {METHOD_ENV: environment.value}, facts)
     except ConfigError:
-        assert asked is not AUTO
-        assert facts.daemonic or asked.value not in facts.methods
+        assert (asked is not AUTO and facts.daemonic) or (
+            (facts.chosen if asked is AUTO else asked.value) not in facts.methods
+        )
         return
-    assert decision.requested is asked
+    assert decision.requested is asked or asked is AUTO
     assert decision.reasons
     assert decision.method is not AUTO
-    assert decision.forced == (asked is FORK and decision.method is not FORK)
+    overridden = decision.requested is FORK and decision.method is SPAWN
+    assert decision.forced == overridden
     if facts.daemonic:
         assert decision.method is INPROC
     if decision.method is FORK:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from sample_engine.batch.outputs import CoreOutput
-from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import EngineConfig
 from sample_engine.engine_core import EngineCore
 from sample_engine.model import checkpoint

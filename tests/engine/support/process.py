@@ -21,7 +21,8 @@ from typing import Any, NoReturn
 import pytest
 
 from sample_engine.batch.outputs import CoreOutput
-from sample_engine.batch.request import FinishReason, SamplingParams
+from sample_engine.batch.request import FinishReason
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.errors import ConfigError, PromptError
 from sample_engine.process.client import CoreClient, ProcessClient
@@ -42,6 +43,7 @@ class Script:
     step_number: int = 3
     step_seconds: float = 0.0
     tokens_per_step: int = 1
+    max_model_len: int = 1 << 40
 
     def __call__(self, config: EngineConfig) -> ScriptedCore:
         """Make the core."""
@@ -86,10 +88,11 @@ class ScriptedCore:
 
     def _advance(self, request_id: str) -> CoreOutput:
         prompt, params, done = self._requests[request_id]
-        count = min(self._script.tokens_per_step, params.max_tokens - done)
+        most = self._script.max_model_len if params.max_tokens is None else params.max_tokens
+        count = min(self._script.tokens_per_step, most - done)
         tokens = tuple(prompt[at % len(prompt)] for at in range(done, done + count))
         self._requests[request_id] = (prompt, params, done + count)
-        if done + count < params.max_tokens:
+        if done + count < most:
             return CoreOutput(request_id, tokens)
         del self._requests[request_id]
         return CoreOutput(request_id, tokens, FinishReason.LENGTH)
@@ -104,7 +107,11 @@ class ScriptedCore:
 
     def info(self) -> dict[str, Any]:
         """What it is."""
-        return {"model": "scripted", "threads": threading.active_count()}
+        return {
+            "model": "scripted",
+            "max_model_len": self._script.max_model_len,
+            "threads": threading.active_count(),
+        }
 
     def shutdown(self) -> None:
         """Note that it was asked to."""

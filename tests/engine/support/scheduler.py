@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sample_engine.batch.outputs import CoreOutput
-from sample_engine.batch.request import FinishReason, Request, RequestStatus, SamplingParams
+from sample_engine.batch.request import FinishReason, Request, RequestStatus
 from sample_engine.batch.request_limits import SchedulerLimits
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest, StepResult
 from sample_engine.errors import PromptError
 from sample_engine.kv_cache.prefix_cache import ROOT_HASH, block_hash

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from sample_engine.batch.draft_tensors import Drafts
-from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.engine_core import EngineCore
 from sample_engine.speculate.interface import Speculator, SpeculatorState
 from tests.engine.support.engine import VOCAB, make_core

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import CUDAGraphMode
 from sample_engine.engine_core import EngineCore
 from sample_engine.errors import ConfigError

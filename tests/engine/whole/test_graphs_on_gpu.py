@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from sample_engine.attention.interface import CommonAttentionMetadata
-from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import CUDAGraphMode
 from sample_engine.engine_core import EngineCore
 from sample_engine.graphs.execution import CudaGraphExecution, GraphCaptureError

@@ -13,8 +13,10 @@ import pytest
 import sample_engine
 from sample_engine import errors
 from sample_engine.__main__ import _parser
-from sample_engine.batch.outputs import RequestOutput
-from sample_engine.batch.request import FinishReason, SamplingParams
+from sample_engine.batch.outputs import CompletionOutput, Logprob, RequestOutput
+from sample_engine.batch.request import FinishReason
+from sample_engine.batch.sampling_params import SamplingParams
+from sample_engine.batch.vllm_names import ENGINE, SAMPLING
 from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.llm import LLM
 from tests.engine.support.process import Script
@@ -26,11 +28,13 @@ PUBLIC = {
     "LLM",
     "BackendUnavailableError",
     "CUDAGraphMode",
+    "CompletionOutput",
     "ConfigError",
     "EngineConfig",
     "EngineDeadError",
     "EngineError",
     "FinishReason",
+    "Logprob",
     "MessageError",
     "PromptError",
     "RemoteError",
@@ -87,9 +91,14 @@ def test_the_reference_has_each_sampling_parameter_with_its_default_and_no_other
     assert rows("`SamplingParams`") == defaults(SamplingParams)
 
 
-def test_the_reference_has_each_field_of_an_output_and_no_other() -> None:
-    fields = {field.name for field in dataclasses.fields(RequestOutput)}
-    assert set(rows("`RequestOutput`")) == fields | {"finished"}
+@pytest.mark.parametrize("kind", [RequestOutput, CompletionOutput, Logprob])
+def test_the_reference_has_each_field_of_an_output_and_no_other(kind: type) -> None:
+    fields = {field.name for field in dataclasses.fields(kind)}
+    computed = {name for name, value in vars(kind).items() if isinstance(value, property)}
+    assert set(rows(f"`{kind.__name__}`")) == fields | computed
+
+
+def test_the_reference_has_each_reason_of_an_end() -> None:
     for reason in FinishReason:
         assert f"`{reason.name}`" in PAGE
 
@@ -133,3 +142,7 @@ def test_errors_travel_by_their_public_name(name: str) -> None:
     kind = getattr(errors, name)
     assert kind.__module__ == "sample_engine"
     assert getattr(sample_engine, name) is kind
+
+
+def test_the_reference_has_each_name_of_vllm_that_is_taken_and_no_other() -> None:
+    assert set(rows("Names of vLLM")) == {*SAMPLING, *ENGINE, "enforce_eager"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.engine_core import EngineCore
 from tests.engine.support.engine import (
     COUNT,

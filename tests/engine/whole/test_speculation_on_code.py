@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.batch.scheduled_batch import ScheduledBatch, StepResult
 from sample_engine.engine_core import EngineCore
 from sample_engine.model.loading import load_eagle_head, load_model

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import CUDAGraphMode
 from sample_engine.engine_core import EngineCore
 from sample_engine.speculate.eagle.cudagraph import DraftHeadGraphs

@@ -24,36 +24,39 @@ CORPORA = (
     pytest.param("surroundings", marks=STARTED_AFRESH),
 )
 
+# What does not concern each other shares a session: each costs two, one of them isolated.
 OPTIONS: dict[str, list[str]] = {
-    "-s": ["-s -v"],
-    "capture": ["--capture=sys -rA", "--capture=tee-sys -rA", "--capture=no -p no:logging"],
+    "-s": ["-s -v --runxfail -rA"],
+    "capture": [
+        "--capture=sys -rA -o console_output_style=count",
+        "--capture=tee-sys -rA -o console_output_style=times -q",
+        "--capture=no -p no:logging -o console_output_style=classic -qq",
+    ],
     "setup-show": ["--setup-show", "--setup-show -s"],
     "setup-only": ["--setup-only -v", "--setup-plan"],
     "-x": ["-x", "--lf", "--ff -x", "--nf"],
     "maxfail": ["--maxfail=3", "--lf --maxfail=1", "--cache-clear --co -q"],
     "stepwise": ["--sw", "--sw", "--sw --sw-skip"],
-    "-W": ["-W error -rA", "-W ignore -rA", "-W default -p no:warnings"],
-    "color": ["--color=yes -rA -v"],
-    "tb": ["--tb=short -l", "--tb=line", "--tb=long -l -vvv", "--tb=no -q", "--show-capture=log"],
-    "tb-inside": ["--tb=native", "--full-trace"],
-    "junit": [
-        "-o junit_family=xunit1 -o junit_logging=all -rA",
-        "-o junit_family=legacy -o junit_logging=system-out --junit-prefix=pre",
+    "-W": [
+        "-W error -rA -o junit_family=xunit1 -o junit_logging=all",
+        "-W ignore -rA -o junit_family=legacy -o junit_logging=system-out --junit-prefix=pre",
+        "-W default -p no:warnings --durations=0 --durations-min=0",
     ],
+    "color": ["--color=yes -rA -v -o xfail_strict=true --strict-markers"],
+    "tb": [
+        "--tb=short -l",
+        "--tb=line --durations=0 -vv",
+        "--tb=long -l -vvv",
+        "--tb=no -q",
+        "--show-capture=log",
+    ],
+    "tb-inside": ["--tb=native --import-mode=importlib", "--full-trace"],
     "log": [
         "-o log_cli=true --log-cli-level=INFO",
         "--log-file=log.txt --log-file-level=INFO -o log_cli=true -v",
     ],
-    "durations": ["--durations=0 --durations-min=0", "--durations=0 -vv"],
     "without": ["-p no:cacheprovider -p no:junitxml -p no:capture"],
     "selection": ["-k pass --deselect test_small.py::test_fail", "test_small.py::test_params"],
-    "xfail": ["--runxfail -rA", "-o xfail_strict=true --strict-markers"],
-    "import": ["--import-mode=importlib"],
-    "style": [
-        "-o console_output_style=count",
-        "-o console_output_style=times -q",
-        "-o console_output_style=classic -qq",
-    ],
 }
 
 Expected = Callable[..., list[Seen]]
@@ -126,9 +129,8 @@ def test_an_option_does_the_same(
 @pytest.mark.parametrize(
     ("corpus", "run"),
     [
-        ("small", "-s -v -o log_cli=true"),
+        ("small", "-s -v -o log_cli=true --color=yes -rA --log-file=log.txt --log-file-level=INFO"),
         ("small", "--setup-show -x -o junit_family=xunit1"),
-        ("small", "--color=yes -rA --log-file=log.txt --log-file-level=INFO"),
         pytest.param("surroundings", "-rA -vv", marks=STARTED_AFRESH),
     ],
 )

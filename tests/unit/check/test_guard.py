@@ -54,6 +54,13 @@ def no_marker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(environment.FORK_OK, raising=False)
 
 
+def test_a_detailed_watch_notes_forks_of_a_clean_process_too() -> None:
+    observed = Observed(Verdict.CLEAN)
+    with install(Rules(observed, True, detailed=True)):
+        assert fork() == 7
+    assert [one["verdict"] for one in observed.forks] == ["clean"]
+
+
 def test_a_clean_process_forks_and_nothing_is_noted() -> None:
     observed = Observed(Verdict.CLEAN)
     with install(Rules(observed, True)):

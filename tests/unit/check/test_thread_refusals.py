@@ -71,6 +71,18 @@ def start(work: Callable[[], object], name: str = "worker") -> threading.Thread:
     return thread
 
 
+def wait_for_ever(work: Callable[[], object]) -> None:
+    """Start a thread, and wait for what it does not give."""
+    start(work)
+    queue.Queue[int]().get()
+
+
+@pytest.fixture
+def leave_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Give the main thread time from now on; on a busy machine it takes some to start a thread."""
+    return lambda: monkeypatch.setattr(thread_refusals, "GRACE", 60.0)
+
+
 def refuse(refusals: Refusals) -> None:
     """Refuse a fork."""
     raise refusals.refuse(STORY, "1")
@@ -89,16 +101,16 @@ def settled() -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_who_waits_for_a_thread_that_died_is_interrupted(
-    refusals: Refusals, written: Written
+    refusals: Refusals, written: Written, leave_alone: Callable[[], None]
 ) -> None:
-    start(lambda: refuse(refusals))
     with pytest.raises(CudaForkError) as raised:
-        queue.Queue[int]().get()
+        wait_for_ever(lambda: refuse(refusals))
     assert str(raised.value).startswith(STORY)
     assert "refused in thread 'worker', which ended by it" in str(raised.value)
     refusals.settle()  # the phase is over
     settled()
     assert written.text == f"\nIn thread 'worker', which ended by it:\n{STORY}\n"
+    leave_alone()
     start(lambda: refuse(refusals)).join()
     refusals.settle()
     settled()
@@ -117,9 +129,8 @@ def test_a_thread_that_swallows_it_and_goes_on_counts_as_lost(
         except Exception:
             over.wait(60)
 
-    start(work)
     with pytest.raises(CudaForkError, match="which swallowed its error"):
-        queue.Queue[int]().get()
+        wait_for_ever(work)
     over.set()
     refusals.settle()
     settled()
@@ -139,7 +150,7 @@ def test_nobody_is_interrupted_where_the_thread_expects_it(
 
 
 def test_an_error_that_a_future_holds_is_not_lost_before_the_future_is(
-    refusals: Refusals, written: Written
+    refusals: Refusals, written: Written, leave_alone: Callable[[], None]
 ) -> None:
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         future = pool.submit(refuse, refusals)
@@ -147,6 +158,7 @@ def test_an_error_that_a_future_holds_is_not_lost_before_the_future_is(
             future.result()
     settled()
     assert not written.text
+    leave_alone()
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         pool.submit(refuse, refusals)
     gc.collect()
@@ -164,8 +176,9 @@ def test_a_refusal_in_the_main_thread_needs_no_care(refusals: Refusals) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_who_waits_later_for_a_library_that_lost_its_thread_is_interrupted(
-    refusals: Refusals, written: Written
+    refusals: Refusals, written: Written, leave_alone: Callable[[], None]
 ) -> None:
+    leave_alone()
     # The thread is that of a library: its function stands in the standard library's queue.
     library: dict[str, Any] = {}
     source = "def run(call): call()\ndef wait(call): call()\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,13 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.check import watch as watches
-from pytest_cudafork.check.watch import Watch, begin_inherited, inherited_settings, inherited_watch
+from pytest_cudafork.check.watch import (
+    Watch,
+    begin_inherited,
+    inherited_settings,
+    inherited_watch,
+    variables_for_program,
+)
 from pytest_cudafork.observe import witnesses
 from pytest_cudafork.observe.observer import WatchSettings
 from pytest_cudafork.settings import environment
@@ -113,6 +120,37 @@ def test_an_inherited_watch_is_for_the_same_owner(
         assert inherited is not None
         assert inherited.observer.owner == "4711"
         assert [record["k"] for record in outer.observer.records()] == ["process"]
+        inherited.end()
+
+
+def test_a_detailed_watch_tells_with_which_eyes_and_what_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outer = watch_at(tmp_path)
+    settings = outer.observer.settings._replace(detailed=True)
+    variables = variables_for_program(settings, "4711", {"PYTHONPATH": "a:b"})
+    startup, *others = variables.pop(environment.PYTHON_PATH).split(os.pathsep)
+    assert others == ["a", "b"]
+    assert os.path.isfile(os.path.join(startup, "sitecustomize.py"))
+    again = {environment.PYTHON_PATH: os.pathsep.join([startup, "a"])}
+    told_again = variables_for_program(settings, "4711", again)
+    assert told_again[environment.PYTHON_PATH] == again[environment.PYTHON_PATH]
+    alone = variables_for_program(settings, "4711", {})
+    assert alone[environment.PYTHON_PATH] == startup
+    with monkeypatch.context() as patch:
+        for name, text in variables.items():
+            patch.setenv(name, text)
+        begin_inherited()
+        inherited = inherited_watch()
+        assert inherited is not None
+        before = multiprocessing.get_start_method(allow_none=True)
+        multiprocessing.set_start_method(before, force=True)
+        process: Any = multiprocessing.get_context("spawn").Process(target=print)
+        process._popen = object()  # started already: nothing happens
+        with pytest.raises(AssertionError):
+            process.start()
+        kinds = [record["k"] for record in outer.observer.records()]
+        assert kinds == ["process", "watch", "method", "start"]
         inherited.end()
 
 

@@ -11,7 +11,7 @@ from types import BuiltinFunctionType
 
 import pytest
 
-from pytest_cudafork.compat import cpython_layout
+from pytest_cudafork.compat import cpython_layout, unpatched
 from pytest_cudafork.compat.cpython_layout import place_of
 
 pytestmark = pytest.mark.skipif(
@@ -57,6 +57,20 @@ def test_another_build_of_python_has_none(flavor: str, monkeypatch: pytest.Monke
 
 
 def test_what_cannot_be_written_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not cpython_layout._is_writable(0)
-    monkeypatch.setattr(cpython_layout, "_is_writable", lambda address: False)
+    memory = cpython_layout.WritableMemory()
+    assert place_of(datetime.timedelta, memory) == place_of(datetime.timedelta)
+    assert not memory.holds(0)
+    buffer = ctypes.create_string_buffer(8)
+    assert memory.holds(ctypes.addressof(buffer))
+    monkeypatch.setattr(cpython_layout.WritableMemory, "holds", lambda self, address: False)
+    assert place_of(datetime.timedelta) is None
+
+
+def test_where_nothing_is_known_of_the_memory_there_is_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def gone(*args: object, **kwargs: object) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(unpatched.io, "open", gone)
     assert place_of(datetime.timedelta) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import importlib.metadata
 import importlib.util
+import multiprocessing
 import multiprocessing.process
 import multiprocessing.resource_tracker
 import multiprocessing.util
@@ -29,6 +30,8 @@ NAMES: list[tuple[Any, str, str]] = [
     (multiprocessing.util, "_exit_function", "the start of a forked child"),
     (multiprocessing.resource_tracker, "_resource_tracker._fd", "the end of a child"),
     (multiprocessing.resource_tracker, "_resource_tracker._pid", "the end of a child"),
+    (multiprocessing.Process, "_start_method", "telling how a process is started"),
+    (threading, "_shutdown", "the end of a file of the file worker"),
     (subprocess, "_args_from_interpreter_flags", "processes with this one's options"),
     (sys.modules["_frozen_importlib"], "_find_spec", "the audit's --without"),
     (importlib.util, "_find_spec", "the audit's --without"),
@@ -104,6 +107,15 @@ def test_a_resource_tracker_is_known_once_it_runs(monkeypatch: pytest.MonkeyPatc
     assert standard_library.resource_tracker() == (7, 4711)
     monkeypatch.delitem(sys.modules, "multiprocessing.resource_tracker")
     assert standard_library.resource_tracker() is None
+
+
+def test_a_process_knows_its_start_method(monkeypatch: pytest.MonkeyPatch) -> None:
+    for method in multiprocessing.get_all_start_methods():
+        context: Any = multiprocessing.get_context(method)
+        process = context.Process()
+        assert standard_library.start_method_of(process) == method
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda: "by default")
+    assert standard_library.start_method_of(multiprocessing.Process()) == "by default"
 
 
 def test_the_flags_of_this_interpreter_start_one_like_it() -> None:

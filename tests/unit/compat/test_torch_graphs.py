@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,10 @@ from tests.unit.compat import require
 
 torch: Any = pytest.importorskip("torch")
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 from pytest_cudafork.compat import torch_graphs  # noqa: E402
+from tests.support import interpreters  # noqa: E402
 
 USED = {
     "_ops.OpOverload": "telling operators from higher-order operators",
@@ -63,11 +68,11 @@ def test_torch_built_with_cuda_still_has_the_name(name: str) -> None:
 @pytest.mark.parametrize("name", OF_MODES)
 def test_torch_still_asks_a_mode(name: str) -> None:
     needed_for = "modes that do not make torch import its compiler"
-    require("torch", torch_graphs.TorchDispatchMode, name, needed_for)
+    require("torch", TorchDispatchMode, name, needed_for)
 
 
 def test_a_mode_still_may_handle_higher_order_operators() -> None:
-    mode = torch_graphs.TorchDispatchMode
+    mode = TorchDispatchMode
     require("torch", mode, "supports_higher_order_operators", "seeing into torch.cond")
 
 
@@ -114,7 +119,7 @@ def test_the_python_code_of_a_higher_order_operator() -> None:
     assert torch_graphs.python_kernel(object()) is None
 
 
-class Seen(torch_graphs.TorchDispatchMode):  # type: ignore[misc]
+class Seen(torch_graphs.DispatchMode):
     """Notes the operators that it sees."""
 
     def __init__(self) -> None:
@@ -140,6 +145,26 @@ def test_a_mode_is_pushed_and_popped() -> None:
         torch_graphs.pop_mode()
     x + x
     assert mode.ops == [torch.ops.aten.add.Tensor]
+
+
+def test_an_operator_below_a_mode_does_not_import_the_compiler(tmp_path: Path) -> None:
+    script = """
+import sys
+import torch
+from pytest_cudafork.compat.torch_graphs import DispatchMode
+
+class Seen(DispatchMode):
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        print(op)
+        return op(*args, **(kwargs or {}))
+
+with Seen():
+    torch.ones(1)
+print("torch._dynamo" in sys.modules)
+"""
+    command = [sys.executable, "-c", script]
+    done = interpreters.run(command, cwd=tmp_path, timeout=60)
+    assert done.stdout.split() == ["aten.ones.default", "False"], done
 
 
 def test_a_mark_of_the_profiler_passes_no_mode() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -129,3 +132,62 @@ def test_what_torch_took_from_its_core_is_named_as_there() -> None:
     assert list(found.values()) == [1, 2, 3, 4]
     for name in found:
         require("torch", torch.cuda, name, "the present face")
+
+
+@pytest.fixture
+def asked_anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delitem(sys.modules, "torch.version", raising=False)
+    torch_internals._in_file.cache_clear()
+    yield
+    torch_internals._in_file.cache_clear()
+
+
+VERSIONS = {
+    "cpu": (
+        "cuda: Optional[str] = None\nhip: Optional[str] = None\nxpu: Optional[str] = None\n",
+        "",
+    ),
+    "rocm": ("cuda: Optional[str] = None\nhip: Optional[str] = '6.2.41133'\n", "ROCm"),
+    "xpu": ("hip: Optional[str] = None\nxpu: Optional[str] = '20250101'\n", "XPU"),
+    "plain names": ("hip = '5.1'\n", "ROCm"),
+    "empty": ("hip = ''\nhip_other = '1'\n", ""),
+    "no such names": ("__version__ = '1.0'\n", ""),
+}
+
+
+@pytest.mark.usefixtures("asked_anew")
+@pytest.mark.parametrize(("text", "name"), VERSIONS.values(), ids=VERSIONS)
+def test_the_file_of_an_installed_torch_says_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise RuntimeError('imported')")
+    (tmp_path / "torch" / "version.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert torch_internals.without_fork() == name
+
+
+@pytest.mark.usefixtures("asked_anew")
+def test_without_torch_or_its_file_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert torch_internals.without_fork() == ""
+    torch_internals._in_file.cache_clear()
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    assert torch_internals.without_fork() == ""
+
+
+def test_a_torch_that_is_imported_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.version", SimpleNamespace(hip=None, xpu="1"))
+    assert torch_internals.without_fork() == "XPU"
+
+
+def test_the_installed_torch_writes_these_names() -> None:
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    text = Path(spec.origin).with_name("version.py").read_text()
+    assert "hip" in text, "torch no longer says in version.py what it is built for"
+    assert torch_internals._LINE.search(text)

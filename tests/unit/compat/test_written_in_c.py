@@ -75,3 +75,21 @@ def test_without_the_parts_in_c_the_classes_do(monkeypatch: pytest.MonkeyPatch) 
     text = written_in_c.json_writer()({"a": [1, None]})
     assert text == '{"a":[1,null]}'
     assert written_in_c.json_reader()(text, lambda found: list(found.items())) == [("a", [1, None])]
+
+
+def test_separators_and_constants_are_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> None:
+        raise ValueError(name)
+
+    for make in (None, "as ever"):
+        assert written_in_c.json_writer(", ", ": ")({"a": [1, 2], "b": {}}) == (
+            '{"a": [1, 2], "b": {}}'
+        )
+        read = written_in_c.json_reader(refuse)
+        assert read('{"a": 1}', None) == {"a": 1}
+        for constant in ("NaN", "-Infinity"):
+            with pytest.raises(ValueError, match=constant):
+                read(constant, None)
+        if make is None:
+            monkeypatch.setattr(json.encoder, "c_make_encoder", None)
+            monkeypatch.setattr(json.scanner, "c_make_scanner", None)

@@ -148,3 +148,24 @@ def test_the_kernels_driver_is_read_where_there_is_no_nvml(tmp_path: Path) -> No
         Gpu(1, "GPU-5466639d-dcae", "NVIDIA H200"),
     )
     assert kernel_gpus(str(tmp_path / "nowhere")) == ()
+
+
+GIB = 1 << 30
+
+
+def test_gpus_with_too_little_memory_are_no_candidates() -> None:
+    gpus = (Gpu(0, "GPU-0", memory=80 * GIB), Gpu(1, "GPU-1", memory=24 * GIB), Gpu(2, "GPU-2"))
+    inventory = take_inventory(Machine(gpus), parse_gpus("auto"), {})
+    assert numbers(inventory.candidates(1)) == [0, 1, 2]
+    assert numbers(inventory.candidates(1, 24 * GIB)) == [0, 1, 2]
+    assert numbers(inventory.candidates(1, 25 * GIB)) == [0, 2], "of one it is not known"
+    assert inventory.excess(2, 80 * GIB) == ""
+    assert inventory.excess(1, None) == ""
+    known = take_inventory(Machine(gpus[:2]), parse_gpus("auto"), {})
+    assert known.excess(1, 80 * GIB) == ""
+    assert "needs 1 GPU with 81 GiB each; this session has 80 GiB at most" in known.excess(
+        1, 81 * GIB
+    )
+    assert "needs 2 GPUs with 25 GiB each; this session has 80 GiB and 24 GiB at most" in (
+        known.excess(2, 25 * GIB)
+    )

@@ -14,8 +14,9 @@ from pytest_cudafork.check.session import SESSION, CudaForkSession
 from pytest_cudafork.gpus import inventory, lending
 from pytest_cudafork.gpus import memory as memories
 from pytest_cudafork.gpus.inventory import Gpu, Machine, phantom_machine
-from pytest_cudafork.gpus.lending import Lender, Shortage, lock_path, names
+from pytest_cudafork.gpus.lending import Lender, Shortage, TooMuch, lock_path, names
 from pytest_cudafork.gpus.locks import WaitedTooLong
+from pytest_cudafork.gpus.nvml import DeviceMemory
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.gpu_requests import GpuChoice, GpuWish
 from pytest_cudafork.settings.options import Settings
@@ -83,6 +84,35 @@ def test_too_few_gpus_are_a_shortage_at_once() -> None:
     lender, _ = lender_on("sm_90x2", GpuChoice(most=1, text="1"))
     with pytest.raises(Shortage, match=r"needs 2 GPUs; this session has 1 .*--cuda-fork-gpus=1"):
         lender.lend("a", GpuWish(2))
+
+
+def test_a_wish_for_more_memory_than_a_gpu_has_is_told_at_once() -> None:
+    lender, _ = lender_on("sm_90x2")
+    with pytest.raises(TooMuch, match=r"needs 1 GPU with 80 GiB each; this session has 79.5 GiB"):
+        lender.lend("a", GpuWish(1, memory=80 << 30))
+
+
+def test_tests_share_a_gpu_by_memory_beside_what_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lender, _ = lender_on("sm_90")
+    first = lender.lend("a", GpuWish(1, memory=40 << 30))
+    second = lender.lend("b", GpuWish(1, memory=39 << 30))
+    assert first.gpus == second.gpus
+    assert not first.alone
+    with pytest.raises(WaitedTooLong):
+        lender.lend("c", GpuWish(1, memory=1 << 30, wait=0.01))
+    second.end()
+    monkeypatch.setenv(environment.PHANTOM_MEMORY, str(tmp_path / "memory"))
+    uuid = first.gpus[0].uuid
+    memory = {uuid: DeviceMemory(45 << 30, {})}
+    monkeypatch.setattr(memories, "measure", lambda gpus: memory)
+    with pytest.raises(WaitedTooLong, match="has 5 GiB in use by others than tests"):
+        lender.lend("c", GpuWish(1, memory=35 << 30, wait=0.01))
+    third = lender.lend("c", GpuWish(1, memory=34 << 30))
+    assert third.before == memory
+    third.end()
+    first.end()
 
 
 @pytest.mark.parametrize("device", [None, "absent", "none"])

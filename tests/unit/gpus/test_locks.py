@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -25,6 +26,8 @@ from pytest_cudafork.gpus.locks import (
     WaitedTooLong,
     user_folder,
 )
+from pytest_cudafork.gpus.packing import MOST_OVERTAKEN
+from pytest_cudafork.gpus.packing import Request as Wish
 
 GPUS = ("GPU-0", "GPU-1", "GPU-2")
 LIMIT = 60.0
@@ -273,6 +276,128 @@ def test_those_who_share_spread_over_the_gpus(tmp_path: Path) -> None:
     folder = LockFolder(str(tmp_path))
     held = [folder.acquire(GPUS, 1, share=True, wait=1, test=str(i)) for i in range(6)]
     assert sorted(gpu for one in held for gpu in one.gpus) == sorted([*GPUS, *GPUS])
+
+
+GIB = 1 << 30
+SIZES = {"GPU-0": 80 * GIB, "GPU-1": 80 * GIB}
+
+
+def take(folder: LockFolder, memory: int, n: int = 1, **about: Any) -> Held:
+    """Take GPUs with so many GiB, if they are free."""
+    about = {"sizes": SIZES, "wait": 0.0, **about}
+    return folder.acquire(
+        tuple(SIZES), n, share=False, test=f"{memory} GiB", memory=memory * GIB, **about
+    )
+
+
+def test_a_gpu_is_shared_as_far_as_its_memory_goes(tmp_path: Path) -> None:
+    folder = LockFolder(str(tmp_path))
+    held = [take(folder, 50), take(folder, 50), take(folder, 30), take(folder, 29)]
+    assert [one.gpus for one in held] == [("GPU-0",), ("GPU-1",), ("GPU-0",), ("GPU-1",)]
+    with pytest.raises(
+        WaitedTooLong, match=r"1 of 2 GPUs with 2 GiB free .* for 50 GiB;"
+    ) as caught:
+        take(folder, 2)
+    assert f"GPU-1 is held by process {os.getpid()} for 29 GiB" in str(caught.value)
+    take(folder, 1).release()
+    for share in (True, False):  # they have said nothing of memory
+        with pytest.raises(WaitedTooLong):
+            folder.acquire(tuple(SIZES), 1, share=share, wait=0, test="t", sizes=SIZES)
+    held[2].release()
+    take(folder, 1, n=2).release()
+    for one in held:
+        one.release()
+    assert [path.name for path in tmp_path.iterdir()] == ["table.lock"]
+
+
+def test_memory_that_strangers_hold_is_not_given_away(tmp_path: Path) -> None:
+    folder = LockFolder(str(tmp_path))
+    in_use = {"GPU-0": 60 * GIB, "GPU-1": 10 * GIB}
+    first = take(folder, 40, used=lambda: in_use)
+    assert first.gpus == ("GPU-1",)
+    in_use["GPU-1"] += 35 * GIB  # the test has allocated
+    take(folder, 30, used=lambda: in_use).release()
+    with pytest.raises(WaitedTooLong) as caught:
+        take(folder, 31, used=lambda: in_use)
+    assert "GPU-0 has 60 GiB in use by others than tests" in str(caught.value)
+    assert "GPU-1 has 10 GiB in use by others" in str(caught.value)
+    in_use["GPU-1"] += 20 * GIB  # more than the test said, by it or by strangers
+    take(folder, 20, used=lambda: in_use).release()
+    with pytest.raises(WaitedTooLong):
+        take(folder, 21, used=lambda: in_use)
+    first.release()
+
+
+def test_a_session_that_cannot_measure_takes_parts(tmp_path: Path) -> None:
+    folder = LockFolder(str(tmp_path))
+    held = take(folder, 21, n=2)
+    with pytest.raises(WaitedTooLong):
+        take(folder, 1, sizes={})
+    shared = [
+        folder.acquire(tuple(SIZES), 2, share=True, wait=0, test="t") for _ in range(SHARERS - 3)
+    ]
+    with pytest.raises(WaitedTooLong):
+        folder.acquire(tuple(SIZES), 2, share=True, wait=0, test="t")
+    take(folder, 9, n=2).release()
+    with pytest.raises(WaitedTooLong):
+        take(folder, 10)
+    for one in (held, *shared):
+        one.release()
+
+
+def test_a_holder_whose_note_is_lost_has_everything(tmp_path: Path) -> None:
+    folder = LockFolder(str(tmp_path))
+    held = take(folder, 1)
+    for path in tmp_path.glob("*.holder"):
+        path.write_text("torn {")
+    with pytest.raises(WaitedTooLong, match="who holds them is not known"):
+        take(folder, 1)
+    held.release()
+    take(folder, 80, n=2).release()
+
+
+def test_one_who_waits_for_much_is_not_passed_for_ever(tmp_path: Path) -> None:
+    folder = LockFolder(str(tmp_path))
+    small = take(folder, 20, n=2)
+    got = threading.Event()
+
+    def want() -> None:
+        held = take(LockFolder(str(tmp_path)), 70, n=2, wait=LIMIT)
+        got.set()
+        held.release()
+
+    big = threading.Thread(target=want)
+    big.start()
+    while len(list(tmp_path.glob("*.holder"))) < 2:
+        time.sleep(0.01)
+    for _ in range(MOST_OVERTAKEN):
+        take(folder, 20).release()
+    with pytest.raises(WaitedTooLong, match="other tests wait ahead of this one"):
+        take(folder, 20)
+    small.release()
+    big.join(LIMIT)
+    assert got.is_set()
+
+
+def test_a_stopped_process_does_not_keep_others_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = LockFolder(str(tmp_path))
+    held = take(folder, 80, n=2)
+    wish = Wish(2, tuple(SIZES))
+    with folder._waiting(wish, "stopped", 0.0):
+        monkeypatch.setattr("pytest_cudafork.gpus.locks._SILENT_SECONDS", 0.2)
+        held.release()
+        take(folder, 80, n=2, wait=LIMIT).release()
+
+
+def test_a_table_that_nobody_gives_back_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_cudafork.gpus.locks._TABLE_SECONDS", 0.05)
+    folder = LockFolder(str(tmp_path))
+    with folder._table(), pytest.raises(LocksUnusable, match="another process has kept the table"):
+        take(LockFolder(str(tmp_path)), 1)
 
 
 def test_a_forked_child_gives_nothing_back(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from pytest_cudafork.gpus.inventory import (
 )
 from pytest_cudafork.gpus.nvml import CtypesNvml, Nvml, NvmlError, open_nvml
 from pytest_cudafork.observe.driver import native_libs
+from pytest_cudafork.settings import environment
 
 
 class FakeNvml:
@@ -23,6 +25,8 @@ class FakeNvml:
 
     class NVMLError(Exception):
         """As pynvml's."""
+
+    nvmlMemory_v2: int | None = None
 
     def __init__(self) -> None:
         self.users = 0
@@ -63,8 +67,12 @@ class FakeNvml:
             raise self.NVMLError("not found")
         return uuid.decode()
 
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
-        return SimpleNamespace(used=3 << 20)
+    def nvmlDeviceGetMemoryInfo(self, handle: str, version: int | None = None) -> Any:
+        if handle == "MIG-2":
+            raise self.NVMLError("not permitted")
+        if version is None or handle == "MIG-0":
+            return SimpleNamespace(total=9 << 20, used=4 << 20)
+        return SimpleNamespace(total=9 << 20, reserved=1 << 20, used=3 << 20)
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> Any:
         sizes = {7: 1 << 20, 8: None, 9: 2**64 - 1}
@@ -75,12 +83,15 @@ def test_mig_instances_stand_in_for_their_gpu() -> None:
     binding = FakeNvml()
     with open_nvml(binding) as nvml:
         assert [tuple(device) for device in nvml.devices()] == [
-            (0, "GPU-0", "NVIDIA H200", False),
-            (1, "MIG-0", "NVIDIA H200", True),
-            (1, "MIG-2", "NVIDIA H200", True),
+            (0, "GPU-0", "NVIDIA H200", False, 9 << 20),
+            (1, "MIG-0", "NVIDIA H200", True, 9 << 20),
+            (1, "MIG-2", "NVIDIA H200", True, 0),
         ]
+        assert nvml.memory("GPU-0").used == 4 << 20, "a binding that does not know of more"
+        binding.nvmlMemory_v2 = 33554472
+        assert nvml.memory("GPU-0").used == 3 << 20
+        assert nvml.devices()[0].memory == 8 << 20, "what the driver reserves is not to be had"
         memory = nvml.memory("GPU-0")
-    assert memory.used == 3 << 20
     assert memory.processes == {7: 1 << 20, 8: None, 9: None}
     assert binding.users == 0
 
@@ -116,11 +127,16 @@ with nvml.open_nvml(binding) as opened:
 
 @pytest.mark.skipif(not native_libs.available(), reason="the native libraries were not built")
 @pytest.mark.parametrize("own", [True, False], ids=["ctypes", "installed"])
-def test_a_real_library_is_asked(own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_library_is_asked(
+    own: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     installed = importlib.util.find_spec("pynvml") is not None
     if not own and not installed:
         pytest.skip("nvidia-ml-py is not installed")
     monkeypatch.setenv("_CUDAFORK_FACE", "sm_90x2")
+    monkeypatch.setenv(environment.PHANTOM_MEMORY, str(tmp_path / "memory"))
+    many = [f"1 {pid} {pid}" for pid in range(1, 301)]  # more than there is room for at first
+    (tmp_path / "memory").write_text("\n".join([*many, "1 0 1000000", "0 7 99"]))
     code = ASK.format(library=str(native_libs.PHANTOM_NVML), own=own)
     done = subprocess.run(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True
@@ -128,11 +144,13 @@ def test_a_real_library_is_asked(own: bool, monkeypatch: pytest.MonkeyPatch) -> 
     answer, error = done.stdout.splitlines()
     devices, (used, processes), with_pynvml = json.loads(answer)
     uuids = [gpu.uuid for gpu in phantom_machine("sm_90x2").gpus]
-    assert [(number, uuid, mig) for number, uuid, _, mig in devices] == [
-        (0, uuids[0], False),
-        (1, uuids[1], False),
+    size = phantom_machine("sm_90x2").gpus[0].memory
+    assert [(number, uuid, mig, most) for number, uuid, _, mig, most in devices] == [
+        (0, uuids[0], False, size),
+        (1, uuids[1], False, size),
     ]
-    assert (used, processes) == (512 << 20, {})
+    assert used == 1000000 + sum(range(301))
+    assert processes == {str(pid): pid for pid in range(1, 301)}
     assert with_pynvml == (not own)
     assert error.startswith("NVMLError")
 
@@ -153,7 +171,8 @@ def test_without_the_library_there_is_one_kind_of_error() -> None:
 class Library:
     """The library itself, as ctypes shows it: one GPU, whose processes need a second call."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_old: bool = False) -> None:
+        self.is_old = is_old
         self.calls: list[str] = []
         self.nvmlErrorString = lambda code: b"not found" if code == 6 else None
 
@@ -177,7 +196,12 @@ class Library:
         elif name in ("nvmlDeviceGetName", "nvmlDeviceGetUUID"):
             args[1].value = b"GPU-1" if name.endswith("UUID") else b"NVIDIA H200"
         elif name == "nvmlDeviceGetMemoryInfo":
-            args[1]._obj[2] = 7
+            args[1]._obj[0], args[1]._obj[2] = 90, 70
+        elif name == "nvmlDeviceGetMemoryInfo_v2":
+            if self.is_old:
+                return 6
+            assert args[1]._obj[0] == CtypesNvml.nvmlMemory_v2
+            args[1]._obj[1], args[1]._obj[2], args[1]._obj[4] = 90, 10, 7
         elif name.startswith("nvmlDeviceGetComputeRunningProcesses"):
             count, infos = args[1]._obj, args[2]
             if len(infos) < 300:
@@ -192,11 +216,18 @@ class Library:
 def test_the_library_itself_is_asked_in_the_words_of_the_binding() -> None:
     library = Library()
     with open_nvml(CtypesNvml(library)) as nvml:
-        assert [tuple(device) for device in nvml.devices()] == [(0, "GPU-1", "NVIDIA H200", False)]
+        (device,) = nvml.devices()
+        assert device == (0, "GPU-1", "NVIDIA H200", False, 80)
         memory = nvml.memory("GPU-1")
     assert (memory.used, memory.processes) == (7, {11: 5, 12: None})
     assert library.calls[0] == "nvmlInit_v2"
     assert library.calls[-1] == "nvmlShutdown"
+
+
+def test_an_old_library_is_asked_in_older_words() -> None:
+    with open_nvml(CtypesNvml(Library(is_old=True))) as nvml:
+        assert nvml.memory("GPU-1").used == 70
+        assert nvml.devices()[0].memory == 90
 
 
 def test_instances_of_a_gpu_in_mig_mode_are_asked_one_by_one() -> None:

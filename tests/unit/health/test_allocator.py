@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -69,10 +69,9 @@ class _Cuda:
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> _Cuda:
     """The stand-in."""
-    made = _Cuda()
-    stand_in: Any = made
-    monkeypatch.setitem(sys.modules, "torch.cuda", stand_in)
-    return made
+    made: Any = _Cuda()
+    monkeypatch.setitem(sys.modules, "torch.cuda", made)
+    return cast("_Cuda", made)
 
 
 def test_without_torch_or_before_it_uses_cuda_nothing_is_asked(
@@ -81,8 +80,7 @@ def test_without_torch_or_before_it_uses_cuda_nothing_is_asked(
     class Untouched:
         _initialized = False
 
-    stand_ins: list[Any] = [None, Untouched()]
-    for module in stand_ins:
+    for module in (None, Untouched()):
         monkeypatch.setitem(sys.modules, "torch.cuda", module)
         asked = Allocator()
         asked.begin()

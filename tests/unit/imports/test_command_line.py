@@ -110,6 +110,36 @@ def test_all_that_it_prints_and_writes(pytester: pytest.Pytester, shop: Path) ->
         assert to_plain(from_plain(each)) == each
 
 
+def test_what_may_be_imported_before_forks(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(pytester.path))
+    monkeypatch.delenv("WARES_LEVEL", raising=False)
+    files = {
+        "__init__": "",
+        "config": "import os\nLEVEL = os.getenv('WARES_LEVEL')",
+        "log": "from wares import config\nFILE = open('/dev/null')",
+        "flash": TOUCH,
+    }
+    write_package(pytester.path, "wares", files)
+    assert main(["wares", *PHANTOM, "--no-confirm", "--preload", "--json=r.json"]) == 1
+    out = capsys.readouterr().out.partition("\n\n")[2].splitlines()
+    assert out == [
+        "safe to import before forks: 3 of 4 modules; these import them all: wares.log",
+        "heed: forks share an open descriptor (/dev/null): wares.log",
+        "read from the environment by imports (a change after that goes unnoticed):",
+        "  WARES_LEVEL (not set here), wares/config.py:2: wares.config, wares.log",
+        "not before forks: wares.flash: the import initializes CUDA at wares/flash.py:1: "
+        "module body, runs at import",
+    ]
+    data = {each["module"]: each for each in json.loads(Path("r.json").read_text())}
+    place = str(pytester.path / "wares" / "config.py")
+    assert data["wares.log"]["traces"]["environment"] == [["WARES_LEVEL", f"{place}:2", False]]
+    assert main(["wares.log", *PHANTOM, "--no-confirm", "--json=r.json"]) == 0
+    assert [each["traces"] for each in json.loads(Path("r.json").read_text())] == [None]
+    assert "before forks" not in capsys.readouterr().out
+
+
 def test_a_baseline_from_the_shell(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = ["shop", "--exclude=shop.hook", "--baseline=known.toml", "--no-confirm", *PHANTOM]
     assert main([*args, "--update"]) == 0

@@ -77,6 +77,8 @@ def test_settings_travel_as_one_line() -> None:
     text = settings.to_text()
     assert "\n" not in text
     assert WatchSettings.from_text(text) == settings
+    detailed = settings._replace(detailed=True)
+    assert WatchSettings.from_text(detailed.to_text()) == detailed
 
 
 @pytest.mark.parametrize("text", ['{"ledger": "x"}', "[]", '"x"'])

@@ -81,6 +81,23 @@ def test_a_fresh_interpreter_has_the_world_of_this_one(
     assert ending.exitcode == 0
 
 
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_program_begins_when_its_gate_is_opened(opened: bool, tmp_path: Path) -> None:
+    sign = tmp_path / "begun"
+    gate = launch.Gate()
+    command = ["/bin/sh", "-c", f"echo $0 > {sign}; exit 3", "$A"]
+    running = launch.start_program(
+        command, {"A": "1"}, gate, str(tmp_path), stdout=subprocess.DEVNULL, stderr=1
+    )
+    assert not sign.exists()
+    if opened:
+        gate.open()
+    gate.close()
+    said, ending = all_of(running)
+    assert (said, ending.exitcode) == ([], 3 if opened else 1)
+    assert sign.exists() == opened
+
+
 def test_a_start_that_fails_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> int:
         raise RuntimeError("the guard refuses")
@@ -100,7 +117,7 @@ def test_how_one_ended_that_somebody_else_has_reaped_is_not_known() -> None:
     assert launch._wait(pid) is None
     with subprocess.Popen(["true"]) as process:
         os.waitpid(process.pid, 0)
-        assert launch._wait_for_program(process) is None
+        assert launch.wait_for_program(process) is None
         assert process.returncode == 0  # Popen does not wait for it any more
 
 

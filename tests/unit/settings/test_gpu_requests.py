@@ -89,6 +89,8 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         (mark(1, share=True), GpuWish(1, share=True)),
         (mark(4, wait=2.5), GpuWish(4, wait=2.5)),
         (mark(1, wait=float("inf")), GpuWish(1, wait=float("inf"))),
+        (mark(2, memory="20GiB"), GpuWish(2, memory=20 << 30)),
+        (mark(1, memory=None), GpuWish(1)),
     ],
 )
 def test_the_marker_is_read(given_mark: pytest.Mark, wish: GpuWish) -> None:
@@ -121,6 +123,9 @@ def test_a_test_that_does_not_say_waits_as_the_signature_tells() -> None:
         (mark(1, wait=0), "wait=0.*above 0"),
         (mark(1, wait=float("nan")), "wait=nan.*above 0"),
         (mark(1, wait="long"), "wait='long'.*above 0"),
+        (mark(1, memory=20), "memory=20.*in words, as in '20GiB'"),
+        (mark(1, memory="much"), "memory='much'.*as in '20GiB'"),
+        (mark(1, memory="1KiB"), "memory='1KiB'.*at least 1 MiB"),
         (mark(1, timeout=3), "does not take 'timeout'"),
     ],
 )

@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cudafork.settings.gpu_requests import GpuWish
-from pytest_cudafork.settings.markers import MARKER_METHODS, MARKERS, MarkerError, Marks, read_marks
+from pytest_cudafork.settings.markers import (
+    MARKER_METHODS,
+    MARKERS,
+    MarkerError,
+    Marks,
+    give_gpus,
+    marks_of,
+    read_marks,
+)
 from tests.support.helpers import assert_no_crash, module, outcomes, run_session
 
 
@@ -36,6 +44,18 @@ RIGHT = {
     "spawn_only": ((mark.spawn_only,), Marks(spawn_only=True)),
     "isolated": ((mark.cuda_isolated,), Marks(isolated=True)),
     "method": ((mark.cuda_isolated(method="spawn"),), Marks(isolated=True, method="spawn")),
+    "by its other name": ((mark.isolated(method="spawn"),), Marks(isolated=True, method="spawn")),
+    "the closest of both names": (
+        (mark.isolated(method="fork"), mark.cuda_isolated(method="spawn")),
+        Marks(isolated=True, method="fork"),
+    ),
+    "fixtures": ((mark.isolated(fixtures="inherit"),), Marks(isolated=True, fixtures="inherit")),
+    "env": ((mark.isolated(env={"A": "1"}),), Marks(isolated=True, env=(("A", "1"),))),
+    "gpus of isolated": ((mark.isolated(gpus=2),), Marks(isolated=True, gpus=GpuWish(2))),
+    "said as the signature has it": (
+        (mark.isolated(timeout=None, gpus=None, env=None),),
+        Marks(isolated=True),
+    ),
     "timeout": ((mark.cuda_isolated(timeout=2),), Marks(isolated=True, timeout=2)),
     "fork_ok": ((mark.cuda_fork_ok(reason="r"),), Marks(fork_ok="r")),
     "gpus": ((mark.gpus(2, share=True),), Marks(isolated=True, gpus=GpuWish(2, share=True))),
@@ -44,6 +64,14 @@ RIGHT = {
         Marks(spawn_only=True, isolated=True, gpus=GpuWish(1, wait=3)),
     ),
     "graphs": ((mark.graph_capture,), Marks(graphs=("software", "cuda"))),
+    "start methods": (
+        (mark.start_methods("spawn", "fork"),),
+        Marks(isolated=True, start_methods=("spawn", "fork")),
+    ),
+    "start methods, all": (
+        (mark.start_methods,),
+        Marks(isolated=True, start_methods=("fork", "forkserver", "spawn")),
+    ),
     "graphs, one": ((mark.graph_capture(backends=["cuda"]),), Marks(graphs=("cuda",))),
     "closest wins": (
         (mark.cuda_isolated(method="fork"), mark.cuda_isolated(method="spawn", timeout=3)),
@@ -64,9 +92,20 @@ WRONG = {
     "cuda_isolated(timeout=float('nan'))": "timeout is a number of seconds above 0",
     "cuda_isolated(timeout=True)": "timeout is a number of seconds above 0",
     "cuda_isolated(timeout='1')": "timeout is a number of seconds above 0",
+    "isolated('spawn')": "@pytest.mark.isolated takes keywords only, not ('spawn',)",
+    "isolated(method=None)": "method is one of auto, fork, forkserver, spawn",
+    "isolated(fixtures='copy')": "@pytest.mark.isolated(fixtures='copy'): fixtures is one of own",
+    "cuda_isolated(fixtures='inherit', scope='module')": "cannot inherit the fixtures of each",
+    "isolated(gpus=0)": "gpus is a whole number of GPUs above 0",
+    "isolated(gpus=True)": "gpus is a whole number of GPUs above 0",
+    "isolated(env=['A'])": "env is a dict of names and texts",
+    "isolated(env={'A': 1})": "env is a dict of names and texts",
+    "isolated(env={'A=B': '1'})": "env is a dict of names and texts",
+    "isolated(env={'': '1'})": "env is a dict of names and texts",
     "gpus": "takes one number of GPUs, and none is given",
     "gpus(0)": "n is a whole number of GPUs above 0",
     "gpus(1, share=None)": "share is True or False",
+    "gpus(1, memory=20)": "memory is a size of at least 1 MiB, in words",
     "cuda_fork_ok": "needs a reason",
     "cuda_fork_ok()": "needs a reason",
     "cuda_fork_ok(reason='')": "reason is a text that is not empty",
@@ -74,6 +113,10 @@ WRONG = {
     "cuda_fork_ok(reason=None)": "reason is a text that is not empty",
     "cuda_fork_ok('a reason')": "takes keywords only, not ('a reason',)",
     "graph_capture('cuda')": "takes keywords only, not ('cuda',)",
+    "start_methods('thread')": "'thread' is no start method: write start_methods(",
+    "start_methods(['fork'])": "['fork'] is no start method",
+    "start_methods('fork', 'fork')": "names a method twice",
+    "start_methods(method='fork')": "does not take 'method'",
     "graph_capture(backend='cuda')": "does not take 'backend'",
     "graph_capture(backends='cuda')": "backends is a list of one or both of software, cuda",
     "graph_capture(backends=[])": "backends is a list of one or both of software, cuda",
@@ -123,8 +166,11 @@ def test_every_advertised_keyword_is_taken() -> None:
         "timeout": 1.5,
         "scope": "module",
         "reason": "because",
+        "gpus": 1,
+        "fixtures": "own",
+        "env": {"A": "b"},
     }
-    values |= {"n": 2, "share": True, "wait": 0.5, "backends": ["software"]}
+    values |= {"n": 2, "share": True, "wait": 0.5, "backends": ["software"], "memory": "1G"}
     for marker in MARKERS:
         read(getattr(mark, marker.name).with_args(**{k: values[k] for k in marker.keywords}))
 
@@ -152,3 +198,11 @@ def test_markers_are_listed_and_strict_markers_know_them(pytester: pytest.Pytest
     result = run_session(pytester, "--markers")
     for marker in MARKERS:
         result.stdout.fnmatch_lines_random([f"@pytest.mark.{marker.name}(*"])
+
+
+def test_a_test_can_be_given_gpus_that_its_markers_do_not_name(pytester: pytest.Pytester) -> None:
+    item = pytester.getitem(
+        "import pytest\n@pytest.mark.cuda_isolated(timeout=7)\ndef test_func(): pass"
+    )
+    give_gpus(item, GpuWish(2, memory=5))
+    assert marks_of(item) == Marks(isolated=True, timeout=7, gpus=GpuWish(2, memory=5))

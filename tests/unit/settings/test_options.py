@@ -68,6 +68,21 @@ VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("/x/middle", {"ledger": "/x/middle"}),
         ("/x/high", {"ledger": "/x/high"}),
     ),
+    "cuda_fork_baseline": (
+        ("/x/low", {"baseline": "/x/low"}),
+        ("/x/middle", {"baseline": "/x/middle"}),
+        ("/x/high", {"baseline": "/x/high"}),
+    ),
+    "cuda_fork_expect_gpus": (
+        ("0", {"expect_gpus": 0}),
+        ("2", {"expect_gpus": 2}),
+        ("8", {"expect_gpus": 8}),
+    ),
+    "cuda_fork_intent": (
+        ("spawned", {"intent": ("spawned",)}),
+        ("all", {"intent": ("all",)}),
+        ("spawned,all", {"intent": ("spawned", "all")}),
+    ),
     "cuda_fork_gpus": (
         ("auto", {"gpus": GpuChoice()}),
         ("2", {"gpus": GpuChoice(most=2, text="2")}),
@@ -133,7 +148,25 @@ def settings_from(
 
 def test_the_table_of_values_covers_every_option() -> None:
     # to update is to need a file, too
-    assert set(VALUES) | {"cuda_fork_imports_update"} == {option.name for option in OPTIONS}
+    updates = {"cuda_fork_imports_update", "cuda_fork_baseline_update"}
+    assert set(VALUES) | updates == {option.name for option in OPTIONS}
+
+
+def test_a_baseline_is_changed_where_one_is_named_and_something_is_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = {"cuda_fork_baseline": "/x/known", "cuda_fork_check": "fork"}
+    for how in ("all", "shrink"):
+        found = settings_from(monkeypatch, ini=both, cli={"cuda_fork_baseline_update": how})
+        assert found.baseline_update == how
+    for ini, words in (
+        ({"cuda_fork_check": "fork"}, "there is no file to write: name it with"),
+        ({"cuda_fork_baseline": "/x/known"}, "nothing is checked, so nothing is found"),
+    ):
+        with pytest.raises(pytest.UsageError, match=words):
+            settings_from(monkeypatch, ini=ini, cli={"cuda_fork_baseline_update": "all"})
+    with pytest.raises(pytest.UsageError, match="'some' is not a way to change it: use all"):
+        settings_from(monkeypatch, ini=both, cli={"cuda_fork_baseline_update": "some"})
 
 
 @pytest.mark.parametrize("name", VALUES)

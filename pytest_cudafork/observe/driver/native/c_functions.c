@@ -4,8 +4,14 @@
  * pointer that CPython calls is exchanged. For a type that is tp_new, for a method the pointer in its
  * PyMethodDef. For a function it is the vectorcall of the object, which is NULL before: the hash of
  * a function is made from the pointer in its PyMethodDef, and tables of functions would miss it.
- * Where these places are Python's side knows (compat/cpython_layout.py). All of this runs with the
- * GIL held.
+ * Where these places are Python's side knows (compat/cpython_layout.py).
+ *
+ * All of this runs with the GIL held, also what puts a hook in and takes it back: Python's side
+ * calls these by ctypes.PYFUNCTYPE. The function itself may let go of the GIL, or run Python code,
+ * so that a hook is taken back, and perhaps put in again, while a call of its function is under way.
+ *
+ * A hook is for one place and one function for good, and is used for no other when it is free
+ * again: a class that was derived from a type meanwhile has inherited its tp_new, which stays ours.
  */
 #define _GNU_SOURCE
 #include "witness.h"
@@ -18,17 +24,23 @@ typedef void *(*function)(void *self, void *arguments, void *keywords);
 
 enum { HOOKS_MOST = 200 };
 
-static struct {
+static struct hook {
     int used;
+    long times;        /* how often it was put in */
     function original; /* stays when it is taken back: a call may be under way */
-    void **place;
-    void *before; /* what stood at the place */
-    void *self;   /* of a function; methods and types get theirs */
-    void *tell, *nothing; /* what is called, and Python's None */
-    int always;           /* also when it has not failed */
+    void **place;      /* likewise; NULL if it was never used */
+    void *before;      /* what stood at the place */
+    void *self;        /* of a function; methods and types get theirs */
+    void *target;      /* the callable, which has to live as long as its place is ours */
+    void *tell;        /* what is called; NULL for nothing */
+    void *nothing;     /* Python's None */
+    void *interpreter; /* whose objects these are */
+    int always;        /* also when it has not failed */
 } hooks[HOOKS_MOST];
 
 static struct {
+    int ready;
+    void *(*PyErr_Occurred)(void);
     void (*PyErr_Fetch)(void **, void **, void **);
     void (*PyErr_NormalizeException)(void **, void **, void **);
     void (*PyErr_Restore)(void *, void *, void *);
@@ -39,16 +51,19 @@ static struct {
     ssize_t (*PyTuple_Size)(void *);
     void *(*PyDict_New)(void);
     int (*PyDict_SetItem)(void *, void *, void *);
+    int (*Py_EnterRecursiveCall)(const char *);
+    void (*Py_LeaveRecursiveCall)(void);
+    void *(*PyInterpreterState_Get)(void);
     void (*Py_IncRef)(void *);
     void (*Py_DecRef)(void *);
 } python;
 
 /* What the callable returns takes the place of the failure; None leaves that as it is. */
-static void *after(int number, void *result, void *arguments, void *keywords)
+static void *after(const struct hook *hook, void *result, void *arguments, void *keywords)
 {
     void *type = NULL, *error = NULL, *traceback = NULL, *answer;
-    void *nothing = hooks[number].nothing;
-    void *tell = hooks[number].tell;
+    void *nothing = hook->nothing;
+    void *tell = hook->tell;
 
     if (!result) {
         python.PyErr_Fetch(&type, &error, &traceback);
@@ -77,10 +92,19 @@ static void *after(int number, void *result, void *arguments, void *keywords)
 
 static void *call(int number, void *self, void *arguments, void *keywords)
 {
-    function original = hooks[number].original;
-    void *result = original(self, arguments, keywords);
+    const struct hook *hook = &hooks[number];
+    long times = hook->times;
+    void *result = hook->original(self, arguments, keywords);
 
-    return result && !hooks[number].always ? result : after(number, result, arguments, keywords);
+    if (result && !hook->always)
+        return result;
+    if (!hook->tell || hook->times != times) /* it was taken back meanwhile */
+        return result;
+    if (!result == !python.PyErr_Occurred()) /* a fault of the function, which CPython tells */
+        return result;
+    if (python.PyInterpreterState_Get() != hook->interpreter)
+        return result;
+    return after(hook, result, arguments, keywords);
 }
 
 /* Packs the arguments of a vectorcall; returns 0 where there is no memory. */
@@ -108,8 +132,13 @@ static void *vector_call(int number, void *const *given, size_t count, void *nam
     void *arguments, *keywords, *result = NULL;
 
     count &= ~((size_t)1 << (8 * sizeof count - 1)); /* PY_VECTORCALL_ARGUMENTS_OFFSET */
-    if (pack(given, (ssize_t)count, names, &arguments, &keywords))
-        result = call(number, hooks[number].self, arguments, keywords);
+    if (pack(given, (ssize_t)count, names, &arguments, &keywords)) {
+        /* as CPython does around such a call: nothing else counts it */
+        if (!python.Py_EnterRecursiveCall(" while calling a Python object")) {
+            result = call(number, hooks[number].self, arguments, keywords);
+            python.Py_LeaveRecursiveCall();
+        }
+    }
     if (arguments)
         python.Py_DecRef(arguments);
     if (keywords)
@@ -140,7 +169,10 @@ _Static_assert(sizeof calls / sizeof *calls == HOOKS_MOST, "one for each hook");
 
 static int find_python(void)
 {
+    if (python.ready)
+        return 1;
 #define FIND(name) *(void **)&python.name = dlsym(RTLD_DEFAULT, #name);
+    FIND(PyErr_Occurred)
     FIND(PyErr_Fetch)
     FIND(PyErr_NormalizeException)
     FIND(PyErr_Restore)
@@ -151,54 +183,88 @@ static int find_python(void)
     FIND(PyTuple_Size)
     FIND(PyDict_New)
     FIND(PyDict_SetItem)
+    FIND(Py_EnterRecursiveCall)
+    FIND(Py_LeaveRecursiveCall)
+    FIND(PyInterpreterState_Get)
     FIND(Py_IncRef)
     FIND(Py_DecRef)
 #undef FIND
-    for (void **one = (void **)&python; one < (void **)(&python + 1); one++)
-        if (!*one)
-            return 0;
-    return 1;
+    python.ready = python.PyErr_Occurred && python.PyErr_Fetch && python.PyErr_NormalizeException &&
+                   python.PyErr_Restore && python.PyObject_CallFunctionObjArgs &&
+                   python.PyTuple_New && python.PyTuple_SetItem && python.PyTuple_GetItem &&
+                   python.PyTuple_Size && python.PyDict_New && python.PyDict_SetItem &&
+                   python.Py_EnterRecursiveCall && python.Py_LeaveRecursiveCall &&
+                   python.PyInterpreterState_Get && python.Py_IncRef && python.Py_DecRef;
+    return python.ready;
+}
+
+/* Returns a hook that may be used for a function at a place; HOOKS_MOST if there is none. */
+static int free_hook(void **place, function original)
+{
+    int found = HOOKS_MOST;
+
+    for (int number = HOOKS_MOST - 1; number >= 0; number--) {
+        const struct hook *hook = &hooks[number];
+
+        if (!hook->used && hook->place == place && hook->original == original)
+            return number;
+        if (!hook->place)
+            found = number;
+    }
+    return found;
 }
 
 /* Returns the number of the hook, or -1. `method` and `self` are those of a function, whose place is
- * its vectorcall; else `method` is NULL. The caller keeps `tell` alive for good. */
-EXPORT int cudafork_hook(void **place, void *method, void *self, void *tell, void *nothing,
-                         int always)
+ * its vectorcall; else `method` is NULL. */
+EXPORT int cudafork_hook(void **place, void *method, void *self, void *target, void *tell,
+                         void *nothing, int always)
 {
-    int number = 0;
+    function original;
+    struct hook *hook;
+    int number;
 
     if (!find_python())
         return -1;
-    witness_lock();
-    while (number < HOOKS_MOST && hooks[number].used)
-        number++;
-    if (number < HOOKS_MOST) {
-        hooks[number].used = 1;
-        hooks[number].tell = tell;
-        hooks[number].nothing = nothing;
-        hooks[number].always = always;
-        hooks[number].self = self;
-        hooks[number].place = place;
-        hooks[number].before = *place;
-        *(void **)&hooks[number].original = method ? method : *place;
-        *place = calls[number][method != NULL];
-    } else
-        number = -1;
-    witness_unlock();
+    *(void **)&original = method ? method : *place;
+    number = free_hook(place, original);
+    if (number == HOOKS_MOST)
+        return -1;
+    python.Py_IncRef(target);
+    python.Py_IncRef(tell);
+    hook = &hooks[number];
+    hook->used = 1;
+    hook->times++;
+    hook->target = target;
+    hook->tell = tell;
+    hook->nothing = nothing;
+    hook->interpreter = python.PyInterpreterState_Get();
+    hook->always = always;
+    hook->self = self;
+    hook->place = place;
+    hook->before = *place;
+    hook->original = original;
+    *place = calls[number][method != NULL];
     return number;
 }
 
-/* Returns -1, and leaves the hook, where somebody else has put another function over it. */
+/* Nothing is told from here on. Returns -1, and leaves the place, where somebody else has put
+ * another function over ours. */
 EXPORT int cudafork_unhook(int number)
 {
+    struct hook *hook = &hooks[number];
+    void *tell = hook->tell, *target = NULL;
     int answer = -1;
 
-    witness_lock();
-    if (*hooks[number].place == calls[number][0] || *hooks[number].place == calls[number][1]) {
-        *hooks[number].place = hooks[number].before;
-        hooks[number].used = 0;
+    hook->tell = NULL;
+    if (*hook->place == calls[number][0] || *hook->place == calls[number][1]) {
+        *hook->place = hook->before;
+        hook->used = 0;
+        target = hook->target;
         answer = 0;
     }
-    witness_unlock();
+    if (tell)
+        python.Py_DecRef(tell);
+    if (target)
+        python.Py_DecRef(target);
     return answer;
 }

@@ -1,5 +1,9 @@
 /* The phantom NVML: a libnvidia-ml.so.1 that answers what torch, vLLM and pynvml ask for about the
  * devices of the phantom's face. NVML never initializes CUDA, so nothing is recorded here.
+ *
+ * No memory is in use on a phantom. So that waiting for memory can be tried without a GPU, the
+ * variable _CUDAFORK_PHANTOM_MEMORY may name a file that says otherwise, in lines of three numbers:
+ * the device, a process (0: one that the driver hides), and the bytes that it holds.
  */
 #define _GNU_SOURCE
 #include "phantom_face.h"
@@ -240,20 +244,55 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle)
 
 struct memory { unsigned long long total, available, used; };
 struct memory_v2 { unsigned version; unsigned long long total, reserved, available, used; };
+struct process { /* nvmlProcessInfo_t */
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned gpu_instance, compute_instance;
+};
 
-static const unsigned long long taken = 512ULL << 20; /* what a driver keeps for itself */
+static const unsigned long long reserved = 512ULL << 20; /* what a driver keeps for itself */
+
+/* Reads who holds memory on a device. Returns how many processes there are that the driver shows, of
+ * which the first *room* are written, or -1 where nobody tells; *used* is what all hold. */
+static long read_holders(ptrdiff_t device, struct process *out, unsigned room,
+                         unsigned long long *used)
+{
+    const char *path = getenv("_CUDAFORK_PHANTOM_MEMORY");
+    FILE *file = path && *path ? fopen(path, "re") : NULL;
+    long count = 0, where;
+    unsigned pid;
+    unsigned long long bytes;
+
+    *used = 0;
+    if (!file)
+        return path && *path ? 0 : -1;
+    while (fscanf(file, "%ld %u %llu", &where, &pid, &bytes) == 3) {
+        if (where != device)
+            continue;
+        *used += bytes;
+        if (!pid)
+            continue;
+        if (count < (long)room)
+            out[count] = (struct process){pid, bytes, ~0u, ~0u};
+        count++;
+    }
+    fclose(file);
+    return count;
+}
 
 EXPORT int nvmlDeviceGetMemoryInfo(void *handle, struct memory *memory)
 {
     struct face face;
+    unsigned long long used;
     int answer = device_ready(&face, handle);
 
     if (!answer && !memory)
         return INVALID_ARGUMENT;
     if (!answer) {
+        read_holders(index_of(handle), NULL, 0, &used);
         memory->total = face.model.memory_bytes;
-        memory->used = taken;
-        memory->available = memory->total - taken;
+        memory->used = reserved + used;
+        memory->available = memory->total - memory->used;
     }
     return answer;
 }
@@ -261,17 +300,45 @@ EXPORT int nvmlDeviceGetMemoryInfo(void *handle, struct memory *memory)
 EXPORT int nvmlDeviceGetMemoryInfo_v2(void *handle, struct memory_v2 *memory)
 {
     struct face face;
+    unsigned long long used;
     int answer = device_ready(&face, handle);
 
     if (!answer && !memory)
         return INVALID_ARGUMENT;
     if (!answer) {
+        read_holders(index_of(handle), NULL, 0, &used);
         memory->total = face.model.memory_bytes;
-        memory->reserved = taken;
-        memory->used = 0;
-        memory->available = memory->total - taken;
+        memory->reserved = reserved;
+        memory->used = used;
+        memory->available = memory->total - reserved - used;
     }
     return answer;
+}
+
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count,
+                                                   struct process *out)
+{
+    struct face face;
+    unsigned long long used;
+    long found;
+    int answer = device_ready(&face, handle);
+
+    if (answer)
+        return answer;
+    if (!count || (*count && !out))
+        return INVALID_ARGUMENT;
+    found = read_holders(index_of(handle), out, *count, &used);
+    if (found < 0)
+        return NOT_SUPPORTED;
+    answer = found > (long)*count ? INSUFFICIENT_SIZE : SUCCESS;
+    *count = (unsigned)found;
+    return answer;
+}
+
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v2(void *handle, unsigned *count,
+                                                   struct process *out)
+{
+    return nvmlDeviceGetComputeRunningProcesses_v3(handle, count, out);
 }
 
 struct pci { /* nvmlPciInfo_t */
@@ -352,8 +419,6 @@ EXPORT int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pendi
         return answer ? answer : NOT_SUPPORTED; \
     }
 NOT_HERE(nvmlDeviceGetComputeRunningProcesses)
-NOT_HERE(nvmlDeviceGetComputeRunningProcesses_v2)
-NOT_HERE(nvmlDeviceGetComputeRunningProcesses_v3)
 NOT_HERE(nvmlDeviceGetP2PStatus)
 NOT_HERE(nvmlDeviceGetNvLinkState)
 NOT_HERE(nvmlDeviceGetNvLinkRemotePciInfo)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_cudafork.baseline.file import BaselineError
 from pytest_cudafork.imports.audit.baseline import (
     SHELL_UPDATE_OPTION,
     Baseline,
-    BaselineError,
     Entry,
     entry_of,
 )

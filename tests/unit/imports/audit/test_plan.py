@@ -8,6 +8,7 @@ import pytest
 
 from pytest_cudafork.imports.audit import plan
 from pytest_cudafork.imports.audit.discover import UnknownPackage
+from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.process import launch
 from pytest_cudafork.settings.devices import Device, DeviceKind
 from pytest_cudafork.settings.import_settings import ImportSettings
@@ -50,7 +51,7 @@ def test_without_a_driver_modules_find_a_phantom_with_a_gpu(
 ) -> None:
     monkeypatch.setattr(plan, "has_real_driver", lambda: False)
     settings = plan.settings_of(ImportSettings(timeout=3.0, jobs=2, memory=5), Device())
-    assert settings == ("sm_90", "", 3.0, 2, 5)
+    assert settings == AuditSettings("sm_90", "", 3.0, 2, 5)
     monkeypatch.setattr(plan, "has_real_driver", lambda: True)
     monkeypatch.setattr(plan, "resolve_device", lambda device: "real")
     assert plan.settings_of(ImportSettings(), Device()).device == "real"

@@ -15,21 +15,9 @@ from pytest_cudafork.imports.values.records import RunningThread
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.observe.driver import native_libs
 from pytest_cudafork.observe.story.touch import Touch
+from tests.support.import_results import CLEAN_IMPORT
 
-IMPORTED = ImportResult(
-    kind="imported",
-    error="",
-    reason="",
-    traceback="",
-    seconds=0.5,
-    loaded=["pkg"],
-    state="clean",
-    why="",
-    threads=1,
-    changed=False,
-    running=[["server", "a.py:1", True]],
-    waited=0.0,
-)
+IMPORTED = CLEAN_IMPORT._replace(running=[["server", "a.py:1", True]])
 FAILED = IMPORTED._replace(kind="failed", reason="ValueError: no", traceback="Traceback: ...")
 SETTINGS = AuditSettings("sm_90", without="lib", timeout=7.5)
 

@@ -8,9 +8,11 @@ import pytest
 
 from pytest_cudafork import ImportVerdict
 from pytest_cudafork.imports.values.records import (
+    EnvironmentRead,
     ImportRecord,
     Outcome,
     RunningThread,
+    Traces,
     from_plain,
     outcome_of,
     to_plain,
@@ -53,12 +55,17 @@ def test_a_record_is_the_same_after_a_journey_as_plain_data() -> None:
         confirmed=False,
         loaded=("pkg", "pkg.a"),
         running=(RunningThread("server", "/base/a.py:9", True),),
+        traces=Traces(
+            (EnvironmentRead("HOME", "/base/a.py:4", is_set=True),), ("socket",), ("pool",)
+        ),
     )
     plain = json.loads(json.dumps(to_plain(record)))
     assert from_plain(plain) == record
     assert plain["verdict"] == "touches, then fails to import"
     assert plain["where"] == record.where == "/base/a.py:3"
     assert plain["scope"] == "class body"
+    del plain["traces"]  # as records of earlier versions have none
+    assert from_plain(plain).traces is None
 
 
 def test_a_record_without_a_touch_has_no_culprit() -> None:

@@ -39,9 +39,9 @@ class Shelf:
         (self.folder / f"{name}.py").write_text(text)
         return name
 
-    def run(self, text: str, *, last: bool = False) -> ImportResult:
+    def run(self, text: str, *, last: bool = False, traces: bool = False) -> ImportResult:
         budget = WaitBudget(AuditSettings(timeout=2.0))
-        importer = Importer(cast("Observer", self), None, budget)
+        importer = Importer(cast("Observer", self), None, budget, traces=traces)
         return importer.run(self.write(text), last=last)
 
 
@@ -109,6 +109,16 @@ def test_threads_that_run_on_are_waited_for_and_named(shelf: Shelf) -> None:
     assert [each.where for each in running.left_running] == [""], "nobody watches who starts it"
     assert running.waited == 0.0
     assert running.threads > result.threads
+
+
+def test_what_an_import_reads_is_told_where_somebody_asks(shelf: Shelf) -> None:
+    text = "import os\nos.getenv('CUDAFORK_UNKNOWN')"
+    assert shelf.run(text).left is None
+    left = shelf.run(text, traces=True).left
+    assert left is not None
+    assert [each.name for each in left.environment] == ["CUDAFORK_UNKNOWN"]
+    failed = shelf.run(f"{text}\n1 / 0", traces=True)
+    assert failed.left is not None, "also where it fails"
 
 
 def test_a_module_that_breaks_what_the_audit_needs_is_not_observable(

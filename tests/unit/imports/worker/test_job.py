@@ -20,21 +20,7 @@ from pytest_cudafork.process.fork_server import ForkServer
 from pytest_cudafork.process.protocol import frames, messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.shared_mailbox import SharedMailbox, mailbox_file
-
-RESULT = ImportResult(
-    kind="imported",
-    error="",
-    reason="",
-    traceback="",
-    seconds=0.9,
-    loaded=["cudafork_a", "cudafork_b"],
-    state="clean",
-    why="",
-    threads=1,
-    changed=False,
-    running=[],
-    waited=0.0,
-)
+from tests.support.import_results import CLEAN_IMPORT
 
 
 class LeftError(Exception):
@@ -53,12 +39,13 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     asked: list[Any] = []
 
     class Importer:
-        def __init__(self, *args: Any) -> None:
+        def __init__(self, *args: Any, traces: bool = False) -> None:
+            assert not traces, "nobody asked for them"
             asked.append(args)
 
         def run(self, module: str, *, last: bool = True) -> ImportResult:
             asked.append((module, last))
-            return RESULT
+            return CLEAN_IMPORT
 
     monkeypatch.setattr(importer, "Importer", Importer)
     return asked
@@ -99,7 +86,7 @@ def test_an_import_leaves_what_is_to_be_told(imported: list[Any]) -> None:
     prepared, mailbox = jobs(), SharedMailbox()
     prepared.grown()
     assert job.run(child.Task("pkg.a", -1, mailbox=mailbox, prepared=prepared)) == 0
-    assert import_result.decode(mailbox.read()) == RESULT
+    assert import_result.decode(mailbox.read()) == CLEAN_IMPORT
     assert imported == [(prepared.observer, prepared.loaded, prepared.budget), ("pkg.a", True)]
     assert prepared.limit_of("pkg.a") == 7.0
     assert prepared.preload("pkg.b")
@@ -108,10 +95,11 @@ def test_an_import_leaves_what_is_to_be_told(imported: list[Any]) -> None:
 
 def test_what_many_imports_load_is_wanted(imported: list[Any]) -> None:
     prepared = jobs()
-    left = import_result.encode(RESULT)
+    loaded = ["cudafork_a", "cudafork_b"]
+    left = import_result.encode(CLEAN_IMPORT._replace(loaded=loaded, seconds=0.9))
     assert prepared.wants_preloaded("pkg.a", left, 0, waiting=0) == []
     assert prepared.wants_preloaded("pkg.a", left, 0, waiting=5) == []
-    assert prepared.wants_preloaded("pkg.b", left, 0, waiting=4) == ["cudafork_a", "cudafork_b"]
+    assert prepared.wants_preloaded("pkg.b", left, 0, waiting=4) == loaded
 
 
 def test_what_is_not_clean_is_never_preloaded() -> None:
@@ -119,7 +107,7 @@ def test_what_is_not_clean_is_never_preloaded() -> None:
     names = ["cudafork_a", "cudafork_b.c", "cudafork_d"]
     assert prepared.worth_trying(names) == names
     assert prepared.wants_preloaded("cudafork_a", b"", -9, waiting=5) == []
-    touched = import_result.encode(RESULT._replace(state="initialized"))
+    touched = import_result.encode(CLEAN_IMPORT._replace(state="initialized"))
     assert prepared.wants_preloaded("cudafork_b", touched, 0, waiting=5) == []
     prepared.refuse("cudafork_e")
     assert prepared.worth_trying([*names, "cudafork_e"]) == ["cudafork_d"]
@@ -180,7 +168,7 @@ def test_a_fresh_interpreter_tells_first_whether_it_can_watch(
     left = SharedMailbox(mailbox).read()
     if device == "sm_90":
         assert ready.about["limits"] == ["nothing is seen"]
-        assert import_result.decode(left) == RESULT
+        assert import_result.decode(left) == CLEAN_IMPORT
     else:
         assert (ready.why_not or {})["text"] == "no such device"
         assert left == b""

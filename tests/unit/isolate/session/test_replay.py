@@ -333,7 +333,7 @@ def test_a_test_whose_process_died_runs_again_if_the_plugin_says_so(
     replayed = Replay(item, FORK)
     replayed.fail_or_rerun("call", error, 1.0)
     assert replayed.again is reruns
-    assert asked == [(item, 1, error)]
+    assert asked == [(item, 1, "ChildCrashed: SIGSEGV in call")]
     assert heard.calls == ["call rerun" if reruns else "call failed"]
 
 

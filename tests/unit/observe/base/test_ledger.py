@@ -159,7 +159,7 @@ def test_a_record_that_the_disk_cuts_or_refuses_is_known_to_be_lost(
 
 def test_a_file_in_the_place_of_the_ledger_is_not_written_into(ledger: Ledger) -> None:
     Path(ledger.path).write_text("something else")
-    ledger._mark()
+    ledger.mark_loss()
     assert Path(ledger.path).read_text() == "something else"
 
 
@@ -183,7 +183,7 @@ def test_a_ledger_that_is_gone_or_emptied_is_told(ledger: Ledger) -> None:
 
 def test_the_ledger_of_an_earlier_session_begins_anew(ledger: Ledger) -> None:
     ledger.append("touch")
-    ledger._mark()  # it lacked a record, too
+    ledger.mark_loss()  # it lacked a record, too
     ledger.create()
     assert (ledger.reader().new(), ledger.reader().damage()) == ([], [])
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.story.touch import Frame, Touch
 from pytest_cudafork.observe.story.words import (
     fork_line,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import torch_internals
+from pytest_cudafork.compat import torch_internals, unpatched
 from pytest_cudafork.observe.story.touch import culprit_of, first_import_body, frames_from
 from pytest_cudafork.observe.torch import api, rows
 from pytest_cudafork.observe.torch.api import TorchWitness
@@ -489,7 +488,7 @@ def test_a_child_begins_anew(
     undo = witness.install()
     module.probe()
     with monkeypatch.context() as patch:
-        patch.setattr(os, "getpid", lambda: -1)
+        patch.setattr(unpatched.os, "getpid", lambda: -1)
         assert not witness.touched
     undo()
 

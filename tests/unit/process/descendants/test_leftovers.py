@@ -52,6 +52,22 @@ def test_a_process_wears_the_mark_of_its_cookie_and_of_no_other(
     assert leftovers.marked_processes([cookie]) == []  # the one that asks is left out
 
 
+def test_what_only_tidies_up_is_not_busy(
+    cookie: bytes, marked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert marked
+    reading, writing = os.pipe()
+    pid = fork_and_wait(reading, writing)
+    try:
+        assert leftovers.busy_processes(cookie) == [pid]
+        monkeypatch.setattr(leftovers, "_seconds_left_to", lambda pid: 1.0)
+        assert leftovers.busy_processes(cookie) == []
+    finally:
+        os.close(writing)
+        os.close(reading)
+        os.waitpid(pid, 0)
+
+
 def test_a_forked_process_wears_its_parents_mark_until_it_is_dead(
     cookie: bytes, marked: bool
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sample_engine.batch.request import SamplingParams
+from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.errors import PromptError
 
 SEED = "must be a whole number from -2^63 to 2^64 - 1, or None"
@@ -25,10 +25,13 @@ TEMPERATURE = "must be a number of 0 or more"
 TOP_P = "must be a number above 0 and at most 1"
 
 
-TOP_K = "must be 0 (all tokens) or more, and a whole number below 2^63"
+TOP_K = "must be 0 or -1 (all tokens) or more, and a whole number below 2^63"
 
 
-MAX_TOKENS = "must be at least 1, and a whole number below 2^63"
+MAX_TOKENS = "must be at least 1, and a whole number below 2^63, or None"
+
+
+TOKENS = "must be tokens: several whole numbers of at least 0"
 
 
 @pytest.mark.parametrize(
@@ -40,7 +43,7 @@ MAX_TOKENS = "must be at least 1, and a whole number below 2^63"
         ("temperature", None, TEMPERATURE),
         ("temperature", float("nan"), TEMPERATURE),
         ("temperature", 10**400, TEMPERATURE),
-        ("top_k", -1, TOP_K),
+        ("top_k", -2, TOP_K),
         ("top_k", 1.5, TOP_K),
         ("top_k", False, TOP_K),
         ("top_k", 10**30, TOP_K),
@@ -62,10 +65,16 @@ MAX_TOKENS = "must be at least 1, and a whole number below 2^63"
         ("stop", ["a", "\ud800"], STOP),
         ("max_tokens", 0, MAX_TOKENS),
         ("max_tokens", 1.5, MAX_TOKENS),
-        ("max_tokens", None, MAX_TOKENS),
         ("max_tokens", 10**20, MAX_TOKENS),
         ("ignore_eos", "no", "must be True or False"),
         ("ignore_eos", 1, "must be True or False"),
+        ("stop_token_ids", (1, -1), TOKENS),
+        ("stop_token_ids", 7, TOKENS),
+        ("stop_token_ids", (True,), TOKENS),
+        ("n", 0, "must be a whole number from 1 to 16384"),
+        ("n", 1.0, "must be a whole number from 1 to 16384"),
+        ("logprobs", 21, "must be a whole number from 0 to 20, or None"),
+        ("logprobs", True, "must be a whole number from 0 to 20, or None"),
     ],
 )
 def test_a_sampling_parameter_is_refused_when_it_is_given(name: str, value: Any, rule: str) -> None:
@@ -78,8 +87,8 @@ def test_a_sampling_parameter_is_refused_when_it_is_given(name: str, value: Any,
 
 
 def test_all_that_is_wrong_with_sampling_parameters_is_said_at_once() -> None:
-    with pytest.raises(PromptError, match=r"top_k=-1 .*\n.*top_p=2 .*"):
-        SamplingParams(top_k=-1, top_p=2)
+    with pytest.raises(PromptError, match=r"top_k=-2 .*\n.*top_p=2 .*"):
+        SamplingParams(top_k=-2, top_p=2)
 
 
 @pytest.mark.parametrize(
@@ -93,19 +102,22 @@ def test_all_that_is_wrong_with_sampling_parameters_is_said_at_once() -> None:
         {"max_tokens": 2**63 - 1},
         {"stop": ["a", "é"]},
         {"stop": []},
+        {"stop_token_ids": [0, 2**63 - 1]},
+        {"max_tokens": None},
+        {"logprobs": 0},
     ],
     ids=str,
 )
 def test_values_at_the_ends_of_their_ranges_are_taken(values: dict[str, Any]) -> None:
     params = SamplingParams(**values)
     for name, value in values.items():
-        assert getattr(params, name) == (tuple(value) if name == "stop" else value)
+        assert getattr(params, name) == (tuple(value) if isinstance(value, list) else value)
 
 
 def test_an_unknown_sampling_parameter_is_refused_with_the_closest_name() -> None:
     with pytest.raises(TypeError, match=r"'temprature'\. Did you mean 'temperature'\? It has: ig"):
         SamplingParams(temprature=1.0)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match=r"has no parameter 'xyzzy'\. It has: ignore_eos, max_tok"):
+    with pytest.raises(TypeError, match=r"has no parameter 'xyzzy'\. It has: ignore_eos, logprobs"):
         SamplingParams(xyzzy=1)  # type: ignore[call-arg]
 
 
@@ -115,3 +127,30 @@ def test_sampling_parameters_stay_a_plain_dataclass() -> None:
     assert dataclasses.replace(params, top_k=4).stop == ("end",)
     names = list(inspect.signature(SamplingParams).parameters)
     assert names == [field.name for field in dataclasses.fields(SamplingParams)]
+
+
+def test_minus_one_for_top_k_is_all_tokens_as_in_vllm() -> None:
+    assert SamplingParams(top_k=-1) == SamplingParams(top_k=0)
+
+
+def test_several_completions_need_chance_and_have_seeds_of_their_own() -> None:
+    with pytest.raises(PromptError, match="n=2 needs a temperature above 0"):
+        SamplingParams(n=2)
+    params = SamplingParams(n=3, temperature=1.0, seed=2**64 - 2)
+    seeds = [params.of_completion(index).seed for index in range(3)]
+    assert seeds == [2**64 - 2, 2**64 - 1, 0]
+    assert params.of_completion(1).n == 1
+    assert SamplingParams(n=2, temperature=1.0).of_completion(1).seed is None
+
+
+def test_a_name_of_vllm_is_taken_while_it_asks_for_nothing() -> None:
+    plain = SamplingParams(presence_penalty=0, min_p=0.0, repetition_penalty=1, bad_words=[])  # type: ignore[call-arg]
+    assert plain == SamplingParams()
+    with pytest.raises(PromptError) as caught:
+        SamplingParams(presence_penalty=0.5, detokenize=False)  # type: ignore[call-arg]
+    assert str(caught.value).splitlines() == [
+        "SamplingParams: detokenize=False is not supported by this engine: leave it out, or at "
+        "True.",
+        "SamplingParams: presence_penalty=0.5 is not supported by this engine: leave it out, or at "
+        "0.0.",
+    ]

@@ -1,0 +1,1 @@
+"""A package of which a process that is forked afterwards may import most."""

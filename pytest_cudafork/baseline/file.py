@@ -1,0 +1,182 @@
+"""The file that every baseline is: TOML with a table for each group, and a line for each entry.
+
+What a table stands for, and what is accepted by an entry, its user says. Entries are sorted, so
+that a change of one entry is a change of one line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import tomli_w
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_AT_LINE = re.compile(r"at line (\d+)")
+
+
+class BaselineError(ValueError):
+    """The baseline cannot be read or written; recoverable, the message says what to do."""
+
+
+class Row(NamedTuple):
+    """One line of the file: the table it stands in, its key, and its value."""
+
+    table: str
+    key: str
+    value: str
+
+
+class BaselineFile:
+    """What a file held when it was read, with the errors about it, which name lines."""
+
+    def __init__(self, path: str, text: str, rows: tuple[Row, ...]) -> None:
+        self.path = path
+        self.rows = rows
+        self._text = text
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], update: str, example: str) -> BaselineFile:
+        """Read a file.
+
+        Args:
+            path: The file.
+            update: The option that writes one, for the error.
+            example: A table and an entry as they should be, as in ``[vllm]`` and
+                ``"module" = "file:line"``, on two lines, for the error.
+
+        Raises:
+            BaselineError: It is missing, cannot be read, or is no baseline.
+
+        """
+        shown = os.fspath(path)
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            raise BaselineError(
+                f"{shown}: there is no such baseline. Create it with {update}."
+            ) from None
+        except OSError as error:
+            raise BaselineError(f"{shown}: cannot be read: {error.strerror}.") from error
+        return cls._parsed(data, shown, example)
+
+    @classmethod
+    def _parsed(cls, data: bytes, path: str, example: str) -> BaselineFile:
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            raise BaselineError(f"{path}:{line}: is not UTF-8.") from error
+        try:
+            tables = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            found = _AT_LINE.search(str(error))
+            line = int(found[1]) if found else text.count("\n") + 1
+            raise BaselineError(f"{path}:{line}: is not TOML: {error}.") from error
+        table_words, _, entry_words = example.partition("\n")
+        rows: list[Row] = []
+        made = cls(path, text, ())
+        for name, table in tables.items():
+            if not isinstance(table, dict):
+                raise made.wrong(name, f"stands outside a table such as {table_words}")
+            for key, value in table.items():
+                if not isinstance(value, str):
+                    raise made.wrong(key, f"wants text: {entry_words}")
+                rows.append(Row(name, key, value))
+        return cls(path, text, tuple(rows))
+
+    def wrong(self, key: str, what: str) -> BaselineError:
+        """Return the error about a key or a table, with the first line that bears it."""
+        quoted = re.escape(key)
+        shown = re.compile(rf"""\s*\[*\s*("{quoted}"|'{quoted}'|{quoted})\s*[]=.]""")
+        lines = self._text.split("\n")
+        for bears in (shown.match, lambda line: key in line):
+            for number, line in enumerate(lines, 1):
+                if bears(line):
+                    return BaselineError(f"{self.path}:{number}: {key!r} {what}.")
+        return BaselineError(f"{self.path}:1: {key!r} {what}.")  # written with escapes
+
+
+def text_of(rows: Iterable[Row], header: str) -> str:
+    """Return the text of a file: its header, and the rows in the order in which they come."""
+    tables: dict[str, dict[str, str]] = {}
+    for row in rows:
+        tables.setdefault(_encodable(row.table), {})[_encodable(row.key)] = _encodable(row.value)
+    body = tomli_w.dumps(tables)
+    return f"{header}\n{body}" if body else header
+
+
+def write(path: str | os.PathLike[str], text: str) -> None:
+    """Write a file, at once or not at all.
+
+    Raises:
+        BaselineError: It cannot be written.
+
+    """
+    # A link stays a link: what it leads to is replaced.
+    target = os.path.realpath(path)
+    try:
+        _replace(target, text.encode("utf-8"))
+    except OSError as error:
+        raise BaselineError(f"{os.fspath(path)}: cannot be written: {error.strerror}.") from error
+
+
+@contextlib.contextmanager
+def alone(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Keep the other sessions of this machine from changing the file meanwhile.
+
+    The folder is locked, so no further file is needed; where that cannot be done (no such folder, a
+    file system without locks) nothing is.
+    """
+    fd = -1
+    try:
+        with contextlib.suppress(OSError):
+            folder = os.path.dirname(os.path.realpath(path))
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _encodable(text: str) -> str:
+    """Return text that UTF-8 can hold; a file name may be any bytes."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _replace(target: str, data: bytes) -> None:
+    """Put a file in the place of another that nobody ever sees half written."""
+    folder, name = os.path.split(target)
+    fd, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+            os.fchmod(fd, _mode_of(target))
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _mode_of(target: str) -> int:
+    """Return the permissions of a file, or those that a new one gets (mkstemp's are private)."""
+    try:
+        return stat.S_IMODE(os.stat(target).st_mode)
+    except OSError:
+        umask = os.umask(0)
+        os.umask(umask)
+        return 0o666 & ~umask

@@ -1,0 +1,171 @@
+"""The baseline in a session: which of its places were passed, and what becomes of the file.
+
+Every process notes in the ledger the places of the baseline that it has passed and the tests that
+were left out. The pytest process, at the end, judges from that what is gone, changes the file if it
+is to, and writes how the session ended, for ``python -m pytest_cudafork merge``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Sequence
+
+import pytest
+
+from pytest_cudafork.baseline.entries import Accepted, BaselineError, CheckBaseline
+from pytest_cudafork.baseline.file import alone
+from pytest_cudafork.check.baseline_result import BaselineResult, result_of
+from pytest_cudafork.check.hooks import CheckHooks
+from pytest_cudafork.check.session import CudaForkSession
+from pytest_cudafork.check.watch import Watch
+from pytest_cudafork.observe.base.ledger import Record
+from pytest_cudafork.settings.options import BASELINE_UPDATE
+
+
+class BaselineHooks:
+    """The plugin object."""
+
+    def __init__(
+        self, config: pytest.Config, session: CudaForkSession, watch: Watch, check: CheckHooks
+    ) -> None:
+        self._config = config
+        self._settings = session.settings
+        self._joined = session.joined
+        self._observer = watch.observer
+        self._acceptance = watch.acceptance
+        self._check = check
+        self._passed = ""
+        """The test whose body has passed last."""
+        self._places: frozenset[str] | None = None
+        self.result = BaselineResult()
+        self.gone: tuple[Accepted, ...] = ()
+        self.written = ""
+        """What was written, in words."""
+        self.failure = ""
+        """Why the file was not changed though it was to be."""
+
+    def _is_place(self, place: str) -> bool:
+        """Whether an entry was first seen there."""
+        if not self._settings.baseline:
+            return False
+        if self._places is None:
+            terms = self._acceptance.terms
+            self._places = frozenset(terms.entries.values() if terms is not None else ())
+        return place in self._places
+
+    def _note(self, place: str) -> None:
+        if self._is_place(place):
+            self._observer.note_ran(place)
+
+    # -- what every process sees -----------------------------------------------------------------
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Note that the session is not a whole one."""
+        if items:
+            self._observer.note_deselected(len(items))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Note the collection of a file in which an entry was seen."""
+        report = yield
+        if report.passed:
+            self._note(f"collect {collector.nodeid or 'the suite'}")
+        return report
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self) -> None:
+        """Note that everything before the first collection was passed."""
+        self._note("start")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        """See a test pass: one that was skipped or failed may not have come to the line."""
+        self._passed = ""
+        yield
+        self._passed = item.nodeid
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Note the end of a test in which an entry was seen."""
+        yield
+        if self._passed == item.nodeid:
+            self._note(item.nodeid)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Judge the entries, change the file if it is to be, and write how the session ended.
+
+        The check's own end has been: it is registered later, so it is asked first.
+        """
+        if self._joined:
+            return
+        records = self._observer.records()
+        stopped = self._why_stopped(session, exitstatus)
+        partial = stopped or self._why_partial(records)
+        unreported = self._check.unreported(records)
+        root, terms = str(self._config.rootpath), self._acceptance.terms
+        self.result = result_of(records, self._settings.level, root, terms, unreported)
+        quiet = () if partial else self.result.quiet
+        self.gone = tuple(dict.fromkeys((*self.result.missing, *quiet)))
+        if self._settings.baseline_update:
+            self._update(stopped)
+        if self.failure and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._observer.note_end(
+            result=self.result.to_plain(), stopped=stopped, partial=partial, root=root,
+            untold=len(unreported), status=int(session.exitstatus),
+        )  # fmt: skip
+
+    def _why_stopped(self, session: pytest.Session, exitstatus: int) -> str:
+        """Say why the session did not come to its end; "" if it did."""
+        if session.shouldstop or session.shouldfail:
+            return str(session.shouldstop or session.shouldfail)
+        ends = (
+            pytest.ExitCode.OK,
+            pytest.ExitCode.TESTS_FAILED,
+            pytest.ExitCode.NO_TESTS_COLLECTED,
+        )
+        return "" if exitstatus in ends else f"it ended with exit status {int(exitstatus)}"
+
+    def _why_partial(self, records: list[Record]) -> str:
+        """Say why the session is not one of the whole suite; "" if nothing speaks against it."""
+        config = self._config
+        if any(record["k"] == "deselected" for record in records):
+            return "tests were deselected"
+        given = config.args_source is config.ArgsSource.ARGS
+        named = [arg for arg in config.args if "::" in arg or arg.endswith(".py")] if given else []
+        return f"it ran {named[0]} alone" if named else ""
+
+    def _update(self, stopped: str) -> None:
+        path, how = self._settings.baseline, self._settings.baseline_update
+        if stopped:
+            self.failure = f"the baseline was not changed: {stopped}"
+            return
+        try:
+            with alone(path):
+                before = self._as_it_is_now(path)
+                after = before.updated(self.result.seen, self.gone, add=how == "all")
+                if how == "all" or after != before:
+                    after.write(path)
+        except BaselineError as error:
+            self.failure = str(error)
+            return
+        added = len(after.entries.keys() - before.entries.keys())
+        removed = len(before.entries.keys() - after.entries.keys())
+        self.written = f"{len(after.entries)} now, {added} added, {removed} removed"
+
+    def _as_it_is_now(self, path: str) -> CheckBaseline:
+        """Read the file again: another session may have changed it meanwhile, or written the first.
+
+        Raises:
+            BaselineError: It cannot be read.
+
+        """
+        if os.path.lexists(path):
+            return CheckBaseline.read(path, BASELINE_UPDATE.flag)
+        terms = self._acceptance.terms
+        return CheckBaseline(terms.entries if terms is not None else {})

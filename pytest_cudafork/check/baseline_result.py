@@ -1,0 +1,184 @@
+"""What a session has to say of its baseline: what was accepted, what is new, what is gone.
+
+An entry is gone if its statement is not in its file any more; or if the whole suite ran, the test
+in which the entry was first seen passed, and the entry was seen nowhere. Where another line had
+initialized CUDA in the process of that test, which may keep the entry's own from showing, nothing
+is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from pytest_cudafork.baseline.culprit import is_gone
+from pytest_cudafork.baseline.entries import FORK, POISONED, TOUCH, Accepted
+from pytest_cudafork.check.accepted import Terms, accepted_records, kind_of, known_as
+from pytest_cudafork.check.findings import Finding, expected_ids, find, reported_ids
+from pytest_cudafork.errors import CudaForkError
+from pytest_cudafork.observe.base.ledger import Record
+from pytest_cudafork.observe.story.stories import History
+from pytest_cudafork.settings.options import Level
+
+_JUDGED = {
+    Level.POISON: (POISONED,),
+    Level.FORK: (POISONED, FORK),
+    Level.TOUCH: (POISONED, FORK, TOUCH),
+}
+
+
+class Seen(NamedTuple):
+    """What was seen of one culprit: where, and how often."""
+
+    what: Accepted
+    places: list[str]
+    times: int
+
+
+class BaselineResult(NamedTuple):
+    """What a session, or several together, found.
+
+    Attributes:
+        accepted: What the baseline accepts and was seen.
+        new: What was an error and has a culprit.
+        unknown: The number of errors without one, which no baseline can accept.
+        missing: The entries whose statement is not there any more.
+        quiet: The entries that were seen nowhere, though they would have shown.
+
+    """
+
+    accepted: tuple[Seen, ...] = ()
+    new: tuple[Seen, ...] = ()
+    unknown: int = 0
+    missing: tuple[Accepted, ...] = ()
+    quiet: tuple[Accepted, ...] = ()
+
+    @property
+    def seen(self) -> dict[Accepted, list[str]]:
+        """All that was seen, and where."""
+        return {each.what: each.places for each in (*self.accepted, *self.new)}
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as the ledger holds it."""
+        return {
+            "accepted": [[each.what.to_list(), each.places, each.times] for each in self.accepted],
+            "new": [[each.what.to_list(), each.places, each.times] for each in self.new],
+            "unknown": self.unknown,
+            "missing": [each.to_list() for each in self.missing],
+            "quiet": [each.to_list() for each in self.quiet],
+        }
+
+    @classmethod
+    def from_plain(cls, data: Any) -> BaselineResult:
+        """Read ``to_plain``'s value.
+
+        Raises:
+            ValueError: It is none.
+
+        """
+        try:
+            return cls(
+                tuple(_seen(each) for each in data["accepted"]),
+                tuple(_seen(each) for each in data["new"]),
+                int(data["unknown"]),
+                tuple(map(_entry, data["missing"])),
+                tuple(map(_entry, data["quiet"])),
+            )
+        except (KeyError, TypeError, IndexError) as error:
+            raise ValueError(f"no result of a session: {error!r}") from None
+
+
+def _entry(data: Any) -> Accepted:
+    found = Accepted.from_list(data)
+    if found is None:
+        raise ValueError(f"{data!r} is no entry of a baseline")
+    return found
+
+
+def _seen(data: Any) -> Seen:
+    what, places, times = data
+    return Seen(_entry(what), [str(place) for place in places], int(times))
+
+
+def result_of(
+    records: Sequence[Record],
+    level: Level,
+    root: str,
+    terms: Terms | None,
+    unreported: Iterable[Finding],
+) -> BaselineResult:
+    """Return what a session found, at its end.
+
+    Args:
+        records: Its ledger.
+        level: That of its check.
+        root: The folder to which files are relative.
+        terms: What its baseline accepts; None: it has none.
+        unreported: The errors that have failed no test.
+
+    """
+    history = History(records)
+    entries = terms.entries if terms is not None else {}
+    accepted = _Tally()
+    by_id = {str(record.get("id")): record for record in records}
+    for record_id, by in accepted_records(records):
+        if record_id in by_id:
+            accepted.add(by, by_id[record_id])
+    for record in records:
+        if record["k"] == "fork" and record.get("verdict") == "accepted":
+            accepted.add(known_as(FORK, history.initializer(int(record["pid"])), root), record)
+    new = _Tally()
+    reported = reported_ids(records)
+    failed = [f for f in find(records, level, expected=expected_ids(records)) if f.id in reported]
+    for found in (*failed, *unreported):
+        new.add(known_as(kind_of(found), found.cause(history), root), found.record)
+    shown = accepted.seen.keys() | new.seen.keys()
+    judged = [each for each in entries if each.kind in _JUDGED.get(level, ())]
+    return BaselineResult(
+        accepted.result(),
+        new.result(),
+        new.unknown,
+        tuple(each for each in entries if each not in shown and is_gone(each.culprit, root)),
+        tuple(
+            each
+            for each in judged
+            if each not in shown and _would_show(each, entries[each], records, history, root)
+        ),
+    )
+
+
+def _would_show(
+    entry: Accepted, place: str, records: Sequence[Record], history: History, root: str
+) -> bool:
+    """Whether the place where it was first seen was passed, with nothing that hides it."""
+    pids = {int(r["pid"]) for r in records if r["k"] == "ran" and r.get("place") == place}
+    first = [history.initializer(pid) for pid in pids]
+    others = [
+        touch
+        for touch in first
+        if touch is not None and (entry.kind == TOUCH or known_as(entry.kind, touch, root) != entry)
+    ]
+    return bool(pids) and not others
+
+
+class _Tally:
+    """Counts what was seen, by culprit."""
+
+    def __init__(self) -> None:
+        self.seen: dict[Accepted, tuple[dict[str, None], list[str]]] = {}
+        self.unknown = 0
+
+    def add(self, what: Accepted | None, record: Record) -> None:
+        """Count one record; None: nobody saw its culprit."""
+        if what is None:
+            self.unknown += 1
+            return
+        places, ids = self.seen.setdefault(what, ({}, []))
+        places[Finding(record, CudaForkError).happened_at] = None
+        ids.append(str(record.get("id")))
+
+    def result(self) -> tuple[Seen, ...]:
+        """Return what was counted."""
+        return tuple(
+            Seen(what, list(places), len(set(ids))) for what, (places, ids) in self.seen.items()
+        )

@@ -1,0 +1,104 @@
+"""The child's side of a test whose body alone runs here: its fixtures were set up in the parent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.unpatched import contextlib, pickle
+from pytest_cudafork.isolate.child.rehearsal import OwnHooks
+from pytest_cudafork.process.protocol import frames
+
+
+class _InTheParent:
+    """Stands for a fixture that the body does not take."""
+
+    def __repr__(self) -> str:
+        return "<a fixture that is set up in the pytest process>"
+
+
+@contextlib.contextmanager
+def body_only(item: pytest.Item, inherits: bytes | None) -> Iterator[None]:
+    """Let the protocol of a test run its body alone; the whole test if it inherits nothing.
+
+    Args:
+        item: The test.
+        inherits: As in ``messages.Run``.
+
+    """
+    if inherits is None:
+        yield
+        return
+    plugin = _BodyOnly(item.config, inherits)
+    item.config.pluginmanager.register(plugin)
+    try:
+        yield
+    finally:
+        item.config.pluginmanager.unregister(plugin)
+
+
+class _BodyOnly:
+    """The plugin that runs a test's body in place of the whole test.
+
+    Registered last, so it is asked first; the hooks around the protocol are there as ever.
+    """
+
+    def __init__(self, config: pytest.Config, inherits: bytes) -> None:
+        self._inherits = inherits
+        # the user's hooks for these phases run where the fixtures are
+        self._hooks = OwnHooks(config.pluginmanager)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool:
+        """Run the body, and say only what the parent cannot know."""
+        ready = True
+        if self._inherits:
+            pytest_internals.begin_request(item)
+            if not self._quietly(item, "setup", lambda: self._take(item)):
+                return True
+            set_up = self._hooks.pytest_runtest_setup
+            ready = self._quietly(item, "setup", lambda: set_up(item=item))
+        if ready:
+            pytest_internals.run_phase(item, "call")
+        self._quietly(
+            item,
+            "teardown",
+            lambda: self._hooks.pytest_runtest_teardown(item=item, nextitem=None),
+        )
+        return True
+
+    def _quietly(self, item: pytest.Item, phase: Any, work: Callable[[], object]) -> bool:
+        """Do what belongs to a phase of the parent's; report it if it fails."""
+        call = pytest.CallInfo.from_call(
+            lambda: work() and None, when=phase, reraise=(pytest.exit.Exception, KeyboardInterrupt)
+        )
+        if call.excinfo is None:
+            return True
+        report = item.ihook.pytest_runtest_makereport(item=item, call=call)
+        item.ihook.pytest_runtest_logreport(report=report)
+        return False
+
+    def _take(self, item: Any) -> None:
+        """Take what was sent; then only the fixtures that belong to this process are set up."""
+        sent = frames.loads(self._inherits)
+        item.funcargs.update(dict.fromkeys(sent["here"], _InTheParent()))
+        for name, data in sent["values"].items():
+            item.funcargs[name] = _loaded(data, f"the fixture {name!r}")
+        for name, data in sent["self"].items():
+            setattr(item.instance, name, _loaded(data, f"self.{name}"))
+        for name, data in sent["class"].items():
+            setattr(item.cls, name, _loaded(data, f"{item.cls.__name__}.{name}"))
+
+
+def _loaded(data: bytes, name: str) -> Any:
+    try:
+        return pickle.loads(data)
+    except Exception as error:  # unpickling runs the object's own code
+        pytest.fail(
+            f"{name} came to the process of this test but cannot be read here: "
+            f"{type(error).__name__}: {error}. With method='fork' it is there as it is.",
+            pytrace=False,
+        )

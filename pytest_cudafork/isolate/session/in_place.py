@@ -1,0 +1,44 @@
+"""What an isolated test finds where its body runs in this process: with ``--pdb``, or in its child.
+
+Its variables are set here as long as it runs, where it is not isolated; and a test that is
+decorated with ``isolated`` runs in place, for its process is seen to already.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.compat.unpatched import contextlib
+from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.markers import marks_of
+
+
+class InPlace:
+    """The plugin object."""
+
+    def __init__(self, runs_here: Callable[[pytest.Item], bool]) -> None:
+        """``runs_here`` says whether a marked test has no process of its own."""
+        self._runs_here = runs_here
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Set the variables that the test's process would have."""
+        env = marks_of(item).env
+        with contextlib.ExitStack() as undo:
+            if env and self._runs_here(item):
+                for name, text in env:
+                    environment.set_variable(undo, name, text)
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Let the function run in place."""
+        module = sys.modules.get("pytest_cudafork.call.isolated")
+        if module is None or not marks_of(item).isolated:
+            return (yield)
+        with module.run_here(getattr(item, "obj", None)):
+            return (yield)

@@ -1,0 +1,188 @@
+"""What a program and all that descends from it did with CUDA and processes, out of its ledger."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pytest_cudafork.check.findings import Finding, expected_ids, find
+from pytest_cudafork.observe.base.records import Record
+from pytest_cudafork.observe.story.plain_text import plain
+from pytest_cudafork.observe.story.stories import History
+from pytest_cudafork.observe.story.touch import Frame, Touch, frames_from
+from pytest_cudafork.observe.story.words import fork_line, place_of
+from pytest_cudafork.settings.environment import COMMON_METHOD
+from pytest_cudafork.settings.options import Level
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A fork by Python code, or one that was refused.
+
+    Attributes:
+        pid: The process that forked.
+        api: The call, such as ``os.fork``.
+        verdict: "clean" (CUDA was not initialized there), "guarded" (refused), "allowed",
+            "watched" (the level refuses none), "unguarded" (past the guard) or "unknown".
+        frames: The stack of the call, innermost first.
+
+    """
+
+    pid: int
+    api: str
+    verdict: str
+    frames: tuple[Frame, ...]
+
+    @property
+    def place(self) -> str:
+        """The line that forks, as ``path:line``."""
+        return place_of(self.frames)
+
+
+@dataclass(frozen=True)
+class ProcessStart:
+    """A process that ``multiprocessing`` was told to start.
+
+    Attributes:
+        pid: The process that starts it.
+        method: The start method by which it was started in fact.
+        frames: The stack of the call, innermost first.
+
+    """
+
+    pid: int
+    method: str
+    frames: tuple[Frame, ...]
+
+    @property
+    def place(self) -> str:
+        """The line that starts it, as ``path:line``."""
+        return place_of(self.frames)
+
+
+@dataclass(frozen=True)
+class StartMethodInForce:
+    """The start method of ``multiprocessing``'s default context in the program's first process.
+
+    Attributes:
+        method: Its name.
+        why: Who chose it, and which variables that ask for another one were not heeded.
+
+    """
+
+    method: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Deeds:
+    """What the ledger of one run tells.
+
+    Attributes:
+        processes: The command of each Python process that began by ``exec`` and was watched, by
+            its process id.
+        touches: The calls that initialize the CUDA driver, or try to, in order.
+        forks: Those of Python code, in order.
+        starts: What ``multiprocessing`` was told to start, in order.
+        start_method: The method in force in the first process, and why.
+        findings: The records that are errors.
+        unseen: What could not be seen, in words; empty: nothing is known to be missing.
+        history: All of it, for stories.
+
+    """
+
+    processes: Mapping[int, str]
+    touches: tuple[Touch, ...]
+    forks: tuple[Fork, ...]
+    starts: tuple[ProcessStart, ...]
+    start_method: StartMethodInForce
+    findings: tuple[Finding, ...]
+    unseen: tuple[str, ...]
+    history: History
+
+
+def read_deeds(
+    records: Iterable[Record], pid: int, env: Mapping[str, str], level: Level, lost: Iterable[str]
+) -> Deeds:
+    """Read the records of a run.
+
+    Args:
+        records: The ledger.
+        pid: The program's first process.
+        env: The environment that it was given.
+        level: What is an error.
+        lost: What is known to be missing from the ledger, in words.
+
+    """
+    records = list(records)
+    history = History(records)
+    processes = {
+        int(record["pid"]): plain(" ".join(record.get("argv", ())))
+        for record in records
+        if record["k"] == "process"
+    }
+    forks = tuple(
+        Fork(
+            int(record["pid"]),
+            plain(str(record.get("api", ""))),
+            str(record.get("verdict", "")),
+            frames_from(record.get("stack", ())),
+        )
+        for record in records
+        if record["k"] == "fork"
+    )
+    starts = tuple(
+        ProcessStart(
+            int(record["pid"]), plain(str(record["method"])), frames_from(record.get("stack", ()))
+        )
+        for record in records
+        if record["k"] == "start"
+    )
+    return Deeds(
+        processes,
+        tuple(history.touches),
+        forks,
+        starts,
+        _method_in_force(records, pid, env),
+        tuple(find(records, level, expected=expected_ids(records))),
+        (*_unseen(records, pid), *lost),
+        history,
+    )
+
+
+def _method_in_force(
+    records: Iterable[Record], pid: int, env: Mapping[str, str]
+) -> StartMethodInForce:
+    """Return the method of the default context, by who chose it last in the first process."""
+    default = multiprocessing.get_all_start_methods()[0]
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    method, why = default, f"the default of Python {version} on {sys.platform}"
+    for record in records:
+        if record["k"] == "method" and int(record["pid"]) == pid:
+            line = fork_line(frames_from(record.get("stack", ()))).split("\n")[0]
+            method = plain(str(record["method"])) or default
+            why = f"set by set_start_method at {line}"
+    wanted = env.get(COMMON_METHOD)
+    if wanted and wanted != method:
+        why += f"; {COMMON_METHOD}={wanted} is set, which multiprocessing does not read"
+    return StartMethodInForce(method, why)
+
+
+def _unseen(records: Iterable[Record], pid: int) -> list[str]:
+    """Say what could not be seen: who was watched, and with which eyes."""
+    records = list(records)
+    limits = dict.fromkeys(
+        plain(limit)
+        for record in records
+        if record["k"] == "watch"
+        for limit in record.get("limits", ())
+    )
+    if any(record["k"] == "process" and int(record["pid"]) == pid for record in records):
+        return list(limits)
+    blind = (
+        "the program's first process was not watched (it ended before its first line, or its "
+        "interpreter was told to leave its start-up out), so that nothing is known of it"
+    )
+    return [blind, *limits]

@@ -1,0 +1,191 @@
+"""The ledgers of jobs that ran a suite in parts, joined: one ledger, and one result.
+
+Processes of two machines may have the same numbers, so those of the second job on are moved out of
+the way. A job that did not come to its end, or that lost records, is an error of the whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from pytest_cudafork.baseline.entries import Accepted
+from pytest_cudafork.check.baseline_result import BaselineResult, Seen
+from pytest_cudafork.observe.base.ledger import Ledger, Record
+
+_STRIDE = 1 << 32
+"""What the numbers of processes and threads are moved by, from one job to the next."""
+_NUMBERS = ("pid", "tid", "ppid", "parent")
+_IDS = ("id", "fork")
+
+
+class MergeError(ValueError):
+    """A file is not what it is said to be; Recoverable by naming another."""
+
+
+class Job(NamedTuple):
+    """What one ledger holds.
+
+    Attributes:
+        path: The file.
+        records: Its records.
+        damage: What is missing from it, in words.
+        result: What its session found; None if that did not come to its end.
+        stopped: Why the session was stopped early, or "".
+        status: Its exit status; -1: not known.
+
+    """
+
+    path: str
+    records: list[Record]
+    damage: tuple[str, ...]
+    result: BaselineResult | None
+    stopped: str
+    status: int
+
+
+class Merged(NamedTuple):
+    """What all jobs found together, and in which each was seen."""
+
+    result: BaselineResult
+    jobs_of: dict[Accepted, list[str]]
+    gone: tuple[Accepted, ...]
+    errors: tuple[str, ...]
+
+
+def read_jobs(paths: Sequence[str]) -> list[Job]:
+    """Read the ledgers.
+
+    Raises:
+        MergeError: One is not there, is no ledger, or is named twice.
+
+    """
+    jobs: list[Job] = []
+    seen: dict[str, str] = {}
+    for path in paths:
+        real = os.path.realpath(path)
+        if real in seen:
+            raise MergeError(f"{path} and {seen[real]} are the same file: name each ledger once")
+        seen[real] = path
+        jobs.append(_read(path))
+    return jobs
+
+
+def _read(path: str) -> Job:
+    try:
+        with open(path, "rb") as file:
+            beginning = file.read(1000)
+    except OSError as error:
+        raise MergeError(f"{path}: cannot be read: {error.strerror}") from None
+    if not beginning.startswith(b'\n{"lost": '):
+        raise MergeError(
+            f"{path}: is no ledger: have each job keep its own with --cuda-fork-ledger=FILE"
+        )
+    reader = Ledger(path).reader()
+    try:
+        records = reader.new()
+        damage = tuple(reader.damage())
+    finally:
+        reader.close()
+    end = next((record for record in reversed(records) if record["k"] == "end"), None)
+    if end is None:
+        return Job(path, records, damage, None, "", -1)
+    try:
+        result = BaselineResult.from_plain(end.get("result"))
+        return Job(path, records, damage, result, str(end.get("stopped")), int(end["status"]))
+    except (ValueError, KeyError, TypeError):
+        return Job(path, records, (*damage, "its last record is broken"), None, "", -1)
+
+
+def merge(jobs: Iterable[Job], accepted: Iterable[Accepted] = ()) -> Merged:
+    """Join what jobs found.
+
+    Args:
+        jobs: All of them.
+        accepted: The entries of the baseline as it is now, where one is named.
+
+    """
+    known = set(accepted)
+    seen: dict[Accepted, Seen] = {}
+    new: set[Accepted] = set()
+    jobs_of: dict[Accepted, list[str]] = {}
+    missing: dict[Accepted, None] = {}
+    quiet: dict[Accepted, None] = {}
+    errors: list[str] = []
+    unknown = 0
+    for job in jobs:
+        errors.extend(_errors_of(job))
+        if job.result is None:
+            continue
+        for each in (*job.result.accepted, *job.result.new):
+            jobs_of.setdefault(each.what, []).append(job.path)
+            seen[each.what] = _joined(seen.get(each.what), each)
+        new.update(each.what for each in job.result.new)
+        unknown += job.result.unknown
+        missing.update(dict.fromkeys(job.result.missing))
+        quiet.update(dict.fromkeys(job.result.quiet))
+    new -= known
+    gone = [each for each in (*missing, *quiet) if each not in seen]
+    result = BaselineResult(
+        tuple(each for each in seen.values() if each.what not in new),
+        tuple(each for each in seen.values() if each.what in new),
+        unknown,
+        tuple(each for each in missing if each not in seen),
+        tuple(each for each in quiet if each not in seen),
+    )
+    # What one job lost, or never came to, may be what is said to be gone.
+    return Merged(result, jobs_of, () if errors else tuple(dict.fromkeys(gone)), tuple(errors))
+
+
+def _joined(one: Seen | None, other: Seen) -> Seen:
+    if one is None:
+        return other
+    return Seen(one.what, list(dict.fromkeys(one.places + other.places)), one.times + other.times)
+
+
+def _errors_of(job: Job) -> list[str]:
+    errors = [f"{job.path}: {words}" for words in job.damage]
+    if job.result is None and not job.damage:
+        errors.append(f"{job.path}: its session did not come to its end")
+    if job.stopped:
+        errors.append(f"{job.path}: its session was stopped: {job.stopped}")
+    return errors
+
+
+def write_joined(path: str, jobs: Sequence[Job]) -> None:
+    """Write one ledger with the records of all jobs, one job after the other.
+
+    Raises:
+        LedgerError: Something else is in the place of the file.
+        OSError: It cannot be written.
+
+    """
+    ledger = Ledger(path)
+    ledger.create()
+    if any(job.damage for job in jobs):
+        ledger.mark_loss()
+    with open(path, "ab") as file:
+        for number, job in enumerate(jobs):
+            for record in job.records:
+                moved = _moved(record, number) if number else record
+                file.write(b"\n" + json.dumps({**moved, "job": job.path}).encode("ascii"))
+
+
+def _moved(record: Record, number: int) -> dict[str, Any]:
+    """Return a record with numbers and ids that no other job has."""
+    by = number * _STRIDE
+    moved = dict(record)
+    for key in _NUMBERS:
+        if isinstance(moved.get(key), int) and 0 < moved[key] < _STRIDE:
+            moved[key] += by
+    owner = str(moved.get("owner", ""))
+    if owner.isdecimal():
+        moved["owner"] = str(int(owner) + by)
+    for key in _IDS:
+        if moved.get(key):
+            moved[key] = f"{number}:{moved[key]}"
+    if "ids" in moved:
+        moved["ids"] = [f"{number}:{each}" for each in moved["ids"]]
+    return moved

@@ -1,0 +1,42 @@
+"""The lines on tests that named one start method and ran under another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pytest_cudafork.isolate.start_methods import RAN, RAN_AT, WANTED
+
+if TYPE_CHECKING:
+    import pytest
+
+__all__ = ["start_method_lines"]
+
+_MOST = 10
+
+
+def start_method_lines(reports: Iterable[pytest.TestReport], *, verbose: bool = False) -> list[str]:
+    """Return, for each pair of methods, how many tests named one and ran under the other.
+
+    Args:
+        reports: those of all tests.
+        verbose: all tests, instead of the first ones.
+
+    """
+    tests: dict[tuple[str, str], dict[str, str]] = {}
+    for report in reports:
+        properties = [(str(name), str(text)) for name, text in report.user_properties]
+        wanted = next((text for name, text in properties if name == WANTED), "")
+        places = [text for name, text in properties if name == RAN_AT]
+        for method in (text for name, text in properties if name == RAN and text != wanted):
+            place = next((text for text in places if text.endswith(f" by {method}")), "")
+            tests.setdefault((wanted, method), {})[report.nodeid] = place
+    lines = []
+    for (wanted, method), found in tests.items():
+        how_many = "1 test" if len(found) == 1 else f"{len(found)} tests"
+        lines.append(f"start methods: {how_many} wanted {wanted} and ran {method}:")
+        shown = list(found.items())[: None if verbose else _MOST]
+        lines += [f"  {nodeid} ({place})" for nodeid, place in shown]
+        if len(found) > len(shown):
+            lines.append(f"  ... and {len(found) - len(shown)} more (-v shows them)")
+    return lines

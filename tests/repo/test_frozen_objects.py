@@ -1,0 +1,59 @@
+"""What was there before the first test stays frozen."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.frozen_objects import FrozenObjects
+
+
+def finish(hook: Generator[None, Any, Any]) -> None:
+    """Run a hook that wraps others, with nothing to wrap."""
+    next(hook)
+    with pytest.raises(StopIteration):
+        hook.send(None)
+
+
+@pytest.fixture
+def frozen() -> Iterator[FrozenObjects]:
+    """The plugin, as after a collection."""
+    plugin = FrozenObjects()
+    plugin.pytest_configure()
+    plugin._frozen = True
+    yield plugin
+    plugin._frozen = False  # nothing is left to do at the end of this process
+    plugin.pytest_unconfigure()
+
+
+def test_what_a_test_has_unfrozen_is_frozen_again(frozen: FrozenObjects) -> None:
+    hook = frozen.pytest_runtest_protocol()
+    next(hook)
+    gc.unfreeze()
+    assert gc.get_freeze_count() == 0
+    with pytest.raises(StopIteration):
+        hook.send(None)
+    assert gc.get_freeze_count() > 1000
+
+
+def test_what_is_frozen_is_not_frozen_once_more(
+    frozen: FrozenObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc, "freeze", lambda: pytest.fail("it was frozen"))
+    finish(frozen.pytest_runtest_protocol())
+
+
+def test_the_function_is_given_back() -> None:
+    before = gc.unfreeze
+    plugin = FrozenObjects()
+    plugin.pytest_configure()
+    assert gc.unfreeze is not before
+    plugin.pytest_unconfigure()
+    assert gc.unfreeze is before
+
+
+def test_tests_run_with_what_was_collected_frozen() -> None:
+    assert gc.get_freeze_count() > 1000

@@ -1,0 +1,1 @@
+"""The file worker as the program that drives it sees it."""

@@ -1,0 +1,1 @@
+"""Sessions that say what they are meant to be."""

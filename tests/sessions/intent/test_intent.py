@@ -1,0 +1,126 @@
+"""Sessions that were promised GPUs, or none, and tests that wanted fork and ran spawn."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from tests.sessions.check.test_other_plugins import needs_xdist
+from tests.support.helpers import assert_no_crash, check, module, outcomes, run_session
+
+SKIPS = """
+import threading
+import pytest
+
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+
+@pytest.mark.gpus(1)
+def test_needs_one():
+    pass
+
+@pytest.mark.gpus(3)
+def test_needs_three():
+    pass
+
+def test_cuda():
+    pytest.skip("CUDA is not available")
+
+@pytest.mark.skip(reason="slow")
+def test_slow():
+    pass
+
+@pytest.mark.cuda_isolated(method="forkserver")
+def test_isolated():
+    pass
+"""
+PROMISED = "--cuda-fork-expect-gpus=2"
+
+
+def test_the_tests_that_did_not_run_as_meant_are_counted_and_fail(
+    pytester: pytest.Pytester,
+) -> None:
+    whole = "import pytest; pytest.skip('no CUDA', allow_module_level=True)"
+    pytester.makepyfile(test_it=SKIPS, test_whole=whole)
+    env = {"CUDA_VISIBLE_DEVICES": ""}
+    counted = run_session(pytester, PROMISED, "-v", env=env)
+    assert counted.ret == 0
+    counted.stdout.fnmatch_lines([
+        "*= intent =*",
+        "2 GPUs expected, and this session has 0: *",
+        "1 test wanted fork and ran spawn",
+        "  test_it.py::test_isolated: not forkserver: *",
+        "3 tests need a GPU and were skipped, though GPUs were expected",
+    ])  # fmt: skip
+
+    errors = ("-v", "--cuda-fork-intent", "--junitxml=j.xml", "--continue-on-collection-errors")
+    failed = run_session(pytester, PROMISED, *errors, env=env)
+    assert_no_crash(failed)
+    assert failed.ret == 1
+    assert outcomes(failed) == {
+        "test_needs_one": "ERROR",
+        "test_needs_three": "SKIPPED",
+        "test_cuda": "FAILED",
+        "test_slow": "SKIPPED",
+        "test_isolated": "FAILED",
+    }
+    failed.stdout.fnmatch_lines(["*ERROR collecting test_whole.py*", "*It was skipped at *"])
+    root = ElementTree.parse(pytester.path / "j.xml").getroot()
+    properties = {each.get("name"): each.get("value") for each in root.iter("property")}
+    assert properties["cudafork_spawned"] == "1"
+    assert properties["cudafork_gpu-skipped"] == "3"
+    case = next(each for each in root.iter("testcase") if each.get("name") == "test_isolated")
+    told = [each.get("value") for each in case.iter("property")]
+    assert str(told[0]).startswith("wanted fork and ran spawn: not forkserver: ")
+
+    update = ("--cuda-fork-baseline=known.toml", "--cuda-fork-baseline-update")
+    first = run_session(pytester, PROMISED, "--cuda-fork-intent", *update, env=env)
+    assert "baseline written: 4 tests now, 4 added, 0 removed" in first.stdout.str()
+    known = run_session(pytester, PROMISED, "--cuda-fork-intent=spawned", update[0], "-v", env=env)
+    assert known.ret == 0
+    known.stdout.fnmatch_lines(["1 test wanted fork and ran spawn (1 in the baseline)"])
+
+
+@needs_xdist
+def test_a_test_of_a_session_without_gpus_that_sees_one_fails(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_it=module("""
+def test_sees():
+    touch()
+
+def test_child_sees():
+    code = 'import ctypes; ctypes.CDLL("libcuda.so.1").cuInit(0)'
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+@pytest.mark.cuda_isolated(method="spawn")
+def test_isolated_sees():
+    touch()
+
+def test_shown(phantom_cuda):
+    touch()
+
+def test_plain():
+    pass
+""")
+    )
+    options = ("--cuda-fork-expect-gpus=0", "--cuda-fork-intent=gpu-seen", "-p", "xdist", "-n1")
+    env = {"PYTEST_CUDA_FORK_DEVICE": "phantom:sm_90"}
+    result = check(pytester, "fork", *options, env=env)
+    assert_no_crash(result)
+    text = result.stdout.str()
+    result.assert_outcomes(failed=3, passed=2)
+    assert "3 tests saw a GPU, though none was expected" in text
+    assert "FAILED test_it.py::test_shown" not in text
+    blind = check(pytester, "fork", *options)  # the phantom shows no device
+    blind.assert_outcomes(passed=5)
+
+
+def test_options_that_say_nothing_together_are_usage_errors(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    for args, words in (
+        (["--cuda-fork-expect-gpus=two"], "'two' is not a number of GPUs"),
+        (["--cuda-fork-intent=gpu-skipped"], "--cuda-fork-intent: gpu-skipped: no GPU is promised"),
+    ):
+        result = run_session(pytester, *args)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert words in result.stderr.str()

@@ -1,0 +1,1 @@
+"""Tests of the child's side of the file worker."""

@@ -1,0 +1,189 @@
+"""Files run one after the other in children of one template, and how each is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_cudafork.file_worker import runner as runner_module
+from pytest_cudafork.file_worker.runner import FileRunner
+from pytest_cudafork.process import supervision
+from pytest_cudafork.process.protocol import frames, messages
+from tests.support.isolation import is_gone
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[FileRunner]:
+    made = FileRunner(["json"], arguments=["-f"], timeout=60)
+    assert made.start() is None
+    yield made
+    made.close()
+
+
+def _write(file: Path, text: str) -> str:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "why"),
+    [
+        ("pass", 0, ""),
+        ("import sys; sys.exit(7)", 7, ""),
+        ("import os; os.kill(os.getpid(), 9)", 137, "it was killed by SIGKILL"),
+        ("import os; os._exit(0)", 0, "ended its process before its end"),
+        ("import os; os._exit(5)", 5, ""),
+        (
+            "import atexit, os; atexit.register(os.kill, os.getpid(), 15)",
+            143,
+            "it was killed by SIGTERM (exit status -15) after it had come to its end",
+        ),
+        ("1 / 0", 1, ""),
+    ],
+    ids=["well", "exit", "killed", "os._exit(0)", "os._exit", "killed at exit", "raises"],
+)
+def test_each_way_to_end(
+    runner: FileRunner, tmp_path: Path, text: str, code: int, why: str
+) -> None:
+    answer = runner.run(_write(tmp_path / "program.py", text))
+    assert (answer.returncode, why in answer.why) == (code, True), answer
+    assert answer.elapsed > 0
+
+
+def test_a_crash_and_a_hang_come_with_their_line(runner: FileRunner, tmp_path: Path) -> None:
+    crash = _write(tmp_path / "crash.py", "import os\nos.abort()")
+    answer = runner.run(crash)
+    assert answer.returncode == 128 + signal.SIGABRT
+    assert f'File "{crash}", line 2 in <module>' in answer.why
+    assert "run_file.py" not in answer.why
+    hang = _write(tmp_path / "hang.py", "import time\ntime.sleep(600)")
+    answer = runner.run(hang, timeout=0.5)
+    assert answer.returncode == 124
+    assert "did not end within 0.5 s" in answer.why
+    assert f'File "{hang}", line 2 in <module>' in answer.why
+
+
+def test_threads_and_exit_functions_have_their_turn(runner: FileRunner, tmp_path: Path) -> None:
+    text = (
+        "import atexit, concurrent.futures, pathlib, threading, time\n"
+        "here = pathlib.Path(__file__).parent\n"
+        "def late():\n"
+        "    time.sleep(0.1)\n"
+        "    (here / 'thread').touch()\n"
+        "concurrent.futures.ThreadPoolExecutor(2).submit(time.sleep, 0)\n"
+        "threading.Thread(target=late).start()\n"
+        "atexit.register(lambda: (here / 'exit').write_text(__name__))\n"
+    )
+    assert runner.run(_write(tmp_path / "program.py", text)).returncode == 0
+    assert (tmp_path / "thread").exists()
+    assert (tmp_path / "exit").read_text() == "__main__"
+
+
+def test_files_share_nothing_and_leave_nothing(runner: FileRunner, tmp_path: Path) -> None:
+    first = (
+        "import json, os, subprocess, sys, pathlib\n"
+        "json.changed = True; os.environ['CHANGED'] = '1'; os.chdir('/')\n"
+        "daemon = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "(pathlib.Path(__file__).parent / 'pid').write_text(str(daemon.pid))\n"
+    )
+    second = (
+        "import json, os, random, sys\n"
+        "assert not hasattr(json, 'changed') and 'CHANGED' not in os.environ\n"
+        f"assert os.getcwd() == {os.getcwd()!r}, os.getcwd()\n"
+        "assert sys.stdin.read() == ''\n"
+        "open(__file__ + str(os.getpid()), 'w').write(str(random.random()))\n"
+    )
+    template = runner.template
+    assert runner.run(_write(tmp_path / "a.py", first)).returncode == 0
+    assert is_gone(int((tmp_path / "pid").read_text()))
+    for _ in range(2):
+        assert runner.run(_write(tmp_path / "b.py", second)).returncode == 0
+    drawn = {file.read_text() for file in tmp_path.glob("b.py?*")}
+    assert len(drawn) == 2
+    assert runner.template == template
+
+
+def test_a_file_that_could_not_import_its_neighbour_gets_a_fresh_interpreter(
+    runner: FileRunner, tmp_path: Path
+) -> None:
+    _write(tmp_path / "email.py", "VALUE = 1")
+    program = _write(tmp_path / "program.py", "import email; assert email.VALUE")
+    server = FileRunner(["email"])
+    try:
+        answer = server.run(program)
+    finally:
+        server.close()
+    assert answer.returncode == 0, answer
+    assert "it ran in a fresh interpreter" in answer.why
+    assert "email (" in answer.why
+
+
+def test_the_template_is_renewed_after_so_many_files_and_when_it_was_killed(
+    tmp_path: Path,
+) -> None:
+    program = _write(tmp_path / "program.py", "")
+    killer = _write(tmp_path / "killer.py", "import os; os.kill(os.getppid(), 9)")
+    runner = FileRunner(renew_after=2)
+    try:
+        seen = []
+        for _ in range(3):
+            assert runner.run(program).returncode == 0
+            seen.append(runner.template)
+        assert seen[0] == seen[1] != seen[2]
+        assert runner.run(killer).returncode == 137
+        with pytest.warns(RuntimeWarning, match="the fork server was killed by SIGKILL"):
+            answer = runner.run(program)
+        assert answer.returncode == 0
+    finally:
+        runner.close()
+    assert runner.template is None
+
+
+def test_an_interrupt_is_the_files(runner: FileRunner, tmp_path: Path) -> None:
+    text = (
+        "import pathlib, time\n"
+        "try:\n"
+        "    pathlib.Path(__file__ + '.began').touch()\n"
+        "    time.sleep(600)\n"
+        "finally:\n"
+        "    pathlib.Path(__file__ + '.tidy').touch()\n"
+    )
+    program = _write(tmp_path / "program.py", text)
+    began = tmp_path / "program.py.began"
+
+    def press() -> None:
+        until = time.monotonic() + 30
+        while not began.exists() and time.monotonic() < until:
+            time.sleep(0.01)
+        runner.interrupt()
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    answer = runner.run(program)
+    thread.join()
+    assert answer.returncode == 130
+    assert (tmp_path / "program.py.tidy").exists()
+    runner.interrupt()  # nothing runs: nothing happens
+
+
+def test_what_is_no_message_of_a_file_is_refused() -> None:
+    with pytest.raises(frames.FrameError, match="no messages of kind 'end'"):
+        runner_module._Said().take(messages.End(), [])
+
+
+def test_trouble_outside_the_file_is_a_failure() -> None:
+    said = runner_module._Said()
+    assert said.take(messages.InternalError("no job"), []) is supervision.Said.MORE
+    ending = supervision.Ending(0, False, False, False, "", "", 0.1)
+    assert runner_module._result(ending, said, None) == (1, "it could not be run: no job")
+    broken = supervision.Ending(0, False, False, False, "no frame", "", 0.1)
+    code, why = runner_module._result(broken, runner_module._Said(), None)
+    assert code == 1
+    assert "(no frame)" in why

@@ -1,0 +1,1 @@
+"""What sessions were meant to be, one module each."""

@@ -1,0 +1,54 @@
+"""Which skips are for want of a GPU, by what they say."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_cudafork.intent.kinds import Slip, gpus_wanted, skip_slip
+
+
+@pytest.mark.parametrize(
+    ("reason", "wanted"),
+    [
+        ("CUDA is not available", 1),
+        ("CUDA not available", 1),
+        ("requires a GPU", 1),
+        ("No CUDA GPUs are available", 1),
+        ("Need at least 2 GPUs to run the test.", 2),
+        ("needs 4 or more CUDA devices", 4),
+        ("test requires 8 gpus", 8),
+        ("requires multiple GPUs", 2),
+        ("This test only runs on ROCm or CUDA", 1),
+        ("no NVIDIA driver found", 1),
+        ("torch.cuda.device_count() < 1", 1),
+        ("too slow", 0),
+        ("CPU-only test", 0),
+        ("only runs on CPU, never on CUDA", 0),
+        ("FP8 needs a GPU with capability 8.9", 0),
+        ("only Blackwell GPUs", 0),
+        ("not supported on CUDA", 0),
+        ("flaky on GPU", 0),
+        ("at least 40 GiB of GPU memory", 0),
+        ("block device missing", 0),
+        ("", 0),
+    ],
+)
+def test_a_skip_is_for_want_of_a_gpu_by_its_reason(reason: str, wanted: int) -> None:
+    assert gpus_wanted(reason) == wanted
+
+
+@given(st.text())
+def test_any_reason_is_read(reason: str) -> None:
+    assert gpus_wanted(reason) >= 0
+
+
+def test_a_skip_is_wrong_where_what_was_promised_would_do() -> None:
+    assert skip_slip("a", "whatever it says", 2, 2) == Slip("gpu-skipped", "a", "whatever it says")
+    assert skip_slip("a", "CUDA is not available", 3, 2) is None  # its marker knows better
+    assert skip_slip("a", "needs 4 GPUs", 0, 2) is None
+    assert skip_slip("a", "too slow", 0, 2) is None
+    slip = skip_slip("a", "no\n CUDA", 0, 1)
+    assert slip is not None
+    assert slip.words == "needs a GPU and was skipped, though GPUs were expected: no CUDA"

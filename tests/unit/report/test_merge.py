@@ -1,0 +1,111 @@
+"""Ledgers of several jobs, joined: nothing of two jobs is taken for one, and nothing is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.baseline.culprit import Culprit
+from pytest_cudafork.baseline.entries import Accepted
+from pytest_cudafork.check.baseline_result import BaselineResult, Seen
+from pytest_cudafork.observe.base.ledger import Ledger, LedgerError
+from pytest_cudafork.observe.story.stories import History
+from pytest_cudafork.report.merge import MergeError, merge, read_jobs, write_joined
+
+A, B, C = (Accepted("fork", Culprit("lib.py", "f", text)) for text in "abc")
+
+
+def ledger(path: Path, result: BaselineResult | None, stopped: str = "", **touch: Any) -> str:
+    """Write the ledger of a job with one touch; without a result it did not come to its end."""
+    made = Ledger(str(path))
+    made.create()
+    fields = {"pid": 7, "owner": "7", "stack": [[f"/{path.name}.py", 1, "f", 3]]}
+    made.append("touch", **{**fields, **touch})
+    made.append("child", pid=8, parent=7, owner="7")
+    made.append("reported", ids=["x-1"], pid=7, owner="7")
+    if result is not None:
+        made.append("end", result=result.to_plain(), stopped=stopped, status=1)
+    return str(path)
+
+
+def test_what_two_jobs_saw_is_counted_together_and_gone_if_neither_saw_it(tmp_path: Path) -> None:
+    one = BaselineResult((Seen(A, ["start"], 2),), (), 1, (), quiet=(B, C))
+    two = BaselineResult((Seen(A, ["start", "b.py::t"], 3),), (Seen(B, ["b.py::t"], 1),), 0, (C,))
+    paths = [ledger(tmp_path / "one", one), ledger(tmp_path / "two", two)]
+    merged = merge(read_jobs(paths))
+    assert merged.result.accepted == (Seen(A, ["start", "b.py::t"], 5),)
+    assert merged.result.new == (Seen(B, ["b.py::t"], 1),)
+    assert merged.gone == (C,)
+    assert merged.result.unknown == 1
+    assert merged.jobs_of == {A: paths, B: paths[1:]}
+    assert merged.errors == ()
+    assert merge(read_jobs(paths), [B]).result.new == ()
+
+
+def test_where_a_job_is_incomplete_nothing_is_said_to_be_gone(tmp_path: Path) -> None:
+    result = BaselineResult(quiet=(A,))
+    fine = ledger(tmp_path / "fine", result)
+    assert merge(read_jobs([fine])).gone == (A,)
+    killed = ledger(tmp_path / "killed", None)
+    stopped = ledger(tmp_path / "stopped", result, stopped="after 1 failure")
+    torn = ledger(tmp_path / "torn", result)
+    with open(torn, "ab") as file:
+        file.write(b'\n{"k": "touch", "id"')
+    broken = ledger(tmp_path / "broken", None)
+    Ledger(broken).append("end", result={}, stopped="", status=0)
+    merged = merge(read_jobs([fine, killed, stopped, torn, broken]))
+    assert merged.gone == ()
+    assert [error.removeprefix(f"{tmp_path}/") for error in merged.errors] == [
+        "killed: its session did not come to its end",
+        "stopped: its session was stopped: after 1 failure",
+        "torn: 1 line of the ledger is cut short, or no record",
+        "broken: its last record is broken",
+    ]
+
+
+def test_the_joined_ledger_is_one_and_keeps_processes_apart(tmp_path: Path) -> None:
+    paths = [ledger(tmp_path / name, BaselineResult()) for name in ("one", "two")]
+    jobs = read_jobs(paths)
+    out = str(tmp_path / "joined")
+    write_joined(out, jobs)
+    (joined,) = read_jobs([out])
+    assert joined.damage == ()
+    assert len(joined.records) == sum(len(job.records) for job in jobs)
+    assert len({record["id"] for record in joined.records}) == len(joined.records)
+    history = History(joined.records)
+    pids = sorted({int(r["pid"]) for r in joined.records if r["k"] == "child"})
+    wheres = [touch.where for pid in pids if (touch := history.initializer(pid)) is not None]
+    assert wheres == ["/one.py:1", "/two.py:1"]
+    assert {record["job"] for record in joined.records} == set(paths)
+    owners = {record["owner"] for record in joined.records if record["k"] == "touch"}
+    assert owners == {"7", str(7 + (1 << 32))}
+    assert [r["ids"] for r in joined.records if r["k"] == "reported"] == [["x-1"], ["1:x-1"]]
+
+
+def test_what_one_job_lost_the_joined_ledger_lacks(tmp_path: Path) -> None:
+    path = ledger(tmp_path / "one", BaselineResult())
+    Ledger(path).mark_loss()
+    out = tmp_path / "joined"
+    write_joined(str(out), read_jobs([path]))
+    assert "could not write a record" in " ".join(read_jobs([str(out)])[0].damage)
+
+
+def test_files_that_are_no_ledgers_are_told(tmp_path: Path) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("hello\n")
+    path = ledger(tmp_path / "one", None)
+    link = tmp_path / "again"
+    link.symlink_to("one")
+    for paths, words in (
+        ([str(other)], "is no ledger: have each job keep its own with --cuda-fork-ledger=FILE"),
+        ([str(tmp_path / "none")], "cannot be read: No such file"),
+        ([str(tmp_path)], "cannot be read: Is a directory"),
+        ([path, str(link)], "are the same file"),
+    ):
+        with pytest.raises(MergeError, match=words):
+            read_jobs(paths)
+    with pytest.raises(LedgerError, match="left alone"):
+        write_joined(str(other), read_jobs([path]))
+    assert other.read_text() == "hello\n"
