@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from tests.support.frozen_objects import FrozenObjects
 
 
-def finish(hook: Iterator[Any]) -> None:
+def finish(hook: Generator[None, Any, Any]) -> None:
     """Run a hook that wraps others, with nothing to wrap."""
     next(hook)
     with pytest.raises(StopIteration):

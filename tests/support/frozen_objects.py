@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import atexit
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ class FrozenObjects:
         setattr(gc, "unfreeze", self._noted)  # noqa: B010  # a function of a module
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_collection(self) -> Iterator[None]:
+    def pytest_collection(self) -> Generator[None, Any, Any]:
         """Freeze, and do not look through what is made on the way."""
         gc.disable()
         try:
@@ -40,7 +41,7 @@ class FrozenObjects:
             self._frozen = True
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self) -> Iterator[None]:
+    def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
         """Freeze again what the test has unfrozen, its own garbage too: that is little."""
         try:
             return (yield)

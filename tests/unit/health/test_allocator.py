@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -71,7 +71,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> _Cuda:
     """The stand-in."""
     made: Any = _Cuda()
     monkeypatch.setitem(sys.modules, "torch.cuda", made)
-    return made
+    return cast("_Cuda", made)
 
 
 def test_without_torch_or_before_it_uses_cuda_nothing_is_asked(
@@ -81,7 +81,7 @@ def test_without_torch_or_before_it_uses_cuda_nothing_is_asked(
         _initialized = False
 
     for module in (None, Untouched()):
-        monkeypatch.setitem(sys.modules, "torch.cuda", module)  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, "torch.cuda", module)
         asked = Allocator()
         asked.begin()
         answers = (asked.is_capturing(), asked.left_in_capture(suspicious=True), asked.kept())
