@@ -22,7 +22,6 @@ from pytest_cudafork.fixtures import (
     run_spawned,
     start_method,
 )
-from pytest_cudafork.health import plugin as health
 from pytest_cudafork.isolate.session import forked_option
 from pytest_cudafork.isolate.session.hooks import IsolationHooks
 from pytest_cudafork.settings import markers, options
@@ -71,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if _register_imports(config):
         isolate = None  # there is nothing to isolate
     _register_isolation(config, isolate)
-    health.begin(config)
+    _register_health(config)
     _register_gpus(config)
     _choose_graphs(config)
     _register_check(config, state)
@@ -85,6 +84,12 @@ def _register_intent(config: pytest.Config, state: session.CudaForkSession) -> N
         from pytest_cudafork.intent.hooks import IntentHooks
 
         config.pluginmanager.register(IntentHooks(config), "cudafork-intent")
+
+
+def _register_health(config: pytest.Config) -> None:
+    from pytest_cudafork.health import plugin as health
+
+    health.begin(config)
 
 
 def _register_isolation(config: pytest.Config, isolate: str | None) -> None:

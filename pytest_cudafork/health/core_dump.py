@@ -5,21 +5,20 @@ from __future__ import annotations
 import glob
 
 from pytest_cudafork.compat.unpatched import os
+from pytest_cudafork.settings import environment
 
-ENABLE = "CUDA_ENABLE_COREDUMP_ON_EXCEPTION"
-FILE = "CUDA_COREDUMP_FILE"
 _DEFAULT = "core_%t_%h_%p*.nvcudmp"
 """What the driver calls its files: time, host, process."""
 
 
 def is_asked_for() -> bool:
     """Whether the driver writes a GPU core dump when a kernel fails."""
-    return os.environ.get(ENABLE, "0").strip() not in ("", "0")
+    return environment.value(environment.CORE_DUMP, "0").strip() not in ("", "0")
 
 
 def written_since(moment: float) -> str:
     """Return the path of the newest core dump that was written after a moment (``time.time``)."""
-    pattern = os.environ.get(FILE) or _DEFAULT
+    pattern = environment.value(environment.CORE_DUMP_FILE) or _DEFAULT
     host = os.uname().nodename
     for word, value in (("%p", str(os.getpid())), ("%h", glob.escape(host)), ("%t", "*")):
         pattern = pattern.replace(word, value)

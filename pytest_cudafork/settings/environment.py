@@ -41,6 +41,8 @@ TEST = "PYTEST_CURRENT_TEST"
 XDIST_WORKERS = "PYTEST_XDIST_WORKER_COUNT"
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 NO_COLOR = "NO_COLOR"
+CORE_DUMP = "CUDA_ENABLE_COREDUMP_ON_EXCEPTION"
+CORE_DUMP_FILE = "CUDA_COREDUMP_FILE"
 
 PREFIX = "_CUDAFORK_"
 """What the names of all internal variables begin with."""
@@ -75,6 +77,8 @@ READ = {
     TEST: "the test to which a record belongs, set by pytest",
     XDIST_WORKERS: "how many workers of pytest-xdist share the cores",
     NVML_CHECK: "whether torch.cuda.is_available asks NVML, and so initializes nothing",
+    CORE_DUMP: "whether the driver writes a GPU core dump when a kernel fails",
+    CORE_DUMP_FILE: "where it writes that",
     NO_COLOR: "whether the audit's command line writes in color",
 }
 """What each of these is read for."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_cudafork.check.session import SESSION
-from pytest_cudafork.isolate import groups
 from pytest_cudafork.settings.markers import marks_of
 
 if TYPE_CHECKING:
@@ -200,9 +199,13 @@ class IsolationHooks:
 
     def _group_mate(self, item: pytest.Item, nextitem: pytest.Item | None) -> pytest.Item | None:
         """Return the next test if it shares the process with this one."""
-        if nextitem is None or not groups.share_process(item, nextitem):
+        if nextitem is None:
             return None
+        from pytest_cudafork.isolate.groups import share_process
         from pytest_cudafork.isolate.policy import wanted_method
+
+        if not share_process(item, nextitem):
+            return None
 
         rules = self._rules()
         here, there = (wanted_method(marks_of(one), rules) for one in (item, nextitem))

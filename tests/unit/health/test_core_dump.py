@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cudafork.health import core_dump
+from pytest_cudafork.settings import environment
 
 
 @pytest.mark.parametrize(
@@ -16,9 +17,9 @@ from pytest_cudafork.health import core_dump
 def test_it_is_asked_for_by_the_drivers_variable(
     monkeypatch: pytest.MonkeyPatch, value: str | None, asked: bool
 ) -> None:
-    monkeypatch.delenv(core_dump.ENABLE, raising=False)
+    monkeypatch.delenv(environment.CORE_DUMP, raising=False)
     if value is not None:
-        monkeypatch.setenv(core_dump.ENABLE, value)
+        monkeypatch.setenv(environment.CORE_DUMP, value)
     assert core_dump.is_asked_for() is asked
 
 
@@ -27,11 +28,11 @@ def test_the_newest_of_this_process_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str | None
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(core_dump.FILE, raising=False)
+    monkeypatch.delenv(environment.CORE_DUMP_FILE, raising=False)
     host, pid = os.uname().nodename, os.getpid()
     names = [f"core_{time}_{host}_{pid}.nvcudmp" for time in (1, 2)]
     if pattern:
-        monkeypatch.setenv(core_dump.FILE, pattern)
+        monkeypatch.setenv(environment.CORE_DUMP_FILE, pattern)
         (tmp_path / "dumps").mkdir()
         names = [f"dumps/gpu.{host}.{pid}.{time}" for time in (1, 2)]
     assert core_dump.written_since(0.0) == ""

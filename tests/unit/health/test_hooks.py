@@ -10,6 +10,7 @@ import pytest
 
 from pytest_cudafork.health import core_dump, fitness, hooks, words
 from pytest_cudafork.health.driver import Broken
+from pytest_cudafork.settings import environment
 
 BROKEN = Broken(0, 700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered")
 
@@ -249,7 +250,7 @@ def test_b(request):
 
 
 def test_a_core_dump_is_named(run: _Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(core_dump.ENABLE, "1")
+    monkeypatch.setenv(environment.CORE_DUMP, "1")
     monkeypatch.setattr(core_dump, "written_since", lambda moment: "/x/core_1.nvcudmp")
     run("def test_b(): gpu.spoil()\n")
     assert "GPU core dump: /x/core_1.nvcudmp" in run.told("test_b", "call").longreprtext
