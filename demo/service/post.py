@@ -27,8 +27,7 @@ def report_cuda() -> str:
 def work(text: str, answer: Connection) -> None:
     """Do both steps with one engine; in the process that was started for it."""
     sys.path.insert(0, str(ROOT))  # the engine runs from the checkout
-    from sample_engine.batch.request import SamplingParams
-    from sample_engine.llm import LLM
+    from sample_engine import LLM, SamplingParams
 
     with LLM(worker_method="inproc", max_model_len=512) as engine:
         params = SamplingParams(max_tokens=_TOKENS)

@@ -157,9 +157,9 @@ def test_the_script_of_a_client_that_went_away_is_ended(service: Service, tmp_pa
 
 
 def test_a_script_that_hangs_and_a_service_that_is_stopped(tmp_path: Path) -> None:
-    with serving(tmp_path, "--limit=5") as service:
+    with serving(tmp_path, "--limit=8") as service:
         status, answer = service.ask(f"hang {tmp_path / 'first'}")
-        assert (status, answer) == (504, {"error": "it did not end within 5 s"})
+        assert (status, answer) == (504, {"error": "it did not end within 8 s"})
         assert all(is_gone(pid) for pid in pids_in(tmp_path / "first"))
         connection = service.connect(f"hang {tmp_path / 'second'}")
         pids = pids_in(tmp_path / "second")
