@@ -49,7 +49,11 @@ def after_import(name: str, callback: Callback) -> Callable[[], None]:
         standard_library.wait_for_import(name)
     module = sys.modules.get(name)
     if module is not None and not waiting.ran:
-        _run(callback, module)
+        try:
+            _run(callback, module)
+        except BaseException:  # a required one
+            _forget(finder, name, waiting)
+            raise
     return lambda: _forget(finder, name, waiting)
 
 
