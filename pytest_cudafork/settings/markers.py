@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -157,6 +157,10 @@ CHILD_ENV = pytest.StashKey[dict[str, str]]()
 They come of the item's marker for GPUs. An item that has some is never given a child that was
 started ahead of its turn by ``spawn``.
 """
+
+
+WATCHER = pytest.StashKey[Callable[[int, bytes], None]]()
+"""What looks at an isolated test now and then: it is given its process id and its cookie."""
 
 
 def marks_of(item: pytest.Item) -> Marks:

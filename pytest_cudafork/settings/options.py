@@ -14,6 +14,7 @@ import pytest
 
 from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, HEALTH, METHODS, NONE
 from pytest_cudafork.settings.devices import Device, parse_device
+from pytest_cudafork.settings.gpu_options import GPU_OPTIONS, GPU_PARSERS
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, read_imports
 from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, MAPPED, SCOPES
@@ -71,6 +72,12 @@ class Settings(NamedTuple):
     """The GPUs that tests may use; None: all."""
     imports: ImportSettings = ImportSettings()
     """The import audit."""
+    settle: int | None = None
+    """Bytes that may be in use on a GPU beyond what was when the session began; None: any."""
+    profile: str = ""
+    """The file to which memory, time and GPUs of each test go; "": none."""
+    pack: str = ""
+    """Such a file, by which tests are given GPUs and put in order; "": none."""
     graphs: str | None = None
     """How to capture graphs: "auto", "software" or "cuda"; None: nothing was said."""
 
@@ -188,7 +195,7 @@ GRAPH_BACKEND = Option(
 OPTIONS = (
     *(CHECK, DEVICE, ALLOW, LEDGER, BASELINE, BASELINE_UPDATE),
     *(MARKER_MAP, EXPECT_GPUS, INTENT, ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE),
-    *(GPU_HEALTH, GPUS, GRAPH_BACKEND),
+    *(GPU_HEALTH, GPUS, *GPU_OPTIONS, GRAPH_BACKEND),
     *IMPORT_OPTIONS,
 )
 
@@ -419,6 +426,7 @@ PARSERS: Table = {
     "isolate_scope": (ISOLATION_SCOPE, parse_scope),
     "health": (GPU_HEALTH, parse_health),
     "gpus": (GPUS, parse_gpus),
+    **GPU_PARSERS,
     "graphs": (GRAPH_BACKEND, parse_graphs),
 }
 """The options by the field of ``Settings`` that holds their value."""

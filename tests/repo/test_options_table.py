@@ -36,6 +36,9 @@ NAMES = {
     "cuda_fork_isolate_timeout",
     "cuda_fork_ledger",
     "cuda_fork_marker_map",
+    "cuda_fork_pack",
+    "cuda_fork_profile",
+    "cuda_fork_settle",
 }
 PAGE = DOCS / "reference" / "options.md"
 

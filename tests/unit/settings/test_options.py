@@ -94,6 +94,21 @@ VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("2", {"gpus": GpuChoice(most=2, text="2")}),
         ("0,2", {"gpus": GpuChoice(names=("0", "2"), text="0,2")}),
     ),
+    "cuda_fork_profile": (
+        ("/x/low", {"profile": "/x/low"}),
+        ("/x/middle", {"profile": "/x/middle"}),
+        ("/x/high", {"profile": "/x/high"}),
+    ),
+    "cuda_fork_pack": (
+        ("/x/low", {"pack": "/x/low"}),
+        ("/x/middle", {"pack": "/x/middle"}),
+        ("/x/high", {"pack": "/x/high"}),
+    ),
+    "cuda_fork_settle": (
+        ("0", {"settle": 0}),
+        ("1", {"settle": 1 << 30}),
+        ("0.5", {"settle": 1 << 29}),
+    ),
     "cuda_fork_graphs": (
         ("auto", {"graphs": "auto"}),
         ("cuda", {"graphs": "cuda"}),
