@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
-from pytest_cudafork.compat.unpatched import contextlib, pickle
+from pytest_cudafork.compat.unpatched import contextlib, inspect, pickle
 from pytest_cudafork.isolate.child.rehearsal import OwnHooks
 from pytest_cudafork.process.protocol import frames
 
