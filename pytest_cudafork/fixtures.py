@@ -88,9 +88,11 @@ def run_script(request: pytest.FixtureRequest) -> ScriptRunner:
 
     """
     from pytest_cudafork.call.run import caretaker_of
+    from pytest_cudafork.compat.pytest_internals import make_basetemp
     from pytest_cudafork.programs.run_script import ScriptRunner
 
-    return ScriptRunner(caretaker_of(request.config))
+    folder = make_basetemp(request.config)
+    return ScriptRunner(caretaker_of(request.config), None if folder is None else str(folder))
 
 
 def _runner(request: pytest.FixtureRequest, method: str) -> RunInChild:

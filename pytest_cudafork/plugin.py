@@ -25,7 +25,7 @@ from pytest_cudafork.fixtures import (
 )
 from pytest_cudafork.isolate.session import forked_option
 from pytest_cudafork.isolate.session.hooks import IsolationHooks
-from pytest_cudafork.settings import markers, options
+from pytest_cudafork.settings import marker_map, markers, options
 
 __all__ = [
     "capture_pair",
@@ -68,6 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
     markers.register(config)
     # Loaded by a conftest, the plugin comes too late for the hook above.
     state = session.begin(config, config.option)
+    marker_map.begin(config, state.settings.marker_map)
     isolate = forked_option.begin(config, state.settings.isolate)
     if _register_imports(config):
         isolate = None  # there is nothing to isolate
@@ -121,6 +122,11 @@ def _register_gpus(config: pytest.Config) -> None:
 
     leases = GpuLeases(config, config.stash[SESSION].settings.gpus)
     config.pluginmanager.register(leases, "cudafork-gpus")
+    settings = config.stash[SESSION].settings
+    if settings.profile or settings.pack:
+        from pytest_cudafork.gpus import costs
+
+        costs.begin(config, leases.lender)
     config.pluginmanager.register(RefusedTests(), "cudafork-gpus-refused")
 
 

@@ -14,9 +14,11 @@ import pytest
 
 from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, HEALTH, METHODS, NONE, intent
 from pytest_cudafork.settings.devices import Device, parse_device
+from pytest_cudafork.settings.gpu_options import GPU_OPTIONS, GPU_PARSERS
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, read_imports
 from pytest_cudafork.settings.import_settings import ImportSettings
-from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, SCOPES
+from pytest_cudafork.settings.marker_map import MarkerMap, parse_map
+from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, MAPPED, SCOPES
 from pytest_cudafork.settings.option import Option, Table, parse_file, parse_modules, read_table
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ class Settings(NamedTuple):
     """The file of what the check accepts, or ""."""
     baseline_update: str = ""
     """Whether to change that file: "all", "shrink", or ""."""
+    marker_map: MarkerMap = MarkerMap()
+    """How markers of the suite are read."""
     expect_gpus: int | None = None
     """The GPUs that the session is promised; None: nothing was said."""
     intent: tuple[str, ...] = ()
@@ -68,6 +72,12 @@ class Settings(NamedTuple):
     """The GPUs that tests may use; None: all."""
     imports: ImportSettings = ImportSettings()
     """The import audit."""
+    settle: int | None = None
+    """Bytes that may be in use on a GPU beyond what was when the session began; None: any."""
+    profile: str = ""
+    """The file to which memory, time and GPUs of each test go; "": none."""
+    pack: str = ""
+    """Such a file, by which tests are given GPUs and put in order; "": none."""
     graphs: str | None = None
     """How to capture graphs: "auto", "software" or "cuda"; None: nothing was said."""
 
@@ -77,6 +87,13 @@ class Settings(NamedTuple):
         return self.level is not Level.OFF
 
 
+MARKER_MAP = Option(
+    "cuda_fork_marker_map",
+    "LINE",
+    "Read markers of the suite as this plugin's, as in 'distributed(num_gpus=n) = gpus(n)' or "
+    "'gpu_{n} = gpus(n)'; one a line.",
+    lines=True,
+)
 CHECK = Option(
     "cuda_fork_check",
     "LEVEL",
@@ -177,8 +194,8 @@ GRAPH_BACKEND = Option(
 )
 OPTIONS = (
     *(CHECK, DEVICE, ALLOW, LEDGER, BASELINE, BASELINE_UPDATE),
-    *(EXPECT_GPUS, INTENT, ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE),
-    *(GPU_HEALTH, GPUS, GRAPH_BACKEND),
+    *(MARKER_MAP, EXPECT_GPUS, INTENT, ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE),
+    *(GPU_HEALTH, GPUS, *GPU_OPTIONS, GRAPH_BACKEND),
     *IMPORT_OPTIONS,
 )
 
@@ -277,6 +294,16 @@ def parse_update(text: str) -> str:
     return text
 
 
+def parse_marker_map(text: str) -> MarkerMap:
+    """Read how markers of the suite are read.
+
+    Raises:
+        ValueError: a line is none, names no marker of ours, or makes a circle.
+
+    """
+    return parse_map(text, MAPPED)
+
+
 def parse_isolate(text: str) -> str:
     """Read a method of isolation.
 
@@ -362,6 +389,7 @@ PARSERS: Table = {
     "ledger": (LEDGER, parse_file),
     "baseline": (BASELINE, parse_file),
     "baseline_update": (BASELINE_UPDATE, parse_update),
+    "marker_map": (MARKER_MAP, parse_marker_map),
     "expect_gpus": (EXPECT_GPUS, intent.parse_expected),
     "intent": (INTENT, intent.parse_kinds),
     "isolate": (ISOLATION, parse_isolate),
@@ -369,6 +397,7 @@ PARSERS: Table = {
     "isolate_scope": (ISOLATION_SCOPE, parse_scope),
     "health": (GPU_HEALTH, parse_health),
     "gpus": (GPUS, parse_gpus),
+    **GPU_PARSERS,
     "graphs": (GRAPH_BACKEND, parse_graphs),
 }
 """The options by the field of ``Settings`` that holds their value."""
