@@ -102,7 +102,7 @@ def test_a_body_runs_again_with_its_fixtures(pytester: pytest.Pytester, method: 
 
 LIMITS = """
     import pytest, time
-    @pytest.mark.timeout(1)
+    @pytest.mark.timeout(4)
     @pytest.mark.isolated(method=METHOD, fixtures="inherit")
     def test_hangs(): time.sleep(100)
     @pytest.mark.isolated(method=METHOD, fixtures="inherit")
