@@ -12,6 +12,7 @@ from pytest_cudafork.check import session
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.fixtures import (
     capture_pair,
+    child_patch,
     cuda_state,
     cuda_uninitialized,
     graph_backend,
@@ -24,10 +25,11 @@ from pytest_cudafork.fixtures import (
 )
 from pytest_cudafork.isolate.session import forked_option
 from pytest_cudafork.isolate.session.hooks import IsolationHooks
-from pytest_cudafork.settings import markers, options
+from pytest_cudafork.settings import marker_map, markers, options
 
 __all__ = [
     "capture_pair",
+    "child_patch",
     "cuda_state",
     "cuda_uninitialized",
     "graph_backend",
@@ -66,6 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
     markers.register(config)
     # Loaded by a conftest, the plugin comes too late for the hook above.
     state = session.begin(config, config.option)
+    marker_map.begin(config, state.settings.marker_map)
     isolate = forked_option.begin(config, state.settings.isolate)
     if _register_imports(config):
         isolate = None  # there is nothing to isolate

@@ -7,10 +7,10 @@ is accepted is no error, and is counted.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 
 if TYPE_CHECKING:
@@ -158,10 +158,12 @@ def terms_in(records: Iterable[Record]) -> Terms | None:
 
 def accepted_records(records: Iterable[Record]) -> Iterator[tuple[str, Accepted]]:
     """Yield the ids of the records that were accepted, forks apart, each with its entry."""
-    from pytest_cudafork.baseline.entries import Accepted
-
     for record in records:
-        by = Accepted.from_list(record.get("what")) if record["k"] == "accepted" else None
+        if record["k"] != "accepted":
+            continue
+        from pytest_cudafork.baseline.entries import Accepted  # late: most sessions have none
+
+        by = Accepted.from_list(record.get("what"))
         if by is not None:
             for each in record.get("ids", ()):
                 yield str(each), by

@@ -15,7 +15,6 @@ import pytest
 
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.gpus.lending import Lender, Shortage, TooMuch, names
-from pytest_cudafork.isolate.groups import share_process
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import CHILD_ENV, marks_of
 
@@ -94,7 +93,7 @@ class GpuLeases:
         item.stash[LEASE] = lease
         try:
             yield
-            if self._here is None and nextitem is not None and share_process(item, nextitem):
+            if self._here is None and _goes_on_with(item, nextitem):
                 self._kept_for = nextitem
             elif not self._off:
                 self._look_back(item, lease)
@@ -257,6 +256,13 @@ def _refuse(item: pytest.Item, refusal: Refusal) -> NoReturn:
     if refusal.outcome == "skip":
         raise pytest.skip.Exception(refusal.text, _use_item_location=True)
     pytest.fail(f"{item.nodeid}: {refusal.text}", pytrace=False)
+
+
+def _goes_on_with(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Whether the next test runs in the process of this one."""
+    from pytest_cudafork.isolate.groups import share_process
+
+    return nextitem is not None and share_process(item, nextitem)
 
 
 def _is_skipped(item: pytest.Item) -> bool:

@@ -24,6 +24,7 @@ FORK_OK = "_CUDAFORK_FORK_OK"
 ISOLATED = "_CUDAFORK_ISOLATED"
 FACE = "_CUDAFORK_FACE"
 GPU_LOCKS = "_CUDAFORK_GPU_LOCKS"
+PATCHES = "_CUDAFORK_PATCHES"
 TEST_SESSION = "_CUDAFORK_SESSION"
 PHANTOM_MEMORY = "_CUDAFORK_PHANTOM_MEMORY"
 
@@ -59,6 +60,7 @@ INTERNAL = {
     FORK_OK: "the reason of the marker cuda_fork_ok, while its test runs",
     ISOLATED: '"1" for a process made to run one isolated test; it isolates nothing again',
     FACE: "the GPUs that the phantom driver shows",
+    PATCHES: "the folder of what child_patch has patched, which a process of the test takes over",
     GPU_LOCKS: "the folder of the locks of GPUs, for sessions that a test with GPUs starts",
     TEST_SESSION: "by which the session that settles GPUs knows what its tests have started",
     PHANTOM_MEMORY: "for tests: a file that says who holds memory on the phantom's GPUs",

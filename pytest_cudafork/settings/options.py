@@ -17,7 +17,8 @@ from pytest_cudafork.settings.devices import Device, parse_device
 from pytest_cudafork.settings.gpu_options import GPU_OPTIONS, GPU_PARSERS
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, read_imports
 from pytest_cudafork.settings.import_settings import ImportSettings
-from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, SCOPES
+from pytest_cudafork.settings.marker_map import MarkerMap, parse_map
+from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, MAPPED, SCOPES
 from pytest_cudafork.settings.option import Option, Table, parse_file, parse_modules, read_table
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Settings(NamedTuple):
     """The file of what the check accepts, or ""."""
     baseline_update: str = ""
     """Whether to change that file: "all", "shrink", or ""."""
+    marker_map: MarkerMap = MarkerMap()
+    """How markers of the suite are read."""
     expect_gpus: int | None = None
     """The GPUs that the session is promised; None: nothing was said."""
     intent: tuple[str, ...] = ()
@@ -84,6 +87,13 @@ class Settings(NamedTuple):
         return self.level is not Level.OFF
 
 
+MARKER_MAP = Option(
+    "cuda_fork_marker_map",
+    "LINE",
+    "Read markers of the suite as this plugin's, as in 'distributed(num_gpus=n) = gpus(n)' or "
+    "'gpu_{n} = gpus(n)'; one a line.",
+    lines=True,
+)
 CHECK = Option(
     "cuda_fork_check",
     "LEVEL",
@@ -184,7 +194,7 @@ GRAPH_BACKEND = Option(
 )
 OPTIONS = (
     *(CHECK, DEVICE, ALLOW, LEDGER, BASELINE, BASELINE_UPDATE),
-    *(EXPECT_GPUS, INTENT, ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE),
+    *(MARKER_MAP, EXPECT_GPUS, INTENT, ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE),
     *(GPU_HEALTH, GPUS, *GPU_OPTIONS, GRAPH_BACKEND),
     *IMPORT_OPTIONS,
 )
@@ -284,6 +294,16 @@ def parse_update(text: str) -> str:
     return text
 
 
+def parse_marker_map(text: str) -> MarkerMap:
+    """Read how markers of the suite are read.
+
+    Raises:
+        ValueError: a line is none, names no marker of ours, or makes a circle.
+
+    """
+    return parse_map(text, MAPPED)
+
+
 def parse_isolate(text: str) -> str:
     """Read a method of isolation.
 
@@ -369,6 +389,7 @@ PARSERS: Table = {
     "ledger": (LEDGER, parse_file),
     "baseline": (BASELINE, parse_file),
     "baseline_update": (BASELINE_UPDATE, parse_update),
+    "marker_map": (MARKER_MAP, parse_marker_map),
     "expect_gpus": (EXPECT_GPUS, intent.parse_expected),
     "intent": (INTENT, intent.parse_kinds),
     "isolate": (ISOLATION, parse_isolate),

@@ -1,4 +1,4 @@
-"""Runs a callback right after a named module has been executed, and never imports it itself."""
+"""Runs a callback whenever a named module has been executed, and never imports it itself."""
 
 from __future__ import annotations
 
@@ -12,33 +12,57 @@ from types import ModuleType
 from pytest_cudafork.compat import standard_library
 from pytest_cudafork.compat.unpatched import threading, traceback
 
-__all__ = ["after_import"]
+__all__ = ["Required", "after_import"]
 
 Callback = Callable[[ModuleType], object]
 
 
-def after_import(name: str, callback: Callback) -> Callable[[], None]:
-    """Run *callback(module)* once, as soon as the module *name* has been executed.
+class Required:
+    """A callback without which a module must not be used: what it raises, the import raises.
 
-    A module that is in ``sys.modules`` already is handed over at once (after waiting for it
-    where another thread is executing it; where this very thread is, it is handed over as far
-    as it has come). An error in the callback becomes a `CudaForkWarning` and never reaches
-    the import. Returns an undo, which is idempotent; raises nothing.
+    An import that is tried again calls it again.
     """
-    finder: _AfterImportFinder | None = None
-    if name not in sys.modules:
-        finder = _finder()
-        finder.watch(name, callback)
-    # Another thread's import may have looked for finders before ours was there.
+
+    def __init__(self, callback: Callback) -> None:
+        self._callback = callback
+
+    def __call__(self, module: ModuleType) -> object:
+        """Call it."""
+        return self._callback(module)
+
+
+def after_import(name: str, callback: Callback) -> Callable[[], None]:
+    """Run *callback(module)* whenever the module *name* has been executed, until the undo.
+
+    A module is executed again by ``importlib.reload``, and by an import after it was taken out of
+    ``sys.modules``: its functions are others then. One that is in ``sys.modules`` already is handed
+    over at once (after waiting for it where another thread is executing it; where this very thread
+    is, it is handed over as far as it has come). An error in the callback becomes a
+    `CudaForkWarning` and never reaches the import, unless the callback is `Required`. Returns an
+    undo, which is idempotent; raises nothing but what a required callback raises.
+    """
+    finder = _finder()
+    waiting = finder.watch(name, callback)
+    # Another thread's import may have looked for finders before ours was there, or begin just now.
     standard_library.wait_for_import(name)
+    if sys.modules.get(name) is not None:
+        standard_library.wait_for_import(name)
     module = sys.modules.get(name)
-    if finder is None:
-        if module is not None:
+    if module is not None and not waiting.ran:
+        try:
             _run(callback, module)
-        return lambda: None
-    if module is not None and finder.forget(name, callback):
-        _run(callback, module)
-    return lambda: _forget(finder, name, callback)
+        except BaseException:  # a required one
+            _forget(finder, name, waiting)
+            raise
+    return lambda: _forget(finder, name, waiting)
+
+
+class _Waiting:
+    """A callback, and whether an import has run it."""
+
+    def __init__(self, callback: Callback) -> None:
+        self.callback = callback
+        self.ran = False
 
 
 class _AfterImportFinder(importlib.abc.MetaPathFinder):
@@ -46,23 +70,23 @@ class _AfterImportFinder(importlib.abc.MetaPathFinder):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._callbacks: dict[str, list[Callback]] = {}
+        self._callbacks: dict[str, list[_Waiting]] = {}
 
-    def watch(self, name: str, callback: Callback) -> None:
-        """Add *callback* for *name*."""
+    def watch(self, name: str, callback: Callback) -> _Waiting:
+        """Add *callback* for *name*; return what ``forget`` takes."""
+        added = _Waiting(callback)
         with self._lock:
-            self._callbacks.setdefault(name, []).append(callback)
+            self._callbacks.setdefault(name, []).append(added)
+        return added
 
-    def forget(self, name: str, callback: Callback) -> bool:
-        """Take *callback* away again; say whether it was still waiting."""
+    def forget(self, name: str, added: _Waiting) -> None:
+        """Take a callback away again."""
         with self._lock:
             waiting = self._callbacks.get(name, [])
-            if callback not in waiting:
-                return False
-            waiting.remove(callback)
+            if added in waiting:
+                waiting.remove(added)
             if not waiting:
-                del self._callbacks[name]
-            return True
+                self._callbacks.pop(name, None)
 
     @property
     def idle(self) -> bool:
@@ -86,18 +110,20 @@ class _AfterImportFinder(importlib.abc.MetaPathFinder):
         return None
 
     def executed(self, name: str, module: ModuleType) -> None:
-        """Run what waits for *name*, each callback once."""
+        """Run what waits for *name*."""
         with self._lock:
-            callbacks = self._callbacks.pop(name, [])
-        for callback in callbacks:
+            callbacks = list(self._callbacks.get(name, []))
+        for each in callbacks:
+            each.ran = True
             # The module may have put another object in its place; users see that one.
-            _run(callback, sys.modules.get(name, module))
+            _run(each.callback, sys.modules.get(name, module))
 
     def _listen(self, spec: ModuleSpec) -> None:
         """Have the loader of *spec* tell when it has executed the module.
 
         The loader stays the very object that other tools expect in ``module.__loader__``;
-        only this instance gets an ``exec_module`` of its own, for one execution.
+        only this instance gets an ``exec_module`` of its own, for one execution. Others that the
+        loader executes meanwhile are none of ours: an archive has one for all its modules.
         """
         loader = spec.loader
         execute = getattr(loader, "exec_module", None)
@@ -105,18 +131,37 @@ class _AfterImportFinder(importlib.abc.MetaPathFinder):
             self._cannot(spec.name, loader)
             return
 
+        if spec.name in getattr(execute, "names", ()):
+            return  # somebody has asked for the spec, and not imported it
+
         def exec_module(module: ModuleType) -> None:
-            vars(loader).pop("exec_module", None)
+            if getattr(module.__spec__, "name", None) != spec.name:
+                execute(module)
+                return
+            if vars(loader).get("exec_module") is exec_module:
+                vars(loader).pop("exec_module")
             execute(module)
             self.executed(spec.name, module)
 
+        exec_module.names = {spec.name, *getattr(execute, "names", ())}  # type: ignore[attr-defined]
         try:
             vars(loader)["exec_module"] = exec_module
         except TypeError:  # no instance dictionary: nothing to listen with
             self._cannot(spec.name, loader)
 
     def _cannot(self, name: str, loader: object) -> None:
-        """Say that the loader of *name* cannot be listened to."""
+        """Say that the loader of *name* cannot be listened to.
+
+        Raises:
+            ImportError: A required callback waits for it.
+
+        """
+        if any(isinstance(one.callback, Required) for one in self._callbacks.get(name, [])):
+            raise ImportError(
+                f"{name!r} is to be patched when it is imported, but its loader {loader!r} takes "
+                "no attribute: import it first",
+                name=name,
+            )
         _warn(
             f"pytest-cudafork cannot watch the import of {name!r}: its loader {loader!r} takes no"
             " attribute. CUDA touches through it are not recorded; import it before the session."
@@ -137,15 +182,18 @@ def _finder() -> _AfterImportFinder:
     return finder
 
 
-def _forget(finder: _AfterImportFinder, name: str, callback: Callback) -> None:
+def _forget(finder: _AfterImportFinder, name: str, added: _Waiting) -> None:
     """Undo one registration, and the finder with the last of them."""
-    finder.forget(name, callback)
+    finder.forget(name, added)
     if finder.idle and finder in sys.meta_path:
         sys.meta_path.remove(finder)
 
 
 def _run(callback: Callback, module: ModuleType) -> None:
-    """Call *callback*, turning an error into a warning."""
+    """Call *callback*, turning an error into a warning unless it is required."""
+    if isinstance(callback, Required):
+        callback(module)
+        return
     try:
         callback(module)
     except Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -27,6 +28,7 @@ class Marked:
 
     def __init__(self, *marks: pytest.MarkDecorator) -> None:
         self._marks = [mark.mark for mark in marks]
+        self.config = SimpleNamespace(stash={})
 
     def iter_markers(self) -> list[pytest.Mark]:
         return self._marks
@@ -175,6 +177,7 @@ def test_every_advertised_keyword_is_taken() -> None:
         read(getattr(mark, marker.name).with_args(**{k: values[k] for k in marker.keywords}))
 
 
+@pytest.mark.slow
 def test_a_wrong_marker_is_an_error_of_its_test_and_of_no_other(pytester: pytest.Pytester) -> None:
     tests = [
         f"@pytest.mark.{text}\ndef test_{number}():\n    pass\n"

@@ -14,6 +14,8 @@ from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.settings.devices import Device, DeviceKind
 from pytest_cudafork.settings.gpu_requests import GpuChoice
 from pytest_cudafork.settings.import_settings import ImportSettings
+from pytest_cudafork.settings.marker_map import parse_map
+from pytest_cudafork.settings.markers import MAPPED
 from pytest_cudafork.settings.options import (
     OPTIONS,
     Level,
@@ -72,6 +74,10 @@ VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("/x/low", {"baseline": "/x/low"}),
         ("/x/middle", {"baseline": "/x/middle"}),
         ("/x/high", {"baseline": "/x/high"}),
+    ),
+    "cuda_fork_marker_map": tuple(
+        (line, {"marker_map": parse_map(line, MAPPED)})
+        for line in ("a=spawn_only", "gpu_{n}=gpus(n)", "b(x)=gpus(x,share=True),c=spawn_only")
     ),
     "cuda_fork_expect_gpus": (
         ("0", {"expect_gpus": 0}),
