@@ -16,7 +16,6 @@ import pytest
 
 from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.option import Option, Table, parse_file, parse_modules, read_table
-from pytest_cudafork.settings.sizes import read_size
 
 YES = ("yes", "true", "on", "1")
 NO = ("no", "false", "off", "0")
@@ -217,6 +216,8 @@ def parse_size(text: str) -> int:
         ValueError: it is no size.
 
     """
+    from pytest_cudafork.settings.sizes import read_size
+
     try:
         return read_size(text)
     except ValueError as error:

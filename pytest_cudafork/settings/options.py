@@ -14,7 +14,6 @@ import pytest
 
 from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, HEALTH, METHODS, NONE
 from pytest_cudafork.settings.devices import Device, parse_device
-from pytest_cudafork.settings.gpu_options import GPU_OPTIONS, GPU_PARSERS
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, read_imports
 from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, MAPPED, SCOPES
@@ -192,10 +191,27 @@ GRAPH_BACKEND = Option(
     "software, cuda. Tests marked graph_capture(backends=...) run on each backend that they "
     "name and that this allows.",
 )
+SETTLE = Option(
+    "cuda_fork_settle",
+    "GIB",
+    "Before a test, wait until the memory of its GPUs is back: no more than GIB (the flag alone: "
+    "1) above what was in use at the start. What tests left behind is ended; else the test fails.",
+    flag_value="1",
+)
+PROFILE = Option(
+    "cuda_fork_profile",
+    "FILE",
+    "Record time, RAM and memory of GPUs of each test; the summary shows the largest.",
+)
+PACK = Option(
+    "cuda_fork_pack",
+    "FILE",
+    "Let tests share GPUs by what FILE, of --cuda-fork-profile, says of them; the longest first.",
+)
 OPTIONS = (
     *(CHECK, DEVICE, ALLOW, LEDGER, BASELINE, BASELINE_UPDATE),
     *(MARKER_MAP, EXPECT_GPUS, INTENT, ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE),
-    *(GPU_HEALTH, GPUS, *GPU_OPTIONS, GRAPH_BACKEND),
+    *(GPU_HEALTH, GPUS, SETTLE, PROFILE, PACK, GRAPH_BACKEND),
     *IMPORT_OPTIONS,
 )
 
@@ -399,6 +415,34 @@ def parse_graphs(text: str) -> str:
     return text
 
 
+def parse_gib(text: str) -> int:
+    """Read a number of GiB; returns bytes.
+
+    Raises:
+        ValueError: it is none.
+
+    """
+    try:
+        size = int(float(text) * (1 << 30))
+    except (ValueError, OverflowError):
+        size = -1
+    if size < 0:
+        raise ValueError(f"{text!r} is not a number of GiB, as in 1 or 0.5")
+    return size
+
+
+def parse_profile(text: str) -> str:
+    """Read the name of a profile, as an absolute path.
+
+    Raises:
+        ValueError: it is empty.
+
+    """
+    if not text:
+        raise ValueError("it needs the name of a file")
+    return parse_file(text)
+
+
 def parse_gpus(text: str) -> GpuChoice:
     """Read which GPUs may be used.
 
@@ -426,7 +470,9 @@ PARSERS: Table = {
     "isolate_scope": (ISOLATION_SCOPE, parse_scope),
     "health": (GPU_HEALTH, parse_health),
     "gpus": (GPUS, parse_gpus),
-    **GPU_PARSERS,
+    "settle": (SETTLE, parse_gib),
+    "profile": (PROFILE, parse_profile),
+    "pack": (PACK, parse_profile),
     "graphs": (GRAPH_BACKEND, parse_graphs),
 }
 """The options by the field of ``Settings`` that holds their value."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_cudafork.gpus import memory
+from pytest_cudafork.gpus import memory, rocm
 from pytest_cudafork.gpus.inventory import Gpu
 from pytest_cudafork.gpus.nvml import DeviceMemory, NvmlError
 
@@ -22,7 +22,7 @@ MARK = f"cudafork-lease-{os.getpid()}-1-cafe"
 IDLE = DeviceMemory(615 * MIB, {})
 FORKED = """
 import os, sys, time
-from pytest_cudafork.gpus import memory
+from pytest_cudafork.gpus import memory, rocm
 kept = memory.put_mark(sys.argv[1])
 if os.fork() == 0:
     os.setsid()
@@ -169,7 +169,7 @@ class Nvml:
 
 def test_each_gpu_is_asked_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "open_nvml", lambda: contextlib.nullcontext(Nvml()))
-    monkeypatch.setattr(memory.rocm, "memory", lambda gpu: DeviceMemory(7, {}))
+    monkeypatch.setattr(rocm, "memory", lambda gpu: DeviceMemory(7, {}))
     gpus = [GPU, Gpu(0, "MIG-1", mig=True), Gpu(0, "KFD-1")]
     assert memory.look(gpus) == {
         "GPU-3a": IDLE,
