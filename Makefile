@@ -42,7 +42,7 @@ export PIP_ROOT_USER_ACTION := ignore
 help:
 	@echo "make demo         the plugin at work, no GPU needed"
 	@echo "make test         the test suite; TESTARGS=... goes to pytest"
-	@echo "make test-quick   unit tests and those of the repository, for the loop while editing"
+	@echo "make test-quick   unit tests and those of the repository that are not slow: the loop while editing"
 	@echo "make test-fresh   the test suite, each session under test in a fresh interpreter"
 	@echo "make test-demo    the demo comes out as expected"
 	@echo "make test-plugins isolated tests next to pytest-cov, -timeout, -asyncio and others"
@@ -62,9 +62,9 @@ test: $(STAMP)
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal \
 	    --ignore=tests/sessions/plugins --deselect=$(WHOLE_DEMO) $(TESTARGS)
 
+# Hardly a test of these waits, and each worker collects all of them.
 test-quick: $(STAMP)
-	@$(PY) -m pytest -n $(WORKERS) --dist worksteal tests/unit tests/repo \
-	    --deselect=$(WHOLE_DEMO) $(TESTARGS)
+	@$(PY) -m pytest -n 2 --dist worksteal -m "not slow" tests/unit tests/repo $(TESTARGS)
 
 # Sessions and scripts under test are forked from a server that has imported pytest (and torch);
 # tests/support/interpreters.py tells which are not, and which plugin they lack. Here none is.

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from pytest_cudafork.call.run import Call
-from pytest_cudafork.compat.unpatched import threading
+from pytest_cudafork.compat.unpatched import inspect, threading
 
 Runner = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 

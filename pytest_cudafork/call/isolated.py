@@ -7,11 +7,10 @@ function gets it run in a child: its arguments go there, its result or exception
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from pytest_cudafork.compat.unpatched import contextlib
+from pytest_cudafork.compat.unpatched import contextlib, inspect
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, ISOLATED, check_isolated
 

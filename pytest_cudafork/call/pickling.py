@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib.machinery
-import inspect
 import sys
 import sysconfig
 import types
@@ -21,7 +20,7 @@ import cloudpickle
 
 from pytest_cudafork.call.late_category import Named
 from pytest_cudafork.compat import cloudpickle_internals
-from pytest_cudafork.compat.unpatched import contextlib, os, re
+from pytest_cudafork.compat.unpatched import contextlib, inspect, os, re
 from pytest_cudafork.errors import ChildError
 
 _TEST_FILE = re.compile(r"conftest\.py|test_.*\.py|.*_test\.py", re.DOTALL)

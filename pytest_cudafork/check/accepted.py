@@ -7,10 +7,10 @@ is accepted is no error, and is counted.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 
 if TYPE_CHECKING:

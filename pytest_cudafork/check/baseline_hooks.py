@@ -7,7 +7,6 @@ is to, and writes how the session ended, for ``python -m pytest_cudafork merge``
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Sequence
 
 import pytest
@@ -18,6 +17,7 @@ from pytest_cudafork.check.baseline_result import BaselineResult, result_of
 from pytest_cudafork.check.hooks import CheckHooks
 from pytest_cudafork.check.session import CudaForkSession
 from pytest_cudafork.check.watch import Watch
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.base.ledger import Record
 from pytest_cudafork.settings.options import BASELINE_UPDATE
 

@@ -198,12 +198,13 @@ class ThreadRefusals:
 
     def _waits_in(self, filename: str) -> Iterator[None]:
         """Yield whenever the main thread stands still in calls of the code that the thread ran."""
-        stands: tuple[int, int] | None = None
+        stands: tuple[FrameType, int] | None = None
         since = monotonic()
         while filename and self._terminal is not None:
             sleep(STUCK / 4)
             frame = _frame_of(threading.main_thread())
-            place = (id(frame), frame.f_lasti) if frame is not None else None
+            # The frame itself: the next one may be where one was that is over.
+            place = (frame, frame.f_lasti) if frame is not None else None
             if place != stands or not _calls(frame, filename):
                 stands, since = place, monotonic()
             elif monotonic() - since >= STUCK:

@@ -71,7 +71,7 @@ def place_of(target: object, memory: WritableMemory | None = None) -> Place | No
     What is called takes self or the type, a tuple, and a dictionary or NULL. Who asks for many
     gives the ``memory``, so that it is looked at once.
     """
-    if not _is_plain_cpython():
+    if not is_known():
         return None
     place = None
     if isinstance(target, BuiltinFunctionType):
@@ -92,7 +92,8 @@ def place_of(target: object, memory: WritableMemory | None = None) -> Place | No
     return place
 
 
-def _is_plain_cpython() -> bool:
+def is_known() -> bool:
+    """Whether this Python has the layout that is described here."""
     flavor = getattr(sys, "abiflags", "")
     return (
         sys.implementation.name == "cpython"

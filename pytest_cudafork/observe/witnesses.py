@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from pytest_cudafork.compat import cpython_layout
 from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.settings import devices
 
@@ -87,6 +88,12 @@ DRIVER_WITNESSES = (
 """The first that serves a device is its witness. Each has a module in ``observe/driver``."""
 
 
+_UNSEEN_IN_C = (
+    "what torch's C functions do with a GPU that a build of torch without CUDA refuses "
+    "(pin_memory=True, torch.Generator('cuda')): how this Python calls them is not known"
+)
+
+
 class Witnesses:
     """The witnesses in force in this process; ``limits`` says in words what they cannot see."""
 
@@ -138,6 +145,8 @@ def install(device: str, record: Record, poisoned: Callable[[], bool]) -> Witnes
 
     torch = TorchWitness(device, record, witnesses.native, poisoned)
     witnesses.add_torch(torch, simulated=device != "real")
+    if witnesses.native is not None and device != "real" and not cpython_layout.is_known():
+        witnesses.limits += (_UNSEEN_IN_C,)
     return witnesses
 
 

@@ -234,6 +234,7 @@ class ForkServer:
     def take_place(self) -> None:
         """Go on as the server in a child that was forked from it for that."""
         self._parent = os.getppid()
+        self.send(server_messages.TookPlace(os.getpid()))
 
     # -- children --------------------------------------------------------------------------------
 

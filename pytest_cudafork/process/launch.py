@@ -207,14 +207,8 @@ def start_spawn(entry: str, data: Any, env: dict[str, str] | None = None) -> Run
     child.flush_streams()
     with ends() as pair, request_file(_request(entry, data, pair.cookie)) as request_fd:
         fds = (pair.theirs.fileno(), request_fd, pair.stacks_fd)
-        code = (
-            # no collection of garbage while modules are imported: it takes a third of the time
-            f"import gc, sys; gc.disable(); sys.path[:] = {path_texts()!a}; "
-            "from pytest_cudafork.process.child import run_request; "
-            f"run_request{fds}"
-        )
         process = subprocess.Popen(
-            [sys.executable, *standard_library.interpreter_flags(), "-c", code],
+            interpreter_command("pytest_cudafork.process.child:run_request", fds),
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             env=None if env is None else {**os.environ, **env},
@@ -294,6 +288,23 @@ def start_program(
             start_new_session=True,  # a terminal's signals are for this process
         )
         return pair.running(process.pid, lambda: wait_for_program(process))
+
+
+def interpreter_command(entry: str, numbers: tuple[int, ...]) -> list[str]:
+    """Return the command of a fresh interpreter with this one's flags and ``sys.path``.
+
+    Args:
+        entry: The function that it calls, "package.module:function".
+        numbers: The arguments of the call; descriptors, mostly.
+
+    """
+    module, _, function = entry.partition(":")
+    code = (
+        # no collection of garbage while modules are imported: it takes a third of the time
+        f"import gc, sys; gc.disable(); sys.path[:] = {path_texts()!a}; "
+        f"from {module} import {function}; {function}{numbers}"
+    )
+    return [sys.executable, *standard_library.interpreter_flags(), "-c", code]
 
 
 def path_texts() -> list[str]:

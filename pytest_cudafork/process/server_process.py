@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from pytest_cudafork.compat import standard_library
 from pytest_cudafork.compat.unpatched import (
     contextlib,
     os,
@@ -64,7 +63,6 @@ class ServerProcess:
         env: Mapping[str, str] | None = None,
         new_session: bool = False,
         quiet: bool = False,
-        wake: bool = True,
     ) -> None:
         """Start it; it gets ready by itself.
 
@@ -74,7 +72,6 @@ class ServerProcess:
             env: Its whole environment; None: this process's.
             new_session: Whether it is cut off from the terminal.
             quiet: Whether nobody is warned that it did not end as it should.
-            wake: Whether it is continued when something has stopped it.
 
         Raises:
             OSError: There is no process or descriptor left for it.
@@ -87,7 +84,6 @@ class ServerProcess:
         self.is_ready = False
         self._preparing = settings.preparing
         self._quiet = quiet
-        self._wakes = wake
         self._owner = os.getpid()
         self._exits: dict[int, int] = {}
         self._refusal = ""
@@ -98,6 +94,8 @@ class ServerProcess:
         self._inbox: deque[tuple[messages.Message, list[int]]] = deque()
         self._done = False
         self._hung_up = False
+        self._continued = False
+        """Whether it was stopped and continued since it last said something."""
         self._silence = ""
         """For what it was asked in vain, as the predicate of a sentence about it."""
         self._when = "while it served"
@@ -111,6 +109,8 @@ class ServerProcess:
             self._process = self._start(settings, outputs, env, new_session)
             undo.pop_all()
         self._ended = {self._cookie: self.pid}
+        self._serving = [self.pid]
+        """It, and those that took its place one after the other; the last one serves."""
 
     def _start(
         self,
@@ -137,12 +137,8 @@ class ServerProcess:
     def _exec(
         self, arguments: tuple[int, ...], env: Mapping[str, str] | None, new_session: bool
     ) -> subprocess.Popen[bytes]:
-        code = (
-            f"import gc, sys; gc.disable(); sys.path[:] = {launch.path_texts()!a}; "
-            f"from pytest_cudafork.process.fork_server import main; main{arguments}"
-        )
         return subprocess.Popen(
-            [sys.executable, *standard_library.interpreter_flags(), "-c", code],
+            launch.interpreter_command("pytest_cudafork.process.fork_server:main", arguments),
             pass_fds=[fd for fd in arguments if fd >= 0],
             stdin=subprocess.DEVNULL,
             stdout=self._log_fd,
@@ -239,7 +235,7 @@ class ServerProcess:
             try:
                 self._take_message(deadline)
             except NoAnswerError:
-                self._silence = f"gave no process within {_ANSWER_SECONDS:g} s"
+                self._silence = self._silence or f"gave no process within {_ANSWER_SECONDS:g} s"
                 raise
             except ConnectionError as error:
                 raise EOFError(str(error)) from error
@@ -276,11 +272,8 @@ class ServerProcess:
     def next_message(self, seconds: float) -> tuple[messages.Message, list[int]] | None:
         """Return the next message that is not about attended children, and its descriptors.
 
-        None if nothing has come for so long.
-
-        Raises:
-            EOFError: The server is gone.
-
+        None if nothing has come for so long, or if it was stopped again and again meanwhile.
+        Raises EOFError if the server is gone.
         """
         deadline = time.monotonic() + seconds
         while not self._inbox:
@@ -301,6 +294,7 @@ class ServerProcess:
 
         """
         message, fds = self._receive(deadline)
+        self._continued, self._silence = False, ""
         if isinstance(message, server_messages.ChildForked) and len(fds) == 2:
             self._due -= 1
             self._ahead.append((message.pid, message.cookie, fds))
@@ -324,9 +318,13 @@ class ServerProcess:
             if message.why_not is not None:
                 self.why_not = replace(CannotFork(**message.why_not), pid=self.pid)
             self._inbox.append((message, []))
+        elif isinstance(message, server_messages.TookPlace):
+            self._serving.append(message.pid)
         elif message is not None:
             if isinstance(message, server_messages.JobStarted):
                 self._ended[message.cookie] = message.pid
+            elif isinstance(message, server_messages.Lost):
+                del self._serving[max(1, len(self._serving) - 1) :]
             self._inbox.append((message, []))
 
     def _receive(self, deadline: float) -> tuple[messages.Message | None, list[int]]:
@@ -335,8 +333,8 @@ class ServerProcess:
         while not poller.poll(max(0.0, min(_LOOK_SECONDS, deadline - time.monotonic())) * 1000):
             if time.monotonic() >= deadline:
                 raise NoAnswerError(f"took longer than {READY_SECONDS:.0f} s")
-            if self._wakes and self.is_mine and not self.is_gone:
-                process_state.wake(self.pid)  # a test may have stopped it
+            if self.is_mine and not self.is_gone:
+                self._continue_if_stopped()
         try:
             data, fds = self._receive_packet()
         except ConnectionResetError:
@@ -346,6 +344,16 @@ class ServerProcess:
             self._hung_up = True
             raise EOFError("the fork server closed the connection")
         return messages.decode_or_none(frames.only(data, self._cookie)), fds
+
+    def _continue_if_stopped(self) -> None:
+        """Continue it if it was stopped; raise NoAnswerError if that was done and does not help."""
+        stopped = [pid for pid in self._serving if process_state.is_stopped(pid)]
+        if stopped and self._continued:
+            self._silence = "was stopped, and again when it was continued,"
+            raise NoAnswerError(self._silence)
+        self._continued = self._continued or bool(stopped)
+        for pid in stopped:
+            process_state.wake(pid)
 
     def _receive_packet(self) -> tuple[bytes, list[int]]:
         return sockets.receive_with_fds(

@@ -42,6 +42,7 @@ def test_the_status_tells_what_is_below_the_limit_failed_or_needlessly_excepted(
     assert [one["module"] for one in json.loads(last)["below"]] == below
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("coverage") is None, reason="needs coverage.py")
 def test_a_module_is_measured_in_a_child_by_its_own_test_file_alone() -> None:
     (ledger,) = [module for module in modules() if module.short == "observe.base.ledger"]

@@ -40,6 +40,7 @@ def _result(case: Case, seen: Seen) -> Result:
 # -- the whole demo ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_whole_demo_comes_out_as_expected() -> None:
     """One test, so that xdist runs the demo once; ``-k "not whole_demo"`` leaves it out."""
     for module in _NEEDS:

@@ -13,6 +13,8 @@ import pytest
 from tests.repo.sources import DOCS, PROJECT
 from tests.repo.test_docs import PAGES
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = DOCS / "examples"
 CHECK = "--cuda-fork-check"
 

@@ -16,6 +16,8 @@ from pytest_cudafork.settings.options import OPTIONS
 from tests.repo.sources import DOCS
 from tests.repo.test_docs_examples import EXAMPLES, needs_torch
 
+pytestmark = pytest.mark.slow
+
 PAGE = DOCS / "how-to" / "imports-in-ci.md"
 LIBRARY = EXAMPLES / "imports"
 _YAML = re.compile(r"<!-- yaml: (\S+) -->\n```yaml\n(.*?)```", re.S)

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.repo.sources import Module, imports_of, modules
 
 # One interpreter forks a child for each module: a fresh interpreter each would cost ten times this.
@@ -58,6 +60,7 @@ def needs_torch(module: Module) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_each_module_imports_alone_and_without_a_warning() -> None:
     torch = importlib.util.find_spec("torch") is not None
     names = [module.name for module in modules() if torch or not needs_torch(module)]

@@ -11,7 +11,10 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.fresh_interpreter("what a session imports is what this is about")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.fresh_interpreter("what a session imports is what this is about"),
+]
 
 MOST_NEW_MODULES = 22
 HEAVY = ("torch", "numpy", "triton", "cupy", "numba", "jax")

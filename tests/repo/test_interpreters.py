@@ -17,6 +17,8 @@ from tests.support import interpreters
 from tests.support.helpers import needs_torch
 from tests.support.isolation import is_gone
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[interpreters.Servers]:
@@ -232,6 +234,17 @@ def test_a_server_that_dies_takes_nothing_with_it(monkeypatch: pytest.MonkeyPatc
     (other,) = servers.running()
     servers.close()
     assert other.pid != server.pid
+
+
+def test_what_a_forked_child_writes_to_the_server_is_no_request(
+    servers: interpreters.Servers,
+) -> None:
+    assert is_forked("-c", SHOW)
+    for server in servers.running():
+        for text in (b"this is no message at all", b"5"):
+            server._control.send(text)
+    for number in range(3):
+        assert run("-c", f"print({number})").stdout == f"{number}\n"
 
 
 def test_a_server_that_cannot_start_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ import importlib.util
 import subprocess
 import sys
 
+import pytest
+
 import pytest_cudafork
 from tests.repo.sources import DOCS
 
@@ -48,6 +50,7 @@ def test_the_public_names_are_pinned() -> None:
 WITH_TORCH = {"assert_replay_equals_eager"}
 
 
+@pytest.mark.slow
 def test_every_public_name_can_be_had() -> None:
     torch = importlib.util.find_spec("torch") is not None
     for name in PUBLIC if torch else PUBLIC - WITH_TORCH:

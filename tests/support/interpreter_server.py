@@ -194,6 +194,11 @@ def _serve(control: socket.socket) -> dict[str, Any]:
         data, fds, _, _ = socket.recv_fds(control, _LONGEST_REQUEST, 3)
         if not data:
             os._exit(0)
+        request = _request(data)
+        if request is None:
+            for fd in fds:
+                os.close(fd)
+            continue
         begin, waiting = os.pipe2(os.O_CLOEXEC)
         number, telling = os.pipe2(os.O_CLOEXEC)
         helper = os.fork()
@@ -209,7 +214,6 @@ def _serve(control: socket.socket) -> dict[str, Any]:
                 os.dup2(fd, target)
             os.closerange(3, max(control.fileno(), telling, waiting, *fds) + 1)
             control.detach()
-            request: dict[str, Any] = json.loads(data)
             return request
         for fd in (begin, telling, *fds):
             os.close(fd)
@@ -220,6 +224,19 @@ def _serve(control: socket.socket) -> dict[str, Any]:
             os.write(waiting, b"!")
         os.close(waiting)
         os.close(number)
+
+
+def _request(data: bytes) -> dict[str, Any] | None:
+    """Return what is asked for; None if nobody asked.
+
+    A forked child of the test process has this socket as well, and some tests have theirs write
+    to all that it has. An answer to that would be taken for the answer to the next request.
+    """
+    try:
+        request = json.loads(data)
+    except ValueError:
+        return None
+    return request if isinstance(request, dict) else None
 
 
 def _become(request: dict[str, Any]) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from pytest_cudafork.capture.interface.backend import GraphNode, Recording
 from pytest_cudafork.capture.pair.evidence import INITIALIZER, Evidence
 from pytest_cudafork.capture.replay.kept import Kept, handed_over, inputs_behind
-from pytest_cudafork.capture.replay.missing import key, missing_nodes
 from pytest_cudafork.capture.state.tensors import storage_of
 
 _WRONG = frozenset({"aliased-state", "lazy-init-skipped", "replay-differs", "no-op-replay"})
@@ -27,6 +27,19 @@ def check(pair: Evidence) -> None:
             return
     pair.log.did("missing-kernels")
     pair.missing = missing_nodes(passes.warmup, passes.graph.recording)
+
+
+def missing_nodes(warm: Recording, captured: Recording) -> Counter[tuple[str, str]]:
+    """Return the nodes of one recording that the other lacks; copies and the like are left out."""
+    kinds = ("op", "triton", "kernel")
+    one = Counter(_key(node) for node in warm.nodes or () if node.kind in kinds)
+    two = Counter(_key(node) for node in captured.nodes or () if node.kind in kinds)
+    return one - two
+
+
+def _key(node: GraphNode) -> tuple[str, str]:
+    """What a node is compared by."""
+    return node.kind, node.name
 
 
 def conclude(pair: Evidence) -> None:
@@ -107,7 +120,7 @@ def _report(pair: Evidence, missing: Counter[tuple[str, str]]) -> None:
     count = sum(missing.values())
     names = [f"{name} x{n}" if n > 1 else name for (_, name), n in missing.most_common(8)]
     more = len(missing) - len(names)
-    lines = [node.where for node in pair.passes.warmup.nodes or () if key(node) in missing]
+    lines = [node.where for node in pair.passes.warmup.nodes or () if _key(node) in missing]
     verb = "kernel of the warm-up is" if count == 1 else "kernels of the warm-up are"
     pair.log.add(
         "missing-kernels",

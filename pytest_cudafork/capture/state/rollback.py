@@ -108,7 +108,26 @@ def _contents(node: Node) -> Any:
     value = node.value
     if isinstance(value, list | dict | set) and is_plain(value) and len(value) <= _MOST_ITEMS:
         return copy.copy(value)
-    return value if isinstance(value, _COMPARED) else id(value)
+    return value if isinstance(value, _COMPARED) else _Same(value)
+
+
+class _Same:
+    """Stands for an object, and keeps it alive only where it cannot be referred to weakly.
+
+    Its address alone would not do: the next object may get it once this one is gone.
+    """
+
+    def __init__(self, value: Any) -> None:
+        try:
+            self._get: Callable[[], Any] = weakref.ref(value)
+        except TypeError:
+            self._get = _strong(value)
+
+    def __eq__(self, other: object) -> bool:
+        value = self._get()
+        return isinstance(other, _Same) and value is not None and value is other._get()
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 _COMPARED = (bool, int, float, complex, str, bytes, type(None))

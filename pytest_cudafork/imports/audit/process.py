@@ -16,14 +16,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pytest_cudafork.compat import standard_library
 from pytest_cudafork.imports.values import import_result
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import supervisor
 from pytest_cudafork.observe.base.ledger import Ledger, LedgerReader
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.process import exit_status, hang_stacks, launch, signals
-from pytest_cudafork.process.descendants import leftovers
+from pytest_cudafork.process.descendants import leftovers, process_state
 from pytest_cudafork.process.protocol import frames, messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import Limits, ServerSettings
 from pytest_cudafork.process.server_process import ServerProcess
@@ -97,7 +96,6 @@ class AuditProcess(WatchedProcess):
                 env=unwatched(os.environ),
                 new_session=True,  # a module must not stop while it waits for a terminal
                 quiet=True,
-                wake=False,  # an import that stops it is found by its silence
             )
         except BaseException:
             self._things.close()
@@ -209,14 +207,10 @@ class FreshImport(WatchedProcess):
         return fd
 
     def _exec(self, fds: tuple[int, ...], status: int) -> subprocess.Popen[bytes]:
-        code = (
-            f"import gc, sys; gc.disable(); sys.path[:] = {launch.path_texts()!a}; "
-            f"from pytest_cudafork.imports.worker.job import main; main{fds}"
-        )
         numbers = ",".join(str(int(each)) for each in signals.SIGNALS)
         between = [sys.executable, "-I", "-S", supervisor.__file__, str(status), numbers]
         return subprocess.Popen(
-            [*between, sys.executable, *standard_library.interpreter_flags(), "-c", code],
+            [*between, *launch.interpreter_command("pytest_cudafork.imports.worker.job:main", fds)],
             pass_fds=(*fds, status),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
@@ -259,6 +253,7 @@ class FreshImport(WatchedProcess):
             status = self._wait(min(_LOOK_SECONDS, left))
             if status is not None:
                 return status
+            process_state.wake(self._process.pid)  # the module may have stopped it
             if self._process.poll() is not None:
                 return self._wait(0.0)  # it may have been written in between
         return None

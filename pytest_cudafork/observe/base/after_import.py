@@ -1,4 +1,4 @@
-"""Runs a callback right after a named module has been executed, and never imports it itself."""
+"""Runs a callback whenever a named module has been executed, and never imports it itself."""
 
 from __future__ import annotations
 
@@ -18,27 +18,33 @@ Callback = Callable[[ModuleType], object]
 
 
 def after_import(name: str, callback: Callback) -> Callable[[], None]:
-    """Run *callback(module)* once, as soon as the module *name* has been executed.
+    """Run *callback(module)* whenever the module *name* has been executed, until the undo.
 
-    A module that is in ``sys.modules`` already is handed over at once (after waiting for it
-    where another thread is executing it; where this very thread is, it is handed over as far
-    as it has come). An error in the callback becomes a `CudaForkWarning` and never reaches
-    the import. Returns an undo, which is idempotent; raises nothing.
+    A module is executed again by ``importlib.reload``, and by an import after it was taken out of
+    ``sys.modules``: its functions are others then. One that is in ``sys.modules`` already is handed
+    over at once (after waiting for it where another thread is executing it; where this very thread
+    is, it is handed over as far as it has come). An error in the callback becomes a
+    `CudaForkWarning` and never reaches the import. Returns an undo, which is idempotent; raises
+    nothing.
     """
-    finder: _AfterImportFinder | None = None
-    if name not in sys.modules:
-        finder = _finder()
-        finder.watch(name, callback)
-    # Another thread's import may have looked for finders before ours was there.
+    finder = _finder()
+    waiting = finder.watch(name, callback)
+    # Another thread's import may have looked for finders before ours was there, or begin just now.
     standard_library.wait_for_import(name)
+    if sys.modules.get(name) is not None:
+        standard_library.wait_for_import(name)
     module = sys.modules.get(name)
-    if finder is None:
-        if module is not None:
-            _run(callback, module)
-        return lambda: None
-    if module is not None and finder.forget(name, callback):
+    if module is not None and not waiting.ran:
         _run(callback, module)
-    return lambda: _forget(finder, name, callback)
+    return lambda: _forget(finder, name, waiting)
+
+
+class _Waiting:
+    """A callback, and whether an import has run it."""
+
+    def __init__(self, callback: Callback) -> None:
+        self.callback = callback
+        self.ran = False
 
 
 class _AfterImportFinder(importlib.abc.MetaPathFinder):
@@ -46,23 +52,23 @@ class _AfterImportFinder(importlib.abc.MetaPathFinder):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._callbacks: dict[str, list[Callback]] = {}
+        self._callbacks: dict[str, list[_Waiting]] = {}
 
-    def watch(self, name: str, callback: Callback) -> None:
-        """Add *callback* for *name*."""
+    def watch(self, name: str, callback: Callback) -> _Waiting:
+        """Add *callback* for *name*; return what ``forget`` takes."""
+        added = _Waiting(callback)
         with self._lock:
-            self._callbacks.setdefault(name, []).append(callback)
+            self._callbacks.setdefault(name, []).append(added)
+        return added
 
-    def forget(self, name: str, callback: Callback) -> bool:
-        """Take *callback* away again; say whether it was still waiting."""
+    def forget(self, name: str, added: _Waiting) -> None:
+        """Take a callback away again."""
         with self._lock:
             waiting = self._callbacks.get(name, [])
-            if callback not in waiting:
-                return False
-            waiting.remove(callback)
+            if added in waiting:
+                waiting.remove(added)
             if not waiting:
-                del self._callbacks[name]
-            return True
+                self._callbacks.pop(name, None)
 
     @property
     def idle(self) -> bool:
@@ -86,18 +92,20 @@ class _AfterImportFinder(importlib.abc.MetaPathFinder):
         return None
 
     def executed(self, name: str, module: ModuleType) -> None:
-        """Run what waits for *name*, each callback once."""
+        """Run what waits for *name*."""
         with self._lock:
-            callbacks = self._callbacks.pop(name, [])
-        for callback in callbacks:
+            callbacks = list(self._callbacks.get(name, []))
+        for each in callbacks:
+            each.ran = True
             # The module may have put another object in its place; users see that one.
-            _run(callback, sys.modules.get(name, module))
+            _run(each.callback, sys.modules.get(name, module))
 
     def _listen(self, spec: ModuleSpec) -> None:
         """Have the loader of *spec* tell when it has executed the module.
 
         The loader stays the very object that other tools expect in ``module.__loader__``;
-        only this instance gets an ``exec_module`` of its own, for one execution.
+        only this instance gets an ``exec_module`` of its own, for one execution. Others that the
+        loader executes meanwhile are none of ours: an archive has one for all its modules.
         """
         loader = spec.loader
         execute = getattr(loader, "exec_module", None)
@@ -105,11 +113,19 @@ class _AfterImportFinder(importlib.abc.MetaPathFinder):
             self._cannot(spec.name, loader)
             return
 
+        if spec.name in getattr(execute, "names", ()):
+            return  # somebody has asked for the spec, and not imported it
+
         def exec_module(module: ModuleType) -> None:
-            vars(loader).pop("exec_module", None)
+            if getattr(module.__spec__, "name", None) != spec.name:
+                execute(module)
+                return
+            if vars(loader).get("exec_module") is exec_module:
+                vars(loader).pop("exec_module")
             execute(module)
             self.executed(spec.name, module)
 
+        exec_module.names = {spec.name, *getattr(execute, "names", ())}  # type: ignore[attr-defined]
         try:
             vars(loader)["exec_module"] = exec_module
         except TypeError:  # no instance dictionary: nothing to listen with
@@ -137,9 +153,9 @@ def _finder() -> _AfterImportFinder:
     return finder
 
 
-def _forget(finder: _AfterImportFinder, name: str, callback: Callback) -> None:
+def _forget(finder: _AfterImportFinder, name: str, added: _Waiting) -> None:
     """Undo one registration, and the finder with the last of them."""
-    finder.forget(name, callback)
+    finder.forget(name, added)
     if finder.idle and finder in sys.meta_path:
         sys.meta_path.remove(finder)
 

@@ -12,7 +12,7 @@ from pytest_cudafork.compat.unpatched import inspect, os
 from pytest_cudafork.observe.base.stacks import MOST_FRAMES, StackItem
 from pytest_cudafork.observe.base.undo import UndoStack
 
-__all__ = ["Around", "calling_stack", "hook"]
+__all__ = ["Around", "calling_stack", "hook", "standing"]
 
 Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], "FrameType | None"], Any]
 """``around(proceed, args, kwargs, caller)``: what runs in place of a hooked function."""
@@ -32,13 +32,24 @@ def hook(undo: UndoStack, owner: Any, name: str, around: Around) -> None:
         AttributeError: there is no such attribute.
 
     """
-    # Statically, to see __new__ as it stands in the class; a module may answer in __getattr__ only.
-    target = inspect.getattr_static(owner, name, None) or getattr(owner, name)
+    target = standing(owner, name)
     target = getattr(target, "__func__", target)  # of a staticmethod, as __new__ is
     if isinstance(target, FunctionType):
         _exchange_code(undo, target, around)
     else:
         undo.set(owner, name, _wrapper(getattr(owner, name), around))
+
+
+def standing(owner: Any, name: str) -> Any:
+    """Return what stands at ``owner.name``, which a hook is put into.
+
+    Statically, to see __new__ as it stands in the class; a module may answer in __getattr__ only.
+
+    Raises:
+        AttributeError: there is no such attribute.
+
+    """
+    return inspect.getattr_static(owner, name, None) or getattr(owner, name)
 
 
 def calling_stack(frame: FrameType | None) -> list[StackItem]:

@@ -6,12 +6,12 @@ imports it. What a program starts past it (``os.fork``, ``subprocess``) is for o
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any
 
 from pytest_cudafork.compat import standard_library
+from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.observe.base.after_import import after_import
 from pytest_cudafork.observe.base.hooking import calling_stack, hook
 from pytest_cudafork.observe.base.stacks import StackItem

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -76,6 +77,8 @@ class TorchWitness:
         self._seen: set[int] = set()
         self._count = 0
         self._happened: set[str] = set()
+        self._hooked: dict[Row, object] = {}
+        """What stands where a hook was put in."""
         self._undo = UndoStack()
 
     @property
@@ -90,6 +93,7 @@ class TorchWitness:
         that lacks what is expected becomes a warning.
         """
         undo = self._undo = UndoStack()
+        self._hooked = {}
         for name in MODULES:
             undo.add(after_import(name, lambda module: self._arm(module, undo)))
         if self.face != "real" and hasattr(self._native, "after_call"):
@@ -167,8 +171,12 @@ class TorchWitness:
         from pytest_cudafork.compat import torch_internals
 
         for row in self._rows(torch_internals.is_cuda_build()):
-            if row.after == module.__name__:
-                self._hook(row, module, undo)
+            if row.after != module.__name__:
+                continue
+            if row.owner in sys.modules:
+                self._hook(row, undo)
+            else:  # a torch that executes it later, or lacks it
+                undo.add(after_import(row.owner, partial(self._hook_later, row, undo)))
 
     def _watch_c(self, undo: UndoStack) -> None:
         """Watch the C functions that a build without CUDA refuses."""
@@ -198,14 +206,21 @@ class TorchWitness:
         if self.face == "absent":
             yield from ABSENT
 
-    def _hook(self, row: Row, module: ModuleType, undo: UndoStack) -> None:
-        """Put the hook of one row in, if this torch has what it names."""
-        from pytest_cudafork.observe.base.hooking import hook
+    def _hook_later(self, row: Row, undo: UndoStack, module: ModuleType) -> None:
+        self._hook(row, undo)
+
+    def _hook(self, row: Row, undo: UndoStack) -> None:
+        """Put the hook of one row in, if this torch has what it names, and if it is not there.
+
+        A module that is executed again has new functions of its own, and may hold others' hooked.
+        """
+        from pytest_cudafork.observe.base.hooking import hook, standing
 
         # Modules and names come and go between torch releases: what is missing is never called.
         owner: Any = sys.modules.get(row.owner)
         *path, name = row.name.split(".")
         for part in path:
             owner = getattr(owner, part, None)
-        if hasattr(owner, name):
+        if hasattr(owner, name) and self._hooked.get(row) is not standing(owner, name):
             hook(undo, owner, name, row.around(self))
+            self._hooked[row] = standing(owner, name)

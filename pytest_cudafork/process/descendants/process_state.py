@@ -23,8 +23,13 @@ def lives(pid: int) -> bool:
     return state_of(pid) not in _DEAD
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped (SIGSTOP); one that a debugger holds is not."""
+    return state_of(pid) == _STOPPED
+
+
 def wake(pid: int) -> None:
-    """Continue a process that is stopped (SIGSTOP); one that a debugger holds is left to it."""
-    if state_of(pid) == _STOPPED:
+    """Continue a process if it is stopped."""
+    if is_stopped(pid):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGCONT)

@@ -229,6 +229,14 @@ class Preloaded(Message):
     name: str
 
 
+@of_kind("took_place")
+@dataclass(frozen=True)
+class TookPlace(Message):
+    """A process that was forked from the server goes on in its place."""
+
+    pid: int
+
+
 @of_kind("lost")
 @dataclass(frozen=True)
 class Lost(Message):

@@ -379,6 +379,12 @@ def test_a_core_can_be_started_from_a_thread_and_outlives_it() -> None:
         client.shutdown()
 
 
+def take_until(timer: threading.Timer, client: ProcessClient, found: list[CoreOutput]) -> None:
+    """Take outputs until the timer's interrupt; it may come while the timer is being started."""
+    timer.start()
+    take_for_ever(client, found)
+
+
 def test_ctrl_c_while_it_waits_leaves_a_client_that_works() -> None:
     client = start(FORK, Script(step_seconds=0.02))
     try:
@@ -386,9 +392,8 @@ def test_ctrl_c_while_it_waits_leaves_a_client_that_works() -> None:
         found: list[CoreOutput] = []
         for number in range(5):
             timer = threading.Timer(0.03 + 0.01 * number, os.kill, (os.getpid(), signal.SIGINT))
-            timer.start()
             with pytest.raises(KeyboardInterrupt):
-                take_for_ever(client, found)
+                take_until(timer, client, found)
             timer.join()
         while not found or found[-1].finish_reason is None:
             found += client.get_outputs(5.0)

@@ -57,6 +57,27 @@ def name_of(operator: Any) -> str:
     return f"{operator.name} ({variant})" if variant else str(operator.name)
 
 
+class Samples:
+    """A few samples of each operator: those of the one asked last are kept, and each used once.
+
+    torch looks through all modules for each that it makes, which takes longer than all else.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[Any, list[Any]] = (None, [])
+
+    def of(self, operator: Any, device: str) -> list[Any]:
+        """Return the samples of an operator.
+
+        Raises:
+            Exception: whatever torch raises when it makes them.
+
+        """
+        if self._last[0] is not operator:
+            self._last = operator, _samples(operator, device)
+        return self._last[1]
+
+
 def _samples(operator: Any, device: str) -> list[Any]:
     """Return a few samples, spread over those there are."""
     dtype = next((one for one in DTYPES if one in operator.dtypes), None)
@@ -69,11 +90,11 @@ def _samples(operator: Any, device: str) -> list[Any]:
     return [found[place] for place in places]
 
 
-def ask(operator: Any, number: int, backend: str) -> Said:
+def ask(operator: Any, number: int, backend: str, made: Samples) -> Said:
     """Capture an operator on its sample of this number."""
     device = "cuda" if backend == "cuda" else "cpu"
     try:
-        samples = _samples(operator, device)
+        samples = made.of(operator, device)
         if number >= len(samples):
             return {"said": "", "words": "no such sample"}
         sample = samples[number]
@@ -172,7 +193,7 @@ def work(backend: str, seconds: int) -> None:
     """
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    known = operators()
+    known, made = operators(), Samples()
     out = sys.stdout
     sys.stdout = sys.stderr  # operators print
     _tell(out, [name_of(one) for one in known])
@@ -180,7 +201,7 @@ def work(backend: str, seconds: int) -> None:
         answers = []
         for number in range(SAMPLES):
             signal.alarm(seconds)
-            answer = ask(known[int(line)], number, backend)
+            answer = ask(known[int(line)], number, backend, made)
             if answer["said"]:
                 answers.append(answer)
             if answer["said"] == REFUSED and backend == "cuda" and not _can_capture():

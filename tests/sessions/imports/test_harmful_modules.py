@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from pytest_cudafork import ImportRecord
-from pytest_cudafork.imports.audit import auditor
 from pytest_cudafork.imports.report.story import story_lines
 from tests.support.imports import (
     TOUCH,
@@ -323,13 +322,32 @@ def test_below_a_package_that_hangs_nothing_is_imported_again_and_again(tmp_path
     assert records["foe.sub.m59"].reason == "its package foe.sub took longer than 1 s"
 
 
-def test_a_fork_server_that_says_nothing_any_more_is_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+STOPS = "os.kill(os.getppid(), signal.SIGSTOP)"
+
+
+def test_a_fork_server_that_was_stopped_is_continued_once_and_else_replaced(tmp_path: Path) -> None:
+    modules = {
+        "stops_parent": STOPS,
+        "stops_it_twice": f"{STOPS}\n{STOPS}",  # which are one
+        "stops_it_for_ever": f"while True: {STOPS}; time.sleep(0.01)",
+    }
+    package(tmp_path, "foe", modules)
+    records = audit_here("foe", tmp_path, timeout=20, jobs=2, confirm=False)
+    verdicts = {
+        "stops_parent": "clean",
+        "stops_it_twice": "clean",
+        "stops_it_for_ever": "crashed: it ended the process that had started it",
+    }
+    check(records, "foe", verdicts)
+
+
+def test_a_module_that_stops_the_process_above_a_fresh_interpreter_is_no_hang(
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(auditor, "_SILENCE_SECONDS", 2.0)
-    package(tmp_path, "foe", {"stops_parent": "os.kill(os.getppid(), signal.SIGSTOP)"})
-    records = audit_here("foe", tmp_path, timeout=1, confirm=False)
-    check(records, "foe", {"stops_parent": "crashed: it ended the process that had started it"})
+    package(tmp_path, "foe", {"touches": f"{STOPS}\n{TOUCH}"})
+    records = audit_here("foe", tmp_path, timeout=20)
+    check(records, "foe", {"touches": "touches"})
+    assert records["foe.touches"].confirmed is True
 
 
 @pytest.mark.parametrize(

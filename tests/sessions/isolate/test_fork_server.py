@@ -208,6 +208,28 @@ def test_one_that_is_stopped_is_woken_and_serves_all_tests(pytester: pytest.Pyte
     )
 
 
+def test_one_that_is_stopped_again_and_again_costs_no_other_test(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        """
+        import os, signal, subprocess, sys
+        STOP = "import os, sys, time\\nwhile True: os.kill(int(sys.argv[1]), 19); time.sleep(0.01)"
+        def test_stops_it():
+            command = [sys.executable, "-c", STOP, str(os.getppid())]
+            subprocess.Popen(command, start_new_session=True)
+            os.kill(os.getppid(), signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGKILL)
+        def test_a(): pass
+        def test_b(): pass
+        """
+    )
+    result = pytester.runpytest_subprocess(OPTION, "-v", timeout=300)
+    result.assert_outcomes(passed=2, failed=1)
+    # by the server, or by another one where it was too slow between two stops
+    result.stdout.fnmatch_lines(["*test_a PASSED (forkserver)*", "*test_b PASSED (forkserver)*"])
+
+
 def test_what_surrounds_a_test_is_what_surrounds_pytest(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

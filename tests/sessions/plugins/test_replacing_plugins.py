@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.helpers import check, counts, failure, line_of, outcomes
 from tests.support.isolation import METHODS
-from tests.support.isolation_plugins import same
+from tests.support.isolation_plugins import needs, same
 
 FILES = {
     "test_files.py": """
@@ -91,3 +92,57 @@ def test_what_they_replace_is_no_matter_of_how_a_test_is_reported(
     )
     outcomes = "1 failed, 8 passed, 2 warnings, 1 error"
     assert any(outcomes in line for line in seen[0].stdout), seen[0].stdout
+
+
+CHECKED = """
+import ctypes
+import os
+
+import pytest
+from pytest_cudafork import CudaForkError
+
+DRIVER = ctypes.CDLL("libcuda.so.1")
+
+
+def test_touches(fs):
+    DRIVER.cuInit(0)
+
+
+def test_is_refused(fs):
+    DRIVER.cuInit(0)
+    os.fork()  # refused
+
+
+def test_expects_it(fs):
+    DRIVER.cuInit(0)
+    with pytest.raises(CudaForkError, match="test_it.py:"):
+        os.fork()
+
+
+def test_swallows_it(fs):
+    DRIVER.cuInit(0)
+    try:
+        os.fork()
+    except Exception:  # swallowed
+        pass
+"""
+
+
+@pytest.mark.parametrize("method", ["", *METHODS])
+def test_the_check_sees_what_a_test_does_that_has_no_real_file(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    plugin = needs("pyfakefs")
+    path = pytester.makepyfile(test_it=CHECKED)
+    isolated = [f"--cuda-fork-isolate={method}"] if method else []
+    result = check(pytester, "fork", "-p", plugin, *isolated)
+    assert outcomes(result) == {
+        "test_touches": "PASSED",
+        "test_is_refused": "FAILED",
+        "test_expects_it": "PASSED",
+        "test_swallows_it": "FAILED",
+    }
+    assert f"test_it.py:{line_of(path, '# refused')}" in failure(result, "test_is_refused")
+    assert "> except Exception:  # swallowed" in failure(result, "test_swallows_it")
+    assert counts(result)["in tests"] == 4
+    assert counts(result)["forks guarded"] == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -40,11 +41,22 @@ def test_a_main_thread_that_waits_is_reached(main: MainThread) -> None:
         seen.append(frame.f_code.co_name)  # type: ignore[attr-defined]
         return ValueError("from outside")
 
+    waits: list[bool] = []
+
+    def wait() -> None:
+        waits.append(True)
+        lock.acquire()
+
+    def interrupt() -> None:
+        while not waits:
+            time.sleep(0.001)
+        main.interrupt(make)
+
     with lock:
-        threading.Timer(0.01, main.interrupt, [make]).start()
+        threading.Thread(target=interrupt).start()
         with pytest.raises(ValueError, match="from outside"):
-            lock.acquire()
-    assert seen == ["test_a_main_thread_that_waits_is_reached"]
+            wait()
+    assert seen == ["wait"]
 
 
 def test_what_makes_no_error_raises_none(main: MainThread) -> None:

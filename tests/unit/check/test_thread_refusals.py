@@ -149,6 +149,7 @@ def test_nobody_is_interrupted_where_the_thread_expects_it(
     assert not written.text
 
 
+@pytest.mark.slow
 def test_an_error_that_a_future_holds_is_not_lost_before_the_future_is(
     refusals: Refusals, written: Written, leave_alone: Callable[[], None]
 ) -> None:

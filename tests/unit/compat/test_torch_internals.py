@@ -44,6 +44,7 @@ def test_torch_still_has_the_name(name: str) -> None:
     require("torch", torch, name, USED[name])
 
 
+@pytest.mark.slow
 def test_torch_still_has_fake_tensors() -> None:
     module: Any = pytest.importorskip("torch._subclasses.fake_tensor")
     require("torch", module, "FakeTensor", "telling tensors that pin nothing")

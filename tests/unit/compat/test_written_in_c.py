@@ -45,6 +45,7 @@ def test_a_pair_is_connected_whatever_has_become_of_the_class(
     theirs.close()
 
 
+@pytest.mark.slow
 @given(PLAIN)
 def test_what_is_written_is_what_json_writes_and_is_read_again(value: Any) -> None:
     text = written_in_c.json_writer()(value)

@@ -72,6 +72,7 @@ def requests(draw: st.DrawFn) -> Request:
     return tuple(gpus), draw(st.integers(1, len(gpus))), draw(st.booleans()), draw(st.floats(0, 2))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(requests(), max_size=4), min_size=2, max_size=5))
 def test_any_workers_get_what_they_ask_for_and_never_what_others_have(
@@ -169,6 +170,7 @@ for _ in range(15):
 """
 
 
+@pytest.mark.slow
 def test_processes_never_share_a_gpu_that_one_of_them_has_alone(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.touch()

@@ -33,6 +33,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_package(tmp_path, "shop", SHOP)
 
 
+@pytest.mark.slow
 def test_it_returns_a_record_of_every_module(shop: Path) -> None:
     fds, environment = len(os.listdir("/proc/self/fd")), dict(os.environ)
     folder, threads = os.getcwd(), threading.active_count()
@@ -91,6 +92,7 @@ def test_exclude_and_jobs(shop: Path) -> None:
     assert names == set(SHOP_VERDICTS) - gone
 
 
+@pytest.mark.slow
 def test_a_module_may_not_hold_more_memory_than_it_is_given(tmp_path: Path) -> None:
     files = {
         "__init__": "",
@@ -187,6 +189,7 @@ def test_arguments_of_a_wrong_type(
         audit(package, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @needs_torch
 def test_touches_by_way_of_torch_are_seen_where_the_fork_server_has_imported_it(
     tmp_path: Path,

@@ -28,6 +28,7 @@ def shop(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_package(pytester.path, "shop", SHOP)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "status"),
     [
@@ -83,6 +84,7 @@ def test_wrong_arguments_end_with_2(
     assert out == ""
 
 
+@pytest.mark.slow
 def test_all_that_it_prints_and_writes(pytester: pytest.Pytester, shop: Path) -> None:
     result = command_line(pytester, "shop", "-v", "--json", "records.json", "--graph", "g.html")
     assert result.ret == 1
@@ -110,6 +112,7 @@ def test_all_that_it_prints_and_writes(pytester: pytest.Pytester, shop: Path) ->
         assert to_plain(from_plain(each)) == each
 
 
+@pytest.mark.slow
 def test_what_may_be_imported_before_forks(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -140,6 +143,7 @@ def test_what_may_be_imported_before_forks(
     assert "before forks" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_baseline_from_the_shell(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     args = ["shop", "--exclude=shop.hook", "--baseline=known.toml", "--no-confirm", *PHANTOM]
     assert main([*args, "--update"]) == 0
@@ -172,6 +176,7 @@ def test_the_program_has_a_usage(pytester: pytest.Pytester) -> None:
     assert "(one that cannot be imported counts with --strict only" in words
 
 
+@pytest.mark.slow
 def test_what_touches_and_then_ends_its_process_counts_as_touching(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -198,6 +203,7 @@ def test_what_touches_and_then_ends_its_process_counts_as_touching(
     assert TOUCH in told
 
 
+@pytest.mark.slow
 def test_verbose_names_what_the_summary_leaves_out(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -211,6 +217,7 @@ def test_verbose_names_what_the_summary_leaves_out(
         assert f"not importable: bad.m{number}: ValueError: {number}" in lines
 
 
+@pytest.mark.slow
 def test_text_that_the_terminal_cannot_show(pytester: pytest.Pytester) -> None:
     write_package(pytester.path, "words", {"__init__": "raise ValueError('\\u6f22 \\udcff')"})
     with pytest.MonkeyPatch.context() as patch:

@@ -41,6 +41,7 @@ def test_a_module_stands_for_all_its_tests_and_the_order_stays() -> None:
         select(TARGETS, ["pkg::pkg.a", "pkg::pkg.c"])
 
 
+@pytest.mark.slow
 def test_the_outcome_is_that_of_the_verdict_and_the_text_is_the_story(
     pytester: pytest.Pytester,
 ) -> None:
@@ -51,6 +52,7 @@ def test_the_outcome_is_that_of_the_verdict_and_the_text_is_the_story(
     assert str(Path(pytest_cudafork.__file__).parent) not in ran.out, "a frame of the audit"
 
 
+@pytest.mark.slow
 def test_options_change_what_a_verdict_means(pytester: pytest.Pytester) -> None:
     file = pytester.path / "known.toml"
     file.write_text('[tiny]\n"tiny.hot" = "tiny/hot.py:1"\n')

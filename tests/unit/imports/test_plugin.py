@@ -12,6 +12,7 @@ TINY = ImportSettings(packages=("tiny",), jobs=2)
 NAMED = "tiny::tiny.cold"
 
 
+@pytest.mark.slow
 def test_every_module_is_a_test_and_the_section_tells_what_was_found(
     pytester: pytest.Pytester,
 ) -> None:
@@ -28,6 +29,7 @@ def test_every_module_is_a_test_and_the_section_tells_what_was_found(
     assert "tiny/hot.py:1 (module body): 1 module" in ran.out
 
 
+@pytest.mark.slow
 def test_only_what_is_named_runs(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_one(): pass")
     ran = run_here(pytester, TINY, NAMED)
@@ -38,6 +40,7 @@ def test_only_what_is_named_runs(pytester: pytest.Pytester) -> None:
     assert ran.audit.is_wanted
 
 
+@pytest.mark.slow
 def test_paths_keep_an_audit_of_the_ini_file_away(pytester: pytest.Pytester) -> None:
     path = pytester.makepyfile("def test_one(): pass")
     audit = run_here(pytester, TINY, path).audit
@@ -46,6 +49,7 @@ def test_paths_keep_an_audit_of_the_ini_file_away(pytester: pytest.Pytester) -> 
     assert not audit.is_wanted
 
 
+@pytest.mark.slow
 def test_the_baseline_is_written_and_accepts_what_it_holds(pytester: pytest.Pytester) -> None:
     file = str(pytester.path / "known.toml")
     updated = run_here(pytester, TINY._replace(baseline=file, update=True), "-k", "hot or cold")

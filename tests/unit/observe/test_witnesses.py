@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from pytest_cudafork.compat import cpython_layout
 from pytest_cudafork.observe import witnesses
 from pytest_cudafork.observe.driver.native_libs import NativeUnavailable, WitnessUnavailable
 from pytest_cudafork.observe.driver.phantom import PhantomError
@@ -141,3 +142,22 @@ def test_a_witness_that_is_needed_and_not_to_be_had_is_an_error(
     with pytest.raises(WitnessError, match=r"^phantom:sm_90: not built$"):
         put_in_force("sm_90")
     assert not InTorch.made
+
+
+@pytest.mark.parametrize(
+    ("native", "device", "known", "unseen"),
+    [
+        ("a library", "absent", True, False),
+        ("a library", "absent", False, True),
+        ("a library", "real", False, False),  # the driver itself is asked there
+        (None, "absent", False, False),  # more than that is unseen, and told
+    ],
+)
+def test_where_no_c_function_can_be_watched_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, native: str | None, device: str, known: bool, unseen: bool
+) -> None:
+    only(monkeypatch, InTheDriver(native, "left alone"))
+    monkeypatch.setattr(cpython_layout, "is_known", lambda: known)
+    found = put_in_force(device)
+    assert any("pin_memory=True" in limit for limit in found.limits) is unseen
+    found.undo()

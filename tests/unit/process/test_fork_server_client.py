@@ -70,6 +70,7 @@ def test_a_job_finds_the_world_of_the_process_that_asked(
     os.close(output)
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_is_replaced(client: ForkServerClient) -> None:
     result_of(client.start_job(f"{HERE}:say_where"))
     first = client.pid

@@ -63,6 +63,7 @@ def memory() -> Iterator[mmap.mmap]:
         yield memory
 
 
+@pytest.mark.slow
 def test_memory_is_folded_range_by_range_and_keeps_its_contents(memory: mmap.mmap) -> None:
     assert _all_steps(Collapse()) >= 1
     assert memory[:] == b"x" * (8 << 20)

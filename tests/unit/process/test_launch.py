@@ -81,6 +81,16 @@ def test_a_fresh_interpreter_has_the_world_of_this_one(
     assert ending.exitcode == 0
 
 
+def test_the_command_of_an_interpreter_calls_a_function_with_numbers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "told.py").write_text("import gc, sys\ndef f(*n): print(n, gc.isenabled())")
+    monkeypatch.syspath_prepend(tmp_path)
+    for numbers in [(7,), (7, -1)]:
+        command = launch.interpreter_command("told:f", numbers)
+        assert subprocess.check_output(command, text=True) == f"{numbers} False\n"
+
+
 @pytest.mark.parametrize("opened", [True, False])
 def test_a_program_begins_when_its_gate_is_opened(opened: bool, tmp_path: Path) -> None:
     sign = tmp_path / "begun"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.process import fork_server, server_process
+from pytest_cudafork.process.descendants import process_state
 from pytest_cudafork.process.protocol import frames, messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import ServerSettings
 from pytest_cudafork.process.server_process import ForkRefusedError, NoAnswerError, ServerProcess
@@ -96,6 +97,53 @@ def test_a_server_that_is_stopped_is_woken(
     running.close()
     os.kill(server.pid, signal.SIGSTOP)
     assert end(server) == []
+
+
+def test_a_server_that_is_stopped_again_when_it_was_continued_does_not_answer(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_process, "_LOOK_SECONDS", 0.05)
+    wake = process_state.wake
+
+    def wake_and_stop(pid: int) -> None:
+        wake(pid)
+        os.kill(pid, signal.SIGSTOP)
+
+    monkeypatch.setattr(process_state, "wake", wake_and_stop)
+    server.wait_ready()
+    os.kill(server.pid, signal.SIGSTOP)
+    with pytest.raises(NoAnswerError):
+        server.take_child()
+    (told,) = end(server)
+    words = "was stopped, and again when it was continued, and was killed while it served"
+    assert told.startswith(f"the fork server {words}; it wrote:")
+    assert is_gone(server.pid)
+
+
+def test_those_that_took_its_place_are_continued_too(
+    server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = {1, 3}
+    woken: list[int] = []
+    monkeypatch.setattr(process_state, "is_stopped", lambda pid: pid in stopped)
+    monkeypatch.setattr(process_state, "wake", woken.append)
+    server.wait_ready()
+    told: list[messages.Message] = [
+        *(server_messages.TookPlace(pid) for pid in (1, 2, 3)),
+        server_messages.Lost([], -9),
+        server_messages.Preloaded("x"),
+    ]
+    monkeypatch.setattr(server, "_receive", lambda deadline: (told.pop(0), []))
+    while told:
+        server._take_message(0.0)
+    server._continue_if_stopped()
+    assert woken == [1]
+    with pytest.raises(NoAnswerError):
+        server._continue_if_stopped()
+    told.append(server_messages.Preloaded("a sign of life"))
+    server._take_message(0.0)
+    server._continue_if_stopped()
+    assert woken == [1, 1]
 
 
 def be_silent(server: fork_server.ForkServer) -> None:

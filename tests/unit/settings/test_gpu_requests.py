@@ -59,6 +59,7 @@ def test_a_gpu_that_is_named_twice_is_refused() -> None:
         parse_gpus("0,1,0")
 
 
+@pytest.mark.slow
 @given(st.lists(NUMBERS.map(str) | UUIDS, min_size=2, max_size=8, unique=True))
 def test_every_list_of_names_is_read_as_it_stands(names: list[str]) -> None:
     assert parse_gpus(",".join(names)).names == tuple(names)

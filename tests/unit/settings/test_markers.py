@@ -175,6 +175,7 @@ def test_every_advertised_keyword_is_taken() -> None:
         read(getattr(mark, marker.name).with_args(**{k: values[k] for k in marker.keywords}))
 
 
+@pytest.mark.slow
 def test_a_wrong_marker_is_an_error_of_its_test_and_of_no_other(pytester: pytest.Pytester) -> None:
     tests = [
         f"@pytest.mark.{text}\ndef test_{number}():\n    pass\n"

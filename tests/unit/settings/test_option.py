@@ -19,6 +19,7 @@ from pytest_cudafork.settings.option import (
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.from_regex(r"\A[a-z_][a-z0-9_]*(\.[a-z_]+)?\Z").filter(lambda t: "\n" not in t)))
 def test_modules_are_separated_by_commas(names: list[str]) -> None:

@@ -112,6 +112,7 @@ def user_function(tmp_path: Path, body: str, driver: Any) -> tuple[Any, str]:
     return module.fn, f"user_code.py:{line}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", list(BODIES.values()), ids=list(BODIES))
 def test_the_line_that_breaks_a_capture_is_found(
     attempt: Any, driver: Any, tmp_path: Path, body: str

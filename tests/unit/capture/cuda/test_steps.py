@@ -54,6 +54,7 @@ def test_the_watch_sees_each_operator_with_its_line_and_what_it_uses() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_watch_lets_torch_compile_compile() -> None:
     import torch
 
@@ -156,6 +157,7 @@ def test_what_an_operator_overwrites_it_does_not_read(name: str) -> None:
     assert signature.written == signature.replaced == {0, "self"}
 
 
+@pytest.mark.slow
 def test_both_backends_agree_on_what_every_operator_of_torch_reads_and_writes() -> None:
     import torch
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from typing import get_args
 
+import pytest
+
 from pytest_cudafork.capture.interface.check_names import CheckName
 from tests.repo.sources import PROJECT, modules
 
@@ -18,6 +20,7 @@ def test_the_reference_lists_them_in_this_order() -> None:
     assert listed == list(NAMES)
 
 
+@pytest.mark.slow
 def test_findings_bear_no_other_name() -> None:
     used: dict[str, str] = {}
     for module in modules():

@@ -156,6 +156,7 @@ def test_a_state_on_two_devices_is_told() -> None:
         capture_pair(lambda d, warmup: ((lambda: x * 2), state), Desc(4), backend="software")
 
 
+@pytest.mark.slow
 def test_a_state_of_a_million_objects_is_told() -> None:
     x, big = torch.ones(2), [[i] for i in range(200_000)]
     with pytest.raises(GraphUsageError, match=r"more than 100,000 objects.*shared="):

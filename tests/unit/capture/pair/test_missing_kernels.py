@@ -11,11 +11,20 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork import CapturePairError  # noqa: E402
+from pytest_cudafork.capture.interface.backend import GraphNode, Recording  # noqa: E402
 from pytest_cudafork.capture.pair import missing_kernels  # noqa: E402
 from pytest_cudafork.capture.pair.capture_pair import capture_pair  # noqa: E402
 from pytest_cudafork.capture.story.findings import source_of  # noqa: E402
 from tests.support.capture import Desc  # noqa: E402
 from tests.support.capture_pair import Runner  # noqa: E402
+
+
+def test_work_is_counted_and_copies_are_not() -> None:
+    init, work, copy = GraphNode("op", "init"), GraphNode("op", "work"), GraphNode("memcpy", "copy")
+    warm, captured = (Recording(None, nodes, ()) for nodes in ((init, work, work, copy), (work,)))
+    missing = missing_kernels.missing_nodes(warm, captured)
+    assert missing == {("op", "init"): 1, ("op", "work"): 1}
+    assert missing_kernels.missing_nodes(Recording(None, None, ()), captured) == {}
 
 
 def test_work_done_once_per_process_is_noted_and_no_finding() -> None:

@@ -68,6 +68,7 @@ def test_a_body_that_did_not_run_is_told(fn: Any) -> None:
         compare(lambda x: x * 2, [X], vary=[fn], backend="software")
 
 
+@pytest.mark.slow
 def test_memory_that_a_forward_writes_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Engine, "scale", 2.0)
 

@@ -78,6 +78,7 @@ def test_a_device_that_is_lost_does_not_hide_what_was_found() -> None:
     release(None)
 
 
+@pytest.mark.slow
 def test_a_graph_that_is_reset_keeps_no_output() -> None:
     graph = SoftwareBackend().capture(lambda: torch.ones(3) * 2)
     output = weakref.ref(graph.recording.result)

@@ -26,6 +26,7 @@ def test_code_without_a_file_is_checked_too() -> None:
     assert [one.check for one in caught.value.findings] == ["host-sync"]
 
 
+@pytest.mark.slow
 def test_memory_that_nobody_filled_is_found_where_no_line_can_be_named() -> None:
     code = (
         "import torch\n"

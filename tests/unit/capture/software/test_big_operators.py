@@ -19,6 +19,7 @@ BIG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BIG)
 def test_results_of_big_operators_are_those_of_this_cpu(name: str) -> None:
     """From 65,536 elements on a capture asks meta kernels, which speak for all devices."""
@@ -33,6 +34,7 @@ def test_results_of_big_operators_are_those_of_this_cpu(name: str) -> None:
     SoftwareBackend().capture(lambda: fn(x)).replay()  # without a warm-up to learn from
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sum", "mean", "max"])
 def test_a_big_embedding_bag(mode: str) -> None:
     bag = torch.nn.EmbeddingBag(8192, 16, mode=mode).requires_grad_(False)
@@ -41,6 +43,7 @@ def test_a_big_embedding_bag(mode: str) -> None:
     SoftwareBackend().capture(lambda: bag(x)).replay()
 
 
+@pytest.mark.slow
 def test_a_custom_operator_without_a_meta_kernel_is_learned_in_the_warmup() -> None:
     library = torch.library.Library("cudafork_learned", "FRAGMENT")
     library.define("halves(Tensor x) -> Tensor")

@@ -171,6 +171,7 @@ class TestLaunches:
         graph.replay()
         assert graph.recording.result.tolist() == [4.0] * 16
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("lengths", [[(1, 20), (1, 7), (1, 33)], [(5, 9), (1, 17)]])
     def test_the_attention_of_the_engine_replays_for_other_contents(
         self, lengths: list[tuple[int, int]]

@@ -84,6 +84,7 @@ def test_a_view_keeps_the_memory() -> None:
     assert graph.recording.result.tolist() == [6, 8]
 
 
+@pytest.mark.slow
 def test_results_are_static_and_survive_the_graph() -> None:
     x = torch.ones(3)
     graph = SoftwareBackend().capture(lambda: x + 1)
@@ -188,6 +189,7 @@ def test_an_index_out_of_range_in_a_replay_names_the_operator_and_the_line() -> 
     graph.replay()
 
 
+@pytest.mark.slow
 def test_a_cycle_of_garbage_does_not_keep_the_memory_of_a_graph() -> None:
     x = torch.ones(3)
     graph = SoftwareBackend().capture(lambda: x + 1)

@@ -50,6 +50,7 @@ def test_while_loop_is_refused() -> None:
         SoftwareBackend().capture(lambda: loop(lambda x: x.sum() < 9, lambda x: (x + 1,), (x,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.filterwarnings("ignore")
 def test_flex_attention_is_recorded(compiled: bool) -> None:

@@ -100,6 +100,7 @@ def _allowed(program: list[tuple[str, int, int]]) -> bool:
     return True
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(PROGRAMS, st.integers(0, 1000))
 def test_a_random_program_replays_to_the_bit(
@@ -129,6 +130,7 @@ def test_a_random_program_replays_to_the_bit(
     assert names == [node.name for node in eager.nodes or ()]
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(st.lists(PROGRAMS, min_size=2, max_size=4), st.integers(0, 1000))
 def test_programs_that_share_a_pool_replay_in_any_order(

@@ -27,6 +27,7 @@ from pytest_cudafork.capture.software.tape import (  # noqa: E402
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [8, 130])
 @pytest.mark.parametrize("trained", [False, True])
 def test_lstm_replays_as_eager_code_outside_no_grad(size: int, trained: bool) -> None:

@@ -34,6 +34,7 @@ def _net() -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("set_to_none", [False, True])
 def test_a_training_step_replays_exactly(name: str, set_to_none: bool) -> None:

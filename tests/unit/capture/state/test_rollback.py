@@ -100,6 +100,7 @@ def test_any_change_of_an_object_counts(change: str) -> None:
     assert carried.has_changed()
 
 
+@pytest.mark.slow
 def test_a_tensor_is_not_kept_alive_by_what_is_put_back() -> None:
     layer = Layer()
     layer.plan = torch.zeros(2)
@@ -135,3 +136,17 @@ class Layer:
     def __init__(self) -> None:
         self.plan: Any = None
         self.count = 0
+
+
+def test_another_tensor_at_the_address_of_one_that_is_gone_is_a_change() -> None:
+    holder = collections.UserDict({"cache": torch.zeros(2)})
+    carried = Carried(lambda: holder)
+    assert not carried.has_changed()
+    before = id(holder["cache"])
+    holder["cache"] = None
+    kept: list[Any] = []
+    while len(kept) < 10_000 and (not kept or id(kept[-1]) != before):
+        kept.append(torch.zeros(2))
+    holder["cache"] = kept[-1]
+    assert id(holder["cache"]) == before
+    assert carried.has_changed()

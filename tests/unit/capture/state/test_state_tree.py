@@ -143,6 +143,7 @@ def test_containers_of_plain_values_count_as_one_object() -> None:
     assert time.perf_counter() - begin < 10
 
 
+@pytest.mark.slow
 def test_too_many_objects_are_refused_soon_and_in_words() -> None:
     state = {"big": [[i] for i in range(1_000_000)]}
     begin = time.process_time()
@@ -156,6 +157,7 @@ def test_what_is_skipped_is_not_entered() -> None:
     assert len(list(walk({"big": big, "meta": Meta()}, skip=[big]))) == 4
 
 
+@pytest.mark.slow
 def test_deep_nesting_costs_no_more_than_breadth_and_paths_stay_short() -> None:
     top: dict[str, Any] = {}
     deep = top

@@ -93,6 +93,7 @@ def test_below_a_package_that_hangs_nothing_is_imported(folder: Path) -> None:
         assert auditor.record("pkg.quick").verdict is V.CLEAN
 
 
+@pytest.mark.slow
 def test_where_nothing_can_watch_every_module_says_why(folder: Path) -> None:
     with auditing(folder, {"a": ""}, without="sys") as auditor:
         records = [auditor.record("pkg"), auditor.record("pkg.a"), auditor.import_afresh("pkg.a")]

@@ -115,6 +115,7 @@ ENTRIES = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(ENTRIES, max_size=12))
 def test_whatever_is_written_is_toml_that_reads_back_the_same(entries: list[Entry]) -> None:
     baseline = Baseline(entries)
@@ -130,6 +131,7 @@ def test_whatever_is_written_is_toml_that_reads_back_the_same(entries: list[Entr
         assert again.text().encode() == path.read_bytes()
 
 
+@pytest.mark.slow
 @given(st.lists(ENTRIES, unique_by=lambda entry: (entry.module, entry.without)), st.data())
 def test_the_order_of_entries_plays_no_part_and_one_entry_is_one_line(
     entries: list[Entry], data: st.DataObject
@@ -231,6 +233,7 @@ RECORDS = st.lists(
 HELD = st.lists(st.builds(Entry, MODULES, st.just("f:1"), st.sampled_from(["", "lib"])))
 
 
+@pytest.mark.slow
 @given(HELD, RECORDS)
 def test_after_an_update_the_same_audit_passes_and_a_second_update_changes_nothing(
     held: list[Entry], records: list[ImportRecord]

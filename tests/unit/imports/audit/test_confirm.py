@@ -120,6 +120,7 @@ def test_every_culprit_line_was_asked_about_and_no_distrusted_one_is_taken_on_tr
             wrong.add(first.where)
 
 
+@pytest.mark.slow
 @given(worlds())
 def test_the_number_of_questions_is_bounded_where_the_fork_server_is_right(
     world: tuple[list[ImportRecord], dict[str, ImportRecord]],
@@ -197,6 +198,7 @@ _SHIFTY = {
 }
 
 
+@pytest.mark.slow
 def test_artifacts_of_a_real_fork_server_are_corrected(tmp_path: Path) -> None:
     write_package(tmp_path, "shifty", _SHIFTY)
     first_in_sample = sample_order("shifty", [f"shifty.{name}" for name in _SHIFTY])
@@ -212,6 +214,7 @@ def test_artifacts_of_a_real_fork_server_are_corrected(tmp_path: Path) -> None:
     assert (records["shifty.only_fresh"].verdict is ImportVerdict.TOUCHES) is sampled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 40])
 def test_few_modules_and_many_get_the_same_answers(tmp_path: Path, count: int) -> None:
     files = {f"m{number}": TOUCH if number % 5 == 0 else "import json" for number in range(count)}

@@ -40,6 +40,7 @@ def coordinating(*, confirm: bool = True, **settings: Any) -> Iterator[AuditCoor
         yield coordinator
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_each_target_has_its_answer_with_and_without_a_library() -> None:
     targets = targets_of({"pkg": find_modules("pkg")}, ["cudafork_lib"])

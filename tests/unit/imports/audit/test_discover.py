@@ -424,6 +424,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return target.read_bytes()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(portions=st.lists(TREES, min_size=1, max_size=2), zipped=st.booleans())
 def test_exactly_what_a_fresh_interpreter_can_import_is_found(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -262,6 +263,7 @@ def test_a_thread_that_touches_is_told_by_the_module_of_its_line() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_thousand_modules_with_ten_thousand_edges_take_seconds() -> None:
     rng = random.Random(5)
     names = [f"r.m{index}" for index in range(1000)]

@@ -6,6 +6,8 @@ import sysconfig
 import time
 from pathlib import Path
 
+import pytest
+
 from pytest_cudafork.imports.graph.import_graph import EdgeKind, ImportGraph, build_graph
 from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
 from pytest_cudafork.imports.values.targets import FoundModule
@@ -151,6 +153,7 @@ def test_an_extension_module_imports_what_the_stack_begins_with() -> None:
     assert ("pkg.other", "pkg.hot") not in build_graph(modules, [cut_off]).edges
 
 
+@pytest.mark.slow
 def test_a_thousand_modules_take_seconds() -> None:
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     modules = [

@@ -6,6 +6,7 @@ import ast
 import sysconfig
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,12 +112,14 @@ def _block(inner: st.SearchStrategy[list[str]]) -> st.SearchStrategy[list[str]]:
     return st.builds(put, heads, st.lists(inner, min_size=1, max_size=3))
 
 
+@pytest.mark.slow
 @given(st.lists(st.recursive(LEAVES, _block, max_leaves=8), max_size=6))
 def test_leaving_out_the_bodies_of_functions_changes_nothing(pieces: list[list[str]]) -> None:
     source = "\n".join(line for piece in pieces for line in piece)
     assert imports_of(source.encode(), MODULE) == _by_full_parse(source.encode())
 
 
+@pytest.mark.slow
 def test_leaving_out_the_bodies_of_functions_changes_nothing_in_the_standard_library() -> None:
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     assert len(files) > 100

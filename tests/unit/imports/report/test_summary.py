@@ -174,6 +174,7 @@ ENGINE = {
 }
 
 
+@pytest.mark.slow
 def test_it_names_the_import_to_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_package(tmp_path, "engine", ENGINE)
     records = tuple(audit_here("engine", tmp_path, confirm=False).values())

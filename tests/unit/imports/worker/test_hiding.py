@@ -327,6 +327,7 @@ def test_the_backport_of_the_metadata_library_is_covered_when_it_is_imported_lat
 NAMES = st.lists(st.sampled_from("ab"), min_size=1, max_size=3).map(".".join)
 
 
+@pytest.mark.slow
 @given(libraries=st.lists(NAMES, min_size=1, max_size=3), asked=NAMES)
 def test_a_name_is_hidden_with_all_below_and_nothing_else(libraries: list[str], asked: str) -> None:
     found = ModuleSpec(asked, None)

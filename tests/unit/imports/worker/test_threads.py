@@ -34,6 +34,7 @@ import threading, time
 threading.Thread(target=time.sleep, args=(600,), name="server"{}).start()"""
 
 
+@pytest.mark.slow
 def test_a_thread_that_touches_late_is_waited_for(tmp_path: Path) -> None:
     serves = LATE.replace("\nthreading.Thread", "\n    time.sleep(600)\nthreading.Thread")
     files = {
@@ -57,6 +58,7 @@ def test_a_thread_that_touches_late_is_waited_for(tmp_path: Path) -> None:
     assert not any(record.confirmed is False for record in records.values())
 
 
+@pytest.mark.slow
 @needs_torch
 def test_by_way_of_torch_too(tmp_path: Path) -> None:
     text = LATE.replace(TOUCH, "torch.cuda.is_available()")
@@ -67,6 +69,7 @@ def test_by_way_of_torch_too(tmp_path: Path) -> None:
     assert records["slow"].confirmed is True
 
 
+@pytest.mark.slow
 def test_one_that_runs_on_is_told_and_waited_for_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

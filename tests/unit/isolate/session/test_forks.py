@@ -128,6 +128,7 @@ class Cycle:
         type(self).alive -= 1
 
 
+@pytest.mark.slow
 def test_garbage_of_this_process_is_freed_between_forks(stage: _Stage) -> None:
     for _ in range(20):
         for _ in range(400):  # fewer than make a collection begin

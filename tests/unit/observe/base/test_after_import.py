@@ -10,8 +10,9 @@ import pkgutil
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
-from importlib.machinery import SourceFileLoader
+from collections.abc import Callable, Iterator
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
@@ -46,9 +47,79 @@ def test_the_callback_runs_once_right_after_the_execution(package: Path) -> None
     assert seen == []
     part = importlib.import_module(f"{NAME}.part")
     assert seen == [(f"{NAME}.part", True)]
+    assert part.done
+    undo()
     importlib.reload(part)
     assert len(seen) == 1
+
+
+def test_it_runs_again_when_the_module_is_executed_again(package: Path) -> None:
+    seen: list[ModuleType] = []
+    undos = [after_import(f"{NAME}.part", seen.append)]
+    first = importlib.import_module(f"{NAME}.part")
+    undos.append(after_import(f"{NAME}.part", seen.append))
+    assert seen == [first, first]
+    assert importlib.reload(first) is first
+    assert seen == [first] * 4
+    del sys.modules[f"{NAME}.part"]
+    second = importlib.import_module(f"{NAME}.part")
+    assert second is not first
+    assert seen[4:] == [second, second]
+    sys.modules[f"{NAME}.part"] = first  # put back as it was: executed no more
+    importlib.import_module(f"{NAME}.part")
+    assert len(seen) == 6
+    for undo in undos:
+        undo()
+    del sys.modules[f"{NAME}.part"]
+    importlib.import_module(f"{NAME}.part")
+    assert len(seen) == 6
+
+
+def test_an_import_that_was_forbidden_for_a_while_is_seen_afterwards(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[ModuleType] = []
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, f"{NAME}.part", None)
+        undo = after_import(f"{NAME}.part", seen.append)
+        with pytest.raises(ImportError):
+            importlib.import_module(f"{NAME}.part")
+    assert seen == []
+    module = importlib.import_module(f"{NAME}.part")
+    assert seen == [module]
     undo()
+
+
+class SharedLoader(MetaPathFinder, Loader):
+    """One loader for several modules, as a zip file has."""
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self) if fullname.startswith(f"{NAME}_") else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Execute nothing, but import what the name tells."""
+        if module.__name__.endswith("_outer"):
+            importlib.import_module(f"{NAME}_inner")
+
+
+def test_a_loader_of_several_modules_tells_them_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = SharedLoader()
+    monkeypatch.setattr(sys, "meta_path", [loader, *sys.meta_path])
+    seen: list[str] = []
+    names = [f"{NAME}_{name}" for name in ("first", "outer", "inner")]
+    undos = [after_import(name, lambda module: seen.append(module.__name__)) for name in names]
+    for _ in range(2):  # asked for, and not imported
+        assert importlib.util.find_spec(f"{NAME}_first") is not None
+    importlib.import_module(f"{NAME}_other")
+    assert seen == []
+    importlib.import_module(f"{NAME}_outer")
+    assert seen == [f"{NAME}_inner", f"{NAME}_outer"]
+    importlib.import_module(f"{NAME}_first")
+    assert seen[2:] == [f"{NAME}_first"]
+    for undo in undos:
+        undo()
+    for name in (*names, f"{NAME}_other"):
+        del sys.modules[name]
 
 
 def test_it_runs_before_the_importer_goes_on(package: Path) -> None:
@@ -156,9 +227,12 @@ def test_a_module_in_execution_in_another_thread_is_waited_for(package: Path) ->
     importer.start()
     assert gate.entered.wait(10)
     seen: list[bool] = []
-    watcher = threading.Thread(
-        target=after_import, args=(f"{NAME}.slow", lambda m: seen.append(hasattr(m, "done")))
-    )
+    undos: list[Callable[[], None]] = []
+
+    def watch() -> None:
+        undos.append(after_import(f"{NAME}.slow", lambda m: seen.append(hasattr(m, "done"))))
+
+    watcher = threading.Thread(target=watch)
     watcher.start()
     watcher.join(0.05)
     assert seen == []
@@ -166,6 +240,7 @@ def test_a_module_in_execution_in_another_thread_is_waited_for(package: Path) ->
     importer.join(10)
     watcher.join(10)
     assert seen == [True]
+    undos.pop()()
 
 
 def test_many_threads_watching_and_importing_lose_no_callback(package: Path) -> None:

@@ -67,6 +67,7 @@ KEYS = st.sampled_from([*TOUCH, "ids", "parent", "fork", "verdict", "rule", "sta
 KINDS = st.sampled_from(["touch", "fork", "child", "reported", "watch", "process"])
 
 
+@pytest.mark.slow
 @given(KINDS, st.dictionaries(KEYS, ANYTHING, max_size=5))
 def test_whatever_is_read_can_be_told(kind: str, changes: dict[str, object]) -> None:
     record = decode(json.dumps({**TOUCH, **changes, "k": kind}).encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -134,6 +135,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run(script, tmp_path_factory.mktemp("absent"))
 
 
+@pytest.mark.slow
 def test_every_call_that_poisons_a_fork_on_a_gpu_is_recorded_with_its_entry(compared: Any) -> None:
     entries = {
         expression: [touch["entry"] for touch in compared["watched"][expression]["touches"]]
@@ -142,11 +144,13 @@ def test_every_call_that_poisons_a_fork_on_a_gpu_is_recorded_with_its_entry(comp
     assert entries == {expression: [entry] for expression, entry in TOUCHES.items()}
 
 
+@pytest.mark.slow
 def test_no_call_that_leaves_a_gpu_alone_is_recorded(compared: Any) -> None:
     false_alarms = {e: t for e in HARMLESS if (t := compared["watched"][e]["touches"])}
     assert false_alarms == {}
 
 
+@pytest.mark.slow
 def test_every_answer_error_and_warning_is_what_it_is_without_the_witness(compared: Any) -> None:
     def seen(run: str) -> dict[str, Any]:
         return {e: (r["answer"], r["warnings"]) for e, r in compared[run].items()}
@@ -158,6 +162,7 @@ def test_every_answer_error_and_warning_is_what_it_is_without_the_witness(compar
     assert (category, file, line) == ("DeprecationWarning", f"user of {pinning}", 1)
 
 
+@pytest.mark.slow
 def test_after_the_undo_torch_is_as_before_and_nothing_is_recorded(compared: Any) -> None:
     assert compared["late"] == 0
     assert [r["answer"] for r in compared["after"].values()] == [
@@ -165,11 +170,13 @@ def test_after_the_undo_torch_is_as_before_and_nothing_is_recorded(compared: Any
     ]
 
 
+@pytest.mark.slow
 def test_only_the_first_touch_of_a_process_is_not_again(compared: Any) -> None:
     touches = [touch for r in compared["watched"].values() for touch in r["touches"]]
     assert [touch["again"] for touch in touches] == [False] + [True] * (len(touches) - 1)
 
 
+@pytest.mark.slow
 def test_frames_of_the_witness_are_not_on_the_stack(compared: Any) -> None:
     for expression, result in compared["watched"].items():
         for touch in result["touches"]:
@@ -178,6 +185,7 @@ def test_frames_of_the_witness_are_not_on_the_stack(compared: Any) -> None:
             assert f"user of {expression}" in files
 
 
+@pytest.mark.slow
 def test_import_of_torch_touches_nothing_and_the_culprit_of_a_class_body_is_its_line(
     tmp_path: Path,
 ) -> None:
@@ -208,6 +216,7 @@ def test_import_of_torch_touches_nothing_and_the_culprit_of_a_class_body_is_its_
     assert first_import_body(frames) is not None
 
 
+@pytest.mark.slow
 def test_nvml_based_is_available_is_no_touch(tmp_path: Path) -> None:
     out = run(
         """
@@ -224,6 +233,7 @@ def test_nvml_based_is_available_is_no_touch(tmp_path: Path) -> None:
     assert out[3] is False
 
 
+@pytest.mark.slow
 def test_a_repeated_touch_is_recorded_once_and_anew_in_a_forked_child(tmp_path: Path) -> None:
     out = run(
         """
@@ -246,6 +256,7 @@ def test_a_repeated_touch_is_recorded_once_and_anew_in_a_forked_child(tmp_path: 
     assert out == [1, True, [False, [[False, True]], True], 1]
 
 
+@pytest.mark.slow
 def test_functions_keep_identity_signature_source_and_caches(tmp_path: Path) -> None:
     out = run(
         """
@@ -281,6 +292,7 @@ def test_functions_keep_identity_signature_source_and_caches(tmp_path: Path) -> 
     assert out == [True, True, entries, 1, 1]
 
 
+@pytest.mark.slow
 def test_dynamo_and_script_treat_watched_functions_as_before(tmp_path: Path) -> None:
     out = run(
         """
@@ -513,3 +525,36 @@ def test_another_face_is_shown_for_a_while(
     undo()
     with pytest.raises(ValueError, match="is no present face"):
         witness.become("gpu")
+
+
+def test_a_module_that_is_executed_again_is_hooked_again_and_once(
+    module: Any, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    witness = TorchWitness("absent", recorded.record)
+    undo = witness.install()
+    old = module.probe
+    exec(compile(SOURCE, "/src/stand_in.py", "exec"), vars(module))
+    assert module.probe is not old
+    for _ in range(2):  # what was not executed again keeps its one hook
+        witness._arm(module, witness._undo)
+    old()
+    module.probe()
+    assert names(recorded) == ["probe", "probe"]
+    undo()
+    module.probe()
+    old()
+    assert len(recorded.touches) == 2
+
+
+def test_a_module_that_is_executed_later_than_torch_does_is_hooked_then(
+    module: Any, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "later_stand_in.py").write_text("def late():\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    late = rows.Row(STAND_IN, "later_stand_in", "late", rows.always)
+    monkeypatch.setattr(rows, "ABSENT_CPU", (late,))
+    undo = TorchWitness("absent", recorded.record).install()
+    importlib.import_module("later_stand_in").late()
+    monkeypatch.delitem(sys.modules, "later_stand_in")
+    assert names(recorded) == ["late"]
+    undo()

@@ -93,6 +93,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return run(script, tmp_path_factory.mktemp("c_calls"))
 
 
+@pytest.mark.slow
 def test_every_refusal_for_want_of_a_gpu_is_recorded_once(compared: Any) -> None:
     entries = {
         expression: [touch["entry"] for touch in compared["watched"][expression]["touches"]]
@@ -101,11 +102,13 @@ def test_every_refusal_for_want_of_a_gpu_is_recorded_once(compared: Any) -> None
     assert entries == {expression: [entry] for expression, entry in TOUCHES.items()}
 
 
+@pytest.mark.slow
 def test_neither_what_works_nor_a_wrong_argument_is_recorded(compared: Any) -> None:
     found = {e: compared["watched"][e]["touches"] for e in HARMLESS}
     assert {e: touches for e, touches in found.items() if touches} == {}
 
 
+@pytest.mark.slow
 def test_answers_errors_warnings_and_identities_stay_as_they_are(compared: Any) -> None:
     for expression in (*TOUCHES, *HARMLESS):
         for when in ("watched", "after"):
@@ -118,11 +121,13 @@ def test_answers_errors_warnings_and_identities_stay_as_they_are(compared: Any) 
     assert compared["late"] == 0
 
 
+@pytest.mark.slow
 def test_the_stack_begins_at_the_users_line(compared: Any) -> None:
     (touch,) = compared["watched"]["torch.empty(2, pin_memory=True)"]["touches"]
     assert touch["stack"][0][0] == "user of torch.empty(2, pin_memory=True)"
 
 
+@pytest.mark.slow
 def test_under_a_present_face_they_are_refused_with_what_to_do_instead(tmp_path: Path) -> None:
     out = run(
         """

@@ -115,16 +115,19 @@ def answers(step: Any) -> dict[str, str]:
     return {expression: result["answer"] for expression, result in step.items()}
 
 
+@pytest.mark.slow
 def test_questions_before_any_initialization_are_answered_without_a_touch(asked: Any) -> None:
     assert answers(asked[0]) == BEFORE_INIT
     assert {e: r["touches"] for e, r in asked[0].items() if r["touches"]} == {}
 
 
+@pytest.mark.slow
 def test_questions_that_initialize_the_driver_only_are_recorded(asked: Any) -> None:
     found = {e: (r["answer"], *(t["entry"] for t in r["touches"])) for e, r in asked[1].items()}
     assert found == DRIVER_ONLY
 
 
+@pytest.mark.slow
 def test_the_first_question_to_a_device_initializes_and_later_ones_do_not(asked: Any) -> None:
     assert answers(asked[2]) == AFTER_INIT
     first, *later = asked[2].values()
@@ -132,6 +135,7 @@ def test_the_first_question_to_a_device_initializes_and_later_ones_do_not(asked:
     assert [result["touches"] for result in later if result["touches"]] == []
 
 
+@pytest.mark.slow
 def test_computing_is_refused_with_what_to_do_instead(asked: Any) -> None:
     for expression, result in asked[3].items():
         assert result["answer"].startswith("RuntimeError: "), expression
@@ -139,11 +143,13 @@ def test_computing_is_refused_with_what_to_do_instead(asked: Any) -> None:
         assert "Run this on a machine with a GPU, or mark" in result["answer"], expression
 
 
+@pytest.mark.slow
 def test_after_the_undo_torch_has_no_gpu_again(asked: Any) -> None:
     assert answers(asked[4]) == AFTER_UNDO
     assert [r["touches"] for r in asked[4].values() if r["touches"]] == []
 
 
+@pytest.mark.slow
 def test_training_on_the_cpu_is_left_alone(tmp_path: Path) -> None:
     """Optimizers ask the accelerator at many places; none of these is about a tensor on a GPU."""
     out = run(
@@ -187,6 +193,7 @@ def test_training_on_the_cpu_is_left_alone(tmp_path: Path) -> None:
     assert [told for told in out if told[1] != "None"] == []
 
 
+@pytest.mark.slow
 def test_a_face_can_be_shown_for_a_while_over_another(tmp_path: Path) -> None:
     out = run(
         """
@@ -216,6 +223,7 @@ def test_a_face_can_be_shown_for_a_while_over_another(tmp_path: Path) -> None:
     assert out == [absent, present, "(10, 0)", absent, entries, True, True, 0]
 
 
+@pytest.mark.slow
 def test_a_forked_child_meets_torchs_own_error_after_the_attempt_is_recorded(
     tmp_path: Path,
 ) -> None:
@@ -248,6 +256,7 @@ def test_a_forked_child_meets_torchs_own_error_after_the_attempt_is_recorded(
             assert attempt["touches"][0]["poisoned"]
 
 
+@pytest.mark.slow
 def test_a_child_poisoned_by_something_else_meets_the_drivers_error(tmp_path: Path) -> None:
     out = run(
         """
@@ -281,6 +290,7 @@ VISIBLE = {
 }
 
 
+@pytest.mark.slow
 def test_visible_devices_are_read_as_the_runtime_reads_them(tmp_path: Path) -> None:
     out = run(
         f"""
@@ -303,6 +313,7 @@ def test_visible_devices_are_read_as_the_runtime_reads_them(tmp_path: Path) -> N
     assert out == [[n, 0, n > 0, "0" if n else none] for n in VISIBLE.values()]
 
 
+@pytest.mark.slow
 def test_dynamo_inductor_triton_and_the_extension_builder_import_under_it(tmp_path: Path) -> None:
     """Culprit traps (k) and (l): names a CPU build lacks, and a touch that needs a toolkit."""
     out = run(

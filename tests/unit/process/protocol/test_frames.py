@@ -85,6 +85,7 @@ def read(stream: bytes) -> tuple[list[frames.Plain], frames.FrameError | None, i
     return messages, None, decoder.pending
 
 
+@pytest.mark.slow
 @given(plain(20))
 def test_plain_data_comes_back_as_it_was(value: Any) -> None:
     assert same(frames.loads(frames.dumps(value)), value)
@@ -112,6 +113,7 @@ def test_what_json_has_no_word_for_comes_back_as_it_was(value: Any) -> None:
     assert same(frames.loads(frames.dumps(value)), value)
 
 
+@pytest.mark.slow
 @given(st.lists(MESSAGES, max_size=4), st.integers(1, 60))
 def test_frames_arrive_whatever_the_stream_is_cut_into(
     messages: list[frames.Plain], size: int
@@ -142,6 +144,7 @@ def test_a_frame_cut_anywhere_waits_for_more_and_is_no_message(
     assert read(whole[:cut]) == ([], None, cut)
 
 
+@pytest.mark.slow
 @given(MESSAGES, MESSAGES, st.data())
 def test_a_changed_byte_is_never_a_message(
     first: frames.Plain, second: frames.Plain, data: st.DataObject
@@ -340,6 +343,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.dictionaries(st.text(), VALUES, max_size=2), max_size=3), st.integers(1, 40))
 def test_messages_arrive_whatever_the_stream_is_cut_into(
     bodies: list[dict[str, Any]], size: int
