@@ -25,7 +25,7 @@ from pytest_cudafork.fixtures import (
 )
 from pytest_cudafork.isolate.session import forked_option
 from pytest_cudafork.isolate.session.hooks import IsolationHooks
-from pytest_cudafork.settings import marker_map, markers, options
+from pytest_cudafork.settings import markers, options
 
 __all__ = [
     "capture_pair",
@@ -68,7 +68,8 @@ def pytest_configure(config: pytest.Config) -> None:
     markers.register(config)
     # Loaded by a conftest, the plugin comes too late for the hook above.
     state = session.begin(config, config.option)
-    marker_map.begin(config, state.settings.marker_map)
+    if state.settings.marker_map is not None:
+        config.stash[markers.MAP] = state.settings.marker_map
     isolate = forked_option.begin(config, state.settings.isolate)
     if _register_imports(config):
         isolate = None  # there is nothing to isolate

@@ -107,16 +107,9 @@ class MarkerMap:
                 yield made
 
 
-MAP = pytest.StashKey[MarkerMap]()
-
-
-def begin(config: pytest.Config, marker_map: MarkerMap) -> None:
-    """Remember the map of a session."""
-    if marker_map.rules:
-        config.stash[MAP] = marker_map
-
-
-def iter_marks(item: pytest.Item) -> Iterator[tuple[Mark, pytest.Mark | None]]:
+def iter_marks(
+    item: pytest.Item, marker_map: MarkerMap
+) -> Iterator[tuple[Mark, pytest.Mark | None]]:
     """Yield the marks of a test, the closest first, each with the one that it was read from.
 
     On one function, class or module the marks that are there come before those that are read.
@@ -125,10 +118,6 @@ def iter_marks(item: pytest.Item) -> Iterator[tuple[Mark, pytest.Mark | None]]:
         ValueError: a mark that is mapped has arguments that fit no line.
 
     """
-    marker_map = item.config.stash.get(MAP, None)
-    if marker_map is None:
-        yield from ((mark, None) for mark in item.iter_markers())
-        return
     node: object = None
     read: list[tuple[Mark, pytest.Mark | None]] = []
     for at, mark in item.iter_markers_with_node():

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 from pytest_cudafork.compat import forked
 from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, METHODS
-from pytest_cudafork.settings.marker_map import Mark, iter_marks, shown
 
 if TYPE_CHECKING:
     from pytest_cudafork.settings.gpu_requests import GpuWish
+    from pytest_cudafork.settings.marker_map import Mark, MarkerMap
 
 DEFAULT_TIMEOUT = 600.0
 """Seconds after which an isolated test is ended, so that a hang never stops the session."""
@@ -111,6 +111,8 @@ MARKERS = (
 )
 
 
+MAP: pytest.StashKey[MarkerMap] = pytest.StashKey()
+"""How a session reads the markers of its suite; not there if it has no map."""
 _MAKE_TESTS = ("graph_capture", "start_methods")
 MAPPED = {each.name: each.keywords for each in MARKERS if each.name not in _MAKE_TESTS}
 """The markers that others can be read as; those that make several tests of one come too early."""
@@ -180,10 +182,25 @@ def marks_of(item: pytest.Item) -> Marks:
     return marks
 
 
+def _iter_marks(item: pytest.Item) -> Iterator[tuple[Mark, pytest.Mark | None]]:
+    """Yield the marks of a test, the closest first, each with that of the suite it is read from."""
+    marker_map = item.config.stash.get(MAP, None)
+    if marker_map is None:
+        yield from ((mark, None) for mark in item.iter_markers())
+        return
+    from pytest_cudafork.settings.marker_map import iter_marks  # late: most suites have no map
+
+    yield from iter_marks(item, marker_map)
+
+
 def _origins(item: pytest.Item) -> str:
     """Say which markers of the suite were read as ours, where one of them may be what is wrong."""
+    if item.config.stash.get(MAP, None) is None:
+        return ""
+    from pytest_cudafork.settings.marker_map import shown
+
     try:
-        read = [(mark, origin) for mark, origin in iter_marks(item) if origin is not None]
+        read = [(mark, origin) for mark, origin in _iter_marks(item) if origin is not None]
     except ValueError:
         return ""  # that is what was told
     words = [f"@pytest.mark.{shown(origin)} as {shown(mark)}" for mark, origin in read]
@@ -291,7 +308,7 @@ def _closest_marks(item: pytest.Item, alias_is_theirs: bool) -> dict[str, Mark]:
     """
     closest: dict[str, Mark] = {}
     try:
-        for mark, _ in iter_marks(item):
+        for mark, _ in _iter_marks(item):
             if mark.name in _NAMES and not (mark.name == ALIAS and alias_is_theirs):
                 closest.setdefault(ISOLATED if mark.name == ALIAS else mark.name, mark)
     except ValueError as error:

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, HEALTH, METHODS, NONE, intent
+from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, HEALTH, METHODS, NONE
 from pytest_cudafork.settings.devices import Device, parse_device
 from pytest_cudafork.settings.gpu_options import GPU_OPTIONS, GPU_PARSERS
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, read_imports
 from pytest_cudafork.settings.import_settings import ImportSettings
-from pytest_cudafork.settings.marker_map import MarkerMap, parse_map
 from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, MAPPED, SCOPES
 from pytest_cudafork.settings.option import Option, Table, parse_file, parse_modules, read_table
 
 if TYPE_CHECKING:
     from pytest_cudafork.settings.gpu_requests import GpuChoice
+    from pytest_cudafork.settings.marker_map import MarkerMap
 
 
 class Level(enum.Enum):
@@ -53,8 +53,8 @@ class Settings(NamedTuple):
     """The file of what the check accepts, or ""."""
     baseline_update: str = ""
     """Whether to change that file: "all", "shrink", or ""."""
-    marker_map: MarkerMap = MarkerMap()
-    """How markers of the suite are read."""
+    marker_map: MarkerMap | None = None
+    """How markers of the suite are read; None: as what they are."""
     expect_gpus: int | None = None
     """The GPUs that the session is promised; None: nothing was said."""
     intent: tuple[str, ...] = ()
@@ -260,10 +260,13 @@ def read_settings(config: pytest.Config, namespace: Any) -> Settings:
         raise pytest.UsageError(
             f"{BASELINE_UPDATE.flag}: nothing is checked, so nothing is found: add {CHECK.flag}"
         )
-    try:
-        intent.check(settings.intent, settings.expect_gpus, checked=settings.active)
-    except ValueError as error:
-        raise pytest.UsageError(f"{INTENT.flag}: {error}") from None
+    if settings.intent:
+        from pytest_cudafork.settings import intent
+
+        try:
+            intent.check(settings.intent, settings.expect_gpus, checked=settings.active)
+        except ValueError as error:
+            raise pytest.UsageError(f"{INTENT.flag}: {error}") from None
     return settings
 
 
@@ -294,6 +297,30 @@ def parse_update(text: str) -> str:
     return text
 
 
+def parse_expected(text: str) -> int:
+    """Read how many GPUs the session is promised.
+
+    Raises:
+        ValueError: it is no whole number of them.
+
+    """
+    from pytest_cudafork.settings import intent
+
+    return intent.parse_expected(text)
+
+
+def parse_kinds(text: str) -> tuple[str, ...]:
+    """Read which tests that do not run as meant are errors.
+
+    Raises:
+        ValueError: one of them is no kind of these.
+
+    """
+    from pytest_cudafork.settings import intent
+
+    return intent.parse_kinds(text)
+
+
 def parse_marker_map(text: str) -> MarkerMap:
     """Read how markers of the suite are read.
 
@@ -301,6 +328,8 @@ def parse_marker_map(text: str) -> MarkerMap:
         ValueError: a line is none, names no marker of ours, or makes a circle.
 
     """
+    from pytest_cudafork.settings.marker_map import parse_map
+
     return parse_map(text, MAPPED)
 
 
@@ -390,8 +419,8 @@ PARSERS: Table = {
     "baseline": (BASELINE, parse_file),
     "baseline_update": (BASELINE_UPDATE, parse_update),
     "marker_map": (MARKER_MAP, parse_marker_map),
-    "expect_gpus": (EXPECT_GPUS, intent.parse_expected),
-    "intent": (INTENT, intent.parse_kinds),
+    "expect_gpus": (EXPECT_GPUS, parse_expected),
+    "intent": (INTENT, parse_kinds),
     "isolate": (ISOLATION, parse_isolate),
     "isolate_timeout": (ISOLATION_TIMEOUT, parse_limit),
     "isolate_scope": (ISOLATION_SCOPE, parse_scope),

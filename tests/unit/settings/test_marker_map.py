@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_cudafork.settings.marker_map import (
-    MAP,
     Call,
     MarkerMap,
-    begin,
     iter_marks,
     parse_map,
     shown,
@@ -137,17 +135,10 @@ def test_lines_are_joined_by_commas_or_stand_alone() -> None:
 
 
 def test_on_one_node_what_is_there_comes_before_what_is_read() -> None:
-    config: Any = SimpleNamespace(stash={})
     marks = [(1, mark("gpu_2")), (1, mark("gpus(1)")), (2, mark("forked"))]
-    item: Any = SimpleNamespace(
-        config=config,
-        iter_markers=lambda: (each for _, each in marks),
-        iter_markers_with_node=lambda: iter(marks),
-    )
-    assert [shown(each) for each, _ in iter_marks(item)] == ["gpu_2", "gpus(1)", "forked"]
-    begin(config, FULL)
-    assert config.stash[MAP] is FULL
-    assert [(shown(each), origin and shown(origin)) for each, origin in iter_marks(item)] == [
+    item: Any = SimpleNamespace(iter_markers_with_node=lambda: iter(marks))
+    found = iter_marks(item, FULL)
+    assert [(shown(each), origin and shown(origin)) for each, origin in found] == [
         ("gpu_2", None),
         ("gpus(1)", None),
         ("gpus(2)", "gpu_2"),
