@@ -127,7 +127,7 @@ class GpuLeases:
 
         The workers of pytest-xdist do not know what tests without GPUs of their own use elsewhere.
         """
-        alone = int(environment.value(environment.XDIST_WORKERS, "1")) < 2
+        alone = getattr(item.config, "workerinput", {}).get("workercount", 1) < 2
         if self._settling is not None and (alone or marks_of(item).gpus):
             from pytest_cudafork.gpus.waiting import words_of_unknown
             from pytest_cudafork.isolate.session.children import children_of

@@ -306,7 +306,6 @@ def test_a_test_waits_for_memory_and_is_not_run_on_what_is_not_back(
 ) -> None:
     (item,) = items_of(pytester, f"@pytest.mark.filterwarnings('always')\n{text}")
     item.config.pluginmanager.register(told := Told())
-    monkeypatch.delenv(environment.XDIST_WORKERS, raising=False)
     ended: list[bool] = []
     ends = SimpleNamespace(end_leftovers=lambda: ended.append(True))
     monkeypatch.setattr(children, "children_of", lambda config: ends)
@@ -323,7 +322,7 @@ def test_a_test_waits_for_memory_and_is_not_run_on_what_is_not_back(
     end()
     assert REFUSAL not in item.stash
     assert (ended, settling.asked) == ([True, True], [(GPU,), (GPU,)])
-    monkeypatch.setenv(environment.XDIST_WORKERS, "2")
+    monkeypatch.setattr(item.config, "workerinput", {"workercount": 2}, raising=False)
     end = around(leases, item)
     assert (REFUSAL in item.stash) == (text is ONE), "a worker cannot know what others use"
     end()
