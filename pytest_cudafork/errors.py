@@ -22,6 +22,7 @@ __all__ = [
     "CudaForkError",
     "CudaForkWarning",
     "CudaTouchError",
+    "GpuBusyError",
     "GraphCaptureError",
     "GraphNotJudgedError",
     "GraphUsageError",
@@ -53,6 +54,13 @@ class PoisonedTouchError(RuntimeError):
 
     On a GPU that child fails with "Cannot re-initialize CUDA in forked subprocess" or
     "CUDA driver initialization failed". Unrecoverable for the child.
+    """
+
+
+class GpuBusyError(RuntimeError):
+    """Memory of a GPU did not come back in time; the message says who holds it.
+
+    Recoverable: end those processes, wait longer, or allow more to be in use.
     """
 
 
@@ -185,6 +193,7 @@ for _public in (
     CudaForkError,
     CudaForkWarning,
     CudaTouchError,
+    GpuBusyError,
     GraphCaptureError,
     GraphNotJudgedError,
     GraphUsageError,

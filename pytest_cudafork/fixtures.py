@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_cudafork.capture.pair.capture_pair import CapturedPair
     from pytest_cudafork.check.phantom_fixture import PhantomCuda
     from pytest_cudafork.observe.driver.probe import CudaState
+    from pytest_cudafork.patch.child_patch import ChildPatch
     from pytest_cudafork.programs.run_script import ScriptRunner
 
 
@@ -87,9 +88,11 @@ def run_script(request: pytest.FixtureRequest) -> ScriptRunner:
 
     """
     from pytest_cudafork.call.run import caretaker_of
+    from pytest_cudafork.compat.pytest_internals import make_basetemp
     from pytest_cudafork.programs.run_script import ScriptRunner
 
-    return ScriptRunner(caretaker_of(request.config))
+    folder = make_basetemp(request.config)
+    return ScriptRunner(caretaker_of(request.config), None if folder is None else str(folder))
 
 
 def _runner(request: pytest.FixtureRequest, method: str) -> RunInChild:
@@ -137,6 +140,27 @@ def phantom_cuda(request: pytest.FixtureRequest) -> Iterator[PhantomCuda]:
     from pytest_cudafork.check.phantom_fixture import phantom_for
 
     yield from phantom_for(request.config.stash[SESSION])
+
+
+@pytest.fixture
+def child_patch(request: pytest.FixtureRequest) -> Iterator[ChildPatch]:
+    """Patch attributes, items and variables in this process and in all that the test starts.
+
+    ``child_patch.setattr("package.module.name", value)``, and ``delattr``, ``setitem``,
+    ``delitem``, ``setenv``, ``delenv`` as ``monkeypatch`` has them; all is undone with the test.
+
+    Raises (when called):
+        AttributeError, KeyError: There is nothing of that name to patch.
+        ChildError: The value cannot travel; in the teardown: a child could not apply a patch.
+
+    """
+    from pytest_cudafork.patch.child_patch import ChildPatch
+
+    __tracebackhide__ = True
+    factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
+    patch = ChildPatch(lambda: str(factory.mktemp("child_patch")))
+    yield patch
+    patch.undo()
 
 
 class CapturePair(Protocol):

@@ -12,6 +12,7 @@ from pytest_cudafork.check import session
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.fixtures import (
     capture_pair,
+    child_patch,
     cuda_state,
     cuda_uninitialized,
     graph_backend,
@@ -28,6 +29,7 @@ from pytest_cudafork.settings import markers, options
 
 __all__ = [
     "capture_pair",
+    "child_patch",
     "cuda_state",
     "cuda_uninitialized",
     "graph_backend",
@@ -66,6 +68,8 @@ def pytest_configure(config: pytest.Config) -> None:
     markers.register(config)
     # Loaded by a conftest, the plugin comes too late for the hook above.
     state = session.begin(config, config.option)
+    if state.settings.marker_map is not None:
+        config.stash[markers.MAP] = state.settings.marker_map
     isolate = forked_option.begin(config, state.settings.isolate)
     if _register_imports(config):
         isolate = None  # there is nothing to isolate
@@ -119,6 +123,11 @@ def _register_gpus(config: pytest.Config) -> None:
 
     leases = GpuLeases(config, config.stash[SESSION].settings.gpus)
     config.pluginmanager.register(leases, "cudafork-gpus")
+    settings = config.stash[SESSION].settings
+    if settings.profile or settings.pack:
+        from pytest_cudafork.gpus import costs
+
+        costs.begin(config, leases.lender)
     config.pluginmanager.register(RefusedTests(), "cudafork-gpus-refused")
 
 

@@ -1,4 +1,4 @@
-"""Begins the watch in Python processes that a watched session starts by exec.
+"""Begins the watch, and applies ``child_patch``, in Python processes that a session starts by exec.
 
 This file is found through ``PYTHONPATH``, which the session sets for its children; it steps out of
 the way of the ``sitecustomize`` that the process would otherwise have had. All it knows of the
@@ -23,10 +23,7 @@ def _hand_over() -> None:
             sys.modules["sitecustomize"] = own
 
 
-def _watch() -> None:
-    root = os.environ.get("_CUDAFORK_ROOT", "")
-    if not root or not os.environ.get("_CUDAFORK_WATCH"):
-        return
+def _watch(root: str) -> None:
     sys.path.append(root)  # the process may run in an environment of its own
     try:
         from pytest_cudafork.check.watch import begin_inherited
@@ -37,5 +34,33 @@ def _watch() -> None:
     begin_inherited()
 
 
-_watch()
+def _patch(root: str) -> None:
+    """Apply the patches of the test; its children do so in the case of a fork server."""
+    if any(server in argument for argument in sys.orig_argv for server in _SERVERS):
+        return
+    sys.path.append(root)
+    try:
+        from pytest_cudafork.patch.applying.inherited import begin
+    except Exception as error:
+        text = f"child_patch holds not in process {os.getpid()}: {type(error).__name__}: {error}"
+        if sys.stderr is not None:
+            sys.stderr.write(f"pytest-cudafork: {text}\n")
+        return
+    finally:
+        sys.path.remove(root)
+    begin()
+
+
+# What outlives the test that starts it, by what it runs.
+_SERVERS = (
+    "from multiprocessing.forkserver import main",
+    "from multiprocessing.resource_tracker import main",
+    "from pytest_cudafork.process.fork_server import main",
+)
+
+_ROOT = os.environ.get("_CUDAFORK_ROOT", "")
+if _ROOT and os.environ.get("_CUDAFORK_WATCH"):
+    _watch(_ROOT)
+if _ROOT and os.environ.get("_CUDAFORK_PATCHES"):
+    _patch(_ROOT)
 _hand_over()

@@ -16,13 +16,6 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import tomli_w
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 _AT_LINE = re.compile(r"at line (\d+)")
 
 
@@ -79,6 +72,11 @@ class BaselineFile:
         except UnicodeDecodeError as error:
             line = data.count(b"\n", 0, error.start) + 1
             raise BaselineError(f"{path}:{line}: is not UTF-8.") from error
+        # Late, as in ``text_of``: a session with the check and without a baseline reads none.
+        if sys.version_info >= (3, 11):
+            import tomllib
+        else:
+            import tomli as tomllib
         try:
             tables = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -111,6 +109,8 @@ class BaselineFile:
 
 def text_of(rows: Iterable[Row], header: str) -> str:
     """Return the text of a file: its header, and the rows in the order in which they come."""
+    import tomli_w
+
     tables: dict[str, dict[str, str]] = {}
     for row in rows:
         tables.setdefault(_encodable(row.table), {})[_encodable(row.key)] = _encodable(row.value)

@@ -22,14 +22,14 @@ def runner_of(fn: Callable[..., Any]) -> Runner | None:
     """Return what runs a coroutine function in a child of this process; None for others."""
     if not inspect.iscoroutinefunction(fn):
         return None
-    return _run_trio if _in_trio() else _run_asyncio
+    return run_trio if _in_trio() else _run_asyncio
 
 
 def _run_asyncio(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return asyncio.run(fn(*args, **kwargs))
 
 
-def _run_trio(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run_trio(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run it in a thread of its own: after a fork trio takes this one for the caller's."""
     trio: Any = importlib.import_module("trio")  # in a fresh interpreter it is new
     outcome: list[Any] = []

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from pytest_cudafork.compat.unpatched import contextlib, gc, os, pickle, traceback
+from pytest_cudafork.patch.applying.inherited import apply_inherited
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.protocol import caught_warnings, messages
@@ -45,6 +46,7 @@ def run_pickled(task: child.Task) -> int:
     channel = task.the_channel()
     child.adopt_streams()
     try:
+        apply_inherited()  # this may be the child of a server that was there before them
         filters = [cloudpickle.loads(one) for one in cloudpickle.loads(task.data["filters"])]
         fn, args, kwargs = cloudpickle.loads(task.data["payload"])
     except BaseException as error:

@@ -158,10 +158,12 @@ def terms_in(records: Iterable[Record]) -> Terms | None:
 
 def accepted_records(records: Iterable[Record]) -> Iterator[tuple[str, Accepted]]:
     """Yield the ids of the records that were accepted, forks apart, each with its entry."""
-    from pytest_cudafork.baseline.entries import Accepted
-
     for record in records:
-        by = Accepted.from_list(record.get("what")) if record["k"] == "accepted" else None
+        if record["k"] != "accepted":
+            continue
+        from pytest_cudafork.baseline.entries import Accepted  # late: most sessions have none
+
+        by = Accepted.from_list(record.get("what"))
         if by is not None:
             for each in record.get("ids", ()):
                 yield str(each), by

@@ -12,6 +12,7 @@ from typing import Any
 COLLECTOR = "_collector"
 INSIDE = "_inorout"
 CONTEXT = "_current_context"
+AUTO_SAVE = "_auto_save"
 WARNINGS = ("_warn_no_data", "_warn_unimported_source")
 
 
@@ -50,6 +51,14 @@ def packages_never_imported(measurement: Any) -> list[str]:
     inside = getattr(measurement, INSIDE, None)
     found = getattr(inside, "source_pkgs_unmatched", None)
     return [] if found is None else found
+
+
+def save_nothing(measurement: Any) -> None:
+    """Keep a measurement from writing its file when this process ends (``_auto_save``).
+
+    With ``patch = subprocess`` coverage.py starts one in every interpreter, ours among them.
+    """
+    setattr(measurement, AUTO_SAVE, False)
 
 
 def silence(measurement: Any) -> None:

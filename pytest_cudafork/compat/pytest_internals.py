@@ -111,19 +111,26 @@ def tear_down(session: Any, nextitem: pytest.Item | None) -> None:
     session._setupstate.teardown_exact(nextitem)
 
 
+_FORGOTTEN = pytest.StashKey[list[Any]]()
+"""The finalizers that are another process's to run."""
+
+
 def forget_finalizers(item: pytest.Item) -> None:
     """Let this process tear down nothing of what is set up now: its parent will.
 
     The finalizers of the nodes (``session._setupstate.stack``) run at the end of a scope; those of
     the fixtures (``FixtureDef._finalizers``) would run when this test asks a parametrized fixture
-    of a wider scope for its next parameter.
+    of a wider scope for its next parameter. They are kept, not freed: a fixture that yields is a
+    generator, and with its last reference its ``finally`` would run here.
     """
     from _pytest.fixtures import FixtureDef  # public from pytest 8 on
 
     session: Any = item.session
+    kept = item.config.stash.setdefault(_FORGOTTEN, [])
     definitions: list[Any] = []
     for finalizers, _ in session._setupstate.stack.values():
         definitions += [getattr(getattr(one, "func", None), "__self__", None) for one in finalizers]
+        kept.extend(finalizers)
         finalizers.clear()
     if pytest.version_tuple < (8,):  # it hides the definition in a lambda, but lists all of them
         for known in session._fixturemanager._arg2fixturedefs.values():
@@ -133,6 +140,7 @@ def forget_finalizers(item: pytest.Item) -> None:
         definitions += known
     for definition in definitions:
         if isinstance(definition, FixtureDef):
+            kept.extend(definition._finalizers)
             definition._finalizers.clear()
 
 

@@ -7,6 +7,7 @@ from the import system. Python offers neither; each function says which names it
 from __future__ import annotations
 
 import atexit
+import contextlib
 import sys
 import threading
 from collections.abc import Callable
@@ -104,6 +105,63 @@ def interpreter_flags() -> list[str]:
     return flags
 
 
+def send_with_preparation(spawn: Any, name: str, bearer: object) -> Callable[[], None]:
+    """Let every child that ``multiprocessing`` does not fork unpickle an object before its work.
+
+    ``multiprocessing.spawn.get_preparation_data`` returns what "spawn" and "forkserver" send first;
+    a child leaves alone what it does not know in it. Returns what undoes it.
+
+    Args:
+        spawn: The module ``multiprocessing.spawn``.
+        name: The name of the object in what is sent.
+        bearer: The object.
+
+    """
+    former = spawn.get_preparation_data
+
+    def get_preparation_data(process: str) -> dict[str, Any]:
+        return {name: bearer, **former(process)}
+
+    def undo() -> None:
+        if spawn.get_preparation_data is get_preparation_data:
+            spawn.get_preparation_data = former
+
+    spawn.get_preparation_data = get_preparation_data
+    return undo
+
+
+def forkserver_pid() -> int | None:
+    """Return the process of ``multiprocessing``'s fork server (``_forkserver``); None without."""
+    server = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
+    pid: int | None = getattr(server, "_forkserver_pid", None)
+    return pid
+
+
+def end_forkserver_unless(pid: int | None) -> None:
+    """End ``multiprocessing``'s fork server unless it is that process; the next use starts one.
+
+    ``_forkserver_alive_fd``, ``_forkserver_address`` and ``_forkserver_pid`` of the object that has
+    it. Its own ``_stop`` would wait for all who hold the end of a pipe, be they only forked.
+    """
+    import os
+    import signal
+
+    now = forkserver_pid()
+    if now is None or now == pid:
+        return
+    server: Any = sys.modules["multiprocessing.forkserver"]._forkserver
+    with contextlib.suppress(OSError):  # it is gone, or another process's child
+        os.kill(now, signal.SIGKILL)
+        os.waitpid(now, 0)
+    with contextlib.suppress(OSError, TypeError):
+        os.close(server._forkserver_alive_fd)
+    address = server._forkserver_address
+    if isinstance(address, str) and not address.startswith("\0"):
+        with contextlib.suppress(OSError):
+            os.unlink(address)
+    server._forkserver_alive_fd = server._forkserver_pid = server._forkserver_address = None
+
+
 # -- the import system ---------------------------------------------------------------------------
 
 FIND_SPEC = "_find_spec"
@@ -126,6 +184,11 @@ def distribution_resolvers(metadata: Any) -> Callable[[], Any]:
     """Return ``Distribution._discover_resolvers`` of ``importlib.metadata`` or its backport."""
     resolvers: Callable[[], Any] = metadata.Distribution._discover_resolvers
     return resolvers
+
+
+def is_being_imported(module: object) -> bool:
+    """Whether a module has not been executed to its end (``__spec__._initializing``)."""
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 def wait_for_import(name: str) -> None:

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 import pytest
 
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.gpus.lending import Lender, Shortage, TooMuch, names
-from pytest_cudafork.isolate.groups import share_process
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import CHILD_ENV, marks_of
 
 if TYPE_CHECKING:
+    from pytest_cudafork.gpus.inventory import Gpu
     from pytest_cudafork.gpus.lending import Lease
+    from pytest_cudafork.gpus.settle import Settling
     from pytest_cudafork.settings.gpu_requests import GpuChoice
 
 
@@ -31,6 +32,8 @@ class Refusal(NamedTuple):
     text: str
 
 
+LEASE = pytest.StashKey["Lease"]()
+"""On a test with GPUs, while its protocol lasts."""
 REFUSAL = pytest.StashKey[Refusal]()
 """On a test that is not run for want of GPUs, while its protocol lasts."""
 
@@ -40,7 +43,7 @@ class GpuLeases:
 
     def __init__(self, config: pytest.Config, choice: GpuChoice | None) -> None:
         """Take the value of ``--cuda-fork-gpus``; None: all GPUs."""
-        self._lender = Lender(config, choice)
+        self.lender = self._lender = Lender(config, choice)
         self._isolated = config.stash[SESSION].isolated
         self._pid = os.getpid()
         self._lease: Lease | None = None
@@ -49,6 +52,8 @@ class GpuLeases:
         self._here: contextlib.ExitStack | None = None
         """The changes to this process, while a test runs in it with its GPUs."""
         self._marks: list[Any] = []
+        self._config = config
+        self._settling: Settling | None = None
 
     @property
     def _off(self) -> bool:
@@ -61,7 +66,10 @@ class GpuLeases:
     ) -> Generator[None, Any, Any]:
         """Hold the GPUs that a test needs around everything that is done for it."""
         if (self._lease is None and not marks_of(item).gpus) or self._off:
-            return (yield)
+            if self._settling is not None and not self._off and not _is_skipped(item):
+                self._settle(item, self._settling.gpus)
+            with self._refused(item):
+                return (yield)
         lease = self._take_over(item) or self._take(item)
         with self._refused(item) if lease is None else self._lent(item, nextitem, lease):
             return (yield)
@@ -82,36 +90,67 @@ class GpuLeases:
         """Run a test with its GPUs, and end the lease unless the next one has them, too."""
         variables = item.stash.setdefault(CHILD_ENV, {})
         variables.update(lease.environment)
+        item.stash[LEASE] = lease
         try:
             yield
-            if self._here is None and nextitem is not None and share_process(item, nextitem):
+            if self._here is None and _goes_on_with(item, nextitem):
                 self._kept_for = nextitem
             elif not self._off:
                 self._look_back(item, lease)
         finally:
+            del item.stash[LEASE]
             for name in lease.environment:
                 variables.pop(name, None)
             if self._kept_for is None:
                 self._give_back()
 
     @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self) -> None:
+        """Look what is in use before the first test, if tests are to find it so again."""
+        spare = self._config.stash[SESSION].settings.settle
+        if spare is not None and not self._off and self._lender.measures:
+            from pytest_cudafork.gpus import rocm
+            from pytest_cudafork.gpus.settle import Settling
+
+            gpus = self._lender.inventory().gpus
+            self._settling = Settling(gpus or rocm.visible_gpus(), spare)
+
+    @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self) -> None:
         """Give back what a group of tests had that was not run to its end."""
         self._give_back()
+        if self._settling is not None and not self._off:
+            self._settling.close()
+
+    def _settle(self, item: pytest.Item, gpus: Sequence[Gpu]) -> None:
+        """Wait until memory is back; leave a refusal if it is not.
+
+        The workers of pytest-xdist do not know what tests without GPUs of their own use elsewhere.
+        """
+        alone = int(environment.value(environment.XDIST_WORKERS, "1")) < 2
+        if self._settling is not None and (alone or marks_of(item).gpus):
+            from pytest_cudafork.gpus.waiting import words_of_unknown
+            from pytest_cudafork.isolate.session.children import children_of
+
+            if self._settling.unknown:
+                _warn(item, words_of_unknown(self._settling.unknown))
+                self._settling.unknown.clear()
+            children_of(item.config).end_leftovers()
+            why_not = self._settling.why_not(gpus)
+            if why_not:
+                item.stash[REFUSAL] = Refusal("fail", why_not)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Skip or fail a test that gets no GPUs; else let the process that runs it see its own."""
         if REFUSAL in item.stash:
             _refuse(item, item.stash[REFUSAL])
-        if not marks_of(item).gpus:
-            return
         if self._isolated:
             locks = environment.value(environment.GPU_LOCKS)
-            self._mark_this_process(os.path.basename(locks))
+            self._mark_this_process(os.path.basename(locks), item.nodeid)
         elif self._lease is not None:
             if self._off:
-                self._mark_this_process(self._lease.mark)
+                self._mark_this_process(self._lease.mark, item.nodeid)
             else:
                 self._show_here(item, self._lease)
 
@@ -135,6 +174,11 @@ class GpuLeases:
             item.stash[REFUSAL] = Refusal("skip", str(error))
         except (LocksUnusable, TooMuch, WaitedTooLong) as error:
             item.stash[REFUSAL] = Refusal("fail", str(error))
+        else:
+            if self._lease.alone:  # those that share have waited for room already
+                self._settle(item, self._lease.gpus)
+                if REFUSAL in item.stash:
+                    self._give_back()
         return self._lease
 
     def _show_here(self, item: pytest.Item, lease: Lease) -> None:
@@ -154,13 +198,13 @@ class GpuLeases:
         for name, value in lease.environment.items():
             environment.set_variable(self._here, name, value)
 
-    def _mark_this_process(self, mark: str) -> None:
+    def _mark_this_process(self, mark: str, test: str) -> None:
         """Let what this process leaves behind be known as the test's."""
-        if mark and not self._lender.phantom:
+        if mark and self._lender.measures:
             from pytest_cudafork.gpus.memory import put_mark
 
             with contextlib.suppress(OSError):  # out of descriptors: then nobody is blamed
-                self._marks.append(put_mark(mark))
+                self._marks.append(put_mark(mark, test))
 
     def _look_back(self, item: pytest.Item, lease: Lease) -> None:
         """Report the memory that an isolated test left; note what CUDA shows here otherwise."""
@@ -212,6 +256,13 @@ def _refuse(item: pytest.Item, refusal: Refusal) -> NoReturn:
     if refusal.outcome == "skip":
         raise pytest.skip.Exception(refusal.text, _use_item_location=True)
     pytest.fail(f"{item.nodeid}: {refusal.text}", pytrace=False)
+
+
+def _goes_on_with(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Whether the next test runs in the process of this one."""
+    from pytest_cudafork.isolate.groups import share_process
+
+    return nextitem is not None and share_process(item, nextitem)
 
 
 def _is_skipped(item: pytest.Item) -> bool:

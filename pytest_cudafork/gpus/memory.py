@@ -10,10 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_cudafork.gpus import rocm
 from pytest_cudafork.gpus.nvml import DeviceMemory, NvmlError, open_nvml
+from pytest_cudafork.process.descendants import process_state
+from pytest_cudafork.settings import environment
 
 if TYPE_CHECKING:
     import mmap
@@ -30,38 +33,67 @@ _SETTLE_SECONDS = 2.0
 """How long the memory of a process that was just killed may take to be freed."""
 _LOOK_SECONDS = 0.05
 _PAGE_BYTES = 4096
+_TEST_FOLLOWS = "+test="
+_LONGEST_NAME = 240
+"""The kernel takes 249 bytes as the name of a memory file."""
 
 
 class Leftover(NamedTuple):
-    """Memory on one GPU that a process of the test still holds; None bytes: not told."""
+    """Memory on one GPU that a process holds; None bytes: not told.
+
+    ``test`` is the one that started the process, "" if that is not known or needs no telling.
+    """
 
     gpu: int
     pid: int
     command: str
     held: int | None
+    test: str = ""
 
     def __str__(self) -> str:
         size = "memory" if self.held is None else f"{self.held / _MIB:.0f} MiB"
-        return f"process {self.pid} ({self.command}) holds {size} on GPU {self.gpu}"
+        by = f", started by {self.test}" if self.test else ""
+        return f"process {self.pid} ({self.command}) holds {size} on GPU {self.gpu}{by}"
+
+
+class Unknown(NamedTuple):
+    """Why nobody can tell how much memory of a GPU is in use."""
+
+    why: str
+
+
+def look(gpus: Sequence[Gpu]) -> dict[str, DeviceMemory | Unknown]:
+    """Ask what is in use on these GPUs, each by itself: NVML refuses some MIG instances."""
+    found: dict[str, DeviceMemory | Unknown] = {}
+    for gpu in gpus:
+        try:
+            if rocm.is_one(gpu):
+                found[gpu.uuid] = rocm.memory(gpu)
+            else:
+                with open_nvml() as nvml:
+                    found[gpu.uuid] = nvml.memory(gpu.uuid)
+        except (NvmlError, rocm.RocmError) as error:
+            found[gpu.uuid] = Unknown(str(error))
+    return found
 
 
 def measure(gpus: Sequence[Gpu]) -> Memory | None:
-    """Ask NVML what is in use on these GPUs; None where it does not answer."""
-    try:
-        with open_nvml() as nvml:
-            return {gpu.uuid: nvml.memory(gpu.uuid) for gpu in gpus}
-    except NvmlError:
-        return None
+    """Ask what is in use on these GPUs; None where nobody tells of one of them."""
+    found = look(gpus)
+    known = {uuid: one for uuid, one in found.items() if isinstance(one, DeviceMemory)}
+    return known if len(known) == len(found) else None
 
 
-def put_mark(mark: str) -> mmap.mmap:
+def put_mark(mark: str, test: str = "") -> mmap.mmap:
     """Mark this process, and all it forks, as the test's; keep what is returned.
 
     A mapping, for it stays in a descendant that closes all descriptors as daemons do.
     """
     import mmap
+    from urllib.parse import quote
 
-    fd = os.memfd_create(mark, os.MFD_CLOEXEC)
+    name = f"{mark}{_TEST_FOLLOWS}{quote(test)}" if test else mark
+    fd = os.memfd_create(name[:_LONGEST_NAME], os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, _PAGE_BYTES)
         return mmap.mmap(fd, _PAGE_BYTES)
@@ -71,14 +103,57 @@ def put_mark(mark: str) -> mmap.mmap:
 
 def has_mark(pid: int, mark: str) -> bool:
     """Whether a living process carries the mark; False for those we may not look into."""
-    for file_name in ("environ", "maps"):
-        try:
-            with open(f"/proc/{pid}/{file_name}", "rb") as file:
-                if mark.encode() in file.read():
-                    return True
-        except OSError:  # ended, or another user's
-            return False
-    return False
+    return any(mark.encode() in content(pid, name) for name in ("environ", "maps"))
+
+
+def test_of(pid: int) -> str:
+    """Return the test that started a process, "" if it was none or that cannot be told."""
+    return _begun_in(pid)[0]
+
+
+def phase_of(pid: int) -> str:
+    """Return the phase of a test in which a process was started, "" if that is not known."""
+    return _begun_in(pid)[1]
+
+
+def _begun_in(pid: int) -> tuple[str, str]:
+    """What was forked by a test with GPUs has its mark in memory, what it started by exec has not.
+
+    To those pytest leaves the name of the test in their environment.
+    """
+    for line in content(pid, "maps").splitlines():
+        _, follows, name = line.partition(_TEST_FOLLOWS.encode())
+        if follows and b"/memfd:cudafork-" in line:
+            from urllib.parse import unquote
+
+            return unquote(name.removesuffix(b" (deleted)").decode("ascii", "replace")), ""
+    for part in content(pid, "environ").split(b"\0"):
+        variable, _, value = part.partition(b"=")
+        if variable == environment.TEST.encode():  # "path::test (call)"
+            test, _, phase = value.decode("utf-8", "replace").rpartition(" (")
+            return test, phase.removesuffix(")")
+    return "", ""
+
+
+def holders(gpu: Gpu, memory: DeviceMemory, *, but: Collection[int] = ()) -> list[Leftover]:
+    """Return who holds memory on a GPU, as far as the driver or the kernel tells."""
+    found: dict[int, int | None] = dict(memory.processes)
+    if not found and memory.used:
+        found = dict.fromkeys(_users_of_a_gpu())  # the driver hides them, as in many containers
+    return [
+        Leftover(gpu.number, pid, command_of(pid), size, test_of(pid))
+        for pid, size in found.items()
+        if pid not in but and process_state.lives(pid)
+    ]
+
+
+def content(pid: int, file_name: str) -> bytes:
+    """Return a file of a process in /proc; b"" if it has ended or is another user's."""
+    try:
+        with open(f"/proc/{pid}/{file_name}", "rb") as file:
+            return file.read()
+    except OSError:  # ended, or another user's
+        return b""
 
 
 def left_behind(gpus: Sequence[Gpu], before: Memory, mark: str) -> list[Leftover]:
@@ -110,7 +185,7 @@ def _leftovers(gpu: Gpu, before: Memory, after: Memory, mark: str) -> list[Lefto
         # The driver hides the processes, as in many containers. We may still see them ourselves.
         new = dict.fromkeys(_users_of_a_gpu())
     return [
-        Leftover(gpu.number, pid, _command(pid), size)
+        Leftover(gpu.number, pid, command_of(pid), size)
         for pid, size in new.items()
         if has_mark(pid, mark)
     ]
@@ -131,13 +206,9 @@ def _users_of_a_gpu() -> list[int]:
     return found
 
 
-def _command(pid: int) -> str:
+def command_of(pid: int) -> str:
     """The command line of a process, shortened."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read().replace(b"\0", b" ").decode("utf-8", "replace").split()
-    except OSError:
-        words = []
+    words = content(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").split()
     text = " ".join(words)
     return text[:77] + "..." if len(text) > 80 else text or "command not known"
 

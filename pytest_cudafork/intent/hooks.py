@@ -18,6 +18,7 @@ from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.intent import baseline, promise
 from pytest_cudafork.intent.kinds import Slip, skip_slip
 from pytest_cudafork.intent.summary import summary_lines
+from pytest_cudafork.isolate.start_methods import ran_otherwise
 from pytest_cudafork.observe.base.ledger import LedgerReader
 from pytest_cudafork.settings.intent import GPU_SEEN, GPU_SKIPPED, KINDS, SPAWNED, effective
 from pytest_cudafork.settings.markers import marks_of
@@ -130,6 +131,11 @@ class IntentHooks:
         ends = report.when == "call" or (report.when == "setup" and report.outcome != "passed")
         if spawned and ends:
             yield Slip(SPAWNED, report.nodeid, str(why))
+        elif ends:
+            for wanted, ran, place in ran_otherwise(report.user_properties):
+                if wanted == "fork":
+                    why = f"it is marked start_methods({wanted!r}), and ran {ran}: {place}"
+                    yield Slip(SPAWNED, report.nodeid, why)
         if report.outcome == "skipped" and not hasattr(report, "wasxfail") and self.expected:
             wish = self._wishes.get(report.nodeid, 0)
             slip = skip_slip(report.nodeid, reason_of(report.longrepr), wish, self.expected)

@@ -135,6 +135,7 @@ class ChildCoverage:
 
     def __init__(self, measurement: Any) -> None:
         self._measurement = measurement
+        coverage_internals.save_nothing(measurement)  # all of it is sent
         self._basket = Basket()
         self._forked_data = coverage_internals.redirect_collector(measurement, self._basket)
         """Kept: its end would close a database that belongs to the parent."""

@@ -8,7 +8,8 @@ of the report, which JUnit files hold and the terminal's summary counts.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
+from typing import NamedTuple
 
 import pytest
 
@@ -112,3 +113,23 @@ def method_of(item: pytest.Item) -> str:
         return ""
     params = getattr(getattr(item, "callspec", None), "params", {})
     return str(params.get(FIXTURE, ""))
+
+
+class RanOtherwise(NamedTuple):
+    """A test that started a process by another method than it names; ``place``: where, and how."""
+
+    wanted: str
+    ran: str
+    place: str
+
+
+def ran_otherwise(properties: Iterable[tuple[str, object]]) -> list[RanOtherwise]:
+    """Read the properties of a report; an entry for each other method."""
+    pairs = [(str(name), str(text)) for name, text in properties]
+    wanted = next((text for name, text in pairs if name == WANTED), "")
+    places = [text for name, text in pairs if name == RAN_AT]
+    return [
+        RanOtherwise(wanted, ran, next((at for at in places if at.endswith(f" by {ran}")), ""))
+        for name, ran in pairs
+        if name == RAN and ran != wanted
+    ]

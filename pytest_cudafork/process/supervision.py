@@ -39,6 +39,8 @@ _KILL_SECONDS = 10.0
 """How long a child that was killed may take to end."""
 _LOOK_SECONDS = 0.02
 """How often to look at a child without a pidfd."""
+_ON_LOOK_SECONDS = 0.05
+"""How often to call who wants to look at a child."""
 _LONGEST_WAIT_SECONDS = 3600.0
 """What one wait may take: poll counts milliseconds in a C int, and a limit may be infinite."""
 
@@ -119,6 +121,8 @@ class Supervisor:
         self.trouble = ""
         """What went wrong after the child had said that it was done, as the predicate of a
         sentence about it; known once it is settled."""
+        self.on_look: Callable[[], None] | None = None
+        """Called now and then while the child is watched."""
         self.outbox = Outbox(running.sock, running.cookie)
         """What the child is to be told; sent while it is watched."""
 
@@ -225,6 +229,9 @@ class Supervisor:
     def _wait(self, seconds: float | None) -> bool:
         """Wait for a message or the end, take what came; True when the child is dead."""
         running = self.running
+        if self.on_look is not None:
+            self.on_look()
+            seconds = _ON_LOOK_SECONDS if seconds is None else min(seconds, _ON_LOOK_SECONDS)
         poller = select.poll()
         if not self._hung_up:
             more = select.POLLOUT if self.outbox else 0

@@ -9,6 +9,7 @@ sees it, and a Python process that is told to leave its start-up out (-I, -E, -S
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import tempfile
@@ -43,6 +44,7 @@ def run_script(
     device: str | None = None,
     allow_findings: bool = False,
     caretaker: Caretaker | None = None,
+    folder: str | None = None,
 ) -> ScriptResult:
     """Run a script, or a module as ``python -m`` does, in a fresh interpreter, and watch it.
 
@@ -62,6 +64,7 @@ def run_script(
         allow_findings: Whether to return a result with findings (a fork while CUDA is initialized,
             a touch in a child of such a fork) instead of raising the first of them.
         caretaker: Who ends the script if this process dies; None: one is started for it.
+        folder: Where the ledger of the run is kept until the end; None: among temporary files.
 
     Raises:
         CudaForkError: It forked, or tried to, while CUDA was initialized.
@@ -73,25 +76,28 @@ def run_script(
 
     """
     __tracebackhide__ = True
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout={timeout!r}: a time limit is above 0 seconds, or None for none")
-    folder = None if cwd is None else os.fspath(cwd)
-    if folder is not None and not os.path.isdir(folder):
-        raise NotADirectoryError(f"cwd={folder!r}: there is no such folder")
-    command = command_of(script, args, folder)
+    place = None if cwd is None else os.fspath(cwd)
+    _check(timeout, place)
+    command = command_of(script, args, place)
     variables = compose(method, os.environ, env or {})
     text = stdin.encode() if isinstance(stdin, str) else stdin
-
-    def run(given: Mapping[str, str]) -> ProgramRun:
-        return run_program(
-            command, given, cwd=folder, stdin=text, timeout=timeout, caretaker=caretaker
-        )
-
-    ended, result = _watched(run, command, variables, method, device)
+    run = functools.partial(
+        run_program, command, cwd=place, stdin=text, timeout=timeout, caretaker=caretaker
+    )
+    with contextlib.ExitStack() as undo:
+        settings, observer = _new_watch(undo, device, folder)
+        ended, result = _watched(run, command, variables, method, settings, observer)
     _complain(result, ended, timeout)
     if not allow_findings:
         result.check_findings()
     return result
+
+
+def _check(timeout: float | None, place: str | None) -> None:
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout={timeout!r}: a time limit is above 0 seconds, or None for none")
+    if place is not None and not os.path.isdir(place):
+        raise NotADirectoryError(f"cwd={place!r}: there is no such folder")
 
 
 def _watched(
@@ -99,18 +105,17 @@ def _watched(
     command: list[str],
     variables: Mapping[str, str],
     method: str | None,
-    device: str | None,
+    settings: WatchSettings,
+    observer: Observer,
 ) -> tuple[ProgramRun, ScriptResult]:
     """Run a program in an environment that has it watched, and read what it did."""
-    with contextlib.ExitStack() as undo:
-        settings, observer = _new_watch(undo, device)
-        given = {**STACKS_ON_ABORT, **variables}
-        given.update(variables_for_program(settings, str(os.getpid()), variables))
-        parent = _state_here()
-        ended = run(given)
-        level = Level(settings.level)
-        lost = observer.lost_records()
-        deeds = read_deeds(observer.records(), ended.pid, given, level, lost)
+    given = {**STACKS_ON_ABORT, **variables}
+    given.update(variables_for_program(settings, str(os.getpid()), variables))
+    parent = _state_here()
+    ended = run(given)
+    level = Level(settings.level)
+    lost = observer.lost_records()
+    deeds = read_deeds(observer.records(), ended.pid, given, level, lost)
     result = ScriptResult(
         command=tuple(command),
         environment=changes(os.environ, given),
@@ -127,18 +132,20 @@ def _watched(
     return ended, result
 
 
-def _new_watch(undo: contextlib.ExitStack, device: str | None) -> tuple[WatchSettings, Observer]:
+def _new_watch(
+    undo: contextlib.ExitStack, device: str | None, folder: str | None
+) -> tuple[WatchSettings, Observer]:
     """Make a ledger for one run, and the settings of the watch that writes it."""
     outer = current_watch()
-    folder = tempfile.mkdtemp(prefix="pytest-cudafork-run-")
-    undo.callback(shutil.rmtree, folder, ignore_errors=True)
+    made = tempfile.mkdtemp(prefix="pytest-cudafork-run-", dir=folder)
+    undo.callback(shutil.rmtree, made, ignore_errors=True)
     here = outer.observer.settings if outer is not None else None
     if device is not None or here is None:
         seen = resolve_device(parse_device(device or "auto"))
     else:
         seen = here.device
     settings = WatchSettings(
-        os.path.join(folder, "ledger.jsonl"),
+        os.path.join(made, "ledger.jsonl"),
         seen,
         here.level if here is not None else Level.FORK.value,
         here.allow if here is not None else (),
@@ -181,14 +188,17 @@ def _complain(result: ScriptResult, run: ProgramRun, timeout: float | None) -> N
 
 
 class ScriptRunner:
-    """The fixture ``run_script``: the function, with what looks after a session's children."""
+    """The fixture ``run_script``: the function, with what looks after a session's children.
 
-    def __init__(self, caretaker: Caretaker) -> None:
-        self._caretaker = caretaker
+    Ledgers are in the session's own temporary folder, which pytest removes if this process cannot.
+    """
+
+    def __init__(self, caretaker: Caretaker, folder: str | None = None) -> None:
+        self._own = {"caretaker": caretaker, "folder": folder}
 
     def __call__(
         self, script: str | os.PathLike[str], /, *args: object, **options: Any
     ) -> ScriptResult:
         """Run a script; the options are those of ``pytest_cudafork.run_script``."""
         __tracebackhide__ = True
-        return run_script(script, *args, **{"caretaker": self._caretaker, **options})
+        return run_script(script, *args, **{**self._own, **options})

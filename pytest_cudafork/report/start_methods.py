@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pytest_cudafork.isolate.start_methods import RAN, RAN_AT, WANTED
+from pytest_cudafork.isolate.start_methods import ran_otherwise
 
 if TYPE_CHECKING:
     import pytest
@@ -25,12 +25,8 @@ def start_method_lines(reports: Iterable[pytest.TestReport], *, verbose: bool = 
     """
     tests: dict[tuple[str, str], dict[str, str]] = {}
     for report in reports:
-        properties = [(str(name), str(text)) for name, text in report.user_properties]
-        wanted = next((text for name, text in properties if name == WANTED), "")
-        places = [text for name, text in properties if name == RAN_AT]
-        for method in (text for name, text in properties if name == RAN and text != wanted):
-            place = next((text for text in places if text.endswith(f" by {method}")), "")
-            tests.setdefault((wanted, method), {})[report.nodeid] = place
+        for wanted, ran, place in ran_otherwise(report.user_properties):
+            tests.setdefault((wanted, ran), {})[report.nodeid] = place
     lines = []
     for (wanted, method), found in tests.items():
         how_many = "1 test" if len(found) == 1 else f"{len(found)} tests"

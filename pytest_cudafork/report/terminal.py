@@ -86,9 +86,12 @@ def write_summary(
     reported = reported_ids(records)
     expected = expected_ids(records)
     lost = check.lost(records)
+    accepted = _accepted(records)
+    poisoned = any(r.get("poisoned") and r.get("id") not in accepted for r in records)
     # What was reported has failed a test; a refusal that was expected is no error.
-    bad = bool(reported or unreported or counts.poisoned or lost)
-    terminal.section(TITLE, red=bad, green=not bad, bold=bad)
+    bad = bool(reported or unreported or poisoned or lost)
+    known = bool(accepted) and not bad
+    terminal.section(TITLE, red=bad, green=not bad and not known, yellow=known, bold=bad)
     untold = [words for words in observer.untold_touches(records) if words not in lost]
     limits = (*limits_of(observer), *untold)
     if counts.touches or counts.guarded or unreported:
@@ -102,11 +105,20 @@ def write_summary(
         terminal.write_line(f"  {_AFTER_A_LOSS.format(ledger=observer.settings.ledger)}")
     for limit in limits:
         terminal.write_line(f"not observable: {limit}", yellow=True)
-    # Not green where something could not be seen: that is not the same as clean.
-    good = not bad and not limits
+    # Not green where something could not be seen, or is accepted: that is not the same as clean.
+    good = not bad and not limits and not accepted
     terminal.write_line(counts.line(), red=bad, green=good, yellow=not bad and not good, bold=True)
     if settings.ledger == observer.settings.ledger:
         terminal.write_line(f"ledger: {settings.ledger}")
+
+
+def _accepted(records: Iterable[Record]) -> set[str]:
+    """Return the ids of the records that are no errors because of the baseline."""
+    from pytest_cudafork.check.accepted import accepted_records
+
+    records = list(records)
+    forks = {str(r.get("id")) for r in records if r.get("verdict") == "accepted"}
+    return forks | {each for each, _ in accepted_records(records)}
 
 
 class Stories:

@@ -24,6 +24,8 @@ FORK_OK = "_CUDAFORK_FORK_OK"
 ISOLATED = "_CUDAFORK_ISOLATED"
 FACE = "_CUDAFORK_FACE"
 GPU_LOCKS = "_CUDAFORK_GPU_LOCKS"
+PATCHES = "_CUDAFORK_PATCHES"
+TEST_SESSION = "_CUDAFORK_SESSION"
 PHANTOM_MEMORY = "_CUDAFORK_PHANTOM_MEMORY"
 
 # What is set for a while.
@@ -41,6 +43,8 @@ TEST = "PYTEST_CURRENT_TEST"
 XDIST_WORKERS = "PYTEST_XDIST_WORKER_COUNT"
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 NO_COLOR = "NO_COLOR"
+HIP_MASK = "HIP_VISIBLE_DEVICES"
+ROCR_MASK = "ROCR_VISIBLE_DEVICES"
 CORE_DUMP = "CUDA_ENABLE_COREDUMP_ON_EXCEPTION"
 CORE_DUMP_FILE = "CUDA_COREDUMP_FILE"
 
@@ -56,7 +60,9 @@ INTERNAL = {
     FORK_OK: "the reason of the marker cuda_fork_ok, while its test runs",
     ISOLATED: '"1" for a process made to run one isolated test; it isolates nothing again',
     FACE: "the GPUs that the phantom driver shows",
+    PATCHES: "the folder of what child_patch has patched, which a process of the test takes over",
     GPU_LOCKS: "the folder of the locks of GPUs, for sessions that a test with GPUs starts",
+    TEST_SESSION: "by which the session that settles GPUs knows what its tests have started",
     PHANTOM_MEMORY: "for tests: a file that says who holds memory on the phantom's GPUs",
 }
 """What each internal variable is for."""
@@ -80,6 +86,8 @@ READ = {
     CORE_DUMP: "whether the driver writes a GPU core dump when a kernel fails",
     CORE_DUMP_FILE: "where it writes that",
     NO_COLOR: "whether the audit's command line writes in color",
+    HIP_MASK: "which of AMD's GPUs are waited for",
+    ROCR_MASK: "which of AMD's GPUs are waited for",
 }
 """What each of these is read for."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_cudafork.settings.sizes import read_size
 
 if TYPE_CHECKING:
-    import pytest
+    from pytest_cudafork.settings.marker_map import Mark
 
 AUTO = "auto"
 WAIT_SECONDS = 1800.0
@@ -80,7 +80,7 @@ def is_gpu_name(name: str) -> bool:
     return bool(_INDEX.fullmatch(name) or _UUID.fullmatch(name))
 
 
-def read_gpus_mark(mark: pytest.Mark) -> GpuWish:
+def read_gpus_mark(mark: Mark) -> GpuWish:
     """Read ``@pytest.mark.gpus``.
 
     Raises:

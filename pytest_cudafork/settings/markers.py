@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -13,6 +13,7 @@ from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, METHODS
 
 if TYPE_CHECKING:
     from pytest_cudafork.settings.gpu_requests import GpuWish
+    from pytest_cudafork.settings.marker_map import Mark, MarkerMap
 
 DEFAULT_TIMEOUT = 600.0
 """Seconds after which an isolated test is ended, so that a hang never stops the session."""
@@ -110,6 +111,13 @@ MARKERS = (
 )
 
 
+MAP: pytest.StashKey[MarkerMap] = pytest.StashKey()
+"""How a session reads the markers of its suite; not there if it has no map."""
+_MAKE_TESTS = ("graph_capture", "start_methods")
+MAPPED = {each.name: each.keywords for each in MARKERS if each.name not in _MAKE_TESTS}
+"""The markers that others can be read as; those that make several tests of one come too early."""
+
+
 class Marks(NamedTuple):
     """What the markers of one test ask for."""
 
@@ -151,6 +159,10 @@ started ahead of its turn by ``spawn``.
 """
 
 
+WATCHER = pytest.StashKey[Callable[[int, bytes], None]]()
+"""What looks at an isolated test now and then: it is given its process id and its cookie."""
+
+
 def marks_of(item: pytest.Item) -> Marks:
     """Return what the markers of a test ask for; read once, because every test is asked often."""
     marks = item.stash.get(_MARKS, None)
@@ -160,7 +172,7 @@ def marks_of(item: pytest.Item) -> Marks:
             theirs = has_alias and _is_theirs(item.config, ALIAS)
             marks = read_marks(item, alias_is_theirs=theirs)
         except MarkerError as error:
-            marks = Marks(complaint=str(error))
+            marks = Marks(complaint=f"{error}{_origins(item)}")
         if marks.start_methods and not _is_made_for_one(item):
             marks = marks._replace(complaint=_NOT_PARAMETRIZED)
         if forked.is_marked(item):
@@ -168,6 +180,31 @@ def marks_of(item: pytest.Item) -> Marks:
             marks = marks._replace(isolated=True, complaint=wrong)
         item.stash[_MARKS] = marks
     return marks
+
+
+def _iter_marks(item: pytest.Item) -> Iterator[tuple[Mark, pytest.Mark | None]]:
+    """Yield the marks of a test, the closest first, each with that of the suite it is read from."""
+    marker_map = item.config.stash.get(MAP, None)
+    if marker_map is None:
+        yield from ((mark, None) for mark in item.iter_markers())
+        return
+    from pytest_cudafork.settings.marker_map import iter_marks  # late: most suites have no map
+
+    yield from iter_marks(item, marker_map)
+
+
+def _origins(item: pytest.Item) -> str:
+    """Say which markers of the suite were read as ours, where one of them may be what is wrong."""
+    if item.config.stash.get(MAP, None) is None:
+        return ""
+    from pytest_cudafork.settings.marker_map import shown
+
+    try:
+        read = [(mark, origin) for mark, origin in _iter_marks(item) if origin is not None]
+    except ValueError:
+        return ""  # that is what was told
+    words = [f"@pytest.mark.{shown(origin)} as {shown(mark)}" for mark, origin in read]
+    return f" (cuda_fork_marker_map reads {', '.join(words)})" if words else ""
 
 
 def child_env(item: pytest.Item) -> dict[str, str]:
@@ -212,10 +249,7 @@ def read_marks(item: pytest.Item, *, alias_is_theirs: bool = False) -> Marks:
         MarkerError: a marker has an argument it does not take, or a value it does not accept.
 
     """
-    closest: dict[str, pytest.Mark] = {}
-    for mark in item.iter_markers():
-        if mark.name in _NAMES and not (mark.name == ALIAS and alias_is_theirs):
-            closest.setdefault(ISOLATED if mark.name == ALIAS else mark.name, mark)
+    closest = _closest_marks(item, alias_is_theirs)
     if not closest:
         return _UNMARKED
     values = {
@@ -265,6 +299,23 @@ def read_marks(item: pytest.Item, *, alias_is_theirs: bool = False) -> Marks:
     )
 
 
+def _closest_marks(item: pytest.Item, alias_is_theirs: bool) -> dict[str, Mark]:
+    """Return the closest mark of each of our markers, those read from the suite's own included.
+
+    Raises:
+        MarkerError: a marker of the suite has arguments that the map does not know.
+
+    """
+    closest: dict[str, Mark] = {}
+    try:
+        for mark, _ in _iter_marks(item):
+            if mark.name in _NAMES and not (mark.name == ALIAS and alias_is_theirs):
+                closest.setdefault(ISOLATED if mark.name == ALIAS else mark.name, mark)
+    except ValueError as error:
+        raise MarkerError(str(error)) from None
+    return closest
+
+
 def check_isolated(keywords: Mapping[str, Any], signature: str) -> None:
     """Check the arguments of ``isolated``; those that are None say nothing.
 
@@ -300,7 +351,7 @@ def _wish(n: int) -> GpuWish:
     return GpuWish(n)
 
 
-def _start_methods(mark: pytest.Mark) -> tuple[str, ...]:
+def _start_methods(mark: Mark) -> tuple[str, ...]:
     """Read the marker that takes methods by position; without any it means all."""
     write = "write start_methods('fork', 'forkserver', 'spawn'), or some of these"
     if mark.kwargs:
@@ -315,7 +366,7 @@ def _start_methods(mark: pytest.Mark) -> tuple[str, ...]:
     return mark.args or METHODS
 
 
-def _gpus(mark: pytest.Mark) -> GpuWish:
+def _gpus(mark: Mark) -> GpuWish:
     """Read the one marker that takes a number."""
     from pytest_cudafork.settings.gpu_requests import read_gpus_mark
 
@@ -325,7 +376,7 @@ def _gpus(mark: pytest.Mark) -> GpuWish:
         raise MarkerError(str(error)) from None
 
 
-def _keywords(marker: Marker, mark: pytest.Mark) -> dict[str, Any]:
+def _keywords(marker: Marker, mark: Mark) -> dict[str, Any]:
     """Check a mark against its table entry."""
     if mark.args:
         raise MarkerError(

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, HEALTH, METHODS, NONE, intent
+from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, HEALTH, METHODS, NONE
 from pytest_cudafork.settings.devices import Device, parse_device
+from pytest_cudafork.settings.gpu_options import GPU_OPTIONS, GPU_PARSERS
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, read_imports
 from pytest_cudafork.settings.import_settings import ImportSettings
-from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, SCOPES
+from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, MAPPED, SCOPES
 from pytest_cudafork.settings.option import Option, Table, parse_file, parse_modules, read_table
 
 if TYPE_CHECKING:
     from pytest_cudafork.settings.gpu_requests import GpuChoice
+    from pytest_cudafork.settings.marker_map import MarkerMap
 
 
 class Level(enum.Enum):
@@ -51,6 +53,8 @@ class Settings(NamedTuple):
     """The file of what the check accepts, or ""."""
     baseline_update: str = ""
     """Whether to change that file: "all", "shrink", or ""."""
+    marker_map: MarkerMap | None = None
+    """How markers of the suite are read; None: as what they are."""
     expect_gpus: int | None = None
     """The GPUs that the session is promised; None: nothing was said."""
     intent: tuple[str, ...] = ()
@@ -68,6 +72,12 @@ class Settings(NamedTuple):
     """The GPUs that tests may use; None: all."""
     imports: ImportSettings = ImportSettings()
     """The import audit."""
+    settle: int | None = None
+    """Bytes that may be in use on a GPU beyond what was when the session began; None: any."""
+    profile: str = ""
+    """The file to which memory, time and GPUs of each test go; "": none."""
+    pack: str = ""
+    """Such a file, by which tests are given GPUs and put in order; "": none."""
     graphs: str | None = None
     """How to capture graphs: "auto", "software" or "cuda"; None: nothing was said."""
 
@@ -77,6 +87,13 @@ class Settings(NamedTuple):
         return self.level is not Level.OFF
 
 
+MARKER_MAP = Option(
+    "cuda_fork_marker_map",
+    "LINE",
+    "Read markers of the suite as this plugin's, as in 'distributed(num_gpus=n) = gpus(n)' or "
+    "'gpu_{n} = gpus(n)'; one a line.",
+    lines=True,
+)
 CHECK = Option(
     "cuda_fork_check",
     "LEVEL",
@@ -177,8 +194,8 @@ GRAPH_BACKEND = Option(
 )
 OPTIONS = (
     *(CHECK, DEVICE, ALLOW, LEDGER, BASELINE, BASELINE_UPDATE),
-    *(EXPECT_GPUS, INTENT, ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE),
-    *(GPU_HEALTH, GPUS, GRAPH_BACKEND),
+    *(MARKER_MAP, EXPECT_GPUS, INTENT, ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE),
+    *(GPU_HEALTH, GPUS, *GPU_OPTIONS, GRAPH_BACKEND),
     *IMPORT_OPTIONS,
 )
 
@@ -243,10 +260,13 @@ def read_settings(config: pytest.Config, namespace: Any) -> Settings:
         raise pytest.UsageError(
             f"{BASELINE_UPDATE.flag}: nothing is checked, so nothing is found: add {CHECK.flag}"
         )
-    try:
-        intent.check(settings.intent, settings.expect_gpus, checked=settings.active)
-    except ValueError as error:
-        raise pytest.UsageError(f"{INTENT.flag}: {error}") from None
+    if settings.intent:
+        from pytest_cudafork.settings import intent
+
+        try:
+            intent.check(settings.intent, settings.expect_gpus, checked=settings.active)
+        except ValueError as error:
+            raise pytest.UsageError(f"{INTENT.flag}: {error}") from None
     return settings
 
 
@@ -275,6 +295,42 @@ def parse_update(text: str) -> str:
     if text not in UPDATES:
         raise ValueError(f"{text!r} is not a way to change it: use {', '.join(UPDATES)}")
     return text
+
+
+def parse_expected(text: str) -> int:
+    """Read how many GPUs the session is promised.
+
+    Raises:
+        ValueError: it is no whole number of them.
+
+    """
+    from pytest_cudafork.settings import intent
+
+    return intent.parse_expected(text)
+
+
+def parse_kinds(text: str) -> tuple[str, ...]:
+    """Read which tests that do not run as meant are errors.
+
+    Raises:
+        ValueError: one of them is no kind of these.
+
+    """
+    from pytest_cudafork.settings import intent
+
+    return intent.parse_kinds(text)
+
+
+def parse_marker_map(text: str) -> MarkerMap:
+    """Read how markers of the suite are read.
+
+    Raises:
+        ValueError: a line is none, names no marker of ours, or makes a circle.
+
+    """
+    from pytest_cudafork.settings.marker_map import parse_map
+
+    return parse_map(text, MAPPED)
 
 
 def parse_isolate(text: str) -> str:
@@ -362,13 +418,15 @@ PARSERS: Table = {
     "ledger": (LEDGER, parse_file),
     "baseline": (BASELINE, parse_file),
     "baseline_update": (BASELINE_UPDATE, parse_update),
-    "expect_gpus": (EXPECT_GPUS, intent.parse_expected),
-    "intent": (INTENT, intent.parse_kinds),
+    "marker_map": (MARKER_MAP, parse_marker_map),
+    "expect_gpus": (EXPECT_GPUS, parse_expected),
+    "intent": (INTENT, parse_kinds),
     "isolate": (ISOLATION, parse_isolate),
     "isolate_timeout": (ISOLATION_TIMEOUT, parse_limit),
     "isolate_scope": (ISOLATION_SCOPE, parse_scope),
     "health": (GPU_HEALTH, parse_health),
     "gpus": (GPUS, parse_gpus),
+    **GPU_PARSERS,
     "graphs": (GRAPH_BACKEND, parse_graphs),
 }
 """The options by the field of ``Settings`` that holds their value."""

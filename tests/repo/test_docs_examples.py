@@ -21,6 +21,7 @@ CHECK = "--cuda-fork-check"
 # How each example comes out with the check; without it all of them pass.
 OUTCOMES: dict[str, dict[str, int]] = {
     "test_allowed.py": {"passed": 1},
+    "test_child_patch.py": {"passed": 2},
     "test_children.py": {"passed": 4},
     "test_first.py": {"failed": 1},
     "test_first_fixed.py": {"passed": 1},

@@ -35,6 +35,10 @@ NAMES = {
     "cuda_fork_isolate_scope",
     "cuda_fork_isolate_timeout",
     "cuda_fork_ledger",
+    "cuda_fork_marker_map",
+    "cuda_fork_pack",
+    "cuda_fork_profile",
+    "cuda_fork_settle",
 }
 PAGE = DOCS / "reference" / "options.md"
 

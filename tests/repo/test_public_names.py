@@ -22,6 +22,7 @@ PUBLIC = {
     "CudaForkWarning",
     "CudaState",
     "CudaTouchError",
+    "GpuBusyError",
     "GraphCaptureError",
     "GraphNotJudgedError",
     "GraphUsageError",

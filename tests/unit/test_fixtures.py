@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,7 @@ from pytest_cudafork.call import run
 from pytest_cudafork.capture import marker
 from pytest_cudafork.check import phantom_fixture, state
 from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.settings import environment
 
 torch: Any = pytest.importorskip("torch")
 graph_pair: Any = importlib.import_module("pytest_cudafork.capture.pair.capture_pair")
@@ -100,3 +103,19 @@ def test_a_pair_uses_the_backend_of_the_test_and_is_let_go_of(
     assert calls[0][0] == ("create", "desc")
     assert next(fixture, "over") == "over"
     assert let_go == [graph, graph]
+
+
+def test_patches_of_children_lie_in_a_folder_of_the_session_and_end_with_the_test(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(environment.PATCHES, raising=False)
+    monkeypatch.setenv("OF_CHILD_PATCH", "before")
+    request = SimpleNamespace(getfixturevalue={"tmp_path_factory": tmp_path_factory}.get)
+    fixture: Iterator[Any] = behind(fixtures.child_patch)(request)
+    next(fixture).setenv("OF_CHILD_PATCH", "patched")
+    folder = Path(os.environ[environment.PATCHES])
+    assert folder.parent == tmp_path_factory.getbasetemp()
+    assert os.environ["OF_CHILD_PATCH"] == "patched"
+    assert next(fixture, "over") == "over"
+    assert os.environ["OF_CHILD_PATCH"] == "before"
+    assert not folder.exists()

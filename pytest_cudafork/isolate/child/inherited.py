@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
-from pytest_cudafork.compat.unpatched import contextlib, pickle
+from pytest_cudafork.compat.unpatched import contextlib, inspect, pickle
 from pytest_cudafork.isolate.child.rehearsal import OwnHooks
 from pytest_cudafork.process.protocol import frames
 
@@ -70,14 +70,34 @@ class _BodyOnly:
         )
         return True
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: Any) -> bool | None:
+        """Run a coroutine of trio, after a fork, with a run of its own.
+
+        The one that anyio has begun for the fixtures waits in a thread that was not forked.
+        """
+        backend = pyfuncitem.funcargs.get("anyio_backend")
+        name = backend[0] if isinstance(backend, tuple) else backend
+        test = pyfuncitem.obj
+        if self._inherits or name != "trio" or not inspect.iscoroutinefunction(test):
+            return None
+        from pytest_cudafork.call.coroutines import run_trio
+
+        takes = pytest_internals.arguments_of(pyfuncitem)
+        run_trio(test, (), {one: pyfuncitem.funcargs[one] for one in takes})
+        return True
+
     def _quietly(self, item: pytest.Item, phase: Any, work: Callable[[], object]) -> bool:
         """Do what belongs to a phase of the parent's; report it if it fails."""
         call = pytest.CallInfo.from_call(
             lambda: work() and None, when=phase, reraise=(pytest.exit.Exception, KeyboardInterrupt)
         )
+        if call.excinfo is None and phase != "setup":
+            return True
+        # pytest-rerunfailures, for one, prepares itself when the set-up is reported
+        report = item.ihook.pytest_runtest_makereport(item=item, call=call)
         if call.excinfo is None:
             return True
-        report = item.ihook.pytest_runtest_makereport(item=item, call=call)
         item.ihook.pytest_runtest_logreport(report=report)
         return False
 

@@ -21,6 +21,7 @@ from pytest_cudafork.isolate.child import capture_files, inherited, plugins
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
+from pytest_cudafork.settings import environment
 
 _TELLING_HOOKS = (
     "pytest_runtest_logstart",
@@ -158,6 +159,10 @@ class ItemServer:
     def _run(self, channel: Channel, order: messages.Run) -> bool:
         """Run one test; True if it was the last."""
         child.take_over(order.surroundings, self.environment)
+        if environment.is_set(environment.PATCHES):
+            from pytest_cudafork.patch.applying.inherited import apply_inherited
+
+            apply_inherited()
         item = self._finder.find(*order.test)
         if item is None:
             found = [one.nodeid for one in self._items]

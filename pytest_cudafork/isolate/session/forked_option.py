@@ -1,7 +1,7 @@
 """What replaces pytest-forked: ``--forked``, the marker ``forked``, and whose they are.
 
-pytest-forked, where it is loaded, keeps both, unless the
-session asks for this plugin (see ``decide``).
+The marker is this plugin's, wherever it is loaded. pytest-forked, where that is loaded, keeps its
+option, unless the session asks for this plugin (see ``decide``).
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ _HELP = (
 )
 
 
-def decide(*, peer_loaded: bool, flag: bool, asked: bool) -> Claim:
+def decide(*, peer_loaded: bool, flag: bool, isolate: str | None) -> Claim:
     """Decide whose the option and the marker are. Pure.
 
     Args:
         peer_loaded: pytest-forked is loaded in this session.
         flag: ``--forked`` is given, to whomever.
-        asked: an option of this plugin isolates every test.
+        isolate: the session's method of isolation; "none" wants nothing of this plugin.
 
     """
-    ours = asked or not peer_loaded
-    return Claim(ours, every_test=ours and flag)
+    if not peer_loaded:
+        return Claim(True, every_test=flag)
+    asked = isolate not in (None, "none")
+    return Claim(isolate != "none", every_test=asked and flag)
 
 
 def offer_option(parser: pytest.Parser) -> None:
@@ -69,10 +71,10 @@ def begin(config: pytest.Config, isolate: str | None) -> str | None:
     manager = config.pluginmanager
     peer_loaded = bool(manager.has_plugin(PEER))
     flag = getattr(config.option, DEST, False) is True
-    claim = decide(peer_loaded=peer_loaded, flag=flag, asked=isolate not in (None, "none"))
+    claim = decide(peer_loaded=peer_loaded, flag=flag, isolate=isolate)
     config.stash[CLAIM] = claim
     if not peer_loaded:
         config.addinivalue_line("markers", _DOC)
-    elif claim.ours:
+    elif claim.ours and claim.every_test == flag:  # nothing is left for it to do
         manager.unregister(name=PEER)  # it would fork once more, in the child
     return "auto" if claim.every_test and isolate is None else isolate

@@ -142,7 +142,7 @@ def pack(item: Any) -> bytes:
     for name, value in item.funcargs.items():
         if _is_of_the_process(item, name):
             continue
-        if name in takes:
+        if name in takes or _is_plain(value):  # a plugin may look at it, as anyio does
             values[name] = _pickled(value, f"the fixture {name!r}")
         else:  # set up for what it does, here
             here.append(name)
@@ -155,6 +155,14 @@ def pack(item: Any) -> bytes:
             "class": _class_attributes(item.cls),
         }
     )
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_plain, (*value, *value.values())))
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, str, bytes)
 
 
 def _is_of_the_process(item: pytest.Item, name: str) -> bool:

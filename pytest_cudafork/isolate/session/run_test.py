@@ -21,7 +21,7 @@ from pytest_cudafork.isolate.session.replay import Replay
 from pytest_cudafork.process import termination
 from pytest_cudafork.process.fork_server_client import NoServerError
 from pytest_cudafork.process.server_process import ForkRefusedError
-from pytest_cudafork.settings.markers import CHILD_ENV
+from pytest_cudafork.settings.markers import CHILD_ENV, WATCHER
 
 
 def isolate(
@@ -84,6 +84,7 @@ def run_child(
     try:
         # with a test to follow in the same process there is no end to wait for
         whole = following is None and bool(item.stash.get(CHILD_ENV, {}))
+        _let_look(item, process)
         _watch(process, replay, whole=whole)
     except pytest.fail.Exception as error:
         # pytest-timeout fails the test from a signal handler, wherever this process is
@@ -100,6 +101,12 @@ def run_child(
             process.close()
         else:
             children.keep(process, None if replay.last else following)
+
+
+def _let_look(item: pytest.Item, process: ItemProcess) -> None:
+    """Let who measures the test look at its process while it runs."""
+    look, running = item.stash.get(WATCHER, None), process.supervisor.running
+    process.supervisor.on_look = None if look is None else lambda: look(running.pid, running.cookie)
 
 
 def _child_for(

@@ -12,9 +12,23 @@ from types import ModuleType
 from pytest_cudafork.compat import standard_library
 from pytest_cudafork.compat.unpatched import threading, traceback
 
-__all__ = ["after_import"]
+__all__ = ["Required", "after_import"]
 
 Callback = Callable[[ModuleType], object]
+
+
+class Required:
+    """A callback without which a module must not be used: what it raises, the import raises.
+
+    An import that is tried again calls it again.
+    """
+
+    def __init__(self, callback: Callback) -> None:
+        self._callback = callback
+
+    def __call__(self, module: ModuleType) -> object:
+        """Call it."""
+        return self._callback(module)
 
 
 def after_import(name: str, callback: Callback) -> Callable[[], None]:
@@ -24,8 +38,8 @@ def after_import(name: str, callback: Callback) -> Callable[[], None]:
     ``sys.modules``: its functions are others then. One that is in ``sys.modules`` already is handed
     over at once (after waiting for it where another thread is executing it; where this very thread
     is, it is handed over as far as it has come). An error in the callback becomes a
-    `CudaForkWarning` and never reaches the import. Returns an undo, which is idempotent; raises
-    nothing.
+    `CudaForkWarning` and never reaches the import, unless the callback is `Required`. Returns an
+    undo, which is idempotent; raises nothing but what a required callback raises.
     """
     finder = _finder()
     waiting = finder.watch(name, callback)
@@ -35,7 +49,11 @@ def after_import(name: str, callback: Callback) -> Callable[[], None]:
         standard_library.wait_for_import(name)
     module = sys.modules.get(name)
     if module is not None and not waiting.ran:
-        _run(callback, module)
+        try:
+            _run(callback, module)
+        except BaseException:  # a required one
+            _forget(finder, name, waiting)
+            raise
     return lambda: _forget(finder, name, waiting)
 
 
@@ -132,7 +150,18 @@ class _AfterImportFinder(importlib.abc.MetaPathFinder):
             self._cannot(spec.name, loader)
 
     def _cannot(self, name: str, loader: object) -> None:
-        """Say that the loader of *name* cannot be listened to."""
+        """Say that the loader of *name* cannot be listened to.
+
+        Raises:
+            ImportError: A required callback waits for it.
+
+        """
+        if any(isinstance(one.callback, Required) for one in self._callbacks.get(name, [])):
+            raise ImportError(
+                f"{name!r} is to be patched when it is imported, but its loader {loader!r} takes "
+                "no attribute: import it first",
+                name=name,
+            )
         _warn(
             f"pytest-cudafork cannot watch the import of {name!r}: its loader {loader!r} takes no"
             " attribute. CUDA touches through it are not recorded; import it before the session."
@@ -161,7 +190,10 @@ def _forget(finder: _AfterImportFinder, name: str, added: _Waiting) -> None:
 
 
 def _run(callback: Callback, module: ModuleType) -> None:
-    """Call *callback*, turning an error into a warning."""
+    """Call *callback*, turning an error into a warning unless it is required."""
+    if isinstance(callback, Required):
+        callback(module)
+        return
     try:
         callback(module)
     except Exception:

@@ -172,7 +172,7 @@ def statement_text(
         return name or "<module>", source_line(filename, lineno)
     decorators = getattr(node, "decorator_list", [])
     part: ast.AST = next((each for each in decorators if _covers(each, lineno)), node)
-    lines = linecache.getlines(filename)
+    lines = _lines(filename, _stamp(filename))
     start, end = _line(part) - 1, int(getattr(part, "end_lineno", None) or _line(part))
     body = getattr(part, "body", None)
     text = "".join(lines[start:end])

@@ -10,12 +10,21 @@ _STOPPED = "T"
 
 def state_of(pid: int) -> str:
     """Return the letter of a process's state, as ``ps`` shows it; "" if there is no such one."""
+    return "".join(_facts(pid)[:1])
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process; 0 if there is no such one."""
+    return int("".join(_facts(pid)[1:2]) or 0)
+
+
+def _facts(pid: int) -> list[str]:
     try:
         with io.open(f"/proc/{pid}/stat", "rb") as file:
             # the name of the program, in parentheses, may hold anything
-            return file.read().rpartition(b")")[2].split()[0].decode("ascii")
-    except (OSError, IndexError):
-        return ""
+            return file.read().rpartition(b")")[2].decode("ascii").split()
+    except OSError:
+        return []
 
 
 def lives(pid: int) -> bool:

@@ -79,6 +79,29 @@ def test_fail_names_the_first_sick_test_and_runs_no_other_in_its_process(
     assert xml.count('name="cuda_health" value="first sick: the CUDA context of GPU 0') == 1
 
 
+def test_one_of_200_tests_fails_and_every_sick_process_is_left(
+    pytester: pytest.Pytester,
+) -> None:
+    source = (
+        GPU
+        + """
+@pytest.mark.parametrize("i", range(COUNT))
+def test_it(i):
+    use()
+    note("ran")
+    if i in SICK: spoil(1, 719)
+"""
+    )
+    for count, sick in ((200, "57"), (9, "2, 5, 6")):
+        here = source.replace("SICK", f"({sick},)").replace("COUNT", str(count))
+        pytester.makepyfile(here)
+        (pytester.path / "notes").unlink(missing_ok=True)
+        result = pytester.runpytest_subprocess(*FACE, "--cuda-fork-health=recover")
+        failed = len(sick.split(","))
+        result.assert_outcomes(passed=count - failed, failed=failed)
+        assert len(set(notes(pytester)["ran"])) == failed + 1
+
+
 @pytest.mark.parametrize("method", ["", "xdist"])
 def test_recover_runs_the_tests_after_it_in_a_fresh_process(
     pytester: pytest.Pytester, method: str

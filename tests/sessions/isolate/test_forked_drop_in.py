@@ -44,11 +44,16 @@ def processes(pytester: pytest.Pytester) -> dict[str, int]:
     return {line.split()[0]: int(line.split()[1]) for line in lines}
 
 
-@given(peer=st.booleans(), flag=st.booleans(), asked=st.booleans())
-def test_the_peer_keeps_its_option_unless_we_are_asked(peer: bool, flag: bool, asked: bool) -> None:
-    claim = decide(peer_loaded=peer, flag=flag, asked=asked)
-    assert claim.ours == (asked or not peer)
-    assert claim.every_test == (flag and claim.ours)
+METHODS_OF_SESSIONS = st.sampled_from([None, "none", "fork", "auto"])
+
+
+@given(peer=st.booleans(), flag=st.booleans(), isolate=METHODS_OF_SESSIONS)
+def test_the_peer_keeps_its_option_unless_we_are_asked(
+    peer: bool, flag: bool, isolate: str | None
+) -> None:
+    claim = decide(peer_loaded=peer, flag=flag, isolate=isolate)
+    assert claim.ours == (isolate != "none" or not peer)
+    assert claim.every_test == (flag and (not peer or isolate in ("fork", "auto")))
 
 
 def test_the_flag_gives_every_test_a_process_of_its_own(pytester: pytest.Pytester) -> None:

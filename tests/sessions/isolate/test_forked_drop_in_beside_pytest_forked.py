@@ -81,7 +81,7 @@ def test_both():
     result = run_session(pytester, *OURS, *THEIRS)
     assert_no_crash(result)
     result.assert_outcomes(passed=3)
-    assert theirs(pytester) == ["test_marked"]
+    assert not theirs(pytester)
     assert (pytester.path / "pids").read_text(encoding="utf-8").count("both") == 1
 
 
@@ -100,23 +100,24 @@ def isolated(pytester: pytest.Pytester) -> set[str]:
 
 @pytest.mark.usefixtures("peer")
 @pytest.mark.parametrize("plugins", list(itertools.permutations([OURS, THEIRS])))
-def test_it_keeps_its_option_and_marker_in_any_order(
+def test_it_keeps_its_option_and_the_marker_is_ours_in_any_order(
     pytester: pytest.Pytester, plugins: tuple[tuple[str, ...], ...]
 ) -> None:
     loaded = tuple(itertools.chain(*plugins))
     result = run_session(pytester, "--forked", "--strict-markers", plugin=loaded)
     assert_no_crash(result)
     result.assert_outcomes(passed=2)
-    assert theirs(pytester) == ["test_plain", "test_marked"]
-    assert not isolated(pytester)
+    assert theirs(pytester) == ["test_plain"]
+    assert isolated(pytester) == {"marked"}
 
 
 @pytest.mark.usefixtures("peer")
-def test_it_keeps_its_marker_without_the_option(pytester: pytest.Pytester) -> None:
+def test_without_the_option_a_marked_test_is_ours_and_runs_once(pytester: pytest.Pytester) -> None:
     result = run_session(pytester, plugin=(*OURS, *THEIRS))
     result.assert_outcomes(passed=2)
-    assert theirs(pytester) == ["test_marked"]
-    assert not isolated(pytester)
+    assert not theirs(pytester)
+    assert isolated(pytester) == {"marked"}
+    assert (pytester.path / "pids").read_text(encoding="utf-8").count("marked") == 1
 
 
 @pytest.mark.usefixtures("peer")
@@ -139,7 +140,7 @@ def test_blocked_it_gives_way_wherever_ours_is_loaded(
     assert_no_crash(result)
     result.assert_outcomes(passed=2)
     if plugins.index(BLOCKED) < plugins.index(THEIRS):  # the last word on a plugin counts
-        assert theirs(pytester) == ["test_plain", "test_marked"]
+        assert theirs(pytester) == ["test_plain"]
         return
     assert not theirs(pytester)
     assert isolated(pytester) == {"plain", "marked"}
@@ -159,7 +160,7 @@ def test_loaded_by_its_entry_point_it_keeps_or_gives_way(pytester: pytest.Pytest
     result = run_session(pytester, "--forked", env=AUTOLOAD, plugin=())
     assert_no_crash(result)
     result.assert_outcomes(passed=2)
-    assert theirs(pytester) == ["test_plain", "test_marked"]
+    assert theirs(pytester) == ["test_plain"]
     (pytester.path / "theirs").unlink()
     (pytester.path / "pids").unlink()
     result = run_session(pytester, "--forked", env=AUTOLOAD, plugin=BLOCKED)
@@ -176,7 +177,7 @@ def test_loaded_by_a_conftest_it_keeps_its_option(pytester: pytest.Pytester) -> 
     result = run_session(pytester, "--forked", plugin=OURS)
     assert_no_crash(result)
     result.assert_outcomes(passed=2)
-    assert theirs(pytester) == ["test_plain", "test_marked"]
+    assert theirs(pytester) == ["test_plain"]
 
 
 @pytest.mark.usefixtures("peer")

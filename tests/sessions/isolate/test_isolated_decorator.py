@@ -150,9 +150,10 @@ class Server:
     def __init__(self): self.pid = os.getpid(); Server.started += 1
 @pytest.fixture(scope="session")
 def server():
-    yield Server()
-    assert os.getpid() == MAIN
-    print("ended once")
+    try:
+        yield Server()
+    finally:
+        with open("ended", "a") as file: file.write(f"{os.getpid() == MAIN}\\n")
 @pytest.fixture
 def lock(): return threading.Lock()
 @pytest.fixture(autouse=True)
@@ -224,5 +225,6 @@ def test_a_body_inherits_the_fixtures_of_the_pytest_process(
     result.stdout.fnmatch_lines(["*FutureWarning: careful*"])
     if nine:
         result.stdout.fnmatch_lines(["*contains 1 failed subtest*"])
+    assert (pytester.path / "ended").read_text() == "True\n"  # once, and not in a child
     xml = (pytester.path / "out.xml").read_text()
     assert '<property name="seen" value="1"' in xml

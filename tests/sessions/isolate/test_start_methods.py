@@ -122,3 +122,11 @@ def test_a_matrix_of_start_methods(pytester: pytest.Pytester, options: tuple[str
             "  test_methods.py::test_engine_of_its_own_mind[[]fork] (test_methods.py:* by spawn)",
         ]
     )
+
+
+def test_what_ran_otherwise_counts_as_an_intent_that_was_missed(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_methods=TESTS)
+    result = run_session(pytester, "--cuda-fork-intent", "-k", "own_mind or matrix")
+    result.assert_outcomes(passed=3, failed=1)
+    told = failure(result, "test_engine_of_its_own_mind[fork]")
+    assert "wanted fork and ran spawn: it is marked start_methods('fork'), and ran spawn: " in told

@@ -79,6 +79,7 @@ MAY_BE_NULL = (
     "cuCtxPopCurrent_v2",
     "cuCtxSetCurrent",
     "cuCtxGetApiVersion",
+    "cuStreamIsCapturing NULL BUFFER",
 )
 """Functions for which NULL stands for something, or for what is not wanted."""
 

@@ -101,6 +101,7 @@ def test_every_entry_point_of_cuda_h_is_there_and_no_other() -> None:
         "cudafork_arm",
         "cudafork_get_face",
         "cudafork_hook",
+        "cudafork_make_sick",
         "cudafork_remember",
         "cudafork_reset",
         "cudafork_set_face",

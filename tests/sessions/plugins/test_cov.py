@@ -199,6 +199,25 @@ def test_coverage_run_measures_the_same(tmp_path: Path, method: str, parallel: b
     assert reports[0] == reports[1]
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_what_coverage_measures_in_subprocesses_is_the_same(tmp_path: Path, method: str) -> None:
+    needs("cov")
+    files = {
+        **FILES,
+        ".coveragerc": FILES[".coveragerc"].replace("[run]", "[run]\npatch = subprocess"),
+        "test_starts.py": """
+            import os, subprocess, sys
+
+            def test_starts():
+                code = "import pkg.never"
+                env = {**os.environ, "PYTHONPATH": os.getcwd()}
+                subprocess.run([sys.executable, "-c", code], check=True, env=env)
+        """,
+    }
+    report = _same_report(tmp_path, method, files=files)
+    assert report["files"]["pkg/never.py"]["summary"]["percent_covered"] == 100
+
+
 @pytest.mark.parametrize("method", FORKS)
 def test_what_a_dead_child_measured_costs_nothing_else(tmp_path: Path, method: str) -> None:
     needs("cov")

@@ -55,13 +55,17 @@ def test_a_time_limit_of_pytest_timeout_is_reported_the_same(tmp_path: Path, met
     same(tmp_path, method, ["timeout"], {"test_it.py": SLOW}, f"--timeout={seconds}", known=stacks)
 
 
+@pytest.mark.parametrize("source", ["options", "ini"])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_time_limit_kept_by_a_thread_fails_its_test_and_no_other(
-    tmp_path: Path, method: str
+    tmp_path: Path, method: str, source: str
 ) -> None:
     module = needs("timeout")
     (tmp_path / "test_it.py").write_text(textwrap.dedent(SLOW), encoding="utf-8")
-    options = ("-v", "--timeout=3", "--timeout-method=thread", "-k", "body or good or limit")
+    limit = ["--timeout=3", "--timeout-method=thread"]
+    if source == "ini":
+        limit = ["-o", "timeout=3", "-o", "timeout_method=thread"]
+    options = ("-v", *limit, "-k", "body or good or limit")
     seen = Sessions(tmp_path, *options, plugins=[module]).run(method)
     assert any("1 failed, 2 passed" in line for line in seen.stdout), seen.stdout
     assert any("Timeout (>3.0s) from pytest-timeout" in line for line in seen.stdout), seen.stdout

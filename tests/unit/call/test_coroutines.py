@@ -103,7 +103,7 @@ def test_who_runs_it_is_who_runs_the_caller(monkeypatch: pytest.MonkeyPatch) -> 
     )
     monkeypatch.setitem(sys.modules, "trio", trio)
     runner = coroutines.runner_of(work)
-    assert runner is coroutines._run_trio
+    assert runner is coroutines.run_trio
     assert runner(work, (1,), {}) == 2
     with pytest.raises(TypeError):
         runner(work, (), {})

@@ -49,7 +49,12 @@ def test_coverage_still_has_the_names(tmp_path: Path) -> None:
     measurement = coverage.Coverage(data_file=None, config_file=False)
     for name in coverage_internals.WARNINGS:
         require("coverage", measurement, name, "measuring in children")
-    for name in (coverage_internals.COLLECTOR, coverage_internals.INSIDE):
+    names = (
+        coverage_internals.COLLECTOR,
+        coverage_internals.INSIDE,
+        coverage_internals.AUTO_SAVE,
+    )
+    for name in names:
         require("coverage", measurement, name, "measuring in children")
     data = coverage.CoverageData(no_disk=True)
     require("coverage", data, coverage_internals.CONTEXT, "contexts of what children measured")
@@ -72,6 +77,18 @@ def test_warnings_are_switched_off_and_on() -> None:
     coverage_internals.silence(measurement)
     assert coverage_internals.warn_of_no_data(measurement, True) is False
     assert coverage_internals.warn_of_no_data(measurement, False) is True
+
+
+def test_a_measurement_that_is_sent_is_not_saved_as_well() -> None:
+    saved: list[bool] = []
+    for sent in (False, True):
+        measurement = coverage.Coverage(data_file=None, config_file=False)
+        measurement._auto_save = True  # as the one that a start of the interpreter makes
+        measurement.save = lambda sent=sent: saved.append(sent)
+        if sent:
+            coverage_internals.save_nothing(measurement)
+        measurement._atexit()
+    assert saved == [False]
 
 
 def test_the_context_is_the_one_that_was_set() -> None:

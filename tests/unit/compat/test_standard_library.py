@@ -6,8 +6,10 @@ import atexit
 import importlib.metadata
 import importlib.util
 import multiprocessing
+import multiprocessing.forkserver
 import multiprocessing.process
 import multiprocessing.resource_tracker
+import multiprocessing.spawn
 import multiprocessing.util
 import os
 import subprocess
@@ -29,6 +31,10 @@ NAMES: list[tuple[Any, str, str]] = [
     (multiprocessing.util, "_finalizer_registry", "the start of a forked child"),
     (multiprocessing.util, "_exit_function", "the start of a forked child"),
     (multiprocessing.resource_tracker, "_resource_tracker._fd", "the end of a child"),
+    (multiprocessing.spawn, "get_preparation_data", "child_patch"),
+    (multiprocessing.forkserver, "_forkserver._forkserver_pid", "child_patch"),
+    (multiprocessing.forkserver, "_forkserver._forkserver_alive_fd", "child_patch"),
+    (multiprocessing.forkserver, "_forkserver._forkserver_address", "child_patch"),
     (multiprocessing.resource_tracker, "_resource_tracker._pid", "the end of a child"),
     (multiprocessing.Process, "_start_method", "telling how a process is started"),
     (threading, "_shutdown", "the end of a file of the file worker"),
@@ -170,3 +176,37 @@ def test_another_interpreter_waits_for_no_import(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(standard_library, "import_bootstrap", lambda: None)
     standard_library.wait_for_import("os")
     assert standard_library.find_spec_function() is None
+
+
+def test_what_is_sent_with_the_preparation_is_unknown_to_multiprocessing_and_undone() -> None:
+    spawn: Any = types.SimpleNamespace(get_preparation_data=lambda name: {"name": name})
+    undo = standard_library.send_with_preparation(spawn, "of_ours", 3)
+    assert spawn.get_preparation_data("it") == {"of_ours": 3, "name": "it"}
+    undo()
+    assert spawn.get_preparation_data("it") == {"name": "it"}
+    multiprocessing.spawn.prepare({"of_ours": 3})
+
+
+def test_a_fork_server_that_was_started_meanwhile_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server: Any = multiprocessing.forkserver.ForkServer()
+    monkeypatch.setattr(multiprocessing.forkserver, "_forkserver", server)
+    assert standard_library.forkserver_pid() is None
+    standard_library.end_forkserver_unless(None)
+    server.ensure_running()
+    pid, address = server._forkserver_pid, server._forkserver_address
+    standard_library.end_forkserver_unless(pid)
+    assert standard_library.forkserver_pid() == pid
+    standard_library.end_forkserver_unless(None)
+    assert standard_library.forkserver_pid() is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert not os.path.exists(address)
+
+
+def test_a_module_is_being_imported_until_it_is_executed() -> None:
+    assert not standard_library.is_being_imported(os)
+    assert not standard_library.is_being_imported(None)
+    spec = types.SimpleNamespace(_initializing=True)
+    assert standard_library.is_being_imported(types.SimpleNamespace(__spec__=spec))

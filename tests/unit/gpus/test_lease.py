@@ -11,10 +11,12 @@ import pytest
 
 from pytest_cudafork.check.session import SESSION, CudaForkSession
 from pytest_cudafork.gpus import memory as memories
+from pytest_cudafork.gpus import settle
 from pytest_cudafork.gpus.inventory import Gpu
 from pytest_cudafork.gpus.lease import REFUSAL, GpuLeases, RefusedTests
 from pytest_cudafork.gpus.lending import Shortage
 from pytest_cudafork.gpus.locks import WaitedTooLong
+from pytest_cudafork.gpus.waiting import words_of_unknown
 from pytest_cudafork.isolate.session import children
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import CHILD_ENV
@@ -28,7 +30,7 @@ class Lender:
     """Lends one GPU, or refuses."""
 
     def __init__(self) -> None:
-        self.phantom = False
+        self.measures = True
         self.error: Exception | None = None
         self.seen: tuple[Gpu, ...] | None = None
         self.noted: list[tuple[Gpu, ...]] = []
@@ -39,7 +41,7 @@ class Lender:
         if self.error is not None:
             raise self.error
         lease = SimpleNamespace(
-            gpus=(GPU,), environment=dict(VARIABLES), mark="mark", before=None, ended=0
+            gpus=(GPU,), environment=dict(VARIABLES), mark="mark", before=None, ended=0, alone=True
         )
         lease.end = lambda: setattr(lease, "ended", lease.ended + 1)
         self.leases.append(lease)
@@ -59,7 +61,7 @@ def lender(monkeypatch: pytest.MonkeyPatch) -> Lender:
     """The one who lends; no process is marked, no memory is looked at."""
     made = Lender()
     monkeypatch.setattr("pytest_cudafork.gpus.lease.Lender", lambda config, choice: made)
-    monkeypatch.setattr(memories, "put_mark", lambda mark: mark)
+    monkeypatch.setattr(memories, "put_mark", lambda mark, test: mark)
     monkeypatch.setattr(memories, "left_behind", lambda *args: [])
     monkeypatch.setenv(environment.VISIBLE_GPUS, "all")
     return made
@@ -214,29 +216,29 @@ def test_the_process_of_an_isolated_test_is_marked(
     pytester: pytest.Pytester, lender: Lender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (item,) = items_of(pytester, ONE)
-    marks: list[str] = []
-    monkeypatch.setattr(memories, "put_mark", marks.append)
+    marks: list[tuple[str, str]] = []
+    monkeypatch.setattr(memories, "put_mark", lambda *args: marks.append(args))
     monkeypatch.setenv(environment.GPU_LOCKS, "/locks/the-mark")
     leases = leases_of(item, isolated=True)
     end = around(leases, item)
     leases.pytest_runtest_setup(item)
     end()
-    assert (marks, lender.leases) == (["the-mark"], [])
+    assert (marks, lender.leases) == ([("the-mark", item.nodeid)], [])
 
 
 def test_a_forked_child_is_marked_and_ends_no_lease(
     pytester: pytest.Pytester, lender: Lender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (item,) = items_of(pytester, ONE)
-    marks: list[str] = []
-    monkeypatch.setattr(memories, "put_mark", marks.append)
+    marks: list[tuple[str, str]] = []
+    monkeypatch.setattr(memories, "put_mark", lambda *args: marks.append(args))
     leases = leases_of(item)
     end = around(leases, item)
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: -1)
         leases.pytest_runtest_setup(item)
         leases.pytest_sessionfinish()
-    assert (marks, lender.leases[0].ended) == (["mark"], 0)
+    assert (marks, lender.leases[0].ended) == ([("mark", item.nodeid)], 0)
     end()
 
 
@@ -278,3 +280,66 @@ def test_memory_that_is_left_behind_is_a_warning_of_the_test(
         assert "memory was left behind" in report.longreprtext
     else:
         assert told.warnings == [(item.nodeid, "memory was left behind")]
+
+
+class Settling:
+    """Says why a test cannot run, if it is told to."""
+
+    def __init__(self) -> None:
+        self.gpus = (GPU,)
+        self.unknown = ["GPU 1: NVML: no permission"]
+        self.text = ""
+        self.asked: list[tuple[Gpu, ...]] = []
+
+    def why_not(self, gpus: tuple[Gpu, ...]) -> str:
+        """Say so."""
+        self.asked.append(gpus)
+        return self.text
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("text", [ONE, "def test_a(): pass\n"], ids=["gpus", "none"])
+def test_a_test_waits_for_memory_and_is_not_run_on_what_is_not_back(
+    pytester: pytest.Pytester, lender: Lender, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (item,) = items_of(pytester, f"@pytest.mark.filterwarnings('always')\n{text}")
+    item.config.pluginmanager.register(told := Told())
+    monkeypatch.delenv(environment.XDIST_WORKERS, raising=False)
+    ended: list[bool] = []
+    ends = SimpleNamespace(end_leftovers=lambda: ended.append(True))
+    monkeypatch.setattr(children, "children_of", lambda config: ends)
+    leases = leases_of(item)
+    leases._settling = settling = Settling()  # type: ignore[assignment]
+    around(leases, item)()
+    assert [text for _, text in told.warnings] == [words_of_unknown(["GPU 1: NVML: no permission"])]
+    settling.text = "somebody holds it"
+    end = around(leases, item)
+    assert item.stash[REFUSAL] == ("fail", "somebody holds it")
+    assert all(one.ended for one in lender.leases)
+    with pytest.raises(pytest.fail.Exception, match="somebody holds it"):
+        leases.pytest_runtest_setup(item)
+    end()
+    assert REFUSAL not in item.stash
+    assert (ended, settling.asked) == ([True, True], [(GPU,), (GPU,)])
+    monkeypatch.setenv(environment.XDIST_WORKERS, "2")
+    end = around(leases, item)
+    assert (REFUSAL in item.stash) == (text is ONE), "a worker cannot know what others use"
+    end()
+    leases.pytest_sessionfinish()
+
+
+def test_the_session_measures_at_its_start_if_tests_are_to_settle(
+    pytester: pytest.Pytester, lender: Lender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (item,) = items_of(pytester, ONE)
+    made: list[Any] = []
+    monkeypatch.setattr(settle, "Settling", lambda *args: made.append(args))
+    leases = leases_of(item)
+    leases.pytest_sessionstart()
+    assert made == []
+    item.config.stash[SESSION] = CudaForkSession(Settings(settle=5))
+    lender.inventory = lambda: SimpleNamespace(gpus=(GPU,))  # type: ignore[attr-defined]
+    leases_of(item).pytest_sessionstart()
+    assert made == [((GPU,), 5)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from pytest_cudafork.gpus import memory
 from pytest_cudafork.gpus.inventory import Gpu
-from pytest_cudafork.gpus.nvml import DeviceMemory
+from pytest_cudafork.gpus.nvml import DeviceMemory, NvmlError
 
 MIB = 1 << 20
 GPU = Gpu(3, "GPU-3a")
@@ -154,3 +155,62 @@ def test_nothing_is_told_where_nvml_does_not_answer(monkeypatch: pytest.MonkeyPa
 
 def test_the_search_for_users_of_a_gpu_reads_any_machine() -> None:
     assert all(isinstance(pid, int) for pid in memory._users_of_a_gpu())
+
+
+class Nvml:
+    """NVML, as far as it is asked here; it refuses one GPU."""
+
+    def memory(self, uuid: str) -> DeviceMemory:
+        """Answer."""
+        if uuid == "MIG-1":
+            raise NvmlError("NVML: no permission")
+        return IDLE
+
+
+def test_each_gpu_is_asked_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "open_nvml", lambda: contextlib.nullcontext(Nvml()))
+    monkeypatch.setattr(memory.rocm, "memory", lambda gpu: DeviceMemory(7, {}))
+    gpus = [GPU, Gpu(0, "MIG-1", mig=True), Gpu(0, "KFD-1")]
+    assert memory.look(gpus) == {
+        "GPU-3a": IDLE,
+        "MIG-1": memory.Unknown("NVML: no permission"),
+        "KFD-1": DeviceMemory(7, {}),
+    }
+    assert memory.measure(gpus) is None
+    assert memory.measure(gpus[::2]) == {"GPU-3a": IDLE, "KFD-1": DeviceMemory(7, {})}
+
+
+def test_holders_are_named_with_their_tests(
+    monkeypatch: pytest.MonkeyPatch, daemon: int, stranger: subprocess.Popen[bytes]
+) -> None:
+    variables = {"PYTEST_CURRENT_TEST": "test_a.py::test_a[(b)] (setup)"}
+    server = subprocess.Popen(["sleep", "600"], env=variables)
+    while not memory.phase_of(server.pid):
+        assert server.poll() is None
+    monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
+    sizes = {server.pid: 3 * MIB, stranger.pid: None, os.getpid(): MIB}
+    try:
+        found = memory.holders(GPU, DeviceMemory(9, sizes), but=[os.getpid()])
+        assert [(one.pid, one.held) for one in found] == [
+            (server.pid, 3 * MIB),
+            (stranger.pid, None),
+        ]
+        assert str(found[0]).endswith("holds 3 MiB on GPU 3, started by test_a.py::test_a[(b)]")
+        assert memory.phase_of(server.pid) == "setup"
+        monkeypatch.setattr(memory, "_users_of_a_gpu", lambda: [server.pid])
+        hidden = memory.holders(GPU, DeviceMemory(9, {}))
+        assert [(one.pid, one.held) for one in hidden] == [(server.pid, None)]
+        assert memory.holders(GPU, IDLE._replace(used=0)) == []
+    finally:
+        server.kill()
+        server.wait()
+    assert memory.holders(GPU, DeviceMemory(9, {server.pid: 5})) == []
+    assert memory.test_of(server.pid) == ""
+
+
+def test_a_mark_in_memory_tells_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = memory.put_mark(MARK, "a dir/test_a.py::test_b[x]")
+    assert memory.test_of(os.getpid()) == "a dir/test_a.py::test_b[x]"
+    assert memory.has_mark(os.getpid(), MARK)
+    kept.close()
+    assert memory.test_of(os.getpid()) != "a dir/test_a.py::test_b[x]"

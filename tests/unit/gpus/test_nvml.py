@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -135,8 +136,9 @@ def test_a_real_library_is_asked(
         pytest.skip("nvidia-ml-py is not installed")
     monkeypatch.setenv("_CUDAFORK_FACE", "sm_90x2")
     monkeypatch.setenv(environment.PHANTOM_MEMORY, str(tmp_path / "memory"))
-    many = [f"1 {pid} {pid}" for pid in range(1, 301)]  # more than there is room for at first
-    (tmp_path / "memory").write_text("\n".join([*many, "1 0 1000000", "0 7 99"]))
+    many = [f"1 {os.getpid()} 7"] * 300  # more than there is room for at first
+    ended = f"1 {2**22 + 1} 5000"
+    (tmp_path / "memory").write_text("\n".join([*many, "1 0 1000000", "0 1 99", ended]))
     code = ASK.format(library=str(native_libs.PHANTOM_NVML), own=own)
     done = subprocess.run(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True
@@ -149,8 +151,8 @@ def test_a_real_library_is_asked(
         (0, uuids[0], False, size),
         (1, uuids[1], False, size),
     ]
-    assert used == 1000000 + sum(range(301))
-    assert processes == {str(pid): pid for pid in range(1, 301)}
+    assert used == 1000000 + 7 * len(many)
+    assert processes == {str(os.getpid()): 7}
     assert with_pynvml == (not own)
     assert error.startswith("NVMLError")
 

@@ -90,6 +90,24 @@ def test_a_skip_for_want_of_a_promised_gpu_fails(
         assert "It was skipped at test_it.py:3." in str(made.longrepr)
 
 
+@pytest.mark.parametrize(("wanted", "found"), [("fork", [("spawned", TEST)]), ("spawn", [])])
+def test_a_test_of_a_start_method_that_ran_otherwise_is_counted(
+    wanted: str, found: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    ran = [("cudafork_ran", "forkserver"), ("cudafork_ran_at", "e.py:3 by forkserver")]
+    properties = [("cudafork_wanted", wanted), *ran]
+    call = report(user_properties=list(properties))
+    hooks = hooks_of(tmp_path, intent=("spawned",))
+    assert seen(hooks, call) == found
+    assert call.outcome == ("failed" if found else "passed")
+    if found:
+        [slip] = hooks.of("spawned")
+        assert (
+            slip.why
+            == "it is marked start_methods('fork'), and ran forkserver: e.py:3 by forkserver"
+        )
+
+
 def test_a_file_that_is_skipped_as_a_whole_counts(tmp_path: Path) -> None:
     hooks = hooks_of(tmp_path, expect_gpus=1, intent=("all",))
     made = pytest.CollectReport("test_it.py", "skipped", ("t", 1, "Skipped: needs CUDA"), None)

@@ -108,6 +108,7 @@ class _Measurement:
         self._collector = _Collector()
         self._inorout = SimpleNamespace(source_pkgs_unmatched=[])
         self._warn_no_data = True
+        self._auto_save = True
         self._warn_unimported_source = True
         self.data: Any = None
         self.started_in = ""
@@ -177,6 +178,7 @@ def test_a_forked_child_measures_on_into_memory_of_its_own(measurement: _Measure
     child = begin()
     assert child is not None
     assert collector.data_lock.acquire(blocking=False)
+    assert not measurement._auto_save  # the parent writes the file
     assert child.take() is None  # what was measured before the fork is the parent's
     collector.measured = [("/a.py", 3), ("/a.py", 2), ("/b.py", 1)]
     measurement._inorout.source_pkgs_unmatched = ["never"]

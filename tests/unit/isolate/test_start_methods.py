@@ -23,6 +23,7 @@ class Made:
         self.callspec = SimpleNamespace(params=params)
         self.user_properties: list[tuple[str, object]] = [("of the test", 1)]
         self.stash = pytest.Stash()
+        self.config = SimpleNamespace(stash=pytest.Stash())
 
     def get_closest_marker(self, name: str) -> pytest.Mark | None:
         return self.mark if name == "start_methods" else None

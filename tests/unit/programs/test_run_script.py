@@ -204,11 +204,13 @@ def test_at_level_poison_a_touch_in_a_forked_child_is_told() -> None:
     assert script == "outer.py"
 
 
-def test_the_fixture_hands_its_caretaker_on() -> None:
+def test_the_fixture_hands_its_caretaker_and_folder_on(here: Path) -> None:
     caretaker = Caretaker()
     try:
-        run = ScriptRunner(caretaker)
-        assert run(written("print('a')")).check().stdout == "a\n"
+        run = ScriptRunner(caretaker, str(here))
+        script = written("import os; print(os.environ['_CUDAFORK_LEDGER'])")
+        assert run(script).check().stdout.startswith(f"{here}/pytest-cudafork-run-")
+        assert os.listdir(here) == [script]  # nothing is left of it
         assert caretaker.pid is not None
     finally:
         caretaker.close()

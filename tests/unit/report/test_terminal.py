@@ -130,6 +130,17 @@ def test_an_error_that_failed_no_test_is_told_in_red() -> None:
     assert "ERROR: outside any test, too late" in outside.text
 
 
+def test_what_the_baseline_accepts_is_neither_red_nor_green() -> None:
+    poisoned = {**TOUCH, "poisoned": True}
+    entry = ["poisoned", "engine.py", "probe", "cuInit()"]
+    taken = {"k": "accepted", "id": "1-3", "pid": 1, "ids": ["1-1"], "what": entry}
+    made = section([poisoned, taken])
+    assert made.lines[0][1] == {"yellow"}
+    assert "yellow" in made.lines[-1][1]
+    assert section([poisoned]).lines[0][1] == {"red", "bold"}
+    assert section([{**FORK, "verdict": "accepted"}]).lines[0][1] == {"yellow"}
+
+
 def test_a_ledger_that_was_asked_for_is_named() -> None:
     assert "ledger: /tmp/ledger" in section([], ledger="/tmp/ledger").text
     assert "ledger:" not in section([], ledger="").text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -27,6 +28,7 @@ class Marked:
 
     def __init__(self, *marks: pytest.MarkDecorator) -> None:
         self._marks = [mark.mark for mark in marks]
+        self.config = SimpleNamespace(stash={})
 
     def iter_markers(self) -> list[pytest.Mark]:
         return self._marks

@@ -14,6 +14,8 @@ from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.settings.devices import Device, DeviceKind
 from pytest_cudafork.settings.gpu_requests import GpuChoice
 from pytest_cudafork.settings.import_settings import ImportSettings
+from pytest_cudafork.settings.marker_map import parse_map
+from pytest_cudafork.settings.markers import MAPPED
 from pytest_cudafork.settings.options import (
     OPTIONS,
     Level,
@@ -73,6 +75,10 @@ VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("/x/middle", {"baseline": "/x/middle"}),
         ("/x/high", {"baseline": "/x/high"}),
     ),
+    "cuda_fork_marker_map": tuple(
+        (line, {"marker_map": parse_map(line, MAPPED)})
+        for line in ("a=spawn_only", "gpu_{n}=gpus(n)", "b(x)=gpus(x,share=True),c=spawn_only")
+    ),
     "cuda_fork_expect_gpus": (
         ("0", {"expect_gpus": 0}),
         ("2", {"expect_gpus": 2}),
@@ -87,6 +93,21 @@ VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("auto", {"gpus": GpuChoice()}),
         ("2", {"gpus": GpuChoice(most=2, text="2")}),
         ("0,2", {"gpus": GpuChoice(names=("0", "2"), text="0,2")}),
+    ),
+    "cuda_fork_profile": (
+        ("/x/low", {"profile": "/x/low"}),
+        ("/x/middle", {"profile": "/x/middle"}),
+        ("/x/high", {"profile": "/x/high"}),
+    ),
+    "cuda_fork_pack": (
+        ("/x/low", {"pack": "/x/low"}),
+        ("/x/middle", {"pack": "/x/middle"}),
+        ("/x/high", {"pack": "/x/high"}),
+    ),
+    "cuda_fork_settle": (
+        ("0", {"settle": 0}),
+        ("1", {"settle": 1 << 30}),
+        ("0.5", {"settle": 1 << 29}),
     ),
     "cuda_fork_graphs": (
         ("auto", {"graphs": "auto"}),

@@ -10,6 +10,7 @@
 #include "witness.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 enum { /* nvmlReturn_t */
     SUCCESS = 0,
@@ -252,6 +254,15 @@ struct process { /* nvmlProcessInfo_t */
 
 static const unsigned long long reserved = 512ULL << 20; /* what a driver keeps for itself */
 
+/* A process that has ended holds nothing, though nobody may have reaped it yet. */
+static int has_ended(unsigned pid)
+{
+    char path[32], program[2];
+
+    snprintf(path, sizeof path, "/proc/%u/exe", pid);
+    return readlink(path, program, sizeof program) < 0 && errno == ENOENT;
+}
+
 /* Reads who holds memory on a device. Returns how many processes there are that the driver shows, of
  * which the first *room* are written, or -1 where nobody tells; *used* is what all hold. */
 static long read_holders(ptrdiff_t device, struct process *out, unsigned room,
@@ -267,7 +278,7 @@ static long read_holders(ptrdiff_t device, struct process *out, unsigned room,
     if (!file)
         return path && *path ? 0 : -1;
     while (fscanf(file, "%ld %u %llu", &where, &pid, &bytes) == 3) {
-        if (where != device)
+        if (where != device || (pid && has_ended(pid)))
             continue;
         *used += bytes;
         if (!pid)

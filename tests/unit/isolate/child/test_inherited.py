@@ -8,6 +8,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from pytest_cudafork.call import coroutines
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.isolate.child import inherited
 from pytest_cudafork.process.protocol import frames
@@ -116,3 +117,30 @@ def test_trouble_of_what_the_body_leaves_is_told(tests: dict[str, Any]) -> None:
     pytest_internals.run_phase(item, "setup", log=False)
     pytest_internals.forget_finalizers(item)
     assert run(item, b"") == ["call passed", "teardown failed"]
+
+
+def test_a_coroutine_of_trio_has_a_run_of_its_own_after_a_fork(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[object] = []
+    monkeypatch.setattr(coroutines, "run_trio", lambda *call: ran.append(call))
+    items: list[Any] = pytester.getitems(
+        """
+        import pytest
+        @pytest.fixture(params=["trio", "asyncio", ("trio", {})])
+        def anyio_backend(request): return request.param
+        async def test_it(anyio_backend): pass
+        def test_plain(anyio_backend): pass
+        """
+    )
+    for item in items:
+        pytest_internals.run_phase(item, "setup", log=False)
+        for inherits in (b"", sent()):
+            plugin = inherited._BodyOnly(item.config, inherits)
+            done = plugin.pytest_pyfunc_call(item)
+            backend = item.callspec.params["anyio_backend"]
+            trio = backend != "asyncio" and not inherits and "test_it" in item.name
+            assert done == (True if trio else None)
+            assert ran == ([(item.obj, (), {"anyio_backend": backend})] if trio else [])
+            ran.clear()
+        pytest_internals.tear_down(item.session, None)

@@ -14,20 +14,22 @@ from pytest_cudafork.isolate.session import forked_option
 
 
 @pytest.mark.parametrize(
-    ("peer_loaded", "flag", "asked", "claim"),
+    ("peer_loaded", "flag", "isolate", "claim"),
     [
-        (False, False, False, Claim(ours=True, every_test=False)),
-        (False, True, False, Claim(ours=True, every_test=True)),
-        (True, False, False, Claim(ours=False, every_test=False)),
-        (True, True, False, Claim(ours=False, every_test=False)),
-        (True, True, True, Claim(ours=True, every_test=True)),
-        (True, False, True, Claim(ours=True, every_test=False)),
+        (False, False, None, Claim(ours=True, every_test=False)),
+        (False, True, None, Claim(ours=True, every_test=True)),
+        (False, True, "none", Claim(ours=True, every_test=True)),
+        (True, False, None, Claim(ours=True, every_test=False)),
+        (True, True, None, Claim(ours=True, every_test=False)),
+        (True, True, "fork", Claim(ours=True, every_test=True)),
+        (True, False, "fork", Claim(ours=True, every_test=False)),
+        (True, True, "none", Claim(ours=False, every_test=False)),
     ],
 )
-def test_both_are_ours_unless_pytest_forked_is_there_and_nobody_asks_for_us(
-    peer_loaded: bool, flag: bool, asked: bool, claim: Claim
+def test_the_marker_is_ours_and_the_option_theirs_unless_somebody_asks_for_us(
+    peer_loaded: bool, flag: bool, isolate: str | None, claim: Claim
 ) -> None:
-    assert forked_option.decide(peer_loaded=peer_loaded, flag=flag, asked=asked) == claim
+    assert forked_option.decide(peer_loaded=peer_loaded, flag=flag, isolate=isolate) == claim
 
 
 def parsed(parser: Parser, *args: str) -> argparse.Namespace:
@@ -99,12 +101,19 @@ def test_without_pytest_forked_the_option_isolates_every_test(
 
 
 @pytest.mark.parametrize("isolate", [None, "none"])
-def test_pytest_forked_keeps_what_is_its_own(isolate: str | None) -> None:
+def test_pytest_forked_keeps_its_option(isolate: str | None) -> None:
     session = _Session(peer=True, flag=True)
     assert session.begin(isolate) == isolate
-    assert session.stash[CLAIM] == Claim(ours=False, every_test=False)
+    assert session.stash[CLAIM] == Claim(ours=isolate is None, every_test=False)
     assert session.peer
     assert session.lines == []
+
+
+def test_pytest_forked_is_taken_off_where_its_option_is_not_given() -> None:
+    session = _Session(peer=True, flag=False)
+    assert session.begin(None) is None
+    assert session.stash[CLAIM] == Claim(ours=True, every_test=False)
+    assert not session.peer
 
 
 def test_pytest_forked_is_taken_off_where_we_isolate_every_test() -> None:

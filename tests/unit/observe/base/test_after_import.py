@@ -15,11 +15,12 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from pytest_cudafork import errors
-from pytest_cudafork.observe.base.after_import import after_import
+from pytest_cudafork.observe.base.after_import import Required, after_import
 
 NAME = "cudafork_watched"
 
@@ -265,4 +266,53 @@ def test_many_threads_watching_and_importing_lose_no_callback(package: Path) -> 
     assert sorted(seen) == list(range(8))
     for undo in undos:
         assert callable(undo)
+        undo()
+
+
+def test_what_a_required_callback_raises_the_import_raises_each_time(package: Path) -> None:
+    seen: list[ModuleType] = []
+
+    def refuse(module: ModuleType) -> None:
+        seen.append(module)
+        raise LookupError("it lacks something")
+
+    other: list[ModuleType] = []
+    undo_first = after_import(f"{NAME}.part", other.append)
+    undo = after_import(f"{NAME}.part", Required(refuse))
+    for _ in range(2):
+        with pytest.raises(LookupError, match="it lacks something"):
+            importlib.import_module(f"{NAME}.part")
+        assert f"{NAME}.part" not in sys.modules
+    assert (len(seen), len(other)) == (2, 2), "it was executed twice"
+    undo()
+    undo_first()
+    assert importlib.import_module(f"{NAME}.part").done
+    with pytest.raises(LookupError):
+        after_import(f"{NAME}.part", Required(refuse))
+
+
+def test_a_module_that_cannot_be_watched_is_not_imported_without_what_is_required(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slotted:
+        __slots__ = ()
+
+        def create_module(self, spec: object) -> None: ...
+
+        def exec_module(self, module: object) -> None: ...
+
+    class Finder:
+        def find_spec(self, name: str, path: object, target: object = None) -> object:
+            if name != f"{NAME}.part":
+                return None
+            return importlib.util.spec_from_loader(name, Slotted())  # type: ignore[arg-type]
+
+    undo = after_import(f"{NAME}.part", Required(lambda module: None))
+    finder: Any = Finder()
+    sys.meta_path.insert(1, finder)
+    try:
+        with pytest.raises(ImportError, match="is to be patched when it is imported"):
+            importlib.import_module(f"{NAME}.part")
+    finally:
+        sys.meta_path.remove(finder)
         undo()

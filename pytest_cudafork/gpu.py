@@ -1,0 +1,73 @@
+"""Waiting for memory of GPUs, for unittest classes, conftests and scripts; needs no test session.
+
+Nothing of CUDA is initialized by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["wait_idle", "wait_release"]
+
+
+def wait_idle(
+    gpus: Iterable[int | str] | None = None, *, spare: str = "1GiB", timeout: float = 60.0
+) -> bool:
+    """Wait until nobody but this process uses GPUs.
+
+    Args:
+        gpus: numbers as CUDA counts them in this process, or UUIDs; None: all that it may use.
+        spare: what may be in use on each all the same, as in ``"512MiB"``.
+        timeout: seconds.
+
+    Returns:
+        Whether it is known: False, with a ``CudaForkWarning``, where nobody tells (NVML refuses
+        some MIG instances). Where there is no GPU, none is in use.
+
+    Raises:
+        GpuBusyError: others use them all the time; names who, and the test that started it.
+        ValueError: there is no such GPU, or ``spare`` is no size.
+
+    """
+    from pytest_cudafork.gpus import waiting
+    from pytest_cudafork.settings.sizes import read_size
+
+    size = read_size(spare)
+    chosen = waiting.visible_gpus() if gpus is None else waiting.chosen_gpus(gpus)
+    allowed = {gpu.uuid: size for gpu in chosen}
+    return _is_known(waiting.until_idle(chosen, allowed, timeout))
+
+
+def wait_release(pids: int | Iterable[int], *, timeout: float = 60.0) -> bool:
+    """Wait until processes have ended and their memory on all GPUs is back; zombies have ended.
+
+    Args:
+        pids: one process id, or several.
+        timeout: seconds.
+
+    Returns:
+        As ``wait_idle``.
+
+    Raises:
+        GpuBusyError: one of them lives or holds memory all the time; names it.
+        ValueError: a process id is no number above 0.
+
+    """
+    from pytest_cudafork.gpus import waiting
+
+    wanted = [pids] if isinstance(pids, int) else list(pids)
+    for pid in wanted:
+        if not isinstance(pid, int) or isinstance(pid, bool) or pid < 1:
+            raise ValueError(f"{pid!r} is not the number of a process")
+    return _is_known(waiting.until_released(wanted, waiting.visible_gpus(), timeout))
+
+
+def _is_known(unknown: list[str]) -> bool:
+    if unknown:
+        import warnings
+
+        from pytest_cudafork.errors import CudaForkWarning
+        from pytest_cudafork.gpus.waiting import words_of_unknown
+
+        warnings.warn(CudaForkWarning(words_of_unknown(unknown)), stacklevel=3)
+    return not unknown

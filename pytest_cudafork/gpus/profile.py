@@ -1,0 +1,111 @@
+"""The file of a profile: what each test of a suite costs, recorded on one kind of machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pytest_cudafork.settings.sizes import spell_size
+
+if TYPE_CHECKING:
+    from pytest_cudafork.gpus.inventory import Gpu
+
+_VERSION = 1
+_KEY = "pytest_cudafork_profile"
+
+
+class ProfileError(ValueError):
+    """A file is no profile, or none of this machine; Recoverable: name another, or record it."""
+
+
+class Cost(NamedTuple):
+    """What one test took: seconds without waiting for GPUs; bytes at their peak, 0: not known.
+
+    ``vram`` is the most on one of its ``gpus``, ``ram`` what its process had at most.
+    """
+
+    seconds: float
+    gpus: int = 0
+    vram: int = 0
+    ram: int = 0
+
+
+Models = dict[str, int]
+"""The models of GPUs of a machine, with the bytes that each has."""
+
+
+def models_of(gpus: Iterable[Gpu]) -> Models:
+    """Return the models of GPUs."""
+    return {gpu.name: gpu.memory for gpu in gpus}
+
+
+def read_profile(path: str, models: Models) -> dict[str, Cost]:
+    """Read a profile that was recorded on such GPUs; any number of them.
+
+    Raises:
+        ProfileError: it cannot be read, is none, or is of another machine.
+
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+    except OSError as error:
+        raise ProfileError(
+            f"{path}: {error.strerror}: record it with --cuda-fork-profile"
+        ) from None
+    except ValueError as error:
+        raise ProfileError(
+            f"{path} is no profile, or torn ({error}): record it anew with --cuda-fork-profile"
+        ) from None
+    try:
+        if data[_KEY] != _VERSION:
+            raise ProfileError(f"{path} is a profile of another version: record it anew")
+        recorded = {str(name): int(size) for name, size in data["gpus"].items()}
+        costs = {str(test): _cost(values) for test, values in data["tests"].items()}
+    except ProfileError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ProfileError(
+            f"{path} is no profile ({type(error).__name__}: {error}): record it with "
+            "--cuda-fork-profile"
+        ) from None
+    if not (models.items() <= recorded.items() and bool(models) == bool(recorded)):
+        raise ProfileError(
+            f"{path} was recorded on another machine: it had {_spell(recorded)}, this one has "
+            f"{_spell(models)}; record it here, to another file"
+        )
+    return costs
+
+
+def _cost(values: Mapping[str, Any]) -> Cost:
+    cost = Cost(**{name: values[name] for name in Cost._fields})
+    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in cost)
+    if not numbers or not all(one >= 0 for one in cost):
+        raise ValueError(f"{values!r} is not what a test costs")
+    return cost
+
+
+def _spell(models: Models) -> str:
+    return ", ".join(f"{name} ({spell_size(size)})" for name, size in models.items()) or "no GPU"
+
+
+def write_profile(path: str, models: Models, costs: Mapping[str, Cost]) -> None:
+    """Write a profile, all of it or nothing.
+
+    Raises:
+        OSError: it cannot be written.
+
+    """
+    tests = {test: costs[test]._asdict() for test in sorted(costs)}
+    beside = f"{path}.{os.getpid()}"
+    try:
+        with open(beside, "w", encoding="utf-8") as file:
+            json.dump({_KEY: _VERSION, "gpus": models, "tests": tests}, file, indent=1)
+            file.write("\n")
+        os.replace(beside, path)
+    except OSError:
+        if os.path.exists(beside):
+            os.unlink(beside)
+        raise

@@ -1,0 +1,104 @@
+"""AMD's GPUs and their memory, as the kernel's driver tells of them in /sys.
+
+ROCm's own libraries (amdsmi, rocm_smi) read the same files. Only what waits for memory knows of
+these GPUs; they are not leased to tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from pytest_cudafork.gpus.inventory import Gpu
+from pytest_cudafork.gpus.nvml import DeviceMemory
+from pytest_cudafork.settings import environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SYS = "/sys"
+_KFD = "class/kfd/kfd"
+_PREFIX = "KFD-"
+"""What the names of these GPUs begin with, followed by the kernel's number of each."""
+
+
+class RocmError(RuntimeError):
+    """The kernel did not say how much memory is in use. Recoverable: then it is not known."""
+
+
+def is_one(gpu: Gpu) -> bool:
+    """Whether a GPU is one of AMD's."""
+    return gpu.uuid.startswith(_PREFIX)
+
+
+def visible_gpus(variables: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:
+    """Return AMD's GPUs that this process may use, in their order; the masks hold numbers."""
+    found = _all_gpus()
+    for name in (environment.ROCR_MASK, environment.HIP_MASK):
+        text = environment.optional(name) if variables is None else variables.get(name)
+        if text is not None:
+            numbers = [int(one) for one in text.split(",") if one.strip().isdigit()]
+            found = [found[number] for number in numbers if number < len(found)]
+    return tuple(found)
+
+
+def _all_gpus() -> list[Gpu]:
+    nodes = os.path.join(SYS, _KFD, "topology", "nodes")
+    found: list[Gpu] = []
+    with contextlib.suppress(OSError):
+        for node in sorted(filter(str.isdigit, os.listdir(nodes)), key=int):
+            with contextlib.suppress(RocmError):
+                number = _number(os.path.join(nodes, node, "gpu_id"))
+                if number:  # 0: a CPU
+                    name = _text(os.path.join(nodes, node, "name"))
+                    found.append(Gpu(len(found), f"{_PREFIX}{number}", name))
+    return found
+
+
+def memory(gpu: Gpu) -> DeviceMemory:
+    """Return what is in use on a GPU, in bytes, and by which processes.
+
+    Raises:
+        RocmError: the kernel does not say.
+
+    """
+    number = gpu.uuid.removeprefix(_PREFIX)
+    used = _number(os.path.join(_drm_device(number), "mem_info_vram_used"))
+    processes: dict[int, int | None] = {}
+    folder = os.path.join(SYS, _KFD, "proc")
+    with contextlib.suppress(OSError):
+        for pid in filter(str.isdigit, os.listdir(folder)):
+            with contextlib.suppress(RocmError):
+                size = _number(os.path.join(folder, pid, f"vram_{number}"))
+                if size:
+                    processes[int(pid)] = size
+    return DeviceMemory(used, processes)
+
+
+def _drm_device(number: str) -> str:
+    """Return the folder of a GPU, which the kernel's compute driver knows by another number."""
+    nodes = os.path.join(SYS, _KFD, "topology", "nodes")
+    with contextlib.suppress(OSError):
+        for node in os.listdir(nodes):
+            with contextlib.suppress(RocmError):
+                if str(_number(os.path.join(nodes, node, "gpu_id"))) == number:
+                    properties = _text(os.path.join(nodes, node, "properties")).split()
+                    minor = properties[properties.index("drm_render_minor") + 1]
+                    return os.path.join(SYS, "class/drm", f"renderD{minor}", "device")
+    raise RocmError(f"the kernel shows no AMD GPU {number} in {nodes}")
+
+
+def _number(path: str) -> int:
+    try:
+        return int(_text(path))
+    except ValueError as error:
+        raise RocmError(f"{path} holds no number: {error}") from None
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError as error:
+        raise RocmError(f"the kernel does not say how much memory is in use: {error}") from None

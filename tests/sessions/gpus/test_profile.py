@@ -1,0 +1,90 @@
+"""Sessions that record what tests cost, and the sessions that are packed by it."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from tests.sessions.gpus.test_leases import XDIST, run
+from tests.support.helpers import assert_no_crash, outcomes, run_session
+
+SUITE = """
+import os, time
+import pytest
+
+MEMORY = os.environ["_CUDAFORK_PHANTOM_MEMORY"]
+
+def use(gib, device=0):
+    # looked at five times a second, so it lasts a little longer
+    with open(MEMORY, "a") as file:
+        file.write(f"{device} {os.getpid()} {gib << 30}\\n")
+    time.sleep(0.5)
+
+def test_plain(): pass
+
+@pytest.mark.gpus(1)
+def test_small(): use(10, int(os.environ["CUDA_VISIBLE_DEVICES"]))
+
+@pytest.mark.cuda_isolated
+def test_says_nothing(): use(30, 1); time.sleep(0.3)
+
+@pytest.mark.gpus(1)
+def test_fails(): assert False
+"""
+
+
+def test_a_recorded_run_packs_the_next(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("xdist")
+    monkeypatch.setenv("_CUDAFORK_PHANTOM_MEMORY", str(pytester.path / "memory"))
+    (pytester.path / "memory").touch()
+    module = pytester.makepyfile(test_it=SUITE)
+    result = run(pytester, "--cuda-fork-profile=p.json", *XDIST, "-n", "1")
+    result.assert_outcomes(passed=3, failed=1)
+    tests = json.loads((pytester.path / "p.json").read_text())["tests"]
+    known = {test.rpartition("_")[2]: cost for test, cost in tests.items()}
+    assert set(known) == {"plain", "small", "nothing"}
+    assert (known["small"]["gpus"], known["small"]["vram"]) == (1, 10 << 30)
+    assert (known["nothing"]["gpus"], known["nothing"]["vram"]) == (2, 30 << 30)
+    assert known["plain"]["vram"] == 0
+    assert all(cost["ram"] > 1 << 20 for cost in known.values())
+    assert known["small"]["seconds"] > 0.5
+    result.stdout.fnmatch_lines(
+        ["*time and memory of tests*", "longest:", "*s  test_it.py::test_says_nothing"]
+    )
+    result.stdout.fnmatch_lines(
+        ["largest in GPU memory:", "*30 GiB  test_it.py::test_says_nothing on each of 2 GPUs"]
+    )
+    module.write_text(
+        SUITE.replace("time.sleep(0.3)", "assert os.environ['CUDA_VISIBLE_DEVICES'] == '0,1'")
+    )
+    packed = run(pytester, "--cuda-fork-pack=p.json")
+    packed.assert_outcomes(passed=3, failed=1)
+    assert list(outcomes(packed)) == ["test_fails", "test_says_nothing", "test_small", "test_plain"]
+
+
+def test_a_profile_that_cannot_be_used_is_a_usage_error_and_stays_as_it_is(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile("def test_a(): pass")
+    path = pytester.path / "p.json"
+    other = {"pytest_cudafork_profile": 1, "gpus": {"NVIDIA L4": 22 << 30}, "tests": {}}
+    whole = json.dumps(other)
+    for text, words in (
+        (whole, "p.json was recorded on another machine: it had NVIDIA L4 (22 GiB), this one has"),
+        (whole[:40], "p.json is no profile, or torn"),
+    ):
+        for option in ("pack", "profile"):
+            path.write_text(text)
+            face = "--cuda-fork-device=phantom:sm_90"
+            args = ("--cuda-fork-check", face, f"--cuda-fork-{option}=p.json")
+            result = run_session(pytester, *args)
+            assert result.ret == pytest.ExitCode.USAGE_ERROR
+            assert_no_crash(result)
+            assert words in result.stderr.str()
+            assert f"--cuda-fork-{option}: " in result.stderr.str()
+            assert path.read_text() == text
+    assert not [name for name in os.listdir(pytester.path) if name.startswith("p.json.")]

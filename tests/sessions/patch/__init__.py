@@ -1,0 +1,1 @@
+"""Patches that hold in children, in whole sessions."""

@@ -1,0 +1,141 @@
+"""Patches in processes that a test starts, by every method, in whole sessions."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.helpers import assert_no_crash, failure, outcomes, run_session
+
+WORK = """
+CONFIG = {"a": 1}
+def answer(): return "real"
+class Engine:
+    def step(self): return "real step"
+FIRST = answer()
+"""
+LOOK = """
+import multiprocessing, os, subprocess, sys, pytest
+
+PRINT = (
+    "import patched_work as w, os;"
+    "print(w.answer(), w.Engine().step(), sorted(w.CONFIG), os.environ.get('PATCHED'))"
+)
+
+def fake(): return "fake"
+
+def look():
+    import patched_work as work
+    return work.answer(), work.Engine().step(), sorted(work.CONFIG), os.environ.get("PATCHED")
+
+def program():
+    return subprocess.run(
+        [sys.executable, "-c", PRINT], capture_output=True, text=True, check=True, timeout=50
+    ).stdout.split(maxsplit=1)[0]
+
+def both(): return look(), program()
+def put(queue): queue.put(both())
+
+REAL = (("real", "real step", ["a"], None), "real")
+FAKE = (("fake", "fake step", ["a", "b"], "yes"), "fake")
+
+@pytest.fixture
+def patched(child_patch):
+    child_patch.setattr("patched_work.answer", fake)
+    child_patch.setattr("patched_work.Engine.step", lambda self: "fake step")
+    child_patch.setitem("patched_work.CONFIG", "b", {1, 2})
+    child_patch.setenv("PATCHED", "yes")
+
+def by_multiprocessing(method):
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    process = context.Process(target=put, args=(queue,))
+    process.start()
+    try:
+        return queue.get(timeout=50)
+    finally:
+        process.join()
+"""
+TESTS = """
+from look import *
+
+METHODS = ["fork", "forkserver", "spawn"]
+
+def test_before(): assert by_multiprocessing("forkserver") == REAL  # its server stays
+
+@pytest.mark.parametrize("method", METHODS)
+def test_multiprocessing(patched, method):
+    sys.modules.pop("patched_work", None)
+    assert by_multiprocessing(method) == FAKE
+    assert "patched_work" not in sys.modules
+
+@pytest.mark.parametrize("fixture", ["run_forked", "run_forkserver", "run_spawned"])
+def test_calls(patched, request, fixture): assert request.getfixturevalue(fixture)(both) == FAKE
+
+def test_here(patched): assert both() == FAKE
+
+@pytest.mark.isolated(method="forkserver")
+def test_in_an_isolated_test(patched): assert both() == FAKE
+
+@pytest.mark.isolated(method="fork", fixtures="inherit")
+def test_inherited_by_fork(patched): assert both() == FAKE
+@pytest.mark.isolated(method="forkserver", fixtures="inherit")
+def test_inherited_by_forkserver(patched): assert both() == FAKE
+@pytest.mark.isolated(method="spawn", fixtures="inherit")
+def test_inherited_by_spawn(patched, child_patch):
+    assert both() == FAKE
+    child_patch.setattr("patched_work.answer", lambda: "again")  # beside what was inherited
+    assert look()[:2] == ("again", "fake step") and program() == "again"
+
+@pytest.mark.parametrize("method", METHODS[1:])
+def test_after(method):
+    sys.modules.pop("patched_work", None)
+    assert by_multiprocessing(method) == REAL
+    assert not [name for name in os.environ if name.startswith("_CUDAFORK_PATCHES")]
+
+def test_names_that_a_child_does_not_know(child_patch):
+    sys.modules.pop("patched_work", None)
+    child_patch.setattr("patched_work.nothing", 1)
+    code = "try: import patched_work\\nexcept Exception: print('swallowed')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "swallowed\\n"
+
+def test_an_interpreter_that_cannot_be_patched(child_patch, monkeypatch):
+    import json
+    monkeypatch.setattr(json, "only_here", 1, raising=False)
+    child_patch.setattr("json.only_here", 2)
+    done = subprocess.run([sys.executable, "-c", "import json"], capture_output=True, text=True)
+    assert done.returncode == 1 and "has no attribute 'only_here'" in done.stderr
+"""
+
+
+def test_patches_hold_in_every_child_and_in_no_other_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(patched_work=WORK, look=LOOK, test_it=TESTS)
+    result = run_session(pytester, "-v", time_limit=150)
+    assert_no_crash(result)
+    found = outcomes(result)
+    told = {
+        "test_names_that_a_child_does_not_know": "PASSED ERROR",
+        "test_an_interpreter_that_cannot_be_patched": "PASSED ERROR",
+    }
+    assert {name: one for name, one in found.items() if one != "PASSED"} == told
+    assert len(found) == 3 + 3 + 2 + 8
+    for name, words in zip(told, ("patched_work", "json"), strict=True):
+        assert f"child_patch.setattr('{words}." in failure(result, name)
+    assert not list(pytester.path.glob("**/child_patch*"))
+
+
+def test_an_isolated_test_in_a_checked_session_patches_its_own_children(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        patched_work=WORK,
+        look=LOOK,
+        test_it="""
+        from look import *
+
+        def test_patched(patched): assert by_multiprocessing("spawn") == FAKE
+        def test_real(): assert program() == "real"
+        """,
+    )
+    result = run_session(pytester, "-v", "--cuda-fork-isolate=fork", "--cuda-fork-check")
+    assert outcomes(result) == {"test_patched": "PASSED", "test_real": "PASSED"}

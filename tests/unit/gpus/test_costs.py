@@ -1,0 +1,214 @@
+"""Costs are gathered from reports, written, shown, and used to pack the next session."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.check.session import SESSION, CudaForkSession
+from pytest_cudafork.gpus import costs as costs_module
+from pytest_cudafork.gpus.costs import ChildCosts, Costs, Packing, begin, summary_lines
+from pytest_cudafork.gpus.inventory import Gpu
+from pytest_cudafork.gpus.profile import Cost, read_profile, write_profile
+from pytest_cudafork.settings.gpu_requests import GpuWish
+from pytest_cudafork.settings.markers import WATCHER, marks_of
+from pytest_cudafork.settings.options import Settings
+
+GIB = 1 << 30
+GPU = Gpu(0, "GPU-0a", "NVIDIA H200", memory=140 * GIB)
+MODELS = {GPU.name: GPU.memory}
+LENDER: Any = SimpleNamespace(
+    measures=False,
+    inventory=lambda: SimpleNamespace(gpus=(GPU,), machine=SimpleNamespace(gpus=(GPU,))),
+)
+
+
+def report(when: str, outcome: str = "passed", **about: Any) -> pytest.TestReport:
+    """Return the report of one phase, which took a second."""
+    made = pytest.TestReport("test_a.py::a", ("", 0, ""), {}, outcome, None, when, duration=1.0)  # type: ignore[arg-type]
+    vars(made).update(about)
+    return made
+
+
+def run(costs: Costs, item: pytest.Item, *reports: pytest.TestReport) -> None:
+    """Let a test run, of which the reports come."""
+    hook = costs.pytest_runtest_protocol(item)
+    next(hook)
+    for one in reports:
+        item.stash[WATCHER](os.getpid(), b"cookie")
+        costs.pytest_runtest_logreport(one)
+    with pytest.raises(StopIteration):
+        hook.send(None)
+    assert WATCHER not in item.stash
+
+
+def test_a_test_that_passed_is_written_and_others_are_kept(
+    pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    (item,) = pytester.getitems("def test_a(): pass")
+    path = str(tmp_path / "profile.json")
+    earlier = {"test_b.py::b": Cost(7.0), "test_a.py::a": Cost(8.0)}
+    costs = Costs(item.config, path, LENDER, earlier)
+    phases = [report("setup"), report("call", isolation="fork")]
+    run(costs, item, *phases, report("teardown", isolation="fork"))
+    costs.pytest_sessionfinish()
+    found = read_profile(path, MODELS)
+    assert found["test_b.py::b"] == Cost(7.0)
+    assert found["test_a.py::a"].seconds == 3.0
+    assert found["test_a.py::a"].ram > 1 << 20
+    for outcome in ("failed", "skipped"):
+        costs = Costs(item.config, path, LENDER, earlier)
+        run(costs, item, report("setup"), report("call", outcome), report("teardown"))
+        costs.pytest_sessionfinish()
+        assert read_profile(path, MODELS) == earlier
+
+
+def test_the_controller_gathers_what_workers_have_measured(
+    pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    config: Any = pytester.getitem("def test_func(): pass").config
+    costs = Costs(config, str(tmp_path / "profile.json"), LENDER, {})
+    costs.pytest_runtest_logreport(report("call"))
+    costs.pytest_runtest_logreport(report("teardown", _cudafork_cost=[2, 5 * GIB, 6]))
+    written: list[str] = []
+    terminal: Any = SimpleNamespace(
+        section=written.append, write_line=lambda line, **about: written.append(line)
+    )
+    costs.pytest_terminal_summary(terminal)
+    assert "     5 GiB  test_a.py::a on each of 2 GPUs" in "\n".join(written)
+    assert written[-1].endswith("profile.json (1 tests measured)")
+    costs._path = str(tmp_path)
+    costs.pytest_sessionfinish()
+    costs.pytest_terminal_summary(terminal)
+    assert "ERROR: the profile could not be written" in written[-1]
+
+
+def test_what_torch_has_counted_is_in_the_report_of_a_child(
+    monkeypatch: pytest.MonkeyPatch, pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(costs_module, "reserved_by_torch", lambda: [9 * GIB])
+    hook = ChildCosts().pytest_runtest_makereport()
+    next(hook)
+    with pytest.raises(StopIteration) as caught:
+        hook.send(last := report("teardown", isolation="spawn"))
+    assert caught.value.value is last
+    (item,) = pytester.getitems("def test_a(): pass")
+    lender = SimpleNamespace(measures=True, inventory=LENDER.inventory)
+    monkeypatch.setattr("pytest_cudafork.gpus.memory.look", lambda gpus: {})
+    monkeypatch.setattr("pytest_cudafork.gpus.usage.Usage.look", lambda *args: None)
+    path = str(tmp_path / "profile.json")
+    costs = Costs(item.config, path, lender, {})  # type: ignore[arg-type]
+    run(costs, item, report("setup"), report("call"), last)
+    costs.pytest_sessionfinish()
+    assert read_profile(path, MODELS)["test_a.py::a"][1:3] == (1, 9 * GIB)
+
+
+def test_the_longest_and_the_largest_are_shown() -> None:
+    many = {f"t{number:02}": Cost(number, 1, number * GIB, number << 20) for number in range(12)}
+    lines = summary_lines(many)
+    assert lines[0] == "longest:"
+    assert lines[1].split() == ["11.00", "s", "t11"]
+    assert lines[10].split() == ["2.00", "s", "t02"]
+    assert lines[11] == "largest in RAM:"
+    assert lines[12].split() == ["11", "MiB", "t11"]
+    assert lines[22] == "largest in GPU memory:"
+    assert len(lines) == 33
+    assert summary_lines({"a": Cost(1.0)})[1:] == ["      1.00 s  a"]
+
+
+TESTS = """
+import pytest
+
+def test_plain(): pass
+
+@pytest.mark.gpus(1)
+def test_short(): pass
+
+@pytest.mark.gpus(2)
+def test_long(): pass
+
+@pytest.mark.gpus(1, memory="3GiB")
+def test_says(): pass
+
+@pytest.mark.gpus(1)
+def test_new(): pass
+
+@pytest.mark.gpus(1, share=True)
+def test_shares(): pass
+
+@pytest.mark.gpus(1)
+@pytest.mark.cuda_isolated(scope="module")
+def test_of_group(): pass
+
+def test_unmarked(): pass
+"""
+
+
+def test_tests_get_what_they_used_and_the_longest_come_first(pytester: pytest.Pytester) -> None:
+    items = pytester.getitems(TESTS)
+    items[0].config.stash[SESSION] = CudaForkSession(Settings())
+    seconds = {
+        "short": 1,
+        "long": 9,
+        "says": 2,
+        "shares": 3,
+        "of_group": 99,
+        "unmarked": 4,
+        "plain": 50,
+    }
+    costs = {
+        item.nodeid: Cost(seconds[item.name[5:]], 2, 0 if item.name == "test_plain" else 10 * GIB)
+        for item in items
+        if item.name != "test_new"
+    }
+    Packing(costs).pytest_collection_modifyitems(items)
+    assert [item.name for item in items] == [
+        *("test_new", "test_long", "test_unmarked", "test_shares", "test_says", "test_short"),
+        *("test_plain", "test_of_group"),
+    ]
+    need = 11 * GIB + (256 << 20)
+    wishes = {item.name: marks_of(item).gpus for item in items}
+    assert wishes["test_long"] == GpuWish(2, memory=need)
+    assert wishes["test_unmarked"] == GpuWish(2, memory=need)
+    assert wishes["test_says"] == GpuWish(1, memory=3 * GIB)
+    assert wishes["test_shares"] == GpuWish(1, share=True)
+    assert wishes["test_new"] == wishes["test_of_group"] == GpuWish(1)
+    assert wishes["test_plain"] is None
+
+
+def configured(pytester: pytest.Pytester, *, isolated: Any = False, **about: str) -> Any:
+    """Return the configuration of a session with these settings."""
+    config = pytester.getitem("def test_func(): pass").config
+    config.stash[SESSION] = CudaForkSession(Settings(**about), isolated=isolated)  # type: ignore[arg-type]
+    return config
+
+
+def test_files_are_looked_at_before_anything_runs(
+    pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    path = tmp_path / "profile.json"
+    for about in ({"pack": str(path)}, {"profile": str(tmp_path / "no" / "profile.json")}):
+        with pytest.raises(pytest.UsageError, match="--cuda-fork-"):
+            begin(configured(pytester, **about), LENDER)
+    write_profile(str(path), MODELS, {})
+    config = configured(pytester, pack=str(path), profile=str(path))
+    begin(config, LENDER)
+    assert isinstance(config.pluginmanager.get_plugin("cudafork-packing"), Packing)
+    assert isinstance(config.pluginmanager.get_plugin("cudafork-costs"), Costs)
+    path.write_text("torn {")
+    for about in ({"pack": str(path)}, {"profile": str(path)}):
+        with pytest.raises(pytest.UsageError, match="is no profile, or torn"):
+            begin(configured(pytester, **about), LENDER)
+
+
+def test_the_process_of_an_isolated_test_reads_and_writes_no_file(
+    pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    config = configured(pytester, isolated=True, profile=str(tmp_path / "no"), pack="none")
+    begin(config, LENDER)
+    assert type(config.pluginmanager.get_plugin("cudafork-costs")) is ChildCosts
+    assert not config.pluginmanager.has_plugin("cudafork-packing")

@@ -1,0 +1,147 @@
+"""Tests of a patch that is applied to this process."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import sys
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.patch.applying.apply import Loaded, apply
+from pytest_cudafork.patch.applying.records import Record
+from tests.unit.patch.conftest import SOURCE
+
+KINDS: dict[str, tuple[str, str, Any]] = {
+    "function": ("setattr", "answer", len),
+    "method": ("setattr", "Engine.step", len),
+    "static method": ("setattr", "Engine.static", len),
+    "no function": ("delattr", "answer", None),
+    "item": ("setitem", "CONFIG", 2),
+    "no item": ("delitem", "CONFIG", None),
+}
+
+
+def state(work: Any) -> list[Any]:
+    """Return what a patch may change."""
+    return [
+        getattr(work, "answer", None),
+        dict(vars(work.Engine)).get("step"),
+        dict(vars(work.Engine)).get("static"),
+        dict(work.CONFIG),
+    ]
+
+
+@pytest.mark.parametrize("imported", [True, False], ids=["imported", "not yet"])
+@pytest.mark.parametrize(("kind", "path", "value"), KINDS.values(), ids=KINDS)
+def test_a_patch_holds_from_the_import_on_until_it_is_undone(
+    package: str, kind: str, path: str, value: Any, imported: bool
+) -> None:
+    name = f"{package}.work"
+    before = state(importlib.import_module(name)) if imported else []
+    record = Record(kind, name, path, pickle.dumps("a"), pickle.dumps(value))
+    undo = apply(record)
+    work: Any = importlib.import_module(name)
+    if kind.endswith("item"):
+        assert dict(work.CONFIG) == ({"a": 2} if value else {})
+    elif value is None:
+        assert not hasattr(work, "answer")
+    else:
+        *owner, last = path.split(".")
+        assert vars(work.Engine if owner else work)[last] is len
+    undo()
+    undo()
+    if imported:
+        assert state(work) == before
+    else:
+        assert work.answer() == "real"
+        assert work.Engine().step() == "real step"
+        assert work.Engine.static() == "real static"
+        assert work.CONFIG == {"a": 1}
+
+
+def test_a_patch_that_is_undone_before_the_import_never_holds(package: str) -> None:
+    finders = len(sys.meta_path)
+    apply(Record("setattr", f"{package}.work", "answer"), Loaded(value=len))()
+    assert importlib.import_module(f"{package}.work").answer() == "real"
+    assert len(sys.meta_path) <= finders
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (("setattr", "nothing"), "module 'patched_package.work' has no attribute 'nothing'"),
+        (("delattr", "nothing"), "has no attribute 'nothing'"),
+        (("setattr", "Engine.nothing"), "type 'Engine' has no attribute 'nothing'"),
+        (("setattr", "nothing.x"), "module 'patched_package.work' has no attribute 'nothing'"),
+        (("setitem", "nothing"), "has no attribute 'nothing'"),
+        (("delitem", "CONFIG"), "there is no such key"),
+    ],
+)
+@pytest.mark.parametrize("imported", [True, False], ids=["imported", "not yet"])
+def test_what_is_not_there_is_told_and_no_import_goes_without_the_patch(
+    package: str, record: tuple[str, str], words: str, imported: bool
+) -> None:
+    name = f"{package}.work"
+    made = Record(record[0], name, record[1], pickle.dumps("b"), pickle.dumps(1))
+    told: list[str] = []
+    if imported:
+        importlib.import_module(name)
+        with pytest.raises((AttributeError, KeyError), match=words):
+            apply(made, failed=told.append)
+        return
+    apply(made, failed=told.append)
+    for _ in range(2):
+        with pytest.raises((AttributeError, KeyError), match=words):
+            importlib.import_module(name)
+    assert len(told) == 2
+    assert words in told[0]
+    assert f"child_patch.{record[0]}" in told[0]
+
+
+def test_what_need_not_be_there_is_set_and_taken_away_again(package: str) -> None:
+    work: Any = importlib.import_module(f"{package}.work")
+    for kind, path, key in (("setattr", "new", b""), ("setitem", "CONFIG", pickle.dumps("new"))):
+        undo = apply(Record(kind, work.__name__, path, key, pickle.dumps(5), raising=False))
+        assert 5 in (getattr(work, "new", 0), work.CONFIG.get("new"))
+        undo()
+        assert 5 not in (getattr(work, "new", 0), work.CONFIG.get("new"))
+    for kind, path, key in (("delattr", "new", b""), ("delitem", "CONFIG", pickle.dumps("new"))):
+        apply(Record(kind, work.__name__, path, key, raising=False))()
+    assert work.CONFIG == {"a": 1}
+
+
+def test_variables_are_set_and_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATCHED_BEFORE", "old")
+    monkeypatch.delenv("PATCHED_NEW", raising=False)
+    undos = [
+        apply(Record("setenv", "", "PATCHED_BEFORE", value=b"new")),
+        apply(Record("setenv", "", "PATCHED_NEW", value=b"1")),
+    ]
+    assert (os.environ["PATCHED_BEFORE"], os.environ["PATCHED_NEW"]) == ("new", "1")
+    undos.append(apply(Record("delenv", "", "PATCHED_BEFORE")))
+    assert "PATCHED_BEFORE" not in os.environ
+    for undo in reversed(undos):
+        undo()
+    assert os.environ["PATCHED_BEFORE"] == "old"
+    assert "PATCHED_NEW" not in os.environ
+    apply(Record("delenv", "", "PATCHED_NEW", raising=False))()
+    with pytest.raises(KeyError, match="no such variable"):
+        apply(Record("delenv", "", "PATCHED_NEW"))
+
+
+def test_a_module_that_is_being_imported_is_patched_when_it_has_been(
+    package: str, tmp_path: Any
+) -> None:
+    module = tmp_path / package / "patches_itself.py"
+    module.write_text(
+        "from pytest_cudafork.patch.applying.apply import Loaded, apply\n"
+        "from pytest_cudafork.patch.applying.records import Record\n"
+        f"undo = apply(Record('setattr', {package!r} + '.late', 'answer'), Loaded(value=len))\n"
+        f"import {package}.late\n"
+    )
+    (tmp_path / package / "late.py").write_text(SOURCE)
+    importlib.import_module(f"{package}.patches_itself")
+    assert sys.modules[f"{package}.late"].answer is len

@@ -1,0 +1,46 @@
+"""Tests of patches as they travel."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from pytest_cudafork.patch.applying import records
+from pytest_cudafork.patch.applying.records import Record
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    made = [
+        Record("setattr", "a.b", "C.d", value=b"1", raising=False),
+        Record("delenv", "", "NAME"),
+    ]
+    records.write(str(tmp_path), made)
+    assert records.read(str(tmp_path)) == made
+    records.write(str(tmp_path), made[:1])
+    assert records.read(str(tmp_path)) == made[:1]
+    assert [path.name for path in tmp_path.iterdir()] == ["patches"]
+
+
+def test_a_folder_that_is_gone_has_none(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        records.read(str(tmp_path / "gone"))
+
+
+def test_complaints_are_gathered(tmp_path: Path) -> None:
+    assert records.complaints(str(tmp_path)) == ""
+    records.complain(str(tmp_path), "first")
+    records.complain(str(tmp_path), "second")
+    first, second = records.complaints(str(tmp_path)).splitlines()
+    assert first.endswith(": first")
+    assert second.endswith(": second")
+    records.complain(str(tmp_path / "gone"), "nobody asks")
+
+
+def test_messages_say_the_call() -> None:
+    assert str(Record("setattr", "a.b", "C.d")) == "child_patch.setattr('a.b.C.d')"
+    assert str(Record("setenv", "", "NAME")) == "child_patch.setenv('NAME')"
+    item = Record("delitem", "a", "B", key=pickle.dumps("key"))
+    assert str(item) == "child_patch.delitem('a.B', 'key')"
+    assert str(Record("delitem", "a", "B", key=b"torn")) == "child_patch.delitem('a.B')"

@@ -1,0 +1,178 @@
+"""Tests of the fixture's object, in this process; sessions test what children make of it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.errors import ChildError
+from pytest_cudafork.patch.applying import records
+from pytest_cudafork.patch.child_patch import ChildPatch
+from pytest_cudafork.settings import environment
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the patches go."""
+    monkeypatch.delenv(environment.PATCHES, raising=False)
+    return tmp_path / "of the test"
+
+
+@pytest.fixture
+def patch(folder: Path) -> ChildPatch:
+    """The object."""
+
+    def make() -> str:
+        folder.mkdir()
+        return str(folder)
+
+    return ChildPatch(make)
+
+
+@pytest.fixture
+def work(package: str) -> Any:
+    """The module, imported."""
+    return importlib.import_module(f"{package}.work")
+
+
+def test_it_patches_this_process_tells_children_and_undoes_it(
+    patch: ChildPatch, work: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATCHED_VAR", "old")
+    monkeypatch.setenv("PATCHED_GONE", "old")
+    before = dict(os.environ)
+    name = work.__name__
+    patch.setattr(f"{name}.answer", lambda: "patched")
+    patch.setattr(work.Engine, "step", lambda self: "patched step")
+    patch.setattr(work, "new", 5, raising=False)
+    patch.setitem(f"{name}.CONFIG", "b", {1})
+    patch.delitem(f"{name}.CONFIG", "a")
+    patch.delattr(work.Engine, "static")
+    patch.delattr(f"{name}.nothing", raising=False)
+    patch.setenv("PATCHED_VAR", "new", prepend=":")
+    patch.delenv("PATCHED_GONE")
+    assert (work.answer(), work.Engine().step(), work.new) == ("patched", "patched step", 5)
+    assert dict(work.CONFIG) == {"b": {1}}
+    assert not hasattr(work.Engine, "static")
+    assert os.environ["PATCHED_VAR"] == "new:old"
+    assert "PATCHED_GONE" not in os.environ
+    assert os.environ[environment.PATCHES] == str(folder)
+    kinds = [one.kind for one in records.read(str(folder))]
+    assert kinds == [
+        *["setattr"] * 3,
+        "setitem",
+        "delitem",
+        "delattr",
+        "delattr",
+        "setenv",
+        "delenv",
+    ]
+    patch.undo()
+    patch.undo()
+    assert (work.answer(), work.Engine().step()) == ("real", "real step")
+    assert work.CONFIG == {"a": 1}
+    assert work.Engine.static() == "real static"
+    assert not hasattr(work, "new")
+    assert dict(os.environ) == before
+    assert not folder.exists()
+
+
+def test_what_is_not_imported_is_patched_when_it_is(patch: ChildPatch, package: str) -> None:
+    patch.setattr(f"{package}.work.answer", len)
+    assert f"{package}.work" not in sys.modules
+    assert importlib.import_module(f"{package}.work").answer is len
+    patch.undo()
+    assert sys.modules[f"{package}.work"].answer() == "real"
+
+
+WRONG: dict[str, tuple[Any, type[Exception], str]] = {
+    "no such attribute": (lambda p: p.setattr("WORK.none", 1), AttributeError, "no attribute"),
+    "no such package": (lambda p: p.setattr("no_such_one.x", 1), ModuleNotFoundError, "no module"),
+    "no such key": (lambda p: p.delitem("WORK.CONFIG", "z"), KeyError, "no such key"),
+    "no such variable": (lambda p: p.delenv("NO_SUCH_VAR"), KeyError, "no such variable"),
+    "no value": (lambda p: p.setattr("WORK.answer"), TypeError, "a dotted name and a value"),
+    "thing and value": (lambda p: p.setattr(os, 1), TypeError, "a dotted name and a value"),
+    "no text": (lambda p: p.setattr(os, 1, 2), TypeError, "the name of an attribute is a text"),
+    "an object": (lambda p: p.setattr(object(), "a", 2), TypeError, "cannot find"),
+    "a thing alone": (lambda p: p.delattr(os), TypeError, "a thing and a name"),
+    "a dict": (lambda p: p.setitem({}, "a", 1), TypeError, "given by its dotted name"),
+    "os.environ": (lambda p: p.delitem(os.environ, "A"), TypeError, "setenv and delenv"),
+    "number": (lambda p: p.setenv("A", 1), TypeError, "both are texts"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_patched_is_told_at_once_and_changes_nothing(
+    patch: ChildPatch, work: Any, case: str
+) -> None:
+    call, error, words = WRONG[case]
+
+    class Filled:
+        """Puts the module's name into dotted names."""
+
+        def __getattr__(self, name: str) -> Any:
+            def run(*args: Any, **kwargs: Any) -> None:
+                filled = [
+                    one.replace("WORK", work.__name__) if isinstance(one, str) else one
+                    for one in args
+                ]
+                getattr(patch, name)(*filled, **kwargs)
+
+            return run
+
+    with pytest.raises(error, match=words):
+        call(Filled())
+    patch.undo()
+
+
+@pytest.mark.parametrize("what", ["key", "value"])
+def test_what_cannot_travel_is_refused_by_its_name(patch: ChildPatch, work: Any, what: str) -> None:
+    key: object = threading.Lock() if what == "key" else "a"
+    value: object = threading.Lock() if what == "value" else 1
+    words = rf"CONFIG'\): the {what}, a _thread.lock, cannot be sent"
+    with pytest.raises(ChildError, match=words):
+        patch.setitem(f"{work.__name__}.CONFIG", key, value)
+    assert work.CONFIG == {"a": 1}
+
+
+def test_a_complaint_of_a_child_fails_the_undo(patch: ChildPatch, work: Any, folder: Path) -> None:
+    patch.setattr(f"{work.__name__}.answer", len)
+    records.complain(str(folder), "it has no such attribute")
+    with pytest.raises(ChildError, match=r"could not be applied:\nprocess .*no such attribute"):
+        patch.undo()
+    assert work.answer() == "real"
+    assert not folder.exists()
+
+
+def test_a_forked_child_that_cannot_apply_one_lets_the_test_know(
+    patch: ChildPatch, package: str
+) -> None:
+    patch.setattr(f"{package}.work.nothing", 1)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            importlib.import_module(f"{package}.work")
+        except AttributeError:
+            os._exit(3)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+    with pytest.raises(ChildError, match="has no attribute 'nothing'"):
+        patch.undo()
+
+
+def test_patches_of_the_process_that_started_this_one_hold_on(
+    patch: ChildPatch, work: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    outer = records.Record("setenv", "", "PATCHED_OUTER", value=b"1")
+    records.write(str(tmp_path), [outer])
+    monkeypatch.setenv(environment.PATCHES, str(tmp_path))
+    patch.setattr(f"{work.__name__}.answer", len)
+    assert records.read(str(folder))[0] == outer
+    patch.undo()
+    assert os.environ[environment.PATCHES] == str(tmp_path)

@@ -1,0 +1,71 @@
+"""The public functions that wait for GPUs, as unittest classes and conftests call them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import warnings
+from collections.abc import Sequence
+
+import pytest
+
+from pytest_cudafork import CudaForkWarning, GpuBusyError, gpu
+from pytest_cudafork.gpus import memory, waiting
+from pytest_cudafork.gpus.inventory import Gpu
+from pytest_cudafork.gpus.memory import Unknown
+from pytest_cudafork.gpus.nvml import DeviceMemory
+
+GIB = 1 << 30
+GPUS = (Gpu(0, "GPU-0a"), Gpu(1, "GPU-1b"))
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> dict[str, DeviceMemory | Unknown]:
+    """What is in use on two GPUs."""
+    found: dict[str, DeviceMemory | Unknown] = {one.uuid: DeviceMemory(0, {}) for one in GPUS}
+
+    def look(gpus: Sequence[Gpu]) -> dict[str, DeviceMemory | Unknown]:
+        return {one.uuid: found[one.uuid] for one in gpus}
+
+    monkeypatch.setattr(memory, "look", look)
+    monkeypatch.setattr(waiting, "visible_gpus", lambda: GPUS)
+    return found
+
+
+def test_idle_gpus_are_waited_for(used: dict[str, DeviceMemory | Unknown]) -> None:
+    used["GPU-1b"] = DeviceMemory(2 * GIB, {1: 2 * GIB})
+    assert gpu.wait_idle([0])
+    assert gpu.wait_idle(spare="2GiB")
+    with pytest.raises(GpuBusyError, match=r"GPU 1 has 2 GiB in use \(allowed: 1 GiB\)"):
+        gpu.wait_idle(timeout=0)
+    with pytest.raises(GpuBusyError, match="allowed: 0 B"):
+        gpu.wait_idle(["GPU-1b"], spare="0", timeout=0)
+
+
+def test_wrong_arguments_are_refused(used: dict[str, DeviceMemory | Unknown]) -> None:
+    with pytest.raises(ValueError, match="names no GPU that this process may use"):
+        gpu.wait_idle([7])
+    with pytest.raises(ValueError, match="'much' is not a size"):
+        gpu.wait_idle(spare="much")
+    for wrong in (0, [-1], [True], ["12"]):
+        with pytest.raises(ValueError, match="is not the number of a process"):
+            gpu.wait_release(wrong)  # type: ignore[arg-type]
+
+
+def test_processes_are_waited_for(used: dict[str, DeviceMemory | Unknown]) -> None:
+    process = subprocess.Popen(["sleep", "600"])
+    with pytest.raises(GpuBusyError, match="has not ended"):
+        gpu.wait_release(process.pid, timeout=0)
+    process.kill()
+    assert gpu.wait_release([process.pid])
+    process.wait()
+
+
+def test_what_nobody_can_tell_is_a_warning(used: dict[str, DeviceMemory | Unknown]) -> None:
+    used["GPU-0a"] = Unknown("NVML: no permission")
+    with pytest.warns(CudaForkWarning, match=r"not known .* GPU 0 \(GPU-0a\): NVML: no") as caught:
+        assert not gpu.wait_idle()
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CudaForkWarning)
+        assert not gpu.wait_release(2**22 + os.getpid())
