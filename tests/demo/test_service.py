@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.helpers import failure, needs_torch, outcomes, run_session
 from tests.support.isolation import is_gone
+from tests.support.sessions import failure, needs_torch, outcomes, run_session
 
 pytest.importorskip("fastapi", reason="the demo's service needs it")
 pytest.importorskip("uvicorn", reason="the demo's service needs it")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.helpers import needs_torch
+from tests.support.sessions import needs_torch
 
 if TYPE_CHECKING:
     from pytest_cudafork.capture.cuda.backend import CudaBackend

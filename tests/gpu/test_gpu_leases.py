@@ -16,8 +16,8 @@ import pytest
 
 from pytest_cudafork.gpus.inventory import Machine, kernel_gpus, real_machine
 from pytest_cudafork.gpus.nvml import CtypesNvml, open_nvml
-from tests.support.helpers import assert_no_crash, needs_torch, run_session
 from tests.support.isolation import METHODS, is_gone
+from tests.support.sessions import assert_no_crash, needs_torch, run_session
 
 pytestmark = [
     pytest.mark.gpu,

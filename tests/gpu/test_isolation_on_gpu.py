@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.helpers import needs_torch
 from tests.support.isolation import METHODS
+from tests.support.sessions import needs_torch
 
 pytestmark = [
     pytest.mark.gpu,

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.support import interpreters
-from tests.support.helpers import needs_torch
 from tests.support.isolation import is_gone
+from tests.support.sessions import needs_torch
 
 pytestmark = pytest.mark.slow
 

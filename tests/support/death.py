@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.helpers import failure, run_session
 from tests.support.isolation import CONFTEST, is_gone
+from tests.support.sessions import failure, run_session
 
 METHODS = ("fork", "forkserver", "spawn")
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_cudafork import ImportRecord, audit
-from tests.support.helpers import run_session
+from tests.support.sessions import run_session
 
 TOUCH = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
 """The cheapest touch, in one line."""

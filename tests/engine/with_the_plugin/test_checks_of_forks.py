@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.helpers import run_session
+from tests.support.sessions import run_session
 
 SEED = Path(__file__).parents[1] / "seed"
 PROJECT = SEED.parents[2]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.helpers import failure, outcomes, run_session
+from tests.support.sessions import failure, outcomes, run_session
 
 TIME_LIMIT = 300  # seconds; engine cores are started, which import torch again
 

@@ -18,8 +18,8 @@ from pytest_cudafork.call.run import new_server, run_in_child
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
 from pytest_cudafork.fixtures import RunInChild
 from pytest_cudafork.process import launch
-from tests.support.helpers import run_python
 from tests.support.isolation import is_gone
+from tests.support.sessions import run_python
 
 
 def test_a_late_answer_of_the_fork_server_answers_no_other_request(tmp_path: Path) -> None:

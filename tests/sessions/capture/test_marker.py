@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.support.helpers import assert_no_crash, needs_torch, outcomes, run_session
+from tests.support.sessions import assert_no_crash, needs_torch, outcomes, run_session
 
 pytestmark = needs_torch
 

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_cudafork.report.merge_command import main
 from tests.sessions.check.test_other_plugins import needs_xdist
-from tests.support.helpers import assert_no_crash, check, module, outcomes, records
+from tests.support.sessions import assert_no_crash, check, module, outcomes, records
 
 BASELINE = "--cuda-fork-baseline=known.toml"
 UPDATE = "--cuda-fork-baseline-update"

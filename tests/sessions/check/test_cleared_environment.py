@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.helpers import check, counts, failure, module, outcomes
+from tests.support.sessions import check, counts, failure, module, outcomes
 
 CLEARED = """
 from unittest import mock

@@ -13,7 +13,7 @@ import pytest
 from pytest_cudafork.check.guard import ForkDecision, Rules, Watched, allowed_module, install
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.observe.driver.probe import CudaState, Driver, Verdict
-from tests.support.helpers import (
+from tests.support.sessions import (
     check,
     counts,
     failure,

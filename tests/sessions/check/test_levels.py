@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.helpers import (
+from tests.support.sessions import (
     assert_no_crash,
     check,
     counts,

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import pytest_cudafork
-from tests.support.helpers import (
+from tests.support.native import compile_c, needs_libraries
+from tests.support.sessions import (
     assert_no_crash,
     check,
     counts,
@@ -17,7 +18,6 @@ from tests.support.helpers import (
     module,
     needs_torch,
 )
-from tests.support.native import compile_c, needs_libraries
 
 SUITE = """
 def test_passes():

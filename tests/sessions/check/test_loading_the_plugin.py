@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.helpers import (
+from tests.support.native import needs_libraries
+from tests.support.sessions import (
     assert_no_crash,
     check,
     counts,
@@ -14,7 +15,6 @@ from tests.support.helpers import (
     outcomes,
     run_session,
 )
-from tests.support.native import needs_libraries
 
 ALL = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": ""}
 

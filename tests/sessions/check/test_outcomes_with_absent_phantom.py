@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.support.helpers import module, run_session
+from tests.support.sessions import module, run_session
 
 SUITE = """
 import ctypes.util

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.helpers import check, counts, failure, line_of, module, outcomes
+from tests.support.sessions import check, counts, failure, line_of, module, outcomes
 
 CONFTEST = """
 from pytest_cudafork.check import thread_refusals

@@ -10,7 +10,7 @@ import re
 import pytest
 
 from tests.support import patched_functions
-from tests.support.helpers import check, counts, failure, outcomes
+from tests.support.sessions import check, counts, failure, outcomes
 
 NEEDED_BY_PYTEST = (
     *("ast.", "contextlib.", "inspect.", "linecache.", "re.", "shutil.", "traceback.", "weakref."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.helpers import check, counts, line_of, module
+from tests.support.sessions import check, counts, line_of, module
 
 # As pytest-rerunfailures does: the reports of a run that failed are not shown.
 RUNS_AGAIN = """

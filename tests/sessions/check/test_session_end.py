@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.helpers import check, module
+from tests.support.sessions import check, module
 
 
 def _leftovers() -> set[str]:

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.support.helpers import (
+from tests.support.sessions import (
     assert_no_crash,
     check,
     counts,

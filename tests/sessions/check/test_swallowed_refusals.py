@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.helpers import check, counts, failure, line_of, module, outcomes, records
+from tests.support.sessions import check, counts, failure, line_of, module, outcomes, records
 
 HEAD = """
 import asyncio

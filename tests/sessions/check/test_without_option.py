@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.helpers import run_session
+from tests.support.sessions import run_session
 
 pytestmark = pytest.mark.fresh_interpreter(
     "what a process has from its start is what this is about"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.helpers import counts, failure, line_of, module, outcomes, run_session
+from tests.support.sessions import counts, failure, line_of, module, outcomes, run_session
 
 KEPT = """
 import os

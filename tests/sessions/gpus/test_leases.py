@@ -13,8 +13,8 @@ import pytest
 
 from pytest_cudafork.gpus.inventory import phantom_machine
 from pytest_cudafork.gpus.locks import LockFolder
-from tests.support.helpers import assert_no_crash, failure, needs_torch, outcomes, run_session
 from tests.support.isolation import METHODS, is_gone
+from tests.support.sessions import assert_no_crash, failure, needs_torch, outcomes, run_session
 
 XDIST = ("-p", "xdist.plugin")
 UUIDS = [gpu.uuid for gpu in phantom_machine("sm_90x2").gpus]

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from tests.sessions.gpus.test_leases import XDIST, run
-from tests.support.helpers import assert_no_crash, outcomes, run_session
+from tests.support.sessions import assert_no_crash, outcomes, run_session
 
 SUITE = """
 import os, time

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.sessions.gpus.test_leases import run
-from tests.support.helpers import failure, outcomes
 from tests.support.isolation import is_gone
+from tests.support.sessions import failure, outcomes
 
 HOLDERS = """
 import os, pathlib, subprocess, sys

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.sessions.gpus.test_leases import XDIST, run
-from tests.support.helpers import failure
+from tests.support.sessions import failure
 
 PLAY = """
 import json, os, pathlib, time

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from tests.sessions.check.test_other_plugins import needs_xdist
-from tests.support.helpers import assert_no_crash, check, module, outcomes, run_session
+from tests.support.sessions import assert_no_crash, check, module, outcomes, run_session
 
 SKIPS = """
 import threading

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.helpers import run_session
 from tests.support.isolation import METHODS
+from tests.support.sessions import run_session
 
 SUITE = """
 import os

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.support.helpers import needs_torch
+from tests.support.sessions import needs_torch
 
 OPTION = "--cuda-fork-isolate=forkserver"
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_cudafork.isolate.session.forked_option import decide
-from tests.support.helpers import assert_no_crash, failure, outcomes, run_session
+from tests.support.sessions import assert_no_crash, failure, outcomes, run_session
 
 # pytest-forked may be installed beside us, but autoload is off in these sessions.
 needs_xdist = pytest.mark.skipif(

@@ -11,7 +11,7 @@ import os
 
 import pytest
 
-from tests.support.helpers import assert_no_crash, run_session
+from tests.support.sessions import assert_no_crash, run_session
 
 PEER = """
 import pytest

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.death import METHODS, headline, run_deaths, told
-from tests.support.helpers import (
+from tests.support.sessions import (
     assert_no_crash,
     run_session,
 )

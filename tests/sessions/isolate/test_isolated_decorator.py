@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.helpers import assert_no_crash, failure, outcomes, run_session
 from tests.support.isolation import METHODS
+from tests.support.sessions import assert_no_crash, failure, outcomes, run_session
 
 DECORATED = """
 import os, sys, unittest, warnings, functools, pytest

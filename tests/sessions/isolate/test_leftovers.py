@@ -9,8 +9,8 @@ from textwrap import dedent
 import pytest
 
 from tests.support.death import METHODS, headline, run_deaths
-from tests.support.helpers import needs_torch
 from tests.support.isolation import is_gone
+from tests.support.sessions import needs_torch
 
 DESCENDANTS = """
 from multiprocessing import shared_memory

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.helpers import needs_torch
 from tests.support.isolation import METHODS
 from tests.support.isolation_notes import run_noting
 from tests.support.isolation_plugins import FORKS
+from tests.support.sessions import needs_torch
 
 PRINT_RANDOM = """
     import random

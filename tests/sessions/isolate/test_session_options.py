@@ -8,11 +8,11 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from tests.support.helpers import (
+from tests.support.isolation import METHODS, isolate_all
+from tests.support.sessions import (
     assert_no_crash,
     run_session,
 )
-from tests.support.isolation import METHODS, isolate_all
 
 
 def test_isolation_works_without_pytests_debugging_plugin(pytester: pytest.Pytester) -> None:

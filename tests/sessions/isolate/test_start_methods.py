@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from tests.support.helpers import failure, outcomes, run_session
+from tests.support.sessions import failure, outcomes, run_session
 
 TESTS = """
 import multiprocessing

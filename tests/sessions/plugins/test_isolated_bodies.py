@@ -6,9 +6,9 @@ import importlib.util
 
 import pytest
 
-from tests.support.helpers import assert_no_crash, failure, outcomes, run_session
 from tests.support.isolation import METHODS
 from tests.support.isolation_plugins import needs
+from tests.support.sessions import assert_no_crash, failure, outcomes, run_session
 
 MAIN = "import os\nos.environ.setdefault('MAIN_PID', str(os.getpid()))\n"
 COROUTINES = """

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.helpers import check, counts, failure, line_of, outcomes
 from tests.support.isolation import METHODS
 from tests.support.isolation_plugins import needs, same
+from tests.support.sessions import check, counts, failure, line_of, outcomes
 
 FILES = {
     "test_files.py": """

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.support import interpreters
-from tests.support.helpers import check, module
 from tests.support.isolation import METHODS
 from tests.support.isolation_compare import Sessions
 from tests.support.isolation_plugins import FORKS, needs, same
+from tests.support.sessions import check, module
 
 FLAKY = """
     import os

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.helpers import failure, outcomes, run_session
+from tests.support.sessions import failure, outcomes, run_session
 
 SCRIPT = """
 import ctypes

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.support.helpers import check, line_of, module, run_session
+from tests.support.sessions import check, line_of, module, run_session
 
 ENGINE = """
 class Backend:

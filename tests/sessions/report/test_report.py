@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.support.helpers import assert_no_crash, check, counts, line_of, module, run_session
+from tests.support.sessions import assert_no_crash, check, counts, line_of, module, run_session
 
 
 def test_the_header_says_what_is_checked_and_with_which_eyes(pytester: pytest.Pytester) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.helpers import assert_no_crash, run_session
+from tests.support.sessions import assert_no_crash, run_session
 
 INI = """
 [pytest]

@@ -9,7 +9,7 @@ import pytest
 from pytest_cudafork.settings.options import (
     OPTIONS,
 )
-from tests.support.helpers import assert_no_crash, records, run_session
+from tests.support.sessions import assert_no_crash, records, run_session
 
 
 def test_an_ini_list_has_one_module_a_line(pytester: pytest.Pytester) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_cudafork.capture import choose
 from pytest_cudafork.errors import GraphUsageError
-from tests.support.helpers import needs_torch
+from tests.support.sessions import needs_torch
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from pytest_cudafork.capture import choose, marker
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.settings.markers import MarkerError
-from tests.support.helpers import needs_torch
+from tests.support.sessions import needs_torch
 
 
 def config(option: str | None) -> Any:

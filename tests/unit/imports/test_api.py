@@ -14,7 +14,6 @@ from pytest_cudafork import ImportRecord, ImportVerdict, audit
 from pytest_cudafork.settings.devices import has_real_driver
 from pytest_cudafork.settings.import_options import check
 from pytest_cudafork.settings.import_settings import ImportSettings
-from tests.support.helpers import needs_torch
 from tests.support.imports import (
     SHOP,
     SHOP_VERDICTS,
@@ -23,6 +22,7 @@ from tests.support.imports import (
     verdicts_of,
     write_package,
 )
+from tests.support.sessions import needs_torch
 
 PHANTOM = "phantom:sm_90"
 

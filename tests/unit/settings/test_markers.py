@@ -20,7 +20,7 @@ from pytest_cudafork.settings.markers import (
     marks_of,
     read_marks,
 )
-from tests.support.helpers import assert_no_crash, module, outcomes, run_session
+from tests.support.sessions import assert_no_crash, module, outcomes, run_session
 
 
 class Marked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.capture_cuda import Library
-from tests.support.helpers import needs_torch
+from tests.support.sessions import needs_torch
 
 pytestmark = needs_torch
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.helpers import needs_torch
+from tests.support.sessions import needs_torch
 
 pytestmark = needs_torch
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.helpers import needs_torch
+from tests.support.sessions import needs_torch
 
 pytestmark = needs_torch
 

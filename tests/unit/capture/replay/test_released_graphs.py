@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.helpers import needs_torch
+from tests.support.sessions import needs_torch
 
 pytestmark = needs_torch
 

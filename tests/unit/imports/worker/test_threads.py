@@ -20,8 +20,8 @@ from pytest_cudafork.imports.values.records import (
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import threads
 from pytest_cudafork.imports.worker.threads import Threads, WaitBudget
-from tests.support.helpers import needs_torch
 from tests.support.imports import TOUCH, audit_here, verdicts_of, write_package
+from tests.support.sessions import needs_torch
 
 LATE = f"""\
 import threading, time
