@@ -42,7 +42,9 @@ def _patch(root: str) -> None:
     try:
         from pytest_cudafork.patch.applying.inherited import begin
     except Exception as error:
-        text = f"child_patch does not hold in process {os.getpid()}: {type(error).__name__}: {error}"
+        text = (
+            f"child_patch does not hold in process {os.getpid()}: {type(error).__name__}: {error}"
+        )
         if sys.stderr is not None:
             sys.stderr.write(f"pytest-cudafork: {text}\n")
         return

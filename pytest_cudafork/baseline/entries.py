@@ -17,6 +17,8 @@ for, and what a forked child's touch fails for."""
 TESTS = "tests: "
 """How the tables begin that hold tests and not lines; ``intent/`` knows what they mean."""
 
+_HERE = "./"
+
 _HEADER = """\
 # Lines that initialize CUDA before a fork, or where no touch is allowed: known and accepted today.
 # Each is known by its file, its function and its text, wherever it moves, and has the test in which
@@ -90,7 +92,7 @@ class CheckBaseline:
         """Return the file's text: a table for each file, a line for each statement."""
         rows = [
             Row(
-                each.culprit.file,
+                _table_of(each.culprit.file),
                 f"{each.kind}: {each.culprit.scope}: {each.culprit.statement}",
                 at,
             )
@@ -143,7 +145,12 @@ def _accepted(file: BaselineFile, row: Row) -> Accepted:
             '"fork: <module>: statement" = "where it was seen", or have it written by '
             "--cuda-fork-baseline-update (the import audit's baseline is another file)",
         )
-    return Accepted(kind, Culprit(row.table, scope, statement))
+    return Accepted(kind, Culprit(row.table.removeprefix(_HERE), scope, statement))
+
+
+def _table_of(file: str) -> str:
+    """Return how the table of a file begins; one that reads like a table of tests is told apart."""
+    return _HERE + file if file.startswith((TESTS, _HERE)) else file
 
 
 __all__ = [

@@ -12,7 +12,7 @@ from pytest_cudafork.baseline.file import alone
 from pytest_cudafork.report.baseline import accepted_words, gone_lines, seen_lines, unknown_words
 from pytest_cudafork.report.merge import Job, Merged, MergeError, merge, read_jobs, write_joined
 from pytest_cudafork.report.terminal import Counts
-from pytest_cudafork.settings.options import UPDATES
+from pytest_cudafork.settings.option_texts import UPDATES
 
 CLEAN, ERRORS, USAGE = 0, 1, 2
 

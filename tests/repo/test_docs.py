@@ -10,7 +10,8 @@ import pytest
 import pytest_cudafork.plugin
 from pytest_cudafork.settings.devices import DeviceKind
 from pytest_cudafork.settings.markers import MARKERS
-from pytest_cudafork.settings.options import OPTIONS, Level
+from pytest_cudafork.settings.option_texts import Level
+from pytest_cudafork.settings.options import OPTIONS
 from tests.repo.sources import DOCS, PROJECT
 
 REFERENCE = DOCS / "reference"

@@ -466,7 +466,7 @@ from pytest_cudafork.gpus.nvml import DeviceMemory
 
 machine = inventory.Machine((inventory.Gpu(0, "GPU-0a"),))
 lending._face = lambda config: ""
-lending._machine = lambda config: machine
+lending.machine_of = lambda config: machine
 memory._SETTLE_SECONDS = 0.1
 
 def measure(gpus):

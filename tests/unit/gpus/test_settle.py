@@ -95,9 +95,9 @@ def test_a_child_of_the_session_and_strangers_are_not_ended(
     driver: Driver, settling: Settling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child = subprocess.Popen(["sleep", "600"])
-    monkeypatch.delenv(environment.TEST_SESSION)
-    stranger = orphan("test_other.py::test_of_another_session (call)")
-    monkeypatch.setenv(environment.TEST_SESSION, settling._mark)
+    with monkeypatch.context() as patch:
+        patch.delenv(environment.TEST_SESSION)
+        stranger = orphan("test_other.py::test_of_another_session (call)")
     driver.processes = {child.pid: GIB, stranger: GIB}
     try:
         assert "GPU 0 has 2 GiB in use (allowed: 1 GiB)" in settling.why_not([GPU])

@@ -7,24 +7,15 @@ import math
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pytest_cudafork.imports.values.settings import AuditSettings
-from pytest_cudafork.settings import options
 from pytest_cudafork.settings.devices import Device, DeviceKind
 from pytest_cudafork.settings.gpu_requests import GpuChoice
 from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.marker_map import parse_map
 from pytest_cudafork.settings.markers import MAPPED
-from pytest_cudafork.settings.options import (
-    OPTIONS,
-    Level,
-    Settings,
-    parse_level,
-    read_settings,
-    spell_out_flags,
-)
+from pytest_cudafork.settings.option_texts import Level
+from pytest_cudafork.settings.options import OPTIONS, Settings, read_settings, spell_out_flags
 
 LOW, MIDDLE, HIGH = 0, 1, 2
 
@@ -257,35 +248,3 @@ def test_what_is_no_bare_flag_is_left_alone(args: list[str]) -> None:
     before = list(args)
     assert not spell_out_flags(args)
     assert args == before
-
-
-@settings(deadline=None)
-@given(st.text())
-def test_a_level_is_one_of_four_words_and_everything_else_is_a_value_error(text: str) -> None:
-    words = {level.value for level in Level}
-    if text in words:
-        assert parse_level(text).value == text
-    else:
-        with pytest.raises(ValueError, match="poison, fork, touch"):
-            parse_level(text)
-
-
-@pytest.mark.parametrize(("text", "size"), [("0", 0), ("1", 1 << 30), ("0.5", 1 << 29)])
-def test_memory_is_a_number_of_gib(text: str, size: int) -> None:
-    assert options.parse_gib(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "1GiB", "-1", "nan", "inf", "much"])
-def test_anything_else_is_no_memory(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a number of GiB, as in 1 or"):
-        options.parse_gib(text)
-
-
-def test_the_flag_alone_allows_one_gib() -> None:
-    assert options.parse_gib(str(options.SETTLE.flag_value)) == 1 << 30
-
-
-def test_a_profile_has_a_name() -> None:
-    assert options.parse_profile("/x/p.json") == "/x/p.json"
-    with pytest.raises(ValueError, match="it needs the name of a file"):
-        options.parse_profile("")
