@@ -6,12 +6,14 @@ the summary gathers. In the process of an isolated test torch's own count is add
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_cudafork.baseline.file import alone
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.gpus.lease import LEASE
 from pytest_cudafork.gpus.profile import (
@@ -56,6 +58,8 @@ def begin(config: pytest.Config, lender: Lender) -> None:
         manager.register(Packing(costs), "cudafork-packing")
     if settings.profile:
         earlier: dict[str, Cost] = {}
+        if os.path.exists(settings.profile) and not os.path.isfile(settings.profile):
+            raise pytest.UsageError(f"--cuda-fork-profile: {settings.profile} is no file")
         if os.path.exists(settings.profile):
             earlier = _read("--cuda-fork-profile", settings.profile, lender)
         elif not os.path.isdir(os.path.dirname(settings.profile)):
@@ -154,7 +158,10 @@ class Costs(ChildCosts):
             return
         models = models_of(self._lender.inventory().machine.gpus)
         try:
-            write_profile(self._path, models, {**self._costs, **self._new})
+            with alone(self._path):  # other sessions may have written it meanwhile
+                with contextlib.suppress(ProfileError):
+                    self._costs.update(read_profile(self._path, models))
+                write_profile(self._path, models, {**self._costs, **self._new})
         except OSError as error:
             self._trouble = f"the profile could not be written: {error}"
 

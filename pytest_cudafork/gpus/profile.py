@@ -99,6 +99,7 @@ def write_profile(path: str, models: Models, costs: Mapping[str, Cost]) -> None:
 
     """
     tests = {test: costs[test]._asdict() for test in sorted(costs)}
+    path = os.path.realpath(path)  # a link stays one
     beside = f"{path}.{os.getpid()}"
     try:
         with open(beside, "w", encoding="utf-8") as file:

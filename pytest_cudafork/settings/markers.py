@@ -114,7 +114,10 @@ MARKERS = (
 MAP: pytest.StashKey[MarkerMap] = pytest.StashKey()
 """How a session reads the markers of its suite; not there if it has no map."""
 _MAKE_TESTS = ("graph_capture", "start_methods")
-MAPPED = {each.name: each.keywords for each in MARKERS if each.name not in _MAKE_TESTS}
+MAPPED = {
+    **{each.name: each.keywords for each in MARKERS if each.name not in _MAKE_TESTS},
+    ALIAS: _ISOLATED_KEYWORDS,
+}
 """The markers that others can be read as; those that make several tests of one come too early."""
 
 

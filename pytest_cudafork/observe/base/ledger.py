@@ -145,11 +145,15 @@ def _write_whole(fd: int, line: bytes, path: str) -> None:
 
 
 def _start_of(pid: int) -> str:
-    """Return when a process was started, in ticks of the kernel's clock; "" if it is gone."""
+    """Return when a process was started, in ticks of the kernel's clock; "" if it is gone.
+
+    One that has ended and was not reaped yet is gone.
+    """
     try:
         with io.open(f"/proc/{pid}/stat", "rb") as file:
             # The name of the program, in parentheses, may hold anything.
-            return file.read().rpartition(b")")[2].split()[19].decode()
+            fields = file.read().rpartition(b")")[2].split()
+        return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
     except (OSError, IndexError):
         return ""
 

@@ -67,6 +67,22 @@ def test_a_test_that_passed_is_written_and_others_are_kept(
         assert read_profile(path, MODELS) == earlier
 
 
+def test_sessions_at_the_same_time_keep_what_each_other_has_written(
+    pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    (item,) = pytester.getitems("def test_a(): pass")
+    (tmp_path / "elsewhere").mkdir()
+    path = tmp_path / "profile.json"
+    path.symlink_to(tmp_path / "elsewhere" / "profile.json")
+    ours, theirs = (Costs(item.config, str(path), LENDER, {}) for _ in range(2))
+    theirs._new["test_b.py::b"] = Cost(7.0)
+    theirs.pytest_sessionfinish()
+    run(ours, item, report("setup"), report("call"), report("teardown"))
+    ours.pytest_sessionfinish()
+    assert set(read_profile(str(path), MODELS)) == {"test_a.py::a", "test_b.py::b"}
+    assert path.is_symlink()
+
+
 def test_the_controller_gathers_what_workers_have_measured(
     pytester: pytest.Pytester, tmp_path: Path
 ) -> None:
@@ -194,6 +210,9 @@ def test_files_are_looked_at_before_anything_runs(
     for about in ({"pack": str(path)}, {"profile": str(tmp_path / "no" / "profile.json")}):
         with pytest.raises(pytest.UsageError, match="--cuda-fork-"):
             begin(configured(pytester, **about), LENDER)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(pytest.UsageError, match="pipe is no file"):
+        begin(configured(pytester, profile=str(tmp_path / "pipe")), LENDER)
     write_profile(str(path), MODELS, {})
     config = configured(pytester, pack=str(path), profile=str(path))
     begin(config, LENDER)

@@ -17,6 +17,7 @@ from pytest_cudafork.settings.marker_map import (
     parse_map,
     shown,
 )
+from pytest_cudafork.settings.markers import MAPPED
 
 OURS: dict[str, dict[str, str]] = {
     "gpus": {"n": "", "share": "", "memory": ""},
@@ -144,4 +145,11 @@ def test_on_one_node_what_is_there_comes_before_what_is_read() -> None:
         ("gpus(2)", "gpu_2"),
         ("forked", None),
         ("cuda_isolated", "forked"),
+    ]
+
+
+def test_both_names_of_the_marker_take_the_same() -> None:
+    chosen = parse_map("big = isolated(method='spawn', scope='module')", MAPPED)
+    assert [shown(each) for each in chosen.read(mark("big"))] == [
+        "isolated(method='spawn', scope='module')"
     ]
