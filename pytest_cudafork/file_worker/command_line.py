@@ -27,6 +27,11 @@ from pytest_cudafork.settings.option import parse_modules, typed
 DONE, LOST, USAGE = 0, 1, 2
 _RENEW_AFTER = 20
 _LOOK_SECONDS = 0.1
+_STREAMS = {
+    0: "standard input, from which commands are read",
+    1: "standard output, where files write",
+    2: "standard error, where files write",
+}
 _NAME = "python -m pytest_cudafork fileworker"
 
 
@@ -67,8 +72,6 @@ def _serve(runner: FileRunner, source: BinaryIO, result_fd: int) -> int:
     """Answer each line; return the exit status."""
     status = DONE
     for line in iter(source.readline, b""):
-        if not line.strip():
-            continue
         try:
             command = commands.read(line)
         except ValueError as error:
@@ -177,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--preload", metavar="MODULES", type=typed(parse_modules), default=(),
         help="What every file imports anyway, separated by commas.")  # fmt: skip
     add("--result-fd", metavar="N", type=typed(_parse_descriptor), required=True,
-        help="The descriptor to which answers are written.")  # fmt: skip
+        help="The descriptor to which answers are written: one above 2.")  # fmt: skip
     add("--renew-after", metavar="FILES", type=typed(_parse_count), default=_RENEW_AFTER,
         help="Import the modules anew after so many files (default: %(default)s; 0: "
         "never).")  # fmt: skip
@@ -198,6 +201,12 @@ def _parse_descriptor(text: str) -> int:
     """
     if not (text.isascii() and text.isdigit()):
         raise ValueError(f"{text!r} is not a descriptor: give its number")
+    if int(text) in _STREAMS:
+        raise ValueError(
+            f"descriptor {int(text)} is {_STREAMS[int(text)]}: answers need a descriptor of their "
+            "own, as a pipe is that whoever starts this process passes on (subprocess: "
+            "pass_fds=(N,); in a shell: --result-fd 5 5>answers)"
+        )
     try:
         mode = fcntl.fcntl(int(text), fcntl.F_GETFL) & os.O_ACCMODE
     except (OSError, OverflowError):

@@ -61,6 +61,8 @@ def read(line: bytes) -> RunFile | Stop:
         ValueError: It is nothing that can be asked for; the message says what is wrong with it.
 
     """
+    if not line.strip():
+        raise ValueError('an empty line asks for nothing: write {"filename": "test_x.py"}')
     shown = ascii(line.strip()[:_LONGEST_SHOWN])[1:]
     try:
         command = json.loads(line)

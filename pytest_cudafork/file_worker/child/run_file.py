@@ -1,15 +1,16 @@
 """One file, run as ``python FILE ARGUMENTS`` would, in a process that was forked for it.
 
 What differs from a fresh interpreter: modules that the template has imported are there already (a
-file beside which lies a module of the same name is not run here), the hash seed is the template's,
-and standard input is empty.
+file beside which lies a module of the same name is not run here, but by the same job in a fresh
+interpreter), the hash seed is the template's, and standard input is empty.
 """
 
 from __future__ import annotations
 
 import builtins
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.machinery import SourceFileLoader
 from types import ModuleType
 
@@ -22,6 +23,9 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 128 + signal.SIGINT
 """As Python ends on an exception, on a file that is not there, and on an interrupt."""
 _HIGHEST = 255
 _MODULE_ENDS = (".py", ".so")
+_NEVER_IN_A_FOLDER = ("built-in", "frozen")
+"""Where modules come from that are found before any folder is looked at."""
+_OWN_PACKAGE = __name__.partition(".")[0]
 
 
 def run(task: child.Task) -> int:
@@ -29,9 +33,12 @@ def run(task: child.Task) -> int:
     channel = task.the_channel()
     filename: str = task.data["filename"]
     child.adopt_streams()
-    hidden = [] if task.prepared is None else hidden_modules(os.path.dirname(filename) or ".")
-    if hidden:
-        channel.send(messages.NotLoaded("; ".join(hidden)))
+    hidden = hidden_modules(os.path.dirname(os.path.realpath(filename)))
+    if task.prepared is None:
+        forget_modules(hidden)
+    elif hidden:
+        told = (f"{name} ({there})" for name, there in hidden.items())
+        channel.send(messages.NotLoaded("; ".join(told)))
         return 0
     status = run_program(filename, task.data["arguments"])
     if not channel.is_mine:  # a process that the program has forked, and that came to its end, too
@@ -40,12 +47,16 @@ def run(task: child.Task) -> int:
     return status
 
 
-def hidden_modules(folder: str) -> list[str]:
+def hidden_modules(folder: str) -> dict[str, str]:
     """Return which modules in a file's folder it could not import, as others have their names.
 
     A program's own folder comes first where it looks for modules, but here some are imported.
+
+    Returns:
+        Where the module comes from that is imported here, by its name.
+
     """
-    found = []
+    found: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(folder)):
             path = os.path.join(folder, name)
@@ -61,8 +72,23 @@ def hidden_modules(folder: str) -> list[str]:
             if module is None or stem == "__main__":
                 continue
             if not (isinstance(there, str) and os.path.realpath(there) == os.path.realpath(here)):
-                found.append(f"{stem} ({there or 'built in'})")
+                found[stem] = there if isinstance(there, str) else "built in"
     return found
+
+
+def forget_modules(names: Iterable[str]) -> None:
+    """Let the next import of these modules find those in the program's folder.
+
+    In a fresh interpreter they are imported because this package needs them; it keeps its own. What
+    every interpreter imports at its start, or has built in, a program could not replace either.
+    """
+    at_start = set(itertools.takewhile(lambda name: name != _OWN_PACKAGE, sys.modules))
+    for name in names:
+        spec = getattr(sys.modules[name], "__spec__", None)
+        if name in at_start or getattr(spec, "origin", None) in _NEVER_IN_A_FOLDER:
+            continue
+        for each in [each for each in sys.modules if each.partition(".")[0] == name]:
+            del sys.modules[each]
 
 
 def run_program(filename: str, arguments: Sequence[str]) -> int:

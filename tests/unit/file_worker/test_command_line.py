@@ -118,13 +118,15 @@ def test_each_line_is_answered_and_nonsense_is_told(
         "timeout": 9.0,
     }
     assert (made.asked, made.closed) == ([("a.py", None), ("bad.py", 3.0)], 1)
-    first, second, third = ends.answers()
+    first, empty, second, third = ends.answers()
     assert first == {"filename": "a.py", "returncode": 1, "elapsed": 0.5}
-    assert second["returncode"] == 2
+    assert (empty["returncode"], second["returncode"]) == (2, 2)
+    assert empty["why"].startswith("an empty line asks for nothing")
     assert third["why"] == "it was killed"
     told = capsys.readouterr().err.splitlines()
-    assert told[0].startswith("pytest-cudafork fileworker: 'nonsense' is no JSON")
-    assert told[1] == "pytest-cudafork fileworker: bad.py: it was killed"
+    assert told[0].startswith("pytest-cudafork fileworker: an empty line asks for nothing")
+    assert told[1].startswith("pytest-cudafork fileworker: 'nonsense' is no JSON")
+    assert told[2] == "pytest-cudafork fileworker: bad.py: it was killed"
 
 
 def test_the_end_of_input_is_an_end(
@@ -189,10 +191,14 @@ def test_a_refusal_says_what_to_do(why_not: CannotFork, words: str) -> None:
 
 
 @pytest.fixture
-def readable() -> Iterator[int]:
-    fd = os.open(os.devnull, os.O_RDONLY)
-    yield fd
-    os.close(fd)
+def devnull() -> Iterator[dict[str, int]]:
+    fds = {
+        name: os.open(os.devnull, mode)
+        for name, mode in (("readable", os.O_RDONLY), ("writable", os.O_WRONLY))
+    }
+    yield fds
+    for fd in fds.values():
+        os.close(fd)
 
 
 @pytest.mark.parametrize(
@@ -203,19 +209,22 @@ def readable() -> Iterator[int]:
         (["--result-fd=987"], "descriptor 987 is not open here"),
         (["--result-fd=99999999999999999999"], "is not open here"),
         (["--result-fd={readable}"], "can only be read"),
-        (["--result-fd=2", "--renew-after=-1"], "'-1' is not a number of files"),
-        (["--result-fd=2", "--timeout=0"], "'0' is not a number of seconds above 0"),
-        (["--result-fd=2", "--file-args='"], "is no command line: No closing quotation"),
-        (["--result-fd=2", "--preload=a b"], "'a b' is not a module name"),
-        (["--result-fd=2", "a.py"], "unrecognized arguments: a.py"),
+        (["--result-fd=0"], "descriptor 0 is standard input, from which commands are read"),
+        (["--result-fd=1"], "descriptor 1 is standard output, where files write: answers need a"),
+        (["--result-fd=02"], "descriptor 2 is standard error, where files write"),
+        (["--result-fd={writable}", "--renew-after=-1"], "'-1' is not a number of files"),
+        (["--result-fd={writable}", "--timeout=0"], "'0' is not a number of seconds above 0"),
+        (["--result-fd={writable}", "--file-args='"], "is no command line: No closing quotation"),
+        (["--result-fd={writable}", "--preload=a b"], "'a b' is not a module name"),
+        (["--result-fd={writable}", "a.py"], "unrecognized arguments: a.py"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_wrong_arguments_are_told(
-    args: list[str], words: str, readable: int, capsys: pytest.CaptureFixture[str]
+    args: list[str], words: str, devnull: dict[str, int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main([arg.format(readable=readable) for arg in args])
+        main([arg.format(**devnull) for arg in args])
     assert ended.value.code == 2
     assert words in capsys.readouterr().err
 

@@ -24,6 +24,8 @@ def test_what_can_be_asked_for() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
+        ("\n", 'an empty line asks for nothing: write {"filename": "test_x.py"}'),
+        (" \r\n", "an empty line"),
         ("nonsense", "'nonsense' is no JSON "),
         ("[" * 100_000, "is no JSON"),
         ("\xff", "is no JSON"),

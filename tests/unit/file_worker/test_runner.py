@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -113,14 +115,29 @@ def test_files_share_nothing_and_leave_nothing(runner: FileRunner, tmp_path: Pat
 def test_a_file_that_could_not_import_its_neighbour_gets_a_fresh_interpreter(
     runner: FileRunner, tmp_path: Path
 ) -> None:
-    _write(tmp_path / "email.py", "VALUE = 1")
-    program = _write(tmp_path / "program.py", "import email; assert email.VALUE")
+    # email is in no interpreter from the start; json, struct and threading are in each of ours, and
+    # no program can replace os or time
+    names = ("email", "json", "struct", "threading")
+    for name in (*names, "os", "time"):
+        _write(tmp_path / f"{name}.py", "MINE = 1")
+    text = (
+        "import email, json, os, struct, sys, threading, time\n"
+        "mine = [m for m in list(sys.modules) if hasattr(sys.modules[m], 'MINE')]\n"
+        "open(__file__ + '.mine', 'w').write(' '.join(sorted(mine)))\n"
+        "sys.exit(3)"
+    )
+    program = _write(tmp_path / "program.py", text)
+    plain = subprocess.run([sys.executable, program], check=False, capture_output=True)
+    seen = Path(f"{program}.mine")
+    by_python = seen.read_text()
+    seen.unlink()
     server = FileRunner(["email"])
     try:
         answer = server.run(program)
     finally:
         server.close()
-    assert answer.returncode == 0, answer
+    assert (answer.returncode, plain.returncode) == (3, 3), answer
+    assert seen.read_text() == by_python == " ".join(names)
     assert "it ran in a fresh interpreter" in answer.why
     assert "email (" in answer.why
 

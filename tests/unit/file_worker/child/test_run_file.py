@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -124,10 +125,24 @@ def test_modules_that_it_could_not_import_are_named(folder: Path) -> None:
     (folder / "subprocess").mkdir()
     (folder / "beside_it.py").write_text("")
     (folder / "os.txt").write_text("")
-    found = [text.partition(" ")[0] for text in run_file.hidden_modules(str(folder))]
-    assert found == ["json", "pytest", "sys"]
-    assert run_file.hidden_modules(str(folder / "none")) == []
-    assert run_file.hidden_modules(os.path.dirname(pytest.__file__)) == []
+    assert run_file.hidden_modules(str(folder)) == {
+        "json": json.__file__,
+        "pytest": pytest.__file__,
+        "sys": "built in",
+    }
+    assert run_file.hidden_modules(str(folder / "none")) == {}
+    assert run_file.hidden_modules(os.path.dirname(pytest.__file__)) == {}
+
+
+def test_modules_are_forgotten_unless_every_interpreter_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ("os", "pytest_cudafork", "json", "json.decoder", "time", "jsonschema")
+    modules = {name: sys.modules.get(name, sys) for name in names}
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "modules", modules)
+        run_file.forget_modules(["json", "os", "time"])
+    assert list(modules) == ["os", "pytest_cudafork", "time", "jsonschema"]
 
 
 class Channel:
@@ -162,7 +177,10 @@ def test_the_job_says_whether_the_file_came_to_its_end(
     (message,) = channel.sent
     assert isinstance(message, messages.NotLoaded)
     assert message.text.startswith("json (")
+    forgotten: list[str] = []
+    monkeypatch.setattr(run_file, "forget_modules", forgotten.extend)
     assert run(folder, Channel()) == 4, "a fresh interpreter runs it whatever lies beside it"
+    assert forgotten == ["json"]
 
 
 def test_a_fork_of_the_program_ends_as_a_program_would(
