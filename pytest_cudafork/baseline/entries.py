@@ -56,9 +56,10 @@ class Accepted(NamedTuple):
 
 
 class CheckBaseline:
-    """The entries: of each what is accepted, and the place where it was first seen.
+    """The entries: of each what is accepted, and a place where it was seen.
 
-    A place is the name of a test, "collect FILE" or "start".
+    A place is the name of a test, "collect FILE" or "start"; of several it is the first
+    as ``_order`` has them.
     """
 
     def __init__(
@@ -131,7 +132,10 @@ class CheckBaseline:
 
 
 def _order(place: str) -> tuple[int, str]:
-    """Order places as a session comes to them, whatever its workers did first."""
+    """Order places: start-up, collection, tests, and those of a kind by name.
+
+    So the file is the same whichever worker did what first.
+    """
     return (0 if place == "start" else 1 if place.startswith("collect ") else 2), place
 
 

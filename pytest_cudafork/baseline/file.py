@@ -133,6 +133,30 @@ def write(path: str | os.PathLike[str], text: str) -> None:
         raise BaselineError(f"{os.fspath(path)}: cannot be written: {error.strerror}.") from error
 
 
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Check that the file can be written, as far as that is known before.
+
+    Nothing shows but by trying: permissions do not tell of root, or of a file system that is full.
+
+    Raises:
+        BaselineError: It cannot be written; the message says why.
+
+    """
+    target = os.path.realpath(path)
+    folder, name = os.path.split(target)
+    shown = f"{os.fspath(path)}: cannot be written"
+    if os.path.isdir(target):
+        raise BaselineError(f"{shown}: it is a folder.")
+    if not os.path.isdir(folder):
+        raise BaselineError(f"{shown}: there is no folder {folder!r}.")
+    try:
+        fd, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
+        os.close(fd)
+        os.unlink(temporary)
+    except OSError as error:
+        raise BaselineError(f"{shown}: no file can be made beside it: {error.strerror}.") from error
+
+
 @contextlib.contextmanager
 def alone(path: str | os.PathLike[str]) -> Iterator[None]:
     """Keep the other sessions of this machine from changing the file meanwhile.

@@ -40,8 +40,8 @@ class Notes(Protocol):
 class Terms(NamedTuple):
     """What is accepted in this session.
 
-    ``root`` is the folder to which files are relative; ``entries`` have the place where each was
-    first seen; ``everything`` says that the baseline is being written: whatever has a culprit.
+    ``root`` is the folder to which files are relative; ``entries`` have a place where each was
+    seen; ``everything`` says that the baseline is being written: whatever has a culprit.
     """
 
     root: str

@@ -45,7 +45,7 @@ class BaselineHooks:
         """Why the file was not changed though it was to be."""
 
     def _is_place(self, place: str) -> bool:
-        """Whether an entry was first seen there."""
+        """Whether an entry names it."""
         if not self._settings.baseline:
             return False
         if self._places is None:

@@ -1,9 +1,8 @@
 """What a session has to say of its baseline: what was accepted, what is new, what is gone.
 
 An entry is gone if its statement is not in its file any more; or if the whole suite ran, the test
-in which the entry was first seen passed, and the entry was seen nowhere. Where another line had
-initialized CUDA in the process of that test, which may keep the entry's own from showing, nothing
-is said.
+that the entry names passed, and the entry was seen nowhere. Where another line had initialized CUDA
+in the process of that test, which may keep the entry's own from showing, nothing is said.
 """
 
 from __future__ import annotations
@@ -150,7 +149,7 @@ def result_of(
 def _would_show(
     entry: Accepted, place: str, records: Sequence[Record], history: History, root: str
 ) -> bool:
-    """Whether the place where it was first seen was passed, with nothing that hides it."""
+    """Whether the place that an entry names was passed, with nothing that hides it."""
     pids = {int(r["pid"]) for r in records if r["k"] == "ran" and r.get("place") == place}
     first = [history.initializer(pid) for pid in pids]
     others = [

@@ -136,22 +136,25 @@ def _begin_baseline(config: pytest.Config, watch: Watch, settings: Settings) -> 
     """Tell the processes of the session what the baseline accepts.
 
     Raises:
-        pytest.UsageError: it cannot be read.
+        pytest.UsageError: it cannot be read, or not be written though it is to be.
 
     """
     if not settings.baseline:
         return
     from pytest_cudafork.baseline.entries import BaselineError, CheckBaseline
+    from pytest_cudafork.baseline.file import check_writable
     from pytest_cudafork.check.accepted import Terms
     from pytest_cudafork.settings.options import BASELINE, BASELINE_UPDATE
 
     everything = settings.baseline_update == "all"
     baseline = CheckBaseline()
-    if not everything or lexists(settings.baseline):
-        try:
+    try:
+        if not everything or lexists(settings.baseline):
             baseline = CheckBaseline.read(settings.baseline, BASELINE_UPDATE.flag)
-        except BaselineError as error:
-            raise pytest.UsageError(f"{BASELINE.flag}: {error}") from None
+        if settings.baseline_update:
+            check_writable(settings.baseline)
+    except BaselineError as error:
+        raise pytest.UsageError(f"{BASELINE.flag}: {error}") from None
     watch.acceptance.begin(Terms(str(config.rootpath), baseline.entries, everything))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.baseline.file import BaselineError
+from pytest_cudafork.baseline.file import BaselineError, check_writable
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.intent import baseline, promise
@@ -35,7 +35,7 @@ class IntentHooks:
         """Read the baseline.
 
         Raises:
-            pytest.UsageError: It cannot be read.
+            pytest.UsageError: It cannot be read, or not be written though it is to be.
 
         """
         self._config = config
@@ -51,6 +51,8 @@ class IntentHooks:
         try:
             path = self._settings.baseline
             self.known = baseline.read_known(path, may_be_missing=self._everything) if path else {}
+            if self._settings.baseline_update and not self._is_worker:
+                check_writable(path)
         except BaselineError as error:
             raise pytest.UsageError(f"{BASELINE.flag}: {error}") from None
         self._pid = os.getpid()

@@ -2,13 +2,17 @@
 
 Processes of two machines may have the same numbers, so those of the second job on are moved out of
 the way. A job that did not come to its end, or that lost records, is an error of the whole.
+
+What is joined can be told apart again: before the records of each job stands one of kind ``job``.
+So a joined ledger is the same jobs when it is read, and comes to the same result when it is
+joined again, with others or alone.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pytest_cudafork.baseline.entries import Accepted
@@ -19,6 +23,9 @@ _STRIDE = 1 << 32
 """What the numbers of processes and threads are moved by, from one job to the next."""
 _NUMBERS = ("pid", "tid", "ppid", "parent")
 _IDS = ("id", "fork")
+_JOB = "job"
+"""The kind of the record before those of each job, and the key that names the job in all others."""
+_BROKEN_END = "its last record is broken"
 
 
 class MergeError(ValueError):
@@ -26,10 +33,10 @@ class MergeError(ValueError):
 
 
 class Job(NamedTuple):
-    """What one ledger holds.
+    """What one ledger holds, or a part of one that is joined.
 
     Attributes:
-        path: The file.
+        path: The file in which the job kept its records.
         records: Its records.
         damage: What is missing from it, in words.
         result: What its session found; None if that did not come to its end.
@@ -59,7 +66,7 @@ def read_jobs(paths: Sequence[str]) -> list[Job]:
     """Read the ledgers.
 
     Raises:
-        MergeError: One is not there, is no ledger, or is named twice.
+        MergeError: One is not there, is no ledger, or is named twice, perhaps within a joined one.
 
     """
     jobs: list[Job] = []
@@ -69,11 +76,18 @@ def read_jobs(paths: Sequence[str]) -> list[Job]:
         if real in seen:
             raise MergeError(f"{path} and {seen[real]} are the same file: name each ledger once")
         seen[real] = path
-        jobs.append(_read(path))
+        for job in _read(path):
+            same = next((one for one in jobs if one.records and one.records == job.records), None)
+            if same is not None:
+                raise MergeError(
+                    f"{path}: holds the job of {same.path}, which is named already, perhaps within "
+                    "a joined ledger: name each job once"
+                )
+            jobs.append(job)
     return jobs
 
 
-def _read(path: str) -> Job:
+def _read(path: str) -> list[Job]:
     try:
         with open(path, "rb") as file:
             beginning = file.read(1000)
@@ -89,6 +103,59 @@ def _read(path: str) -> Job:
         damage = tuple(reader.damage())
     finally:
         reader.close()
+    parts = list(_parts(records))
+    if not parts:
+        return [_job(path, records, damage)]
+    first = parts[0]
+    number = first.record.get("of")
+    if first.before or len(parts) != number:
+        damage += (f"it is said to hold {number} jobs, and {len(parts)} are there whole",)
+    # Nobody knows whose records the joined file lacks, if any: they are an error of the whole.
+    return [
+        _job(part.path, part.records, (*part.damage, *(damage if part is first else ())))
+        for part in parts
+    ]
+
+
+class _Part:
+    """The records of one job in a joined ledger.
+
+    Attributes:
+        record: The one of kind ``job``.
+        path: The file from which the job came.
+        damage: What was missing from it, in words.
+        records: Its records, as they were in that file.
+        before: Whether there are records before the first job, whose own line is lost.
+
+    """
+
+    def __init__(self, record: Record, *, before: bool) -> None:
+        self.record = record
+        self.before = before
+        self.path = str(record.get("path"))
+        damage = record.get("damage")
+        self.damage = tuple(map(str, damage)) if isinstance(damage, list) else ()
+        self.records: list[Record] = []
+
+
+def _parts(records: Iterable[Record]) -> Iterator[_Part]:
+    """Yield the jobs of a joined ledger; none of the ledger of one session."""
+    part: _Part | None = None
+    before = False
+    for record in records:
+        if record["k"] == _JOB:
+            if part is not None:
+                yield part
+            part = _Part(record, before=before)
+        elif part is None:
+            before = True
+        else:
+            part.records.append(_moved_back(record, part.record.get("number")))
+    if part is not None:
+        yield part
+
+
+def _job(path: str, records: list[Record], damage: tuple[str, ...]) -> Job:
     end = next((record for record in reversed(records) if record["k"] == "end"), None)
     if end is None:
         return Job(path, records, damage, None, "", -1)
@@ -96,7 +163,9 @@ def _read(path: str) -> Job:
         result = BaselineResult.from_plain(end.get("result"))
         return Job(path, records, damage, result, str(end.get("stopped")), int(end["status"]))
     except (ValueError, KeyError, TypeError):
-        return Job(path, records, (*damage, "its last record is broken"), None, "", -1)
+        if _BROKEN_END not in damage:  # a joined ledger knows already
+            damage += (_BROKEN_END,)
+        return Job(path, records, damage, None, "", -1)
 
 
 def merge(jobs: Iterable[Job], accepted: Iterable[Accepted] = ()) -> Merged:
@@ -157,6 +226,8 @@ def _errors_of(job: Job) -> list[str]:
 def write_joined(path: str, jobs: Sequence[Job]) -> None:
     """Write one ledger with the records of all jobs, one job after the other.
 
+    It can be joined again: ``read_jobs`` of it returns these jobs.
+
     Raises:
         LedgerError: Something else is in the place of the file.
         OSError: It cannot be written.
@@ -164,13 +235,12 @@ def write_joined(path: str, jobs: Sequence[Job]) -> None:
     """
     ledger = Ledger(path)
     ledger.create()
-    if any(job.damage for job in jobs):
-        ledger.mark_loss()
-    with open(path, "ab") as file:
-        for number, job in enumerate(jobs):
+    for number, job in enumerate(jobs):
+        ledger.append(_JOB, path=job.path, number=number, of=len(jobs), damage=list(job.damage))
+        with open(path, "ab") as file:
             for record in job.records:
                 moved = _moved(record, number) if number else record
-                file.write(b"\n" + json.dumps({**moved, "job": job.path}).encode("ascii"))
+                file.write(b"\n" + json.dumps({**moved, _JOB: job.path}).encode("ascii"))
 
 
 def _moved(record: Record, number: int) -> dict[str, Any]:
@@ -188,4 +258,25 @@ def _moved(record: Record, number: int) -> dict[str, Any]:
             moved[key] = f"{number}:{moved[key]}"
     if "ids" in moved:
         moved["ids"] = [f"{number}:{each}" for each in moved["ids"]]
+    return moved
+
+
+def _moved_back(record: Record, number: object) -> dict[str, Any]:
+    """Return a record of a joined ledger as it was in that of its job."""
+    moved = dict(record)
+    moved.pop(_JOB, None)
+    if not isinstance(number, int) or number <= 0:
+        return moved
+    by, prefix = number * _STRIDE, f"{number}:"
+    for key in _NUMBERS:
+        if isinstance(moved.get(key), int) and by < moved[key] < by + _STRIDE:
+            moved[key] -= by
+    owner = str(moved.get("owner", ""))
+    if owner.isdecimal() and int(owner) >= by:
+        moved["owner"] = str(int(owner) - by)
+    for key in _IDS:
+        if moved.get(key):
+            moved[key] = str(moved[key]).removeprefix(prefix)
+    if "ids" in moved:
+        moved["ids"] = [each.removeprefix(prefix) for each in moved["ids"]]
     return moved

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_cudafork.settings.devices import Device, parse_device
+from pytest_cudafork.settings.devices import Device, DeviceKind, parse_device
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, read_imports
 from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT
@@ -259,7 +259,8 @@ def read_settings(config: pytest.Config, namespace: Any) -> Settings:
 
     Raises:
         pytest.UsageError: a value is not one of those allowed, and the message names its source;
-            or a baseline is to be written and none is named, or nothing is checked.
+            or a baseline is to be written and none is named, or nothing is checked; or the command
+            line has what only the check uses, and nothing says anything of the check.
 
     """
     values = read_table(config, namespace, PARSERS)
@@ -272,6 +273,8 @@ def read_settings(config: pytest.Config, namespace: Any) -> Settings:
         raise pytest.UsageError(
             f"{BASELINE_UPDATE.flag}: nothing is checked, so nothing is found: add {CHECK.flag}"
         )
+    if "level" not in values:  # whoever has said "off" knows that nothing is checked
+        _check_used(settings, namespace)
     if settings.intent:
         from pytest_cudafork.settings import intent
 
@@ -280,6 +283,30 @@ def read_settings(config: pytest.Config, namespace: Any) -> Settings:
         except ValueError as error:
             raise pytest.UsageError(f"{INTENT.flag}: {error}") from None
     return settings
+
+
+def _check_used(settings: Settings, namespace: Any) -> None:
+    """Check that the command line has nothing that is in vain without the check.
+
+    In the environment and the ini file it waits for sessions that have the check.
+
+    Raises:
+        pytest.UsageError: it has.
+
+    """
+    shows = settings.device.kind in (DeviceKind.PHANTOM, DeviceKind.REAL)
+    counts = settings.intent or settings.expect_gpus is not None
+    in_vain = (
+        (BASELINE, settings.baseline and not counts, "is not read"),
+        (DEVICE, shows and not settings.imports.packages, "is not shown to any test"),
+    )
+    for option, unused, words in in_vain:
+        text = getattr(namespace, option.name, None)
+        if text and unused:
+            raise pytest.UsageError(
+                f"{option.flag}: nothing is checked, so {text} {words}: add {CHECK.flag}"
+                f" ({CHECK.flag}=off: leave it so). In the ini file, {option.name} waits for it"
+            )
 
 
 PARSERS: Table = {

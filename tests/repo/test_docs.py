@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
 import pytest
 
 import pytest_cudafork.plugin
+from pytest_cudafork.settings import import_options
 from pytest_cudafork.settings.devices import DeviceKind
 from pytest_cudafork.settings.markers import MARKERS
 from pytest_cudafork.settings.option_texts import Level
-from pytest_cudafork.settings.options import OPTIONS
+from pytest_cudafork.settings.options import OPTIONS, PARSERS
 from tests.repo.sources import DOCS, PROJECT
 
 REFERENCE = DOCS / "reference"
@@ -45,6 +47,19 @@ def test_the_reference_has_each_option_and_no_other() -> None:
     flags = {cell.split("=")[0].rstrip("[") for cell in first_cells(REFERENCE / "options.md")}
     documented = {flag for flag in flags if flag.startswith("--")}
     assert documented == {option.flag for option in OPTIONS}
+
+
+def test_the_reference_says_which_options_may_be_empty_on_the_command_line() -> None:
+    text = (REFERENCE / "options.md").read_text(encoding="utf-8")
+    _, found, rest = text.partition("an empty value takes back what the other places say")
+    assert found
+    documented = set(re.findall(r"`(--[\w-]+)`", rest.partition("For any other")[0]))
+    may_be_empty = set()
+    for option, parse in (*PARSERS.values(), *import_options.PARSERS.values()):
+        with contextlib.suppress(ValueError):
+            parse("")
+            may_be_empty.add(option.flag)
+    assert documented == may_be_empty
 
 
 def test_the_reference_has_each_level_and_kind_of_device() -> None:

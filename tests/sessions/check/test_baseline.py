@@ -158,6 +158,16 @@ def test_a_torn_or_foreign_file_is_a_usage_error_and_stays(suite: pytest.Pyteste
     assert (suite.path / "known.toml").read_text() == torn
 
 
+def test_a_file_that_cannot_be_written_is_known_before_any_test_runs(
+    suite: pytest.Pytester,
+) -> None:
+    result = check(suite, "fork", "--cuda-fork-baseline=no/known.toml", UPDATE)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    told = "ERROR: --cuda-fork-baseline: *no/known.toml: cannot be written: there is no folder *"
+    result.stderr.fnmatch_lines([told])
+    assert not outcomes(result)
+
+
 def test_a_child_started_by_exec_knows_the_baseline(suite: pytest.Pytester) -> None:
     (suite.path / "script.py").write_text(LIB + "import os\nif not os.fork(): os._exit(0)\n")
     (suite.path / "test_it.py").write_text(

@@ -17,6 +17,7 @@ from pytest_cudafork.baseline.file import (
     BaselineFile,
     Row,
     alone,
+    check_writable,
     text_of,
     write,
 )
@@ -105,3 +106,20 @@ def test_two_sessions_change_a_file_one_after_the_other(tmp_path: Path) -> None:
     with alone(tmp_path / "no" / "such" / "file.toml"):
         pass  # writing it will say what is wrong
     assert list(tmp_path.iterdir()) == []
+
+
+def test_whether_a_file_can_be_written_is_known_before(tmp_path: Path) -> None:
+    path = tmp_path / "base.toml"
+    check_writable(path)
+    assert list(tmp_path.iterdir()) == []
+    write(path, "")
+    check_writable(path)
+    assert list(tmp_path.iterdir()) == [path]
+    for wrong, words in (
+        (tmp_path, "cannot be written: it is a folder"),
+        (tmp_path / "no" / "base.toml", "cannot be written: there is no folder '.*/no'"),
+        (path / "base.toml", "cannot be written: there is no folder '.*/base.toml'"),
+        (Path("/proc/base.toml"), "cannot be written: no file can be made beside it: "),
+    ):
+        with pytest.raises(BaselineError, match=words):
+            check_writable(wrong)

@@ -190,6 +190,9 @@ def test_a_promise_that_is_not_kept_fails_the_session_if_skips_are_errors(
 def test_a_baseline_that_cannot_be_read_or_written_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    path = str(tmp_path / "no" / "known.toml")
+    with pytest.raises(pytest.UsageError, match=r"--cuda-fork-baseline: .*: there is no folder"):
+        hooks_of(tmp_path, baseline=path, baseline_update="all")
     with pytest.raises(pytest.UsageError, match=r"--cuda-fork-baseline: .*is not TOML"):
         hooks_of(tmp_path, "<<<<", intent=("all",))
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from pytest_cudafork.baseline.culprit import Culprit
 from pytest_cudafork.baseline.entries import Accepted
@@ -70,18 +73,98 @@ def test_the_joined_ledger_is_one_and_keeps_processes_apart(tmp_path: Path) -> N
     jobs = read_jobs(paths)
     out = str(tmp_path / "joined")
     write_joined(out, jobs)
-    (joined,) = read_jobs([out])
-    assert joined.damage == ()
-    assert len(joined.records) == sum(len(job.records) for job in jobs)
-    assert len({record["id"] for record in joined.records}) == len(joined.records)
-    history = History(joined.records)
-    pids = sorted({int(r["pid"]) for r in joined.records if r["k"] == "child"})
+    reader = Ledger(out).reader()
+    records = reader.new()
+    reader.close()
+    assert [record["path"] for record in records if record["k"] == "job"] == paths
+    joined = [record for record in records if record["k"] != "job"]
+    assert len(joined) == sum(len(job.records) for job in jobs)
+    assert len({record["id"] for record in records}) == len(records)
+    history = History(records)
+    pids = sorted({int(r["pid"]) for r in joined if r["k"] == "child"})
     wheres = [touch.where for pid in pids if (touch := history.initializer(pid)) is not None]
     assert wheres == ["/one.py:1", "/two.py:1"]
-    assert {record["job"] for record in joined.records} == set(paths)
-    owners = {record["owner"] for record in joined.records if record["k"] == "touch"}
+    assert {record["job"] for record in joined} == set(paths)
+    owners = {record["owner"] for record in joined if record["k"] == "touch"}
     assert owners == {"7", str(7 + (1 << 32))}
-    assert [r["ids"] for r in joined.records if r["k"] == "reported"] == [["x-1"], ["1:x-1"]]
+    assert [r["ids"] for r in joined if r["k"] == "reported"] == [["x-1"], ["1:x-1"]]
+
+
+SEEN = st.builds(
+    Seen, st.sampled_from((A, B, C)), st.lists(st.sampled_from("xyz"), min_size=1), st.just(2)
+)
+RESULTS = st.builds(
+    BaselineResult,
+    st.lists(SEEN, max_size=2).map(tuple),
+    st.lists(SEEN, max_size=2).map(tuple),
+    st.integers(0, 1),
+    st.lists(st.sampled_from((A, B, C)), max_size=1).map(tuple),
+    st.lists(st.sampled_from((A, B, C)), max_size=1).map(tuple),
+)
+JOBS = st.tuples(
+    st.none() | RESULTS, st.sampled_from(["", "", "after 1 failure"]), st.integers(0, 6)
+)
+
+
+@settings(max_examples=15)
+@given(st.lists(JOBS, min_size=2, max_size=4), st.integers(1, 3))
+@example([(BaselineResult(new=(Seen(A, ["x"], 1),)), "", 0), (BaselineResult(), "", 0)], 1)
+@example([(None, "", 5), (None, "", 6), (BaselineResult(quiet=(A,)), "", 0)], 2)
+def test_what_was_joined_comes_to_the_same_when_it_is_joined_again(
+    made: list[tuple[BaselineResult | None, str, int]], cut: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = []
+        for number, (result, stopped, damage) in enumerate(made):
+            paths.append(ledger(Path(folder, f"{number}.jsonl"), result, stopped))
+            if damage == 3:
+                Ledger(paths[-1]).append("end", result={}, stopped="", status=0)
+            elif damage == 5:  # of a job that was killed at once
+                Ledger(paths[-1]).create()
+            elif damage == 6:
+                Ledger(paths[-1]).mark_loss()
+            elif damage == 4:
+                with open(paths[-1], "ab") as file:
+                    file.write(b'\n{"k": "touch", "id"')
+        jobs = read_jobs(paths)
+        cut = min(cut, len(jobs) - 1)
+        first, second, all_of_it, again = (
+            str(Path(folder, name)) for name in ("first", "second", "all", "again")
+        )
+        write_joined(first, jobs[:cut])
+        write_joined(second, jobs[cut:])
+        write_joined(all_of_it, read_jobs([first, second]))
+        write_joined(again, read_jobs([all_of_it]))
+        for joined in ([first, *paths[cut:]], [*paths[:cut], second], [all_of_it], [again]):
+            assert read_jobs(joined) == jobs
+            assert merge(read_jobs(joined), [A]) == merge(jobs, [A])
+        assert Path(again).stat().st_size == Path(all_of_it).stat().st_size
+
+
+def test_a_joined_ledger_that_lacks_a_job_or_lines_is_told(tmp_path: Path) -> None:
+    paths = [ledger(tmp_path / name, BaselineResult(quiet=(A,))) for name in ("one", "two")]
+    out = tmp_path / "joined"
+    write_joined(str(out), read_jobs(paths))
+    lines = out.read_text().split("\n")
+    second = next(n for n, line in enumerate(lines) if '"number": 1' in line)
+    first = next(n for n, line in enumerate(lines) if '"number": 0' in line)
+    for left, words in (
+        (lines[:second], f"{paths[0]}: it is said to hold 2 jobs, and 1 are there whole"),
+        (lines[:first] + lines[first + 1 :], "it is said to hold 2 jobs, and 1 are there whole"),
+        ([*lines, '{"k": '], f"{paths[0]}: 1 line of the ledger is cut short, or no record"),
+    ):
+        out.write_text("\n".join(left))
+        merged = merge(read_jobs([str(out)]))
+        assert merged.gone == ()
+        assert words in "\n".join(merged.errors)
+
+
+def test_a_job_that_is_named_within_a_joined_ledger_too_is_told(tmp_path: Path) -> None:
+    paths = [ledger(tmp_path / name, BaselineResult()) for name in ("one", "two")]
+    out = str(tmp_path / "joined")
+    write_joined(out, read_jobs(paths))
+    with pytest.raises(MergeError, match=r"joined: holds the job of .*two, which is named already"):
+        read_jobs([paths[1], out])
 
 
 def test_what_one_job_lost_the_joined_ledger_lacks(tmp_path: Path) -> None:

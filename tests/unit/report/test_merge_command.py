@@ -31,6 +31,17 @@ def test_what_is_not_accepted_is_an_error_with_its_job(
     assert main(jobs[:1]) == 0
 
 
+def test_a_joined_ledger_comes_to_the_same_as_its_jobs(
+    jobs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = f"--output={tmp_path / 'joined'}"
+    assert main([jobs[1], jobs[0], output]) == 1  # what is not accepted is in the first
+    told = capsys.readouterr().out
+    for _ in range(2):
+        assert main([str(tmp_path / "joined"), output]) == 1
+        assert capsys.readouterr().out == told
+
+
 def test_the_baseline_is_changed_as_a_session_of_the_whole_suite_would(
     jobs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -187,13 +187,15 @@ def test_command_line_beats_environment_beats_ini_beats_default(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     low, middle, high = VALUES[name]
+    # some are in vain on the command line of a session of whose check nobody says anything
+    off = {"cuda_fork_check": "off"} if name in ("cuda_fork_baseline", "cuda_fork_device") else {}
 
     def read(count: int) -> Settings:
         return settings_from(
             monkeypatch,
             ini={name: low[0]} if count > LOW else None,
             env={name: middle[0]} if count > MIDDLE else None,
-            cli={name: high[0]} if count > HIGH else None,
+            cli={**off, name: high[0]} if count > HIGH else None,
         )
 
     assert [read(count) for count in range(4)] == [
@@ -202,6 +204,37 @@ def test_command_line_beats_environment_beats_ini_beats_default(
         Settings(**middle[1]),
         Settings(**high[1]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("cuda_fork_baseline", "no.toml", "no.toml is not read"),
+        ("cuda_fork_device", "phantom:sm_90", "phantom:sm_90 is not shown to any test"),
+        ("cuda_fork_device", "phantom", "phantom is not shown to any test"),
+        ("cuda_fork_device", "real", "real is not shown to any test"),
+    ],
+)
+def test_what_is_in_vain_without_the_check_is_told_where_somebody_typed_it(
+    name: str, value: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {name: value}
+    told = f"--{name.replace('_', '-')}: nothing is checked, so {words}: add --cuda-fork-check"
+    with pytest.raises(pytest.UsageError, match=told):
+        settings_from(monkeypatch, cli=given)
+    with pytest.raises(pytest.UsageError, match=f"In the ini file, {name} waits for it"):
+        settings_from(monkeypatch, cli=given, env=given, ini=given)
+    settings_from(monkeypatch, env=given, ini=given)
+    for level in ("off", "fork"):
+        settings_from(monkeypatch, cli=given, ini={"cuda_fork_check": level})
+    users = {
+        "cuda_fork_device": [("cuda_fork_imports", "pkg")],
+        "cuda_fork_baseline": [("cuda_fork_intent", "spawned"), ("cuda_fork_expect_gpus", "0")],
+    }
+    for user, text in users[name]:
+        settings_from(monkeypatch, cli={**given, user: text})
+    harmless = {"cuda_fork_baseline": "", "cuda_fork_device": "none"}
+    settings_from(monkeypatch, cli={name: harmless[name]})
 
 
 def test_an_update_needs_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
