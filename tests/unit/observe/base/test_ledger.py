@@ -243,5 +243,7 @@ def test_the_ledger_of_a_session_that_runs_is_left_alone(tmp_path: Path) -> None
         other.stdout.readline()
         with pytest.raises(LedgerError, match=rf"process {other.pid}, which made it, is still"):
             Ledger(path).create()
+        other.kill()
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # ended, not reaped
+        Ledger(path).create()
         other.communicate()
-    Ledger(path).create()
