@@ -14,6 +14,7 @@ from pytest_cudafork.patch import targets
 from pytest_cudafork.patch.applying import inherited, records
 from pytest_cudafork.patch.applying.apply import Loaded, apply
 from pytest_cudafork.patch.applying.records import Record
+from pytest_cudafork.patch.values import pickled
 from pytest_cudafork.settings import environment
 
 _NOT_GIVEN: Any = object()
@@ -55,7 +56,7 @@ class ChildPatch:
         Raises:
             AttributeError: There is no such attribute; where the module is not imported here, its
                 import raises this, and the test fails in its teardown if a child's did.
-            ChildError: The value does not pickle.
+            ChildError: The value does not pickle, or it is or holds a mock or an open file.
             ModuleNotFoundError, TypeError, ValueError: The name is none that a child could find.
 
         """
@@ -168,13 +169,14 @@ class ChildPatch:
         value: object = None,
         raising: bool = True,
     ) -> None:
-        module, path = targets.split(f"child_patch.{kind}({dotted!r})", dotted)
+        call = f"child_patch.{kind}({dotted!r})"
+        module, path = targets.split(call, dotted)
         record = Record(
             kind,
             module,
             path,
-            key=_pickled(kind, dotted, "key", key) if kind.endswith("item") else b"",
-            value=_pickled(kind, dotted, "value", value) if kind.startswith("set") else b"",
+            key=pickled(call, "key", key) if kind.endswith("item") else b"",
+            value=pickled(call, "value", value) if kind.startswith("set") else b"",
             raising=raising,
         )
         self._apply(record, Loaded(key, value))
@@ -209,26 +211,3 @@ class ChildPatch:
         self._undo.callback(standard_library.end_forkserver_unless, server)
         self._undo.push(inherited.tell_multiprocessing(folder))
         inherited.tell_children(self._undo, folder)
-
-
-def _pickled(kind: str, dotted: str, what: str, thing: object) -> bytes:
-    """Return the pickle of a key or value.
-
-    Raises:
-        ChildError: It has none.
-
-    """
-    import cloudpickle
-
-    from pytest_cudafork.call.pickling import modules_by_value
-
-    try:
-        with modules_by_value():
-            data: bytes = cloudpickle.dumps(thing)
-    except Exception as error:  # pickling runs the object's own code, which may raise anything
-        raise ChildError(
-            f"child_patch.{kind}({dotted!r}): the {what}, a {type(thing).__module__}."
-            f"{type(thing).__qualname__}, cannot be sent to other processes: "
-            f"{type(error).__name__}: {error}. Give a function or a plain value."
-        ) from error
-    return data
