@@ -12,7 +12,7 @@ from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.patch import targets
 from pytest_cudafork.patch.applying import inherited, records
-from pytest_cudafork.patch.applying.apply import Loaded, apply
+from pytest_cudafork.patch.applying.apply import Loaded, Place, apply
 from pytest_cudafork.patch.applying.records import Record
 from pytest_cudafork.patch.values import pickled
 from pytest_cudafork.settings import environment
@@ -33,6 +33,7 @@ class ChildPatch:
         self._make_folder = make_folder
         self._folder = ""
         self._records: list[Record] = []
+        self._places: list[Place] = []
         self._undo = contextlib.ExitStack()
         self._owner = os.getpid()
 
@@ -191,7 +192,7 @@ class ChildPatch:
             if os.getpid() != self._owner:  # here the test has the error itself
                 records.complain(folder, text)
 
-        self._undo.callback(apply(record, loaded, failed))
+        self._undo.callback(apply(record, loaded, failed, self._places))
         self._records.append(record)
         records.write(self._folder, self._records)
         inherited.applied[self._folder] = len(self._records)

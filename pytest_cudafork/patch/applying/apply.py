@@ -26,7 +26,10 @@ class Loaded:
 
 
 def apply(
-    record: Record, loaded: Loaded | None = None, failed: Callable[[str], None] | None = None
+    record: Record,
+    loaded: Loaded | None = None,
+    failed: Callable[[str], None] | None = None,
+    beside: list[Place] | None = None,
 ) -> Undo:
     """Apply a patch now if its module is imported, and whenever that has been executed from now on.
 
@@ -34,6 +37,8 @@ def apply(
         record: The patch.
         loaded: Its key and value; None: they are unpickled when they are needed.
         failed: Told in words of what cannot be applied, before that is raised.
+        beside: The places of patches that are undone together, in their order; this one's are
+            added. One place may have several.
 
     Returns:
         What undoes it, in this process.
@@ -45,20 +50,15 @@ def apply(
     """
     if record.kind in ENVIRONMENT:
         return _set_variable(record)
-    places: list[_Place] = []
+    places: list[Place] = []
+    every = [] if beside is None else beside
 
     def patch(module: ModuleType) -> None:
         nonlocal loaded
         try:
             loaded = loaded or _load(record)
             place = _place(record, module, loaded)
-            former = next((one for one in places if one.owner is place.owner), None)
-            if former is not None:
-                if former.holds:
-                    return  # the module has been executed again, and has left this alone
-                places.remove(former)  # what it replaced is the past
-            place.fill(record)
-            places.append(place)
+            _fill(record, place, places, every)
         except Exception as error:
             if failed is not None:
                 text = str(error.args[0]) if error.args else ""
@@ -71,9 +71,32 @@ def apply(
     def undo() -> None:
         forget()
         while places:
-            places.pop().restore()
+            place = places.pop()
+            place.restore()
+            every.remove(place)
 
     return undo
+
+
+def _fill(record: Record, place: Place, places: list[Place], every: list[Place]) -> None:
+    """Fill a place, unless it is filled, and note it among the patch's own and among all of them.
+
+    Raises:
+        AttributeError, KeyError: There is nothing to be replaced.
+
+    """
+    former = next((one for one in places if one.owner is place.owner), None)
+    if former is None:
+        place.fill(record)
+        places.append(place)
+        every.append(place)
+        return
+    # the module has been executed again
+    number = every.index(former)
+    if any(one.is_same(former) and one.holds for one in every[number:]):
+        return  # and has left this alone
+    place.fill(record)
+    places[places.index(former)] = every[number] = place  # what was there is the past
 
 
 def _load(record: Record) -> Loaded:
@@ -81,7 +104,7 @@ def _load(record: Record) -> Loaded:
     return Loaded(key, pickle.loads(record.value) if record.value else None)
 
 
-def _place(record: Record, module: Any, loaded: Loaded) -> _Place:
+def _place(record: Record, module: Any, loaded: Loaded) -> Place:
     """Find what a patch replaces.
 
     Raises:
@@ -118,7 +141,7 @@ def _named(owner: Any) -> str:
     return f"{type(owner).__name__} {getattr(owner, '__name__', repr(owner)[:200])!r}"
 
 
-class _Place:
+class Place:
     """A place that a patch fills or empties, and what was there."""
 
     def __init__(self, owner: Any, name: Any, new: Any) -> None:
@@ -141,6 +164,10 @@ class _Place:
         """Raise what becomes of a patch that must not go without something to replace."""
         raise NotImplementedError
 
+    def is_same(self, other: Place) -> bool:
+        """Whether both are of one attribute or item."""
+        return self.owner is other.owner and bool(self.name == other.name)
+
     @property
     def holds(self) -> bool:
         """Whether the patch is in force here."""
@@ -156,7 +183,7 @@ class _Place:
         self.put(self._before)
 
 
-class _Attribute(_Place):
+class _Attribute(Place):
     @property
     def content(self) -> Any:
         # of a class what stands in it, not what it gives for it (staticmethod and the like)
@@ -175,7 +202,7 @@ class _Attribute(_Place):
             _own(record, self.owner, self.name)
 
 
-class _Item(_Place):
+class _Item(Place):
     @property
     def content(self) -> Any:
         if self.name not in self.owner:
