@@ -7,11 +7,13 @@ function gets it run in a child: its arguments go there, its result or exception
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from pytest_cudafork.compat.unpatched import contextlib, inspect
+from pytest_cudafork.compat.unpatched import contextlib, inspect, re
 from pytest_cudafork.errors import CudaForkError
+from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, ISOLATED, check_isolated
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ _DEFAULTS: dict[str, Any] = {
     "scope": "test",
     "env": None,
 }
+_PLUGIN = "pytest_cudafork.plugin"
 _ATTRIBUTE = "_cudafork_isolation"
 """Where a decorated function keeps its ``_Isolation``."""
 
@@ -55,7 +58,8 @@ def isolated(fn: Any = None, /, **options: Any) -> Any:
     Use it with arguments or without. On a test function, a method, a coroutine function or a test
     class it is the marker ``cuda_isolated``, and pytest runs the test as with that. Called by
     anybody else, the function runs in a child: its arguments travel there, what it returns or
-    raises comes back, with the child's traceback as the cause. In its own child it runs in place.
+    raises comes back, with the child's traceback as the cause. In its own child it runs in place,
+    and so does a test in a session whose plugin is switched off.
 
     Args:
         fn: What is decorated.
@@ -99,7 +103,7 @@ def _decorated(options: dict[str, Any], fn: Any) -> Any:
         @functools.wraps(fn)
         async def run(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            if isolation.is_here:
+            if isolation.is_here or _is_test_without_plugin(fn):
                 return await fn(*args, **kwargs)
             from pytest_cudafork.call.coroutines import call_in_child
 
@@ -110,7 +114,7 @@ def _decorated(options: dict[str, Any], fn: Any) -> Any:
         @functools.wraps(fn)
         def run(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
-            if isolation.is_here:
+            if isolation.is_here or _is_test_without_plugin(fn):
                 return fn(*args, **kwargs)
             return _result(isolation.prepared(run, args, kwargs))
 
@@ -136,6 +140,19 @@ def _check_function(fn: Any) -> None:
             f"{_SIGNATURE} on {name}: a generator stops in the middle, and a process that stops "
             "there could not be told from one that hangs. Return a list, or isolate what calls it"
         )
+
+
+def _is_test_without_plugin(fn: Any) -> bool:
+    """Whether pytest is running this very function as its test, and without this plugin.
+
+    Then it is as with any marker of a plugin that is switched off (``-p no:cudafork``): nobody
+    sees to it. The plugin is imported wherever it is on.
+    """
+    if _PLUGIN in sys.modules:
+        return False
+    name = re.escape(getattr(fn, "__name__", ""))
+    running = environment.value(environment.TEST)
+    return re.search(rf"::{name}(\[.*\])? \(call\)$", running, re.DOTALL) is not None
 
 
 class _Isolation:

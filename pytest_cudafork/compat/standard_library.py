@@ -186,11 +186,6 @@ def distribution_resolvers(metadata: Any) -> Callable[[], Any]:
     return resolvers
 
 
-def is_being_imported(module: object) -> bool:
-    """Whether a module has not been executed to its end (``__spec__._initializing``)."""
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
-
-
 def wait_for_import(name: str) -> None:
     """Wait until no other thread is importing a module; at once within the import itself.
 

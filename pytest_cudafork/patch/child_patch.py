@@ -12,8 +12,9 @@ from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.patch import targets
 from pytest_cudafork.patch.applying import inherited, records
-from pytest_cudafork.patch.applying.apply import Loaded, apply
+from pytest_cudafork.patch.applying.apply import Loaded, Place, apply
 from pytest_cudafork.patch.applying.records import Record
+from pytest_cudafork.patch.values import pickled
 from pytest_cudafork.settings import environment
 
 _NOT_GIVEN: Any = object()
@@ -32,6 +33,7 @@ class ChildPatch:
         self._make_folder = make_folder
         self._folder = ""
         self._records: list[Record] = []
+        self._places: list[Place] = []
         self._undo = contextlib.ExitStack()
         self._owner = os.getpid()
 
@@ -55,7 +57,7 @@ class ChildPatch:
         Raises:
             AttributeError: There is no such attribute; where the module is not imported here, its
                 import raises this, and the test fails in its teardown if a child's did.
-            ChildError: The value does not pickle.
+            ChildError: The value does not pickle, or it is or holds a mock or an open file.
             ModuleNotFoundError, TypeError, ValueError: The name is none that a child could find.
 
         """
@@ -168,13 +170,14 @@ class ChildPatch:
         value: object = None,
         raising: bool = True,
     ) -> None:
-        module, path = targets.split(f"child_patch.{kind}({dotted!r})", dotted)
+        call = f"child_patch.{kind}({dotted!r})"
+        module, path = targets.split(call, dotted)
         record = Record(
             kind,
             module,
             path,
-            key=_pickled(kind, dotted, "key", key) if kind.endswith("item") else b"",
-            value=_pickled(kind, dotted, "value", value) if kind.startswith("set") else b"",
+            key=pickled(call, "key", key) if kind.endswith("item") else b"",
+            value=pickled(call, "value", value) if kind.startswith("set") else b"",
             raising=raising,
         )
         self._apply(record, Loaded(key, value))
@@ -189,7 +192,7 @@ class ChildPatch:
             if os.getpid() != self._owner:  # here the test has the error itself
                 records.complain(folder, text)
 
-        self._undo.callback(apply(record, loaded, failed))
+        self._undo.callback(apply(record, loaded, failed, self._places))
         self._records.append(record)
         records.write(self._folder, self._records)
         inherited.applied[self._folder] = len(self._records)
@@ -209,26 +212,3 @@ class ChildPatch:
         self._undo.callback(standard_library.end_forkserver_unless, server)
         self._undo.push(inherited.tell_multiprocessing(folder))
         inherited.tell_children(self._undo, folder)
-
-
-def _pickled(kind: str, dotted: str, what: str, thing: object) -> bytes:
-    """Return the pickle of a key or value.
-
-    Raises:
-        ChildError: It has none.
-
-    """
-    import cloudpickle
-
-    from pytest_cudafork.call.pickling import modules_by_value
-
-    try:
-        with modules_by_value():
-            data: bytes = cloudpickle.dumps(thing)
-    except Exception as error:  # pickling runs the object's own code, which may raise anything
-        raise ChildError(
-            f"child_patch.{kind}({dotted!r}): the {what}, a {type(thing).__module__}."
-            f"{type(thing).__qualname__}, cannot be sent to other processes: "
-            f"{type(error).__name__}: {error}. Give a function or a plain value."
-        ) from error
-    return data

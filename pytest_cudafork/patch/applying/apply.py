@@ -1,15 +1,13 @@
-"""Applying one patch to this process: now, or as soon as its module has been executed."""
+"""Applying one patch to this process: now, and whenever its module has been executed."""
 
 from __future__ import annotations
 
 import contextlib
 import pickle
-import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from pytest_cudafork.compat import standard_library
 from pytest_cudafork.observe.base.after_import import Required, after_import
 from pytest_cudafork.patch.applying.records import ENVIRONMENT, Record
 from pytest_cudafork.settings import environment
@@ -28,30 +26,39 @@ class Loaded:
 
 
 def apply(
-    record: Record, loaded: Loaded | None = None, failed: Callable[[str], None] | None = None
+    record: Record,
+    loaded: Loaded | None = None,
+    failed: Callable[[str], None] | None = None,
+    beside: list[Place] | None = None,
 ) -> Undo:
-    """Apply a patch; before its module is imported, as soon as that has been executed.
+    """Apply a patch now if its module is imported, and whenever that has been executed from now on.
 
     Args:
         record: The patch.
         loaded: Its key and value; None: they are unpickled when they are needed.
         failed: Told in words of what cannot be applied, before that is raised.
+        beside: The places of patches that are undone together, in their order; this one's are
+            added. One place may have several.
 
     Returns:
         What undoes it, in this process.
 
     Raises:
         AttributeError, KeyError: What is to be replaced is not there, and the module is. Where it
-            is imported later, its import raises this.
+            is imported later, or executed again, its import raises this.
 
     """
     if record.kind in ENVIRONMENT:
         return _set_variable(record)
-    undos: list[Undo] = []
+    places: list[Place] = []
+    every = [] if beside is None else beside
 
     def patch(module: ModuleType) -> None:
+        nonlocal loaded
         try:
-            undos.append(_patch(record, module, loaded or _load(record)))
+            loaded = loaded or _load(record)
+            place = _place(record, module, loaded)
+            _fill(record, place, places, every)
         except Exception as error:
             if failed is not None:
                 text = str(error.args[0]) if error.args else ""
@@ -59,17 +66,37 @@ def apply(
                 failed(f"{begins}{text} ({type(error).__name__})")
             raise
 
-    module = sys.modules.get(record.module)
-    if module is not None and not standard_library.is_being_imported(module):
-        patch(module)
-    else:
-        undos.append(after_import(record.module, Required(patch)))
+    forget = after_import(record.module, Required(patch))
 
     def undo() -> None:
-        while undos:
-            undos.pop()()
+        forget()
+        while places:
+            place = places.pop()
+            place.restore()
+            every.remove(place)
 
     return undo
+
+
+def _fill(record: Record, place: Place, places: list[Place], every: list[Place]) -> None:
+    """Fill a place, unless it is filled, and note it among the patch's own and among all of them.
+
+    Raises:
+        AttributeError, KeyError: There is nothing to be replaced.
+
+    """
+    former = next((one for one in places if one.owner is place.owner), None)
+    if former is None:
+        place.fill(record)
+        places.append(place)
+        every.append(place)
+        return
+    # the module has been executed again
+    number = every.index(former)
+    if any(one.is_same(former) and one.holds for one in every[number:]):
+        return  # and has left this alone
+    place.fill(record)
+    places[places.index(former)] = every[number] = place  # what was there is the past
 
 
 def _load(record: Record) -> Loaded:
@@ -77,13 +104,18 @@ def _load(record: Record) -> Loaded:
     return Loaded(key, pickle.loads(record.value) if record.value else None)
 
 
-def _patch(record: Record, module: Any, loaded: Loaded) -> Undo:
+def _place(record: Record, module: Any, loaded: Loaded) -> Place:
+    """Find what a patch replaces.
+
+    Raises:
+        AttributeError: There is nothing of that name on the way to it.
+
+    """
     names = record.path.split(".")
-    if record.kind in ("setitem", "delitem"):
-        mapping = _walk(record, module, names)
-        return _patch_item(record, mapping, loaded)
-    owner = _walk(record, module, names[:-1])
-    return _patch_attribute(record, owner, names[-1], loaded)
+    new = loaded.value if record.kind.startswith("set") else _NOTHING
+    if record.kind.endswith("item"):
+        return _Item(_walk(record, module, names), loaded.key, new)
+    return _Attribute(_walk(record, module, names[:-1]), names[-1], new)
 
 
 def _walk(record: Record, owner: Any, names: list[str]) -> Any:
@@ -109,45 +141,83 @@ def _named(owner: Any) -> str:
     return f"{type(owner).__name__} {getattr(owner, '__name__', repr(owner)[:200])!r}"
 
 
-def _patch_attribute(record: Record, owner: Any, name: str, loaded: Loaded) -> Undo:
-    if record.raising:
-        _own(record, owner, name)
-    # of a class what stands in it, not what it gives for it (staticmethod and the like)
-    before = vars(owner).get(name, _NOTHING) if isinstance(owner, type) else _NOTHING
-    if not isinstance(owner, type):
-        before = getattr(owner, name, _NOTHING)
-    if record.kind == "setattr":
-        setattr(owner, name, loaded.value)
-    elif hasattr(owner, name):
-        delattr(owner, name)
+class Place:
+    """A place that a patch fills or empties, and what was there."""
 
-    def undo() -> None:
-        if before is not _NOTHING:
-            setattr(owner, name, before)
-        elif hasattr(owner, name):
-            delattr(owner, name)
+    def __init__(self, owner: Any, name: Any, new: Any) -> None:
+        """``new`` is what the patch puts there; ``_NOTHING``: it empties the place."""
+        self.owner = owner
+        self.name = name
+        self.new = new
+        self._before = self.content
 
-    return undo
+    @property
+    def content(self) -> Any:
+        """What is there, or ``_NOTHING``."""
+        raise NotImplementedError
+
+    def put(self, content: Any) -> None:
+        """Make this the content; ``_NOTHING`` takes away what is there."""
+        raise NotImplementedError
+
+    def check(self, record: Record) -> None:
+        """Raise what becomes of a patch that must not go without something to replace."""
+        raise NotImplementedError
+
+    def is_same(self, other: Place) -> bool:
+        """Whether both are of one attribute or item."""
+        return self.owner is other.owner and bool(self.name == other.name)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the patch is in force here."""
+        return self.content is self.new
+
+    def fill(self, record: Record) -> None:
+        """Let the patch be in force."""
+        self.check(record)
+        self.put(self.new)
+
+    def restore(self) -> None:
+        """Let there be what was there."""
+        self.put(self._before)
 
 
-def _patch_item(record: Record, mapping: Any, loaded: Loaded) -> Undo:
-    key = loaded.key
-    there = key in mapping
-    if record.kind == "delitem" and record.raising and not there:
-        raise KeyError(f"{record}: there is no such key")
-    before = mapping[key] if there else _NOTHING
-    if record.kind == "setitem":
-        mapping[key] = loaded.value
-    elif there:
-        del mapping[key]
+class _Attribute(Place):
+    @property
+    def content(self) -> Any:
+        # of a class what stands in it, not what it gives for it (staticmethod and the like)
+        if isinstance(self.owner, type):
+            return vars(self.owner).get(self.name, _NOTHING)
+        return getattr(self.owner, self.name, _NOTHING)
 
-    def undo() -> None:
-        if before is not _NOTHING:
-            mapping[key] = before
-        elif key in mapping:
-            del mapping[key]
+    def put(self, content: Any) -> None:
+        if content is not _NOTHING:
+            setattr(self.owner, self.name, content)
+        elif hasattr(self.owner, self.name):
+            delattr(self.owner, self.name)
 
-    return undo
+    def check(self, record: Record) -> None:
+        if record.raising:
+            _own(record, self.owner, self.name)
+
+
+class _Item(Place):
+    @property
+    def content(self) -> Any:
+        if self.name not in self.owner:
+            return _NOTHING
+        return self.owner[self.name]
+
+    def put(self, content: Any) -> None:
+        if content is not _NOTHING:
+            self.owner[self.name] = content
+        elif self.name in self.owner:
+            del self.owner[self.name]
+
+    def check(self, record: Record) -> None:
+        if record.kind == "delitem" and record.raising and self.content is _NOTHING:
+            raise KeyError(f"{record}: there is no such key")
 
 
 def _set_variable(record: Record) -> Undo:

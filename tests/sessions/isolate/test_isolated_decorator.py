@@ -228,3 +228,45 @@ def test_a_body_inherits_the_fixtures_of_the_pytest_process(
     assert (pytester.path / "ended").read_text() == "True\n"  # once, and not in a child
     xml = (pytester.path / "out.xml").read_text()
     assert '<property name="seen" value="1"' in xml
+
+
+WITHOUT_PLUGIN = """
+import os, unittest, pytest
+from pytest_cudafork import isolated
+
+MAIN = os.getpid()
+
+@pytest.fixture
+def here(): return os.getpid()
+
+@isolated
+def test_bare(here): assert here == os.getpid() == MAIN
+@isolated(scope="module")
+def test_scope(here): assert here == os.getpid() == MAIN
+@isolated(gpus=1, env={"A": "b"}, timeout=5)
+@pytest.mark.parametrize("n", [1, 2])
+def test_parameters(n): assert os.getpid() == MAIN and n != 2
+class TestUnit(unittest.IsolatedAsyncioTestCase):
+    @isolated(scope="class")
+    async def test_unit(self): assert os.getpid() == MAIN
+
+@isolated(method="fork")
+def helper(): return os.getpid()
+def test_helper(): assert helper() != MAIN
+"""
+
+
+def test_decorated_tests_run_in_place_where_the_plugin_is_switched_off(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(test_it=WITHOUT_PLUGIN)
+    result = run_session(pytester, "-v", plugin=("-p", "no:cudafork"))
+    assert outcomes(result) == {
+        "test_bare": "PASSED",
+        "test_scope": "PASSED",
+        "test_parameters[1]": "PASSED",
+        "test_parameters[2]": "FAILED",
+        "TestUnit::test_unit": "PASSED",
+        "test_helper": "PASSED",
+    }
+    assert "Unknown pytest.mark.cuda_isolated" in result.stdout.str()

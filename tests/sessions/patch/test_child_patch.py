@@ -92,6 +92,16 @@ def test_after(method):
     assert by_multiprocessing(method) == REAL
     assert not [name for name in os.environ if name.startswith("_CUDAFORK_PATCHES")]
 
+def test_modules_that_a_child_executes_again(patched):
+    code = (
+        "import importlib, sys, patched_work as w;"
+        "print(importlib.reload(w).answer());"
+        "del sys.modules['patched_work'];"
+        "import patched_work as w; print(w.answer(), w.Engine().step(), sorted(w.CONFIG))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "fake\\nfake fake step ['a', 'b']\\n", done.stderr
+
 def test_names_that_a_child_does_not_know(child_patch):
     sys.modules.pop("patched_work", None)
     child_patch.setattr("patched_work.nothing", 1)
@@ -118,7 +128,7 @@ def test_patches_hold_in_every_child_and_in_no_other_test(pytester: pytest.Pytes
         "test_an_interpreter_that_cannot_be_patched": "PASSED ERROR",
     }
     assert {name: one for name, one in found.items() if one != "PASSED"} == told
-    assert len(found) == 3 + 3 + 2 + 8
+    assert len(found) == 3 + 3 + 2 + 9
     for name, words in zip(told, ("patched_work", "json"), strict=True):
         assert f"child_patch.setattr('{words}." in failure(result, name)
     assert not list(pytester.path.glob("**/child_patch*"))

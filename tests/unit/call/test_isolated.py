@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -206,6 +207,33 @@ def test_a_function_that_is_called_by_others_gets_no_gpus_and_no_scope() -> None
         work = isolated(**options)(os.getpid)
         with pytest.raises(ValueError, match="is for tests"):
             work()
+
+
+@pytest.mark.parametrize(
+    ("running", "in_place"),
+    [
+        ("test_it.py::where (call)", True),
+        ("test_it.py::TestIt::where[a::b (setup)-\n] (call)", True),
+        ("test_it.py::where (setup)", False),
+        ("test_it.py::test_where (call)", False),
+        ("where[x]/test_it.py::test_other[::where] (call)", False),
+        (None, False),
+    ],
+)
+def test_without_the_plugin_a_test_runs_in_place_and_helpers_do_not(
+    monkeypatch: pytest.MonkeyPatch, running: str | None, in_place: bool
+) -> None:
+    @isolated(method="fork")
+    def where() -> int:
+        return os.getpid()
+
+    if running is None:
+        monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    else:
+        monkeypatch.setenv("PYTEST_CURRENT_TEST", running)
+    assert where() != os.getpid()  # the plugin is on
+    monkeypatch.delitem(sys.modules, "pytest_cudafork.plugin")
+    assert (where() == os.getpid()) is in_place
 
 
 def test_it_is_a_marker_for_pytest() -> None:

@@ -203,10 +203,3 @@ def test_a_fork_server_that_was_started_meanwhile_is_ended(
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert not os.path.exists(address)
-
-
-def test_a_module_is_being_imported_until_it_is_executed() -> None:
-    assert not standard_library.is_being_imported(os)
-    assert not standard_library.is_being_imported(None)
-    spec = types.SimpleNamespace(_initializing=True)
-    assert standard_library.is_being_imported(types.SimpleNamespace(__spec__=spec))

@@ -91,6 +91,20 @@ def test_what_is_not_imported_is_patched_when_it_is(patch: ChildPatch, package: 
     assert sys.modules[f"{package}.work"].answer() == "real"
 
 
+def test_two_patches_of_one_place_are_undone_after_a_reload(patch: ChildPatch, work: Any) -> None:
+    json: Any = importlib.import_module("json")
+    real = json.JSONEncoder.default
+    for value in (len, max):
+        patch.setattr("json.JSONEncoder.default", value)  # the reload leaves this class alone
+        patch.setattr(work, "answer", value)
+    importlib.reload(json)
+    importlib.reload(work)
+    assert (json.JSONEncoder.default, work.answer) == (max, max)
+    patch.undo()
+    assert json.JSONEncoder.default is real
+    assert work.answer() == "real"
+
+
 WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     "no such attribute": (lambda p: p.setattr("WORK.none", 1), AttributeError, "no attribute"),
     "no such package": (lambda p: p.setattr("no_such_one.x", 1), ModuleNotFoundError, "no module"),

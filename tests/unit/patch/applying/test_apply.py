@@ -62,6 +62,66 @@ def test_a_patch_holds_from_the_import_on_until_it_is_undone(
         assert work.CONFIG == {"a": 1}
 
 
+@pytest.mark.parametrize("again", ["reload", "import"])
+@pytest.mark.parametrize("imported", [True, False], ids=["imported", "not yet"])
+@pytest.mark.parametrize(("kind", "path", "value"), KINDS.values(), ids=KINDS)
+def test_a_patch_holds_in_a_module_that_is_executed_again_and_is_undone_there(
+    package: str, kind: str, path: str, value: Any, imported: bool, again: str
+) -> None:
+    name = f"{package}.work"
+    if imported:
+        importlib.import_module(name)
+    undo = apply(Record(kind, name, path, pickle.dumps("a"), pickle.dumps(value)))
+    first: Any = importlib.import_module(name)
+    if again == "reload":
+        work = importlib.reload(first)
+    else:
+        del sys.modules[name]
+        work = importlib.import_module(name)
+        assert work is not first
+    values = {"answer": vars(work).get("answer"), "CONFIG": work.CONFIG.get("a")}
+    values |= {f"Engine.{one}": vars(work.Engine).get(one) for one in ("step", "static")}
+    assert values[path] is pickle.loads(pickle.dumps(value))
+    undo()
+    for module in (first, work):
+        assert module.answer() == "real"
+        assert module.answer.__globals__ is vars(module)
+        assert module.Engine().step() == "real step"
+        assert module.Engine.static() == "real static"
+        assert module.CONFIG == {"a": 1}
+    assert importlib.reload(work).answer() == "real"
+
+
+def test_the_undo_restores_what_the_module_has_made_when_it_was_executed_again(
+    package: str,
+) -> None:
+    work: Any = importlib.import_module(f"{package}.work")
+    old = work.answer
+    undo = apply(Record("setattr", work.__name__, "answer", value=pickle.dumps(len)))
+    importlib.reload(work)
+    undo()
+    assert work.answer is not old
+
+
+def test_what_a_module_leaves_alone_when_it_is_executed_again_is_undone_once(
+    package: str,
+) -> None:
+    work: Any = importlib.import_module(f"{package}.work")
+    work.kept, work.removed = "before", "before"
+    undos = [
+        apply(Record("setattr", work.__name__, "kept", value=pickle.dumps("patched"))),
+        apply(Record("setattr", work.__name__, "new", value=pickle.dumps(5), raising=False)),
+        apply(Record("delattr", work.__name__, "removed")),
+    ]
+    importlib.reload(work)
+    assert (work.kept, work.new) == ("patched", 5)
+    assert not hasattr(work, "removed")
+    for undo in undos:
+        undo()
+    assert (work.kept, work.removed) == ("before", "before")
+    assert not hasattr(work, "new")
+
+
 def test_a_patch_that_is_undone_before_the_import_never_holds(package: str) -> None:
     finders = len(sys.meta_path)
     apply(Record("setattr", f"{package}.work", "answer"), Loaded(value=len))()
