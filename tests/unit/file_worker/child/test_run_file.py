@@ -43,7 +43,8 @@ def same_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)  # a library may have set its own
     before = set(sys.modules)
     yield tmp_path
     for name in set(sys.modules) - before:

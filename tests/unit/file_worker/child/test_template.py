@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -24,6 +25,17 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in set(sys.modules) - before:
         if name.startswith("preloaded_"):
             del sys.modules[name]
+
+
+@pytest.fixture(autouse=True)
+def threads_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the threads that libraries have in this process since earlier tests."""
+    before = set(threading.enumerate()) - {threading.main_thread()}
+    shown = SimpleNamespace(
+        enumerate=lambda: [one for one in threading.enumerate() if one not in before],
+        main_thread=threading.main_thread,
+    )
+    monkeypatch.setattr(template, "threading", shown)
 
 
 def no_cuda(monkeypatch: pytest.MonkeyPatch, verdict: probe.Verdict) -> None:
