@@ -119,7 +119,8 @@ def test_the_fork_server_starts_again_after_its_death() -> None:
         first = server.pid
         assert first is not None
         os.kill(first, signal.SIGKILL)
-        assert run_in_child("forkserver", int, ("7",), timeout=30, server=server) == 7
+        with pytest.warns(RuntimeWarning, match="the fork server was killed by SIGKILL"):
+            assert run_in_child("forkserver", int, ("7",), timeout=30, server=server) == 7
         assert server.pid not in (None, first)
     finally:
         server.close()
