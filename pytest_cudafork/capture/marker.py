@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.settings import markers
 from pytest_cudafork.settings.devices import has_real_driver
-from pytest_cudafork.settings.markers import MarkerError, read_marks
 
 if TYPE_CHECKING:
     from pytest_cudafork.capture.interface.backend import GraphBackend
@@ -41,13 +41,7 @@ def choose_for_session(config: pytest.Config) -> None:
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
     """Make one test for each backend that the marker names; a wrong one is told in the set-up."""
-    try:
-        names = read_marks(metafunc.definition).graphs
-    except MarkerError:
-        return
-    if FIXTURE not in metafunc.fixturenames:
-        metafunc.fixturenames.append(FIXTURE)
-    metafunc.parametrize(FIXTURE, names, indirect=True, ids=list(names))
+    markers.parametrize(metafunc, FIXTURE, lambda marks: marks.graphs)
 
 
 def backend_for_test(request: pytest.FixtureRequest) -> Iterator[GraphBackend]:

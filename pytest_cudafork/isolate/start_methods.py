@@ -16,8 +16,7 @@ import pytest
 from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.observe.base.process_starts import follow
 from pytest_cudafork.observe.base.stacks import StackItem
-from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.markers import MarkerError, read_marks
+from pytest_cudafork.settings import environment, markers
 
 FIXTURE = "start_method"
 WANTED = "cudafork_wanted"
@@ -31,13 +30,8 @@ _NAMES = (WANTED, RAN, RAN_AT)
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
     """Make one test for each method of the marker; a wrong one is told in the set-up."""
-    try:
-        methods = read_marks(metafunc.definition).start_methods
-    except MarkerError:
+    if not markers.parametrize(metafunc, FIXTURE, lambda marks: marks.start_methods):
         return
-    if FIXTURE not in metafunc.fixturenames:
-        metafunc.fixturenames.append(FIXTURE)
-    metafunc.parametrize(FIXTURE, methods, indirect=True, ids=list(methods))
     manager = metafunc.config.pluginmanager
     if not manager.has_plugin("cudafork-start-methods"):
         manager.register(StartMethodHooks(), "cudafork-start-methods")

@@ -145,6 +145,23 @@ class Marks(NamedTuple):
     """The test runs as it is, whatever the options say: it isolates its work by itself."""
 
 
+def parametrize(
+    metafunc: pytest.Metafunc, fixture: str, values_of: Callable[[Marks], tuple[str, ...]]
+) -> bool:
+    """Make one test of a function for each value of its marker, which ``fixture`` gets.
+
+    Returns whether that was done: of a wrong marker the test's set-up tells.
+    """
+    try:
+        values = values_of(read_marks(metafunc.definition))
+    except MarkerError:
+        return False
+    if fixture not in metafunc.fixturenames:
+        metafunc.fixturenames.append(fixture)
+    metafunc.parametrize(fixture, values, indirect=True, ids=list(values))
+    return True
+
+
 def register(config: pytest.Config) -> None:
     """Tell pytest about the markers."""
     for marker in MARKERS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, HEALTH, METHODS, NONE
@@ -39,12 +40,7 @@ def parse_level(text: str) -> Level:
         ValueError: it is none of them.
 
     """
-    try:
-        return Level(text)
-    except ValueError:
-        raise ValueError(
-            f"{text!r} is not a level: use {', '.join(level.value for level in Level)}"
-        ) from None
+    return Level(_one_of(text, [level.value for level in Level], "a level"))
 
 
 def parse_update(text: str) -> str:
@@ -54,9 +50,7 @@ def parse_update(text: str) -> str:
         ValueError: it is no such way.
 
     """
-    if text not in UPDATES:
-        raise ValueError(f"{text!r} is not a way to change it: use {', '.join(UPDATES)}")
-    return text
+    return _one_of(text, UPDATES, "a way to change it")
 
 
 def parse_expected(text: str) -> int:
@@ -102,9 +96,7 @@ def parse_isolate(text: str) -> str:
         ValueError: it is none of them.
 
     """
-    if text not in ISOLATE:
-        raise ValueError(f"{text!r} is not a method: use {', '.join(ISOLATE)}")
-    return text
+    return _one_of(text, ISOLATE, "a method")
 
 
 def parse_scope(text: str) -> str:
@@ -114,9 +106,7 @@ def parse_scope(text: str) -> str:
         ValueError: it is none of them.
 
     """
-    if text not in SCOPES:
-        raise ValueError(f"{text!r} is not a scope of isolation: use {', '.join(SCOPES)}")
-    return text
+    return _one_of(text, SCOPES, "a scope of isolation")
 
 
 def parse_health(text: str) -> str:
@@ -126,9 +116,7 @@ def parse_health(text: str) -> str:
         ValueError: it is none of what can.
 
     """
-    if text not in HEALTH:
-        raise ValueError(f"{text!r} is not a way to look after the GPU: use {', '.join(HEALTH)}")
-    return text
+    return _one_of(text, HEALTH, "a way to look after the GPU")
 
 
 def parse_limit(text: str) -> float:
@@ -156,9 +144,7 @@ def parse_graphs(text: str) -> str:
         ValueError: there is no such backend.
 
     """
-    if text not in GRAPHS:
-        raise ValueError(f"{text!r} is not a way to capture graphs: use {', '.join(GRAPHS)}")
-    return text
+    return _one_of(text, GRAPHS, "a way to capture graphs")
 
 
 def parse_gib(text: str) -> int:
@@ -199,3 +185,9 @@ def parse_gpus(text: str) -> GpuChoice:
     from pytest_cudafork.settings import gpu_requests
 
     return gpu_requests.parse_gpus(text)
+
+
+def _one_of(text: str, words: Sequence[str], what: str) -> str:
+    if text not in words:
+        raise ValueError(f"{text!r} is not {what}: use {', '.join(words)}")
+    return text

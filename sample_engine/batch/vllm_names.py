@@ -92,14 +92,18 @@ def take_out(
     left, wrong = dict(settings), []
     for name in names.keys() & left.keys():
         value, nothing = left.pop(name), names[name]
-        if not any(type(value) is type(one) and value == one for one in nothing) and not (
-            _is_number(value) and any(_is_number(one) and value == one for one in nothing)
-        ):
+        if not any(_is_same(value, one) for one in nothing):
             wrong.append(
                 f"{name}={value!r} is not supported by this engine: leave it out, or at "
                 f"{nothing[0]!r}."
             )
     return left, sorted(wrong)
+
+
+def _is_same(value: object, one: object) -> bool:
+    """Whether two values are equal, where 1 is 1.0 and True is no number."""
+    alike = type(value) is type(one) or (_is_number(value) and _is_number(one))
+    return alike and value == one
 
 
 def _is_number(value: object) -> bool:

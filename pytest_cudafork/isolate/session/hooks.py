@@ -148,7 +148,6 @@ class IsolationHooks:
         if not asked or self._off or marks.complaint:
             return None
         from pytest_cudafork.isolate import policy
-        from pytest_cudafork.isolate.session import inherit
         from pytest_cudafork.isolate.session.run_test import isolate
         from pytest_cudafork.process import termination
 
@@ -158,7 +157,9 @@ class IsolationHooks:
         termination.stop_time_limit(item)
         method = policy.choose(marks, self._rules(), process_state(self._config))
         if method is not None and marks.fixtures == "inherit":
-            method = inherit.checked(item, method)
+            from pytest_cudafork.isolate.session.inherit import checked
+
+            method = checked(item, method)
         if method is None or (method.refusal and _is_skipped(item)):
             return None
         children = self._children()
@@ -173,7 +174,9 @@ class IsolationHooks:
         else:
             children.look_ahead(item, (), None)
         if marks.fixtures == "inherit":
-            return inherit.isolate_body(item, nextitem, method, children)
+            from pytest_cudafork.isolate.session.inherit import isolate_body
+
+            return isolate_body(item, nextitem, method, children)
         return isolate(item, nextitem, method, children, following)
 
     def runs_here(self, item: pytest.Item) -> bool:

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_cudafork.capture import choose, marker
 from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.settings import markers
 from pytest_cudafork.settings.markers import MarkerError
 from tests.support.sessions import needs_torch
 
@@ -85,7 +86,7 @@ class Metafunc:
 
 def test_there_is_a_test_for_each_backend_of_the_marker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        marker, "read_marks", lambda item: SimpleNamespace(graphs=("software", "cuda"))
+        markers, "read_marks", lambda item: SimpleNamespace(graphs=("software", "cuda"))
     )
     metafunc: Any = Metafunc()
     marker.parametrize(metafunc)
@@ -99,7 +100,7 @@ def test_a_wrong_marker_is_told_later(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(item: Any) -> None:
         raise MarkerError("wrong")
 
-    monkeypatch.setattr(marker, "read_marks", wrong)
+    monkeypatch.setattr(markers, "read_marks", wrong)
     metafunc: Any = Metafunc()
     marker.parametrize(metafunc)
     assert metafunc.given is None
