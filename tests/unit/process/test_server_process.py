@@ -103,18 +103,15 @@ def test_a_server_that_is_stopped_again_when_it_was_continued_does_not_answer(
     server: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_process, "_LOOK_SECONDS", 0.05)
-    wake = process_state.wake
-
-    def wake_and_stop(pid: int) -> None:
-        wake(pid)
-        os.kill(pid, signal.SIGSTOP)
-
-    monkeypatch.setattr(process_state, "wake", wake_and_stop)
+    # It is not continued at all: between SIGCONT and the next SIGSTOP it could answer.
+    woken: list[int] = []
+    monkeypatch.setattr(process_state, "wake", woken.append)
     server.wait_ready()
     os.kill(server.pid, signal.SIGSTOP)
     with pytest.raises(NoAnswerError):
         server.take_child()
     (told,) = end(server)
+    assert woken == [server.pid]
     words = "was stopped, and again when it was continued, and was killed while it served"
     assert told.startswith(f"the fork server {words}; it wrote:")
     assert is_gone(server.pid)
