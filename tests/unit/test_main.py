@@ -14,6 +14,7 @@ from pytest_cudafork.report import merge_command
 USAGE = """\
 usage: python -m pytest_cudafork imports PKG [options]
        python -m pytest_cudafork merge LEDGER... [options]
+       python -m pytest_cudafork doctor [options]
        python -m pytest_cudafork fileworker --preload MODULES --result-fd N [options]
 """
 
