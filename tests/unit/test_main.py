@@ -15,6 +15,7 @@ USAGE = """\
 usage: python -m pytest_cudafork imports PKG [options]
        python -m pytest_cudafork merge LEDGER... [options]
        python -m pytest_cudafork doctor [options]
+       python -m pytest_cudafork attach PID [options]
        python -m pytest_cudafork fileworker --preload MODULES --result-fd N [options]
 """
 

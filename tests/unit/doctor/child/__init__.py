@@ -1,1 +1,1 @@
-"""Tests of pytest_cudafork.gpus."""
+"""Tests of pytest_cudafork.doctor.child."""
