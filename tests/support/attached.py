@@ -78,8 +78,8 @@ def running(
     server = subprocess.Popen(
         words, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
+    assert server.stdout is not None
     try:
-        assert server.stdout is not None
         line = server.stdout.readline()
         assert line, "the server ended before it was ready"
         yield Running(tuple(map(int, line.split())), ledger)

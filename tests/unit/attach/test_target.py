@@ -16,6 +16,7 @@ import pytest
 from pytest_cudafork.attach import target
 from pytest_cudafork.attach.target import Unreadable, monotonic_of, read_target
 from pytest_cudafork.observe.base.ledger import Ledger
+from pytest_cudafork.settings import environment
 from tests.support.attached import running
 
 
@@ -116,7 +117,7 @@ def test_a_ledger_that_is_open_is_found_without_a_variable(
     with other.open("rb"), path.open("rb"):
         opened = target._opened(os.getpid())
         assert {str(path), str(other)} <= set(opened)
-        monkeypatch.setattr(target.environment, "LEDGER", "_NO_SUCH_VARIABLE")
+        monkeypatch.setattr(environment, "LEDGER", "_NO_SUCH_VARIABLE")
         assert target._ledger(os.getpid(), [str(other), str(path)]) == str(path)
     assert target._ledger(os.getpid(), [str(other)]) == ""
 

@@ -158,4 +158,4 @@ def test_the_users_of_all_gpus_are_taken_together(monkeypatch: pytest.MonkeyPatc
             return type("Memory", (), {"processes": {"a": {1: 5}, "b": {2: None}}[uuid]})
 
     monkeypatch.setattr(verdict, "open_nvml", Nvml)
-    assert users_of_gpus() == {1, 2}
+    assert users_of_gpus() == frozenset({1, 2})
