@@ -3,12 +3,15 @@
 Which memory does is noted by storage, so views, parameters and what operators make of such tensors
 lie there, too. The plugin's own code is told the truth. Not covered: tensors that no call of the
 Python API of torch makes (gradients, operators called through ``torch.ops``) say "cpu";
-``torch.load`` to a GPU, generators on one and other threads are refused by the present face.
+``torch.load`` to a GPU, generators on one and threads that ran before are refused by the present
+face.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +20,9 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
+from pytest_cudafork.compat.thread_internals import BOOTSTRAP
 from pytest_cudafork.compat.torch_graphs import default_device, identity_of, makes_tensors
+from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["CudaTensors"]
 
@@ -25,7 +30,7 @@ _ENOUGH = 4096  # storages noted between two looks for those that are gone
 
 
 class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed
-    """Makes them, for the thread that it is active in."""
+    """Makes them, for the threads that it is active in."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,6 +49,19 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             Tensor.cpu: lambda tensor, **kwargs: self._to(tensor, torch.device("cpu"), **kwargs),
             Tensor.to: self._to,
         }
+
+    @contextlib.contextmanager
+    def in_this_thread_and_new_ones(self) -> Iterator[None]:
+        """Be active, in threads that are started meanwhile as long as they run."""
+        bootstrap = getattr(*BOOTSTRAP)
+
+        def begin(thread: threading.Thread) -> None:
+            with self:
+                bootstrap(thread)
+
+        with UndoStack() as undo, self:
+            undo.set(*BOOTSTRAP, begin)
+            yield
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -129,7 +147,8 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             if storage is not None:
                 self._noted[identity_of(storage)] = (StorageWeakRef(storage), index)
         if len(self._noted) > self._limit:
-            alive = {key: each for key, each in self._noted.items() if not each[0].expired()}
+            noted = list(self._noted.items())  # other threads may add
+            alive = {key: each for key, each in noted if not each[0].expired()}
             self._noted, self._limit = alive, 2 * len(alive) + _ENOUGH
 
 

@@ -6,7 +6,9 @@ runs as it is. What only the driver could answer is refused by name.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -24,10 +26,12 @@ from pytest_cudafork.errors import GraphNotJudgedError
 
 __all__ = [
     "CUDAGraph",
+    "MemPool",
     "end_open_captures",
     "graph",
     "graph_pool_handle",
     "is_current_stream_capturing",
+    "use_mem_pool",
 ]
 
 _MODES = ("global", "thread_local", "relaxed")
@@ -40,6 +44,28 @@ _ONCE = (
 def graph_pool_handle() -> Pool:
     """Return memory that several captures may share, as ``torch.cuda.graph_pool_handle``."""
     return Pool()
+
+
+class MemPool:
+    """Stands for ``torch.cuda.MemPool``: its ``id`` is memory that captures may share.
+
+    Raises:
+        GraphNotJudgedError: it is to allocate in a way of its own.
+
+    """
+
+    def __init__(
+        self, allocator: Any = None, use_on_oom: bool = False, no_split: bool = False
+    ) -> None:
+        if allocator is not None:
+            _refuse("torch.cuda.MemPool(allocator)")
+        self.id = Pool()
+
+
+@contextlib.contextmanager
+def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
+    """Do nothing: what is allocated outside a capture lies in memory of the CPU."""
+    yield
 
 
 def is_current_stream_capturing() -> bool:

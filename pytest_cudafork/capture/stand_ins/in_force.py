@@ -29,6 +29,8 @@ _OF_CUDA: dict[str, Any] = {
     "graph": graphs.graph,
     "graph_pool_handle": graphs.graph_pool_handle,
     "is_current_stream_capturing": graphs.is_current_stream_capturing,
+    "MemPool": graphs.MemPool,
+    "use_mem_pool": graphs.use_mem_pool,
     "Stream": streams.Stream,
     "ExternalStream": streams.ExternalStream,
     "Event": streams.Event,
@@ -43,7 +45,7 @@ _OF_CUDA: dict[str, Any] = {
 these."""
 _OF_ACCELERATOR = ("current_stream", "set_stream", "synchronize")
 _MADE_BY_NEW = ("CUDAGraph", "Stream", "ExternalStream", "Event")
-_HOMES = ("torch.cuda", "torch.cuda.graphs", "torch.cuda.streams")
+_HOMES = ("torch.cuda", "torch.cuda.graphs", "torch.cuda.memory", "torch.cuda.streams")
 
 
 @contextlib.contextmanager
@@ -76,7 +78,7 @@ def in_force() -> Iterator[None]:
             undo.set(originals[name], "__new__", _maker(originals[name], _OF_CUDA[name]))
         _pass_on(originals["graph"], undo)
         if is_shown():
-            undo.enter_context(CudaTensors())
+            undo.enter_context(CudaTensors().in_this_thread_and_new_ones())
         try:
             yield
         except BaseException:

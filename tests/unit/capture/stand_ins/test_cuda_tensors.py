@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -74,6 +75,18 @@ def test_modules_and_devices_of_a_with() -> None:
         assert torch.ones(3).is_cuda
         assert not torch.ones(3, device="cpu").is_cuda
     assert not torch.ones(3).is_cuda
+
+
+def test_threads_that_are_started_meanwhile_make_them_too() -> None:
+    found: list[bool] = []
+    with CudaTensors().in_this_thread_and_new_ones():
+        thread = threading.Thread(
+            target=lambda: found.append(torch.ones(1, device="cuda").is_cuda), daemon=True
+        )
+        thread.start()
+        thread.join()
+        assert torch.ones(1, device="cuda").is_cuda
+    assert found == [True]
 
 
 def test_memory_that_is_gone_is_forgotten(mode: CudaTensors) -> None:

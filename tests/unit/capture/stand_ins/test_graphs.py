@@ -49,6 +49,17 @@ def test_graphs_share_the_memory_of_a_pool() -> None:
     assert addresses[0] == addresses[1]
 
 
+def test_a_memory_pool_of_torch_has_the_memory_of_captures_as_its_id() -> None:
+    pool, made = graphs.MemPool(use_on_oom=False), graphs.CUDAGraph()
+    with graphs.use_mem_pool(pool):
+        x = torch.ones(2)
+    with graphs.graph(made, pool=pool.id):
+        x.add_(1)
+    assert made.pool() is pool.id
+    with pytest.raises(GraphNotJudgedError, match="allocator"):
+        graphs.MemPool(object())
+
+
 def test_what_cannot_be_captured_is_told_with_its_line_and_the_graph_stays_empty() -> None:
     x, made = torch.ones(2), graphs.CUDAGraph()
     with pytest.raises(CaptureFailedError) as failure, graphs.graph(made):
