@@ -28,7 +28,9 @@ NONE = gpus()
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])  # what is installed here does not count
+    # what is installed here does not count
+    others = [entry for entry in sys.path if "-packages" not in entry]
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *others])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return tmp_path
 
