@@ -82,11 +82,7 @@ def read_target(pid: int) -> Target:
             raise Unreadable(f"process {pid} is a part of the kernel, and no program") from None
         raise Unreadable(f"process {pid} ended while it was looked at") from None
     except PermissionError:
-        raise Unreadable(
-            f"process {pid} may not be read: it is {_user_of(pid)}'s, and this is "
-            f"{_name(os.geteuid())}. Run this as that user or as root; in a container that needs "
-            "the capability SYS_PTRACE"
-        ) from None
+        raise Unreadable(f"process {pid} may not be read: {_why_not(pid)}") from None
     except ProcessLookupError:
         raise Unreadable(f"process {pid} ended while it was looked at") from None
     parent = process_state.parent_of(pid)
@@ -162,6 +158,16 @@ def monotonic_of(started: float) -> int:
     """Return a time since the machine's start as the ledger counts, which leaves sleep out."""
     asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
     return int((started - asleep) * 1e9)
+
+
+def _why_not(pid: int) -> str:
+    theirs, own = _user_of(pid), _name(os.geteuid())
+    if theirs == own:
+        return (
+            f"it is {own}'s as this is, and the system protects it: a container needs the "
+            "capability SYS_PTRACE for that, and a program with rights of its own is read by root"
+        )
+    return f"it is {theirs}'s, and this is {own}. Run this as that user or as root"
 
 
 def _user_of(pid: int) -> str:

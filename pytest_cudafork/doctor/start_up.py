@@ -21,6 +21,8 @@ _HEAVY = ("torch", "numpy", "triton", "cupy", "jax", "tensorflow", "numba", "vll
 """Modules by whose import at start-up every process of the environment pays."""
 _CUDA = ("libcuda.so", "libcudart.so", "libcublas", "libnccl", "libtorch")
 _SUBJECT = "start-up"
+_COMPLAINTS = ("Error in sitecustomize", "Error in usercustomize", "Error processing line")
+"""How the module ``site`` begins to tell that a file fails."""
 
 
 def examine_start_up() -> tuple[list[Finding], Mapping[str, Any]]:
@@ -36,7 +38,8 @@ def examine_start_up() -> tuple[list[Finding], Mapping[str, Any]]:
         )
         return [found, *_unseen(answer)], {}
     files: list[dict[str, Any]] = answer.report
-    findings = [*_touches(answer), *(one for each in files for one in _of_file(each))]
+    of_files = (one for each in files for one in _of_file(each))
+    findings = [*_touches(answer), *_failures(answer), *of_files]
     quiet = [each["file"] for each in files if not _does_something(each)]
     if not findings:
         read = "1 file is" if len(files) == 1 else f"{len(files)} files are"
@@ -67,6 +70,21 @@ def _touches(answer: Answer) -> list[Finding]:
             "move that line out of the .pth file or sitecustomize, or uninstall what brings it",
         )
         for at in lines
+    ]
+
+
+def _failures(answer: Answer) -> list[Finding]:
+    """Say which files Python has complained of, in the words in which it does so at each start."""
+    said = answer.result.stderr.splitlines() if answer.result is not None else []
+    return [
+        warning(
+            _SUBJECT,
+            f"a file fails in every process: {line}",
+            "Python goes on without what follows in it",
+            "run `python -c pass`, which shows the error, and mend the file or remove it",
+        )
+        for line in dict.fromkeys(said)
+        if line.startswith(_COMPLAINTS)
     ]
 
 

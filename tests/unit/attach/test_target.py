@@ -86,7 +86,10 @@ def test_a_process_of_another_user_and_a_part_of_the_kernel_have_words_of_their_
         monkeypatch.setattr(os, "readlink", readlink)
 
     refuses(errno.EACCES)
-    with pytest.raises(Unreadable, match=f"process {sleeper} may not be read: it is .*SYS_PTRACE"):
+    with pytest.raises(Unreadable, match=f"process {sleeper} may not be read: .*SYS_PTRACE"):
+        read_target(sleeper)
+    monkeypatch.setattr(target, "_user_of", lambda pid: "somebody")
+    with pytest.raises(Unreadable, match=r"it is somebody's, and this is .*as that user or as root"):
         read_target(sleeper)
     refuses(errno.ENOENT)
     with pytest.raises(Unreadable, match="is a part of the kernel"):

@@ -59,6 +59,17 @@ def test_what_sitecustomize_does_is_told_with_its_file(
 
 
 @pytest.mark.slow
+def test_a_sitecustomize_that_fails_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("raise ValueError('no such setting')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (found,) = [each for each in examine_start_up()[0] if "fails in every process" in each.text]
+    assert found.level is Level.WARNING
+    assert "Error in sitecustomize" in found.text
+
+
+@pytest.mark.slow
 def test_an_environment_as_it_is_tests_run_in_touches_nothing() -> None:
     findings, facts = examine_start_up()
     assert not [each for each in findings if each.level is Level.PROBLEM], findings
