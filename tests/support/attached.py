@@ -16,7 +16,7 @@ from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.observer import WatchSettings
 from pytest_cudafork.settings.option_texts import Level
 
-HANGS_SECONDS = 120
+HANGS_SECONDS = 900
 """After which a program that nobody ends does so by itself."""
 
 SERVER = f"""\

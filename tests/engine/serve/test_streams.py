@@ -16,7 +16,7 @@ from tests.engine.support.process import Script
 
 FOUR = SamplingParams(max_tokens=4)
 ENDLESS = SamplingParams(max_tokens=1 << 40)
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 300.0
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from sample_engine.llm import LLM
 from tests.engine.support.process import Script
 
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 300.0
 """For hangs alone."""
 
 

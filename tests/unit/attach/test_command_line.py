@@ -44,7 +44,7 @@ def test_a_server_with_a_poisoned_child_ends_with_1(
 def test_a_program_without_python_and_cuda_ends_with_0(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    process = subprocess.Popen(["sleep", "120"])
+    process = subprocess.Popen(["sleep", "900"])
     try:
         assert main([str(process.pid)]) == 0
     finally:

@@ -24,7 +24,7 @@ def test_its_report_and_what_it_did_come_back(scripts: Path) -> None:
         f"import json, sys\n{TOUCH}\nprint('noise')\n"
         "open(sys.argv[2], 'w').write(json.dumps([sys.argv[1]]))"
     )
-    answer = ask("one.py", "argument", timeout=120)
+    answer = ask("one.py", "argument", timeout=300)
     assert (answer.report, answer.why) == (["argument"], "")
     assert answer.result is not None
     assert [touch.where for touch in answer.result.touches] == [f"{scripts}/one.py:2"]
@@ -43,7 +43,7 @@ def test_its_report_and_what_it_did_come_back(scripts: Path) -> None:
 )
 def test_without_a_report_it_is_said_why(scripts: Path, text: str, words: str) -> None:
     (scripts / "one.py").write_text(text)
-    answer = ask("one.py", timeout=120)
+    answer = ask("one.py", timeout=300)
     assert answer.report is None
     assert words in answer.why
 
@@ -56,6 +56,6 @@ def test_one_that_never_ends_is_ended(scripts: Path) -> None:
 
 
 def test_one_that_is_not_there_is_an_answer_too(scripts: Path) -> None:
-    answer = ask("nope.py", timeout=120)
+    answer = ask("nope.py", timeout=300)
     assert (answer.report, answer.result) == (None, None)
     assert "nope.py" in answer.why
