@@ -27,7 +27,7 @@ from sample_engine.serve import command_line
 from sample_engine.serve.streams import Streams
 from tests.engine.support.process import PROJECT, children, wait_until_gone
 
-WAIT_SECONDS = 300.0
+WAIT_SECONDS = 600.0
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
