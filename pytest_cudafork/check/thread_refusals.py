@@ -115,6 +115,7 @@ class ThreadRefusals:
                 error.fate,
                 error.again(),
                 _library_that_runs(sys._getframe()),
+                self._phase(),  # now: the main thread may have come further when the watcher begins
             ),
             name="pytest-cudafork: refused fork",
             daemon=True,
@@ -128,8 +129,8 @@ class ThreadRefusals:
         fate: Fate,
         again: Callable[[str], RefusedFork],
         library: str,
+        phase: int,
     ) -> None:
-        phase = self._phase()
         if not self._is_lost(reference, fate, phase):
             return
         thread = fate.thread.name
@@ -152,10 +153,17 @@ class ThreadRefusals:
             "thread would wait for ever, so the error is raised in the main thread, too."
         )
 
-        def make(frame: FrameType | None) -> BaseException | None:
+        def make() -> BaseException | None:
             if self._terminal is not terminal:
                 return None
             return CudaForkError(first + why) if self._over else again(why)
+
+        # The main thread goes on until it takes the signal, and may be where no error belongs then.
+        def make_in_phase(frame: FrameType | None) -> BaseException | None:
+            return make() if self._phase() == phase else None
+
+        def make_in_library(frame: FrameType | None) -> BaseException | None:
+            return make() if _calls(frame, library) else None
 
         due = monotonic() + GRACE
         while self._terminal is terminal:
@@ -163,13 +171,13 @@ class ThreadRefusals:
             if self._phase() != phase:
                 break
             if monotonic() >= due:
-                self._main.interrupt(make)
+                self._main.interrupt(make_in_phase)
                 due = monotonic() + _AGAIN
         # A test after this one may wait for what the thread did for all of them.
         for _ in self._waits_in(library):
             if self._terminal is not terminal:
                 return
-            self._main.interrupt(make)
+            self._main.interrupt(make_in_library)
 
     def _is_lost(self, reference: weakref.ref[RefusedFork], fate: Fate, phase: int) -> bool:
         """Wait until it is known whether anything hears of the refusal; False if so, or too late.

@@ -269,6 +269,71 @@ def test_many_threads_watching_and_importing_lose_no_callback(package: Path) -> 
         undo()
 
 
+def test_two_threads_that_watch_first_have_one_finder_between_them(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    undos: list[Callable[[], None]] = []
+
+    def watch(name: str) -> None:
+        undos.append(after_import(f"{NAME}.part", lambda module: seen.append(name)))
+
+    class Path(list[Any]):
+        """Lets another thread watch while the first puts its finder in."""
+
+        other = threading.Thread(target=watch, args=["second"])
+
+        def insert(self, index: Any, finder: object) -> None:
+            if not self.other.ident:
+                self.other.start()
+                self.other.join(0.2)  # it would be through by now, or waits for the first
+            super().insert(index, finder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "meta_path", path := Path(sys.meta_path))
+        watch("first")
+        path.other.join()
+        importlib.import_module(f"{NAME}.part")
+        for undo in undos:
+            undo()
+        assert len(path) == len(Path(sys.meta_path))
+    assert sorted(seen) == ["first", "second"]
+
+
+@pytest.mark.parametrize("name", ["time", "__hello__"], ids=["built-in", "frozen"])
+def test_a_module_of_the_interpreter_that_is_executed_again_is_seen(name: str) -> None:
+    module = importlib.import_module(name)
+    loader = module.__loader__
+    assert isinstance(loader, type)
+    seen: list[ModuleType] = []
+    undo = after_import(name, Required(seen.append))
+    assert seen == [module]
+    spec = importlib.util.find_spec(name)  # asked for, and not imported
+    assert spec is not None
+    assert importlib.reload(module) is module
+    assert seen == [module, module]
+    assert module.__loader__ is loader
+    assert module.__spec__ is not None
+    assert module.__spec__.loader is loader
+    undo()
+    importlib.reload(module)
+    assert len(seen) == 2
+
+
+def test_a_module_of_the_interpreter_is_seen_when_it_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "__hello__", raising=False)
+    seen: list[ModuleType] = []
+    undo = after_import("__hello__", seen.append)
+    spec = importlib.util.find_spec("__hello__")
+    assert spec is not None
+    assert spec.loader is not None
+    assert spec.loader.is_package("__hello__") in (True, False)  # type: ignore[attr-defined]
+    assert seen == [importlib.import_module("__hello__")]
+    undo()
+
+
 def test_what_a_required_callback_raises_the_import_raises_each_time(package: Path) -> None:
     seen: list[ModuleType] = []
 
