@@ -58,11 +58,12 @@ def _interrupt(
         cwd=pytester.path,
         env=env,
     )
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not (pytester.path / "started").exists() and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     process.send_signal(signum)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=120)
     if signum != signal.SIGKILL:
         assert_gone(mark)
     else:

@@ -218,7 +218,7 @@ def test_a_module_that_does_not_exist_is_still_missing(package: Path) -> None:
 def test_a_module_in_execution_in_another_thread_is_waited_for(package: Path) -> None:
     (package / "slow.py").write_text(
         "import threading\nentered = threading.Event()\nleave = threading.Event()\n"
-        "from . import gate\ngate.entered.set()\ngate.leave.wait(10)\ndone = True\n"
+        "from . import gate\ngate.entered.set()\ngate.leave.wait(200)\ndone = True\n"
     )
     (package / "gate.py").write_text(
         "import threading\nentered = threading.Event()\nleave = threading.Event()\n"
@@ -226,7 +226,7 @@ def test_a_module_in_execution_in_another_thread_is_waited_for(package: Path) ->
     gate = importlib.import_module(f"{NAME}.gate")
     importer = threading.Thread(target=importlib.import_module, args=(f"{NAME}.slow",))
     importer.start()
-    assert gate.entered.wait(10)
+    assert gate.entered.wait(200)
     seen: list[bool] = []
     undos: list[Callable[[], None]] = []
 
@@ -238,8 +238,8 @@ def test_a_module_in_execution_in_another_thread_is_waited_for(package: Path) ->
     watcher.join(0.05)
     assert seen == []
     gate.leave.set()
-    importer.join(10)
-    watcher.join(10)
+    importer.join(200)
+    watcher.join(200)
     assert seen == [True]
     undos.pop()()
 
@@ -262,7 +262,7 @@ def test_many_threads_watching_and_importing_lose_no_callback(package: Path) -> 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(200)
     assert sorted(seen) == list(range(8))
     for undo in undos:
         assert callable(undo)
