@@ -43,7 +43,7 @@ def answer_about(audit: AuditProcess, module: str) -> Message:
 
 @pytest.mark.usefixtures("folder")
 def test_a_server_imports_what_it_is_asked_to(folder: Path) -> None:
-    with contextlib.closing(AuditProcess(AuditSettings(timeout=30.0))) as audit:
+    with contextlib.closing(AuditProcess(AuditSettings(timeout=100.0))) as audit:
         audit.say({"preload": ["colorsys"]})
         audit.say({"import": ["pkg.a", "pkg.hot", "pkg.dropped"], "drop": ["pkg.dropped"]})
         answer = answer_about(audit, "pkg.a")
