@@ -226,7 +226,8 @@ CHILDREN = {
         "crashed: it ended the process that had started it, which was killed by SIGKILL",
     ),
     "kills_parents_group": (
-        "os.setpgid(0, os.getpgid(os.getppid()))\nos.killpg(0, signal.SIGKILL)\ntime.sleep(60)",
+        "group = os.getpgid(os.getppid())\nos.setpgid(0, group)\n"
+        "os.killpg(group, signal.SIGKILL)\ntime.sleep(60)",
         "crashed: it ended the process that had started it",
     ),
 }
