@@ -88,7 +88,8 @@ def check(
         key.removeprefix(name).removeprefix("."): value
         for key, value in verdicts_of(records).items()
     }
-    assert verdicts == {key: value.partition(": ")[0] for key, value in wanted.items()}
+    reasons = {record.module: record.reason for record in records.values()}
+    assert verdicts == {key: value.partition(": ")[0] for key, value in wanted.items()}, reasons
     for key, value in expected.items():
         reason = records[f"{name}.{key}" if key else name].reason
         assert value.partition(": ")[2] in reason, (key, reason)
