@@ -70,11 +70,12 @@ class ThreadRefusals:
     """Looks after the refusals in threads of this process, between ``begin`` and ``end``.
 
     ``phase`` is called for what the main thread is at: the phase of a test. It changes when
-    that is over.
+    that is over. ``finish`` looks at the errors that are over and could not be looked at then.
     """
 
-    def __init__(self, phase: Callable[[], int]) -> None:
+    def __init__(self, phase: Callable[[], int], finish: Callable[[], None]) -> None:
         self._phase = phase
+        self._finish = finish
         self._main = MainThread()
         self._terminal: PastCapture | None = None
         self._told: set[str] = set()
@@ -185,13 +186,17 @@ class ThreadRefusals:
         An error that something still holds, as a future does, may be raised again by that. It is
         lost if the function that caught it goes on with something else, a loop or a wait.
         """
+        from pytest_cudafork.check.caught import may_look  # late, as the errors import it
+
         begin, last = monotonic(), float("inf")
         while self._terminal is not None and monotonic() < last:
             dead = not fate.thread.is_alive()
             late = monotonic() - begin > GRACE
             error = reference()
-            if error is not None and (dead or late):
-                error.settle()
+            if may_look():
+                self._finish()
+                if error is not None and (dead or late):
+                    error.settle()
             if fate.by_name:
                 return False
             if fate.over or fate.ended_thread:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.check import thread_refusals
+from pytest_cudafork.check import caught, thread_refusals
 from pytest_cudafork.check.refusal import Refusals, RefusedFork
 from pytest_cudafork.check.thread_refusals import PastCapture
 from pytest_cudafork.errors import CudaForkError
@@ -168,6 +168,29 @@ def test_an_error_that_a_future_holds_is_not_lost_before_the_future_is(
     refusals.settle()
     settled()
     assert "which swallowed its error:" in written.text
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_that_could_not_be_looked_at_when_it_was_dropped_is_looked_at_later(
+    refusals: Refusals, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped, over = threading.Event(), threading.Event()
+    monkeypatch.setattr(caught, "may_look", dropped.is_set)
+
+    def attempt() -> None:
+        with contextlib.suppress(Exception):
+            refuse(refusals)
+
+    def work() -> None:
+        attempt()
+        dropped.set()
+        over.wait(600)
+
+    with pytest.raises(CudaForkError, match="which swallowed its error"):
+        wait_for_ever(work)
+    over.set()
+    refusals.settle()
+    settled()
 
 
 def test_a_refusal_in_the_main_thread_needs_no_care(refusals: Refusals) -> None:
