@@ -28,8 +28,8 @@ def isolate_all(pytester: pytest.Pytester, method: str, extra: str = "", timeout
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process is dead, or becomes so within seconds (its reaper may be slow)."""
-    for _ in range(100):
+    """Whether a process is dead, or becomes so within a minute (its reaper may be slow)."""
+    for _ in range(1200):
         try:
             if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
                 return True

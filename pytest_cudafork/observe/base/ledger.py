@@ -11,6 +11,7 @@ takes no further record, but does let a byte be overwritten.
 from __future__ import annotations
 
 import errno
+import itertools
 from collections.abc import Iterator
 
 from pytest_cudafork.compat import written_in_c
@@ -122,13 +123,18 @@ def is_ledger(path: str) -> bool:
         return False
 
 
+_NUMBERS = itertools.count(1)
+"""Of the records that this process makes."""
+
+
 def _make(kind: str, **fields: object) -> tuple[str, bytes]:
     """Make a record of this moment: its id, and its line with the newline before it."""
     now = time.monotonic_ns()
     pid = os.getpid()
     record: Record = {
         "k": kind,
-        "id": f"{pid}-{now}",
+        # The number tells two of one tick apart: some machines' clocks are coarse.
+        "id": f"{pid}-{now}-{next(_NUMBERS)}",
         "t": now,
         "pid": pid,
         "tid": threading.get_native_id(),
