@@ -11,9 +11,10 @@ from __future__ import annotations
 from pathlib import Path
 
 LIMIT = 600
-"""Seconds; the limit of tests that hang, and by more than so much the clock leaps."""
+"""Seconds; the limit of tests that hang."""
 LONGER = 100 * LIMIT
 """Seconds; a limit that no leap comes near."""
+_OVER = LIMIT + 10
 
 _CONFTEST = """
 import os as _os
@@ -29,14 +30,14 @@ class _LeapingTime:
     def __getattr__(self, name):
         return getattr(self._real, name)
     def monotonic(self):
-        return self._real.monotonic() + OVER_LIMIT * self.leaps
+        return self._real.monotonic() + self.leaps
 
 _supervision.time = _LeapingTime(_supervision.time)
 
 def _wait(self, seconds, wait=_supervision.Supervisor._wait):
     # Here alone: a test may begin before its time does.
     dead = wait(self, 0.05 if seconds is None else min(seconds, 0.05))
-    _supervision.time.leaps = len(_os.listdir(_LEAPS))
+    _supervision.time.leaps = sum(int(one.split("-")[1]) for one in _os.listdir(_LEAPS))
     return dead
 
 _supervision.Supervisor._wait = _wait
@@ -46,30 +47,30 @@ _supervision.EXIT_SECONDS = LONGER  # of the test before, whose process may stil
 _MODULE = """
 import os as _os, shlex as _shlex, subprocess as _subprocess, uuid as _uuid
 
-def _leap():
+def _leap(seconds):
     worker = _os.environ.get("PYTEST_XDIST_WORKER", "main")
-    return _os.path.join(FOLDER, worker, _uuid.uuid4().hex)
+    return _os.path.join(FOLDER, worker, f"{_uuid.uuid4().hex}-{seconds}")
+
+def time_leaps(seconds):
+    # By a whole number of seconds.
+    open(_leap(seconds), "w").close()
 
 def time_is_up():
     # Said by a test that hangs from here on.
-    open(_leap(), "w").close()
+    time_leaps(OVER_LIMIT)
 
 def time_is_up_once(condition):
     # Another process says so, once this is true for a shell.
-    script = f"until {condition}; do sleep 0.05; done; : > {_shlex.quote(_leap())}"
+    script = f"until {condition}; do sleep 0.05; done; : > {_shlex.quote(_leap(OVER_LIMIT))}"
     _subprocess.Popen(["sh", "-c", script])
 """
 
 
 def conftest(folder: Path) -> str:
     """Return what a conftest needs for leaps; the folder is for these sessions alone."""
-    given = {"FOLDER": repr(str(folder)), "OVER_LIMIT": str(LIMIT + 10), "LONGER": str(LONGER)}
-    text = _CONFTEST
-    for name, value in given.items():
-        text = text.replace(name, value)
-    return text
+    return _CONFTEST.replace("FOLDER", repr(str(folder))).replace("LONGER", str(LONGER))
 
 
 def module(folder: Path) -> str:
-    """Return what a test module needs to call ``time_is_up``, or ``time_is_up_once``."""
-    return _MODULE.replace("FOLDER", repr(str(folder)))
+    """Return what a test module needs to call ``time_is_up`` and its likes."""
+    return _MODULE.replace("FOLDER", repr(str(folder))).replace("OVER_LIMIT", str(_OVER))
