@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.isolation import METHODS
-from tests.support.sessions import TIME_LIMIT, run_session
+from tests.support.sessions import run_session
 
 SETTINGS = {
     "children are forgotten, sockets have a time limit": """
@@ -78,7 +78,7 @@ def test_they_change_nothing_for_healthy_tests_and_dead_ones_are_told(
     conftest = pytester.path / "conftest.py"
     conftest.write_text(conftest.read_text() + BOTH)
     pytester.makepyfile(test_it=SUITE)
-    result = run_session(pytester, f"--cuda-fork-isolate={method}", time_limit=TIME_LIMIT)
+    result = run_session(pytester, f"--cuda-fork-isolate={method}")
     result.assert_outcomes(passed=7, failed=1)
     result.stdout.fnmatch_lines(["ChildCrashed: exit status 3 in call: *"])
 
