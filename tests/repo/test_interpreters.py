@@ -43,7 +43,7 @@ def _with_servers(
 
 
 def run(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return interpreters.run([sys.executable, *args], timeout=60, **options)
+    return interpreters.run([sys.executable, *args], timeout=120, **options)
 
 
 def both(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
