@@ -97,8 +97,12 @@ def run_in_child(
         env=env,
     )
     with call.sigchld.kept():  # from the start on: the child may end at once
-        call.start()
-        ending = call.wait()
+        try:
+            call.start()
+            ending = call.wait()
+        except BaseException:  # as Ctrl-C between the two
+            call.end()
+            raise
     return call.result(ending)
 
 
@@ -167,6 +171,12 @@ class Call:
                 self._observer("ended", self._running.pid)
         assert ending is not None, "a watch that waits for the end has one"
         return ending
+
+    def end(self) -> None:
+        """End the child and reap it, if it was started and that was not done."""
+        running, self._running = self._running, None
+        if running is not None and running.is_open:
+            supervision.Supervisor(running).kill()
 
     def kill(self) -> None:
         """End the child from another thread than the one that waits for it."""
