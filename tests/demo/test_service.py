@@ -26,7 +26,7 @@ pytest.importorskip("uvicorn", reason="the demo's service needs it")
 
 ROOT = Path(__file__).resolve().parents[2]
 POST = ROOT / "demo" / "service" / "post.py"
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 240.0
 STUB = """
 import json, os, subprocess, sys, time
 
