@@ -36,6 +36,7 @@ from pytest_cudafork.process.protocol.messages import Descriptor
 from pytest_cudafork.process.protocol.server_messages import ServerSettings
 from pytest_cudafork.process.signals import ChildSignal
 from pytest_cudafork.settings import METHODS
+from pytest_cudafork.settings.arguments import check_time_limit
 
 if TYPE_CHECKING:
     from pytest_cudafork.fixtures import RunInChild
@@ -128,10 +129,7 @@ class Call:
     ) -> None:
         if method not in METHODS:
             raise ValueError(f"{method!r} is no start method: use one of {', '.join(METHODS)}")
-        if timeout is not None and not timeout > 0:
-            raise ValueError(
-                f"timeout={timeout!r}: a time limit is above 0 seconds, or None for none"
-            )
+        check_time_limit(timeout)
         self._method = method
         self._fn, self._args, self._kwargs = fn, args, kwargs
         self._timeout = timeout

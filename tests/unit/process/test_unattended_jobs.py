@@ -82,6 +82,7 @@ def prepare(server: fork_server.ForkServer) -> None:
 def prepare_for_hangs(server: fork_server.ForkServer) -> None:
     """Serve where each job that is ended has been at work."""
     setattr(hang_stacks, "ask", ask_at_work)  # noqa: B010  # in a process of its own
+    setattr(unattended_jobs, "_DYING_SECONDS", 300.0)  # noqa: B010
     prepare(server)
 
 
@@ -266,6 +267,7 @@ def test_what_takes_too_long_or_too_much_is_ended_and_told(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hang_stacks, "ask", ask_at_work)
+    monkeypatch.setattr(unattended_jobs, "_DYING_SECONDS", 300.0)
     here.jobs.add(ENTRY, ["hangs"])
     (hung,) = here.serve()
     assert (hung.timed_out, hung.over_memory) == (True, False)
