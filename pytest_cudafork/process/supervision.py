@@ -42,7 +42,7 @@ _LOOK_SECONDS = 0.02
 _ON_LOOK_SECONDS = 0.05
 """How often to call who wants to look at a child."""
 _LATE_READS = 1000
-"""How often to read at most when its time is up: more than a socket holds. Some write for ever."""
+"""How often to read at most once it is dead or its time is up: more than a socket holds."""
 _LONGEST_WAIT_SECONDS = 3600.0
 """What one wait may take: poll counts milliseconds in a C int, and a limit may be infinite."""
 
@@ -304,9 +304,13 @@ class Supervisor:
         return True
 
     def _drain(self) -> None:
-        """Take what the dead child has sent, but wait for nothing: descendants may hold its end."""
-        while not self._hung_up and self._receive(socket.MSG_DONTWAIT):
-            pass
+        """Take what the dead child has sent, but wait for nothing: descendants may hold its end.
+
+        They may write there for ever, too.
+        """
+        for _ in range(_LATE_READS):
+            if self._hung_up or not self._receive(socket.MSG_DONTWAIT):
+                break
         if self._decoder.pending and not self._malformed:
             self._malformed = f"the last message is cut off after {self._decoder.pending} bytes"
 

@@ -14,7 +14,7 @@ from pytest_cudafork.process import child, launch, supervision
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.leftovers import Sweeper
-from pytest_cudafork.process.protocol import messages
+from pytest_cudafork.process.protocol import frames, messages
 from pytest_cudafork.process.supervision import Said, Supervisor
 from tests.support.isolation import is_gone
 
@@ -203,6 +203,33 @@ def test_what_was_said_in_time_counts_where_nobody_looked_in_time(until_done: bo
     else:
         assert ending is not None
         assert (ending.timed_out, ending.lingered, ending.exitcode) == (False, False, 0)
+
+
+def test_a_descendant_that_says_more_and_more_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a child's own code could, that runs on in a process which a test has forked."""
+    monkeypatch.setattr(supervision, "_LATE_READS", 3)
+    taken: list[int] = []
+
+    def take_slowly(message: messages.Message, fds: list[int]) -> Said:
+        taken.append(len(fds))
+        assert len(taken) < 200_000, "it is read for ever"
+        return Said.MORE
+
+    def work(channel: Channel) -> None:
+        begun, begins = os.pipe()
+        if os.fork() == 0:
+            frame = frames.encode(messages.InternalError("more").to_plain(), channel._cookie)
+            channel._sock.sendall(frame * 1000)
+            os.write(begins, b".")
+            while True:
+                channel._sock.sendall(frame * 1000)
+        os.read(begun, 1)
+
+    ending = Supervisor(start(work)).watch(take_slowly, 300.0)
+    assert ending is not None
+    assert (ending.exitcode, ending.timed_out) == (0, False)
 
 
 def test_who_says_more_and_more_has_a_limit_too(monkeypatch: pytest.MonkeyPatch) -> None:
