@@ -21,23 +21,33 @@ LIMIT = 600.0
 
 
 class _LeapingTime:
-    """The module ``time``, whose clock leaps over the limit when something hangs."""
+    """The module ``time``, whose clock has leaped so far."""
 
-    def __init__(self, hangs: Callable[[], object]) -> None:
-        self._hangs = hangs
-        self._leap = 0.0
+    def __init__(self) -> None:
+        self.leap = 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
 
     def monotonic(self) -> float:
         """Return the time, or a later one."""
-        if not self._leap and self._hangs():
-            self._leap = LIMIT + 1
-        return time.monotonic() + self._leap
+        return time.monotonic() + self.leap
 
 
 def leap_when(monkeypatch: pytest.MonkeyPatch, hangs: Callable[[], object]) -> None:
-    """Let the time of ``LIMIT`` pass once something is true."""
-    monkeypatch.setattr(supervision, "time", _LeapingTime(hangs))
-    monkeypatch.setattr(supervision, "_LONGEST_WAIT_SECONDS", 0.05)  # it is noticed so soon
+    """Let the time of ``LIMIT`` pass once something is true, and a child is waited for.
+
+    Not before: the child may be faster than the one who starts it, and then the time at which its
+    limit begins would be one after the leap.
+    """
+    clock = _LeapingTime()
+    wait = supervision.Supervisor._wait
+
+    def wait_a_moment(self: supervision.Supervisor, seconds: float | None) -> bool:
+        if not clock.leap and hangs():
+            clock.leap = LIMIT + 1
+            seconds = 0.0
+        return wait(self, 0.05 if seconds is None else min(seconds, 0.05))
+
+    monkeypatch.setattr(supervision, "time", clock)
+    monkeypatch.setattr(supervision.Supervisor, "_wait", wait_a_moment)

@@ -76,11 +76,19 @@ class LeapingTime:
         return getattr(self._real, name)
 
     def monotonic(self):
-        leap = 301 if os.getpid() == self._owner and os.path.exists("pid") else 0
-        return self._real.monotonic() + leap
+        return self._real.monotonic() + (301 if self.leaped else 0)
 
-supervision.time = LeapingTime(supervision.time, os.getpid())
-supervision._LONGEST_WAIT_SECONDS = 0.05
+    leaped = False
+
+    def wait(self, supervisor, seconds):
+        # not before it is waited for, or its limit would begin after the leap
+        if os.getpid() == self._owner and os.path.exists("pid"):
+            self.leaped = True
+        return wait(supervisor, 0.05 if seconds is None else min(seconds, 0.05))
+
+clock = LeapingTime(supervision.time, os.getpid())
+supervision.time, wait = clock, supervision.Supervisor._wait
+supervision.Supervisor._wait = lambda self, seconds: clock.wait(self, seconds)
 """
 
 
