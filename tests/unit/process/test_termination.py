@@ -103,6 +103,7 @@ class _Armed:
 def test_the_thread_of_a_time_limit_has_ended_when_it_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(termination, "_THREAD_SECONDS", 300.0)
     counts = [2, 2, 2, 1]
     monkeypatch.setattr(termination, "count_threads", lambda: counts.pop(0))
     stopped: list[object] = []
