@@ -78,8 +78,6 @@ def run_script(
     __tracebackhide__ = True
     check_time_limit(timeout)
     place = _folder_to_run_in(cwd)
-    if device is not None and not isinstance(device, str):
-        raise TypeError(f"device={device!r}: a text as that of --cuda-fork-device, or None")
     check_variables("env", {} if env is None else env)
     text = input_bytes(stdin)
     command = command_of(script, args, place)
@@ -150,6 +148,8 @@ def _new_watch(
     undo: contextlib.ExitStack, device: str | None, folder: str | None
 ) -> tuple[WatchSettings, Observer]:
     """Make a ledger for one run, and the settings of the watch that writes it."""
+    if device is not None and not isinstance(device, str):
+        raise TypeError(f"device={device!r}: a text as that of --cuda-fork-device, or None")
     outer = current_watch()
     ledger = make_ledger("run-", folder)
     undo.callback(remove_ledger, ledger)
