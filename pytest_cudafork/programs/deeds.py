@@ -89,6 +89,8 @@ class Deeds:
         start_method: The method in force in the first process, and why.
         findings: The records that are errors.
         unseen: What could not be seen, in words; empty: nothing is known to be missing.
+        watched: Whether the first process was watched; else nothing is known of it.
+        lost: What is known to be missing from the ledger, in words.
         history: All of it, for stories.
 
     """
@@ -101,6 +103,8 @@ class Deeds:
     findings: tuple[Finding, ...]
     unseen: tuple[str, ...]
     history: History
+    watched: bool = True
+    lost: tuple[str, ...] = ()
 
 
 def read_deeds(
@@ -116,7 +120,7 @@ def read_deeds(
         lost: What is known to be missing from the ledger, in words.
 
     """
-    records = list(records)
+    records, lost = list(records), tuple(lost)
     history = History(records)
     processes = {
         int(record["pid"]): plain(" ".join(record.get("argv", ())))
@@ -147,8 +151,10 @@ def read_deeds(
         starts,
         _method_in_force(records, pid, env),
         tuple(find(records, level, expected=expected_ids(records))),
-        (*_unseen(records, pid), *lost),
+        (*_unseen(records, watched=pid in processes), *lost),
         history,
+        pid in processes,
+        lost,
     )
 
 
@@ -170,19 +176,19 @@ def _method_in_force(
     return StartMethodInForce(method, why)
 
 
-def _unseen(records: Iterable[Record], pid: int) -> list[str]:
+def _unseen(records: Iterable[Record], *, watched: bool) -> list[str]:
     """Say what could not be seen: who was watched, and with which eyes."""
-    records = list(records)
     limits = dict.fromkeys(
         plain(limit)
         for record in records
         if record["k"] == "watch"
         for limit in record.get("limits", ())
     )
-    if any(record["k"] == "process" and int(record["pid"]) == pid for record in records):
+    if watched:
         return list(limits)
     blind = (
-        "the program's first process was not watched (it ended before its first line, or its "
-        "interpreter was told to leave its start-up out), so that nothing is known of it"
+        "the program's first process was not watched (it is no Python, it ended before its first "
+        "line, or its interpreter was told to leave its start-up out), so that nothing is known of "
+        "it"
     )
     return [blind, *limits]

@@ -11,25 +11,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_cudafork.check.session import resolve_device
 from pytest_cudafork.check.state import current_state
-from pytest_cudafork.check.watch import current_watch, variables_for_program
+from pytest_cudafork.check.watch import current_watch
 from pytest_cudafork.errors import CudaForkWarning, ScriptTimeout
 from pytest_cudafork.observe.driver.probe import CudaState
-from pytest_cudafork.observe.observer import Observer, WatchSettings
+from pytest_cudafork.observe.handed_on import WatchSettings, variables_for_program
+from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.programs.command import command_of, never_ran
 from pytest_cudafork.programs.deeds import read_deeds
 from pytest_cudafork.programs.isolated_env import changes, compose
+from pytest_cudafork.programs.own_ledger import new_ledger, seen_device
 from pytest_cudafork.programs.program import STACKS_ON_ABORT, ProgramRun, run_program
 from pytest_cudafork.programs.result import ScriptResult, command_name
-from pytest_cudafork.settings.devices import parse_device
 from pytest_cudafork.settings.option_texts import Level
 
 
@@ -137,23 +135,15 @@ def _new_watch(
 ) -> tuple[WatchSettings, Observer]:
     """Make a ledger for one run, and the settings of the watch that writes it."""
     outer = current_watch()
-    made = tempfile.mkdtemp(prefix="pytest-cudafork-run-", dir=folder)
-    undo.callback(shutil.rmtree, made, ignore_errors=True)
     here = outer.observer.settings if outer is not None else None
-    if device is not None or here is None:
-        seen = resolve_device(parse_device(device or "auto"))
-    else:
-        seen = here.device
     settings = WatchSettings(
-        os.path.join(made, "ledger.jsonl"),
-        seen,
+        new_ledger(undo, folder),
+        here.device if device is None and here is not None else seen_device(device),
         here.level if here is not None else Level.FORK.value,
         here.allow if here is not None else (),
         detailed=True,
     )
-    observer = Observer(settings, str(os.getpid()))
-    observer.ledger.create()
-    return settings, observer
+    return settings, Observer(settings, str(os.getpid()))
 
 
 def _state_here() -> CudaState:

@@ -28,6 +28,9 @@ PATCHES = "_CUDAFORK_PATCHES"
 TEST_SESSION = "_CUDAFORK_SESSION"
 PHANTOM_MEMORY = "_CUDAFORK_PHANTOM_MEMORY"
 
+PROGRAM = "program"
+"""What ``PHASE`` says in a program that is watched by itself, and not in a session."""
+
 # What is set for a while.
 PYTHON_PATH = "PYTHONPATH"
 INJECTION = "CUDA_INJECTION64_PATH"
@@ -54,7 +57,8 @@ PREFIX = "_CUDAFORK_"
 INTERNAL = {
     LEDGER: "the file that every process of the session records into; without it nothing is",
     OWNER: "pid of the pytest process for which a process works",
-    PHASE: 'what the session does: "start", "collect test_it.py"; empty in a test, or "run 2"',
+    PHASE: 'what the session does: "start", "collect test_it.py"; empty in a test, or "run 2"; '
+    '"program" where there is none',
     WATCH: "the settings of the watch, which a Python process started by exec takes over",
     ROOT: "the folder that holds the package, for processes of another environment",
     FORK_OK: "the reason of the marker cuda_fork_ok, while its test runs",

@@ -1,0 +1,58 @@
+"""What ``run`` tells when its program has ended: from the ledger to a report."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+
+from pytest_cudafork.compat.unpatched import contextlib, io, os
+from pytest_cudafork.observe.handed_on import WatchSettings
+from pytest_cudafork.observe.observer import Observer
+from pytest_cudafork.process import native_stacks
+from pytest_cudafork.programs.account import Account
+from pytest_cudafork.programs.deeds import read_deeds
+from pytest_cudafork.programs.foreground import Foreground
+from pytest_cudafork.settings.option_texts import Level
+
+
+def account_of(
+    program: Foreground,
+    command: Sequence[str],
+    settings: WatchSettings,
+    env: Mapping[str, str],
+    exitcode: int,
+    seconds: float,
+) -> Account:
+    """Read what a program that has ended did, and all that descends from it until now."""
+    observer = Observer(settings, str(os.getpid()))
+    running = tuple((pid, native_stacks.program_of(pid)) for pid in program.still_running())
+    lost = observer.lost_records()
+    deeds = read_deeds(observer.records(), program.pid, env, Level(settings.level), lost)
+    return Account(tuple(command), exitcode, seconds, deeds, observer.simulated, running)
+
+
+def tell(account: Account, report: str, *, as_json: bool) -> bool:
+    """Write an account into a file, or to stderr where none is named; False if it is not there.
+
+    What cannot be written into the file goes to stderr: nobody would know of it otherwise.
+    """
+    text = account.text()
+    if report:
+        data = f"{json.dumps(account.as_plain(), indent=2)}\n" if as_json else text
+        try:
+            with io.open(report, "w", encoding="utf-8") as file:
+                file.write(data)
+        except OSError as error:
+            _write_stderr(f"pytest-cudafork run: the report cannot be written: {error}\n{text}")
+            return False
+        return True
+    _write_stderr(f"\n{text}")
+    return True
+
+
+def _write_stderr(text: str) -> None:
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
