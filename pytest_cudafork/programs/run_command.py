@@ -76,7 +76,8 @@ def _run(options: RunOptions, undo: contextlib.ExitStack) -> int:
     seconds = time.monotonic() - began
     from pytest_cudafork.programs import run_report
 
-    account = run_report.account_of(program, command, settings, env, exitcode, seconds)
+    ended = run_report.Ended(program.pid, tuple(command), exitcode, seconds)
+    account = run_report.account_of(ended, settings, env, program.still_running())
     told = run_report.tell(account, options.report, as_json=options.json)
     if options.fail and exitcode == 0 and not (told and account.is_good):
         return FOUND

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from pytest_cudafork.compat.unpatched import contextlib, io, os
 from pytest_cudafork.observe.handed_on import WatchSettings
@@ -12,24 +13,35 @@ from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.process import native_stacks
 from pytest_cudafork.programs.account import Account
 from pytest_cudafork.programs.deeds import read_deeds
-from pytest_cudafork.programs.foreground import Foreground
-from pytest_cudafork.settings.option_texts import Level
+from pytest_cudafork.settings.level import Level
+
+
+class Ended(NamedTuple):
+    """A program that has ended: its process, command, exit code (None: not known) and time."""
+
+    pid: int
+    command: tuple[str, ...]
+    exitcode: int | None
+    seconds: float
 
 
 def account_of(
-    program: Foreground,
-    command: Sequence[str],
-    settings: WatchSettings,
-    env: Mapping[str, str],
-    exitcode: int,
-    seconds: float,
+    ended: Ended, settings: WatchSettings, env: Mapping[str, str], running: Iterable[int]
 ) -> Account:
-    """Read what a program that has ended did, and all that descends from it until now."""
+    """Read what a program that has ended did, and all that descends from it until now.
+
+    Args:
+        ended: The program.
+        settings: Its watch.
+        env: Its environment.
+        running: What descends from it and runs on.
+
+    """
     observer = Observer(settings, str(os.getpid()))
-    running = tuple((pid, native_stacks.program_of(pid)) for pid in program.still_running())
+    others = tuple((pid, native_stacks.program_of(pid)) for pid in running)
     lost = observer.lost_records()
-    deeds = read_deeds(observer.records(), program.pid, env, Level(settings.level), lost)
-    return Account(tuple(command), exitcode, seconds, deeds, observer.simulated, running)
+    deeds = read_deeds(observer.records(), ended.pid, env, Level(settings.level), lost)
+    return Account(ended.command, ended.exitcode, ended.seconds, deeds, observer.simulated, others)
 
 
 def tell(account: Account, report: str, *, as_json: bool) -> bool:

@@ -41,6 +41,9 @@ GPU_ORDER = "CUDA_DEVICE_ORDER"
 VLLM_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 COMMON_METHOD = "MULTIPROCESSING_START_METHOD"
 
+# What a user sets for programs that others start.
+RUN = "PYTEST_CUDA_FORK_RUN"
+
 # What is read alone.
 TEST = "PYTEST_CURRENT_TEST"
 XDIST_WORKERS = "PYTEST_XDIST_WORKER_COUNT"
@@ -84,6 +87,7 @@ CHANGED = {
 """Why each of these is set for a while; the user's own value comes back."""
 
 READ = {
+    RUN: "the file for the report on a Python program that others start; %p is its process",
     TEST: "the test to which a record belongs, set by pytest",
     XDIST_WORKERS: "how many workers of pytest-xdist share the cores",
     NVML_CHECK: "whether torch.cuda.is_available asks NVML, and so initializes nothing",
