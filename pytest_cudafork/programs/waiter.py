@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_cudafork.compat.unpatched import os, select, shutil, signal, time
+from pytest_cudafork.compat.unpatched import os, select, signal, time
 from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.programs import run_report
+from pytest_cudafork.programs.own_ledger import remove_ledger
 
 _DEADLY = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 _LOOK_SECONDS = 0.5
@@ -47,4 +48,4 @@ def main(words: Sequence[str]) -> None:
             while leftovers.busy_processes(cookie):  # a server that has become a daemon
                 time.sleep(_LOOK_SECONDS)
     finally:
-        shutil.rmtree(os.path.dirname(settings.ledger), ignore_errors=True)
+        remove_ledger(settings.ledger)

@@ -45,6 +45,7 @@ COMMON_METHOD = "MULTIPROCESSING_START_METHOD"
 RUN = "PYTEST_CUDA_FORK_RUN"
 
 # What is read alone.
+TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 TEST = "PYTEST_CURRENT_TEST"
 XDIST_WORKERS = "PYTEST_XDIST_WORKER_COUNT"
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -87,6 +88,7 @@ CHANGED = {
 """Why each of these is set for a while; the user's own value comes back."""
 
 READ = {
+    **dict.fromkeys(TEMPORARY, "the folder for the ledger of a program that is run by itself"),
     RUN: "the file for the report on a Python program that others start; %p is its process",
     TEST: "the test to which a record belongs, set by pytest",
     XDIST_WORKERS: "how many workers of pytest-xdist share the cores",

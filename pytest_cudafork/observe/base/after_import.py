@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.abc
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from pytest_cudafork.compat import standard_library
 from pytest_cudafork.compat.unpatched import threading, traceback
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 __all__ = ["Required", "after_import"]
 
@@ -65,8 +67,12 @@ class _Waiting:
         self.ran = False
 
 
-class _AfterImportFinder(importlib.abc.MetaPathFinder):
-    """The finder that lets the others find, and listens to the loader of a watched name."""
+class _AfterImportFinder:
+    """The finder that lets the others find, and listens to the loader of a watched name.
+
+    It is no ``importlib.abc.MetaPathFinder``, which nothing asks for: that would import a fifth of
+    all that a watched program imports at its start.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
