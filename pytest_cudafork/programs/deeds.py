@@ -108,7 +108,12 @@ class Deeds:
 
 
 def read_deeds(
-    records: Iterable[Record], pid: int, env: Mapping[str, str], level: Level, lost: Iterable[str]
+    records: Iterable[Record],
+    pid: int,
+    env: Mapping[str, str],
+    level: Level,
+    lost: Iterable[str],
+    before: Iterable[Record] = (),
 ) -> Deeds:
     """Read the records of a run.
 
@@ -118,10 +123,11 @@ def read_deeds(
         env: The environment that it was given.
         level: What is an error.
         lost: What is known to be missing from the ledger, in words.
+        before: Records of what happened earlier, which stories may go back to.
 
     """
     records, lost = list(records), tuple(lost)
-    history = History(records)
+    history = History([*before, *records])
     processes = {
         int(record["pid"]): plain(" ".join(record.get("argv", ())))
         for record in records
@@ -146,7 +152,7 @@ def read_deeds(
     )
     return Deeds(
         processes,
-        tuple(history.touches),
+        tuple(Touch.from_record(record) for record in records if record["k"] == "touch"),
         forks,
         starts,
         _method_in_force(records, pid, env),

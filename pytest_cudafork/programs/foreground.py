@@ -22,6 +22,9 @@ _ALL = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 _PR_SET_PDEATHSIG = 1
 _ERRNO_BYTES = 4
 _SHELL_SIGNAL_BASE = 128
+_LOOK_SECONDS = 1.0
+"""How often to look without a signal: where something has started a thread in this process (a
+``.pth`` file), that thread may be given it, and loses it."""
 
 
 class Foreground:
@@ -92,8 +95,8 @@ class Foreground:
     def wait(self) -> int:
         """Wait for its end, and pass on signals; return its exit code, negative for a signal."""
         while True:
-            info = signal.sigwaitinfo(_ALL)
-            if info.si_signo != signal.SIGCHLD:
+            info = signal.sigtimedwait(_ALL, _LOOK_SECONDS)
+            if info is not None and info.si_signo != signal.SIGCHLD:
                 self._pass_on(info)
                 continue
             exitcode = self._look()

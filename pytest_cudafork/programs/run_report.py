@@ -53,14 +53,34 @@ def tell(account: Account, report: str, *, as_json: bool) -> bool:
     if report:
         data = f"{json.dumps(account.as_plain(), indent=2)}\n" if as_json else text
         try:
-            with io.open(report, "w", encoding="utf-8") as file:
-                file.write(data)
+            _write(os.path.realpath(report), data)
         except OSError as error:
             _write_stderr(f"pytest-cudafork run: the report cannot be written: {error}\n{text}")
             return False
         return True
     _write_stderr(f"\n{text}")
     return True
+
+
+def _write(path: str, text: str) -> None:
+    """Write a file at once, so that who waits for it never reads a part.
+
+    Raises:
+        OSError: It cannot be written.
+
+    """
+    beside = f"{path}.{os.getpid()}"
+    try:
+        if not os.path.isfile(path):
+            raise OSError("a pipe or a device is written as it is")
+        with io.open(beside, "x", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(beside, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        with io.open(path, "w", encoding="utf-8") as file:
+            file.write(text)
 
 
 def _write_stderr(text: str) -> None:

@@ -47,14 +47,16 @@ class Watched:
         if self._kept is not None:
             return self._kept
         observer = self._observer
-        records = own_records(observer.records()[self._told_before :], self._pid)
+        everything = observer.records()
+        before, after = everything[: self._told_before], everything[self._told_before :]
+        records = own_records(after, self._pid)
         limits = list(observer.limits)
-        if observer.early:
+        if observer.early and not any(record["k"] == "touch" for record in before):
             limits.insert(0, "CUDA was initialized before the watch began; by whom is not known")
         limits += observer.untold_touches(records)
         level = Level(observer.settings.level)
         lost = observer.lost_records()
-        deeds = read_deeds(records, self._pid, os.environ, level, lost)
+        deeds = read_deeds(records, self._pid, os.environ, level, lost, before)
         return replace(deeds, unseen=(*dict.fromkeys((*limits, *deeds.unseen)),))
 
     @property
