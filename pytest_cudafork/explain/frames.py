@@ -26,14 +26,14 @@ _STARTS = (
 def at_import(frames: Sequence[Frame]) -> Frame | None:
     """Return the innermost frame that ran because a module was imported; None if there is none.
 
-    The outermost module body is the script itself.
+    The outermost module body is the script itself, and so is a class body in it.
     """
-    bodies = [frame for frame in frames if frame.name == "<module>" or _is_class(frame)]
-    if not bodies:
-        return None
-    innermost = bodies[0]
-    outermost = frames[-1]
-    return None if innermost is outermost else innermost
+    for index, frame in enumerate(frames):
+        if frame.name == "<module>" or _is_class(frame):
+            outer = frames[index:] if frame.name == "<module>" else frames[index + 1 :]
+            is_script = len(outer) == 1 and outer[0].name == "<module>"
+            return None if is_script else frame
+    return None
 
 
 def _is_class(frame: Frame) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.check import watch as watches
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.programs import at_start
@@ -23,7 +24,7 @@ def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     seen: list[Any] = []
     monkeypatch.setattr(os, "environ", clean_environment())
     monkeypatch.setattr(environment, "environ", os.environ)
-    monkeypatch.setattr(at_start.os, "environ", os.environ)
+    monkeypatch.setattr(unpatched.os, "environ", os.environ)
     monkeypatch.setattr(at_start, "_start_waiter", lambda *words: seen.append(words))
     monkeypatch.setattr(watches, "begin_inherited", lambda: seen.append("begun"))
     monkeypatch.setattr(leftovers, "mark_process", lambda mark: seen.append(mark))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.programs import foreground
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.programs.foreground import Foreground, end_like
 from tests.support.programs import environment, wait_until
 
@@ -63,7 +63,7 @@ def test_a_signal_from_a_terminal_is_not_passed_on(monkeypatch: pytest.MonkeyPat
     program = Foreground(["sh", "-c", "exec sleep 300"], os.environ, MARK)
     sent: list[tuple[int, int]] = []
     with monkeypatch.context() as patch:
-        patch.setattr(foreground.os, "kill", lambda pid, number: sent.append((pid, number)))
+        patch.setattr(unpatched.os, "kill", lambda pid, number: sent.append((pid, number)))
         passed: Any = program._pass_on
         passed(SimpleNamespace(si_signo=signal.SIGINT, si_code=0x80))
         assert sent == []
@@ -103,9 +103,9 @@ def test_a_descendant_that_runs_on_is_found() -> None:
 def test_this_process_ends_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     assert end_like(5) == 5
     done: list[Any] = []
-    monkeypatch.setattr(foreground.os, "kill", lambda pid, number: done.append(number))
-    monkeypatch.setattr(foreground.signal, "signal", lambda *arguments: None)
-    monkeypatch.setattr(foreground.signal, "pthread_sigmask", lambda *arguments: None)
-    monkeypatch.setattr(foreground.resource, "setrlimit", lambda *arguments: done.append("core"))
+    monkeypatch.setattr(unpatched.os, "kill", lambda pid, number: done.append(number))
+    monkeypatch.setattr(unpatched.signal, "signal", lambda *arguments: None)
+    monkeypatch.setattr(unpatched.signal, "pthread_sigmask", lambda *arguments: None)
+    monkeypatch.setattr(unpatched.resource, "setrlimit", lambda *arguments: done.append("core"))
     assert end_like(-signal.SIGSEGV) == 128 + signal.SIGSEGV  # the first process of a container
     assert done == ["core", signal.SIGSEGV]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.observe.base.ledger import Ledger, LedgerError
 from pytest_cudafork.programs import own_ledger
 from pytest_cudafork.programs.own_ledger import new_ledger, seen_device
@@ -33,7 +34,7 @@ def test_a_temporary_one_is_removed_with_its_folder(
 def test_a_program_of_root_may_become_another_user_and_nobody_else_finds_it(
     root: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_ledger.os, "geteuid", lambda: 0 if root else 1000)
+    monkeypatch.setattr(unpatched.os, "geteuid", lambda: 0 if root else 1000)
     with contextlib.ExitStack() as undo:
         path = Path(new_ledger(undo, str(tmp_path)))
         modes = [stat.S_IMODE(each.stat().st_mode) for each in (path, path.parent)]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.process.descendants import leftovers
@@ -25,14 +26,14 @@ def test_the_report_is_written_at_the_end_and_once_more_at_the_last_end(
 ) -> None:
     report = tmp_path / name
     ignored: list[Any] = []
-    monkeypatch.setattr(waiter.signal, "signal", lambda number, how: ignored.append(number))
+    monkeypatch.setattr(unpatched.signal, "signal", lambda number, how: ignored.append(number))
     monkeypatch.setattr(leftovers, "forget_mark", lambda: None)
     first_report: list[str] = []
     # A daemon that runs when the program has ended, and still at the second look.
     looks = iter([[os.getpid()], [os.getpid()], [], []])
     monkeypatch.setattr(leftovers, "busy_processes", lambda cookie: next(looks))
     monkeypatch.setattr(
-        waiter.time, "sleep", lambda seconds: first_report.append(report.read_text())
+        unpatched.time, "sleep", lambda seconds: first_report.append(report.read_text())
     )
     ledger = new_ledger(contextlib.ExitStack(), str(tmp_path))
     process = subprocess.Popen([sys.executable, "-c", "pass"], stdin=subprocess.DEVNULL)

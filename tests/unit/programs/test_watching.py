@@ -46,7 +46,7 @@ def test_what_a_child_did_is_told_and_kept() -> None:
         child(TOUCH)
         assert len(watched.touches) == 1
     assert [touch.frames[0].filename for touch in watched.touches] == ["<string>"]
-    assert watched.forks == watched.findings == ()
+    assert (watched.forks, watched.findings) == ((), ())
     watched.check()
     assert "CUDA was initialized by\n    <string>:1" in str(watched)
     child(f"try:\n    {TOUCH}\nexcept OSError:\n    pass")  # there may be no driver any more
