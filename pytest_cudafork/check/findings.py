@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 from pytest_cudafork.observe.base.ledger import Record
-from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.level import Level
+from pytest_cudafork.settings import Level, environment
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.story.stories import History

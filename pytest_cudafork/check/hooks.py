@@ -28,8 +28,7 @@ from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.errors import CudaForkError, CudaTouchError
 from pytest_cudafork.observe.base.ledger import LedgerReader, Record
 from pytest_cudafork.observe.observer import Observer
-from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.level import Level
+from pytest_cudafork.settings import Level, environment
 from pytest_cudafork.settings.markers import marks_of
 
 _NEEDED_IN_TESTS = (

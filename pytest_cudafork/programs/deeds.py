@@ -13,8 +13,8 @@ from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.observe.story.touch import Frame, Touch, frames_from
 from pytest_cudafork.observe.story.words import fork_line, place_of
+from pytest_cudafork.settings import Level
 from pytest_cudafork.settings.environment import COMMON_METHOD
-from pytest_cudafork.settings.level import Level
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.process import native_stacks
 from pytest_cudafork.programs.account import Account
 from pytest_cudafork.programs.deeds import read_deeds
-from pytest_cudafork.settings.level import Level
+from pytest_cudafork.settings import Level
 
 
 class Ended(NamedTuple):

@@ -28,7 +28,7 @@ from pytest_cudafork.programs.isolated_env import changes, compose
 from pytest_cudafork.programs.own_ledger import new_ledger, seen_device
 from pytest_cudafork.programs.program import STACKS_ON_ABORT, ProgramRun, run_program
 from pytest_cudafork.programs.result import ScriptResult, command_name
-from pytest_cudafork.settings.level import Level
+from pytest_cudafork.settings import Level
 
 
 def run_script(

@@ -17,8 +17,7 @@ from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.programs.account import Account
 from pytest_cudafork.programs.deeds import Deeds, Fork, read_deeds
 from pytest_cudafork.programs.own_ledger import new_ledger, seen_device
-from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.level import Level
+from pytest_cudafork.settings import Level, environment
 
 _REFUSING = frozenset({Level.FORK.value, Level.TOUCH.value})
 

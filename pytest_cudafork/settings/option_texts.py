@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, HEALTH, METHODS, NONE
-from pytest_cudafork.settings.level import Level
+from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, HEALTH, METHODS, NONE, Level
 from pytest_cudafork.settings.markers import MAPPED, SCOPES
 from pytest_cudafork.settings.option import parse_file
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_cudafork.programs.account import TITLE, Account
 from pytest_cudafork.programs.deeds import read_deeds
-from pytest_cudafork.settings.level import Level
+from pytest_cudafork.settings import Level
 
 STACK = [["/w/post.py", 7, "touch", 3], ["/w/post.py", 12, "<module>", 0]]
 FORKS = [["/w/post.py", 20, "<module>", 0]]

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_cudafork.settings import option_texts, options
-from pytest_cudafork.settings.level import Level
+from pytest_cudafork.settings import Level, option_texts, options
 from pytest_cudafork.settings.option_texts import parse_level
 
 
