@@ -124,7 +124,8 @@ class Foreground:
             if process_state.is_stopped(self.pid):
                 os.kill(self.pid, signal.SIGCONT)
         elif info.si_code != _SENT_BY_KERNEL:
-            os.kill(self.pid, info.si_signo)
+            with contextlib.suppress(OSError):  # a program that is another user's by now (sudo)
+                os.kill(self.pid, info.si_signo)
 
     def still_running(self) -> list[int]:
         """Return what descends from it and runs on, after its end."""

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,6 +73,37 @@ def test_a_signal_from_a_terminal_is_not_passed_on(monkeypatch: pytest.MonkeyPat
         assert sent == [(program.pid, signal.SIGINT)]
         passed(SimpleNamespace(si_signo=signal.SIGCONT, si_code=0))  # it runs: nothing to continue
         assert len(sent) == 1
+    os.kill(program.pid, signal.SIGKILL)
+    assert program.wait() == -9
+
+
+def test_a_signal_while_it_runs_is_passed_on(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    script = f"trap 'exit 9' USR1; : > {ready}; while :; do sleep 0.05; done"
+    program = Foreground(["sh", "-c", script], os.environ, MARK)
+    wait_until(ready.exists)
+    # To this thread: another one, of a plugin, would not hold it back.
+    signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+    assert program.wait() == 9
+
+
+def test_it_stops_only_where_a_terminal_has_stopped_its_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = Foreground(["sh", "-c", "exec sleep 300"], os.environ, MARK)
+    stops = [signal.SIGTSTP, signal.SIGSTOP]
+    sent: list[int] = []
+    with monkeypatch.context() as patch:
+
+        def waitid(kind: int, pid: int, flags: int) -> Any:
+            if not flags & os.WEXITED:  # what takes the change out of the queue
+                return stops.pop(0)
+            return SimpleNamespace(si_code=5, si_status=stops[0]) if stops else None
+
+        patch.setattr(unpatched.os, "waitid", waitid)
+        patch.setattr(unpatched.os, "kill", lambda pid, number: sent.append(number))
+        assert program._look() is None
+    assert sent == [signal.SIGSTOP]
     os.kill(program.pid, signal.SIGKILL)
     assert program.wait() == -9
 
