@@ -68,7 +68,7 @@ def main() -> None:
     rows, data = [], []
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        for name, text in (("work of a kind", PROGRAM), ("300 forks", FORKS)):
+        for name, text in (("work of a kind", PROGRAM), ("300 forks of a bare interpreter", FORKS)):
             program = Path(folder, "program.py")
             program.write_text(text, encoding="utf-8")
             found: dict[str, list[tuple[float, float, float]]] = {kind: [] for kind in KINDS}

@@ -27,13 +27,13 @@ SCRIPTS = {
 SUITE = "init_reexport"
 
 
-def run(name: str, form: str, folder: Path, *words: str) -> tuple[int, str]:
+def run(name: str, form: str, folder: Path, *words: str, device: str = "") -> tuple[int, str]:
     """Run a form of a specimen as a program; return its exit status and what was told."""
     specimen = next(one for one in CATALOG if one.name == name)
     skip_where_impossible(specimen)
     specimen.form(form).copy_to(folder)
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    options = ["--fail", f"--device={specimen.device}", "--report=told.txt"]
+    options = ["--fail", f"--device={device or specimen.device}", "--report=told.txt"]
     if specimen.level == "fork":
         options.append("--guard")
     env = environment(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
