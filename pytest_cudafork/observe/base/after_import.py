@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from pytest_cudafork.compat import standard_library
-from pytest_cudafork.compat.unpatched import threading, traceback
+from pytest_cudafork.compat.unpatched import threading
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -203,6 +203,8 @@ def _run(callback: Callback, module: ModuleType) -> None:
     try:
         callback(module)
     except Exception:
+        from pytest_cudafork.compat.unpatched import traceback  # late: few programs need it
+
         _warn(
             f"pytest-cudafork could not set up its witness for {_name_of(module)!r}, so CUDA"
             f" touches through it are not recorded:\n{traceback.format_exc()}"
