@@ -19,7 +19,7 @@ from pytest_cudafork.compat.unpatched import contextlib, fcntl, io, os, re, stat
 from pytest_cudafork.observe.base.records import Record, decode
 from pytest_cudafork.settings import environment
 
-__all__ = ["Ledger", "LedgerError", "LedgerReader", "Record"]
+__all__ = ["Ledger", "LedgerError", "LedgerReader", "Record", "is_ledger"]
 
 _HEAD = b'\n{"lost": '
 """How a ledger begins; the digit follows (mark_loss in record.c knows both)."""
@@ -116,6 +116,15 @@ class Ledger:
 
 _NUMBERS = itertools.count(1)
 """Of the records that this process makes."""
+
+
+def is_ledger(path: str) -> bool:
+    """Whether a file begins as a ledger does; False for one that cannot be read."""
+    try:
+        with io.open(path, "rb") as file:
+            return file.read(len(_HEAD)) == _HEAD
+    except OSError:
+        return False
 
 
 def _make(kind: str, **fields: object) -> tuple[str, bytes]:
