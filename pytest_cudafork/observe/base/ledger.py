@@ -11,6 +11,7 @@ takes no further record, but does let a byte be overwritten.
 from __future__ import annotations
 
 import errno
+import itertools
 from collections.abc import Iterator
 
 from pytest_cudafork.compat import written_in_c
@@ -18,7 +19,7 @@ from pytest_cudafork.compat.unpatched import contextlib, fcntl, io, os, re, stat
 from pytest_cudafork.observe.base.records import Record, decode
 from pytest_cudafork.settings import environment
 
-__all__ = ["Ledger", "LedgerError", "LedgerReader", "Record"]
+__all__ = ["Ledger", "LedgerError", "LedgerReader", "Record", "is_ledger"]
 
 _HEAD = b'\n{"lost": '
 """How a ledger begins; the digit follows (mark_loss in record.c knows both)."""
@@ -113,13 +114,27 @@ class Ledger:
         return LedgerReader(self)
 
 
+def is_ledger(path: str) -> bool:
+    """Whether a file begins as a ledger does; False for one that cannot be read."""
+    try:
+        with io.open(path, "rb") as file:
+            return file.read(len(_HEAD)) == _HEAD
+    except OSError:
+        return False
+
+
+_NUMBERS = itertools.count(1)
+"""Of the records that this process makes."""
+
+
 def _make(kind: str, **fields: object) -> tuple[str, bytes]:
     """Make a record of this moment: its id, and its line with the newline before it."""
     now = time.monotonic_ns()
     pid = os.getpid()
     record: Record = {
         "k": kind,
-        "id": f"{pid}-{now}",
+        # The number tells two of one tick apart: some machines' clocks are coarse.
+        "id": f"{pid}-{now}-{next(_NUMBERS)}",
         "t": now,
         "pid": pid,
         "tid": threading.get_native_id(),

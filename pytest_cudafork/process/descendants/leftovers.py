@@ -126,14 +126,15 @@ def end(children: Mapping[bytes, int]) -> list[int]:
     Those that tidy up after others are given time to do it and go by themselves.
 
     Args:
-        children: The process id of each child that has ended or is to end, by its cookie.
+        children: The process id of each child that has ended or is to end, by its cookie; 0 where
+            it is not known.
 
     Returns:
         The processes that did not end: they hang in the kernel, or this one may not end them.
 
     """
     start = time.monotonic()
-    seen = set(children.values())
+    seen = set(children.values()) - {0}
     refused: set[int] = set()
     while True:
         found = marked_processes(children)

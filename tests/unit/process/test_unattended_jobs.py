@@ -6,9 +6,11 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import pytest
@@ -44,6 +46,11 @@ def work(task: child.Task) -> int:
         held = bytearray(os.urandom(1 << 20) * 300)
         time.sleep(100)
         del held
+    if task.data.startswith("leaves something and kills its parent"):
+        left = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        Path(task.data.partition(": ")[2]).write_text(str(left.pid))
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(100)
     os.write(1, f"output of {task.data}\n".encode())
     task.mailbox.write(
         f"{task.data} {os.getppid()} {'colorsys' in __import__('sys').modules}".encode()
@@ -64,6 +71,19 @@ class Picky(fork_server.Prepared):
 def prepare(server: fork_server.ForkServer) -> None:
     """Serve with what is picky."""
     server.serve(Picky(), told="something")
+
+
+def prepare_slow(server: fork_server.ForkServer) -> None:
+    """Serve, and say that a job has begun when all of it has happened."""
+    send = server.send
+
+    def send_late(message: messages.Message, fds: tuple[int, ...] = ()) -> None:
+        if isinstance(message, server_messages.JobStarted):
+            time.sleep(1000)
+        send(message, fds)
+
+    server.send = send_late  # type: ignore[method-assign]
+    server.serve()
 
 
 @pytest.fixture
@@ -105,6 +125,25 @@ def test_jobs_run_and_their_ends_are_told(server: ServerProcess) -> None:
     assert "work" in ended["hangs"][0].stacks
     assert ended["grows"][0].over_memory
     assert not ended["b"][0].timed_out
+
+
+def test_what_a_job_leaves_is_ended_though_it_killed_the_server_at_once(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    server = ServerProcess(ServerSettings(f"{HERE}:prepare_slow"), quiet=True)
+    try:
+        job = f"leaves something and kills its parent: {note}"
+        server.tell(server_messages.QueueJobs(ENTRY, [job]))
+        with pytest.raises(EOFError):
+            next_of(server, server_messages.JobStarted)
+    finally:
+        server.close()
+        server.reap()
+    left = int(note.read_text())
+    try:
+        assert is_gone(left)
+    finally:
+        with suppress(OSError):
+            os.kill(left, signal.SIGKILL)
 
 
 def test_a_server_grows_by_what_is_proven_and_by_nothing_else(server: ServerProcess) -> None:
