@@ -161,7 +161,8 @@ class _AfterImportFinder:
             self._cannot(spec.name, loader)
             return
         if isinstance(loader, type):
-            spec.loader = _UntilExecuted(spec, loader, self.executed)
+            listening: Any = _UntilExecuted(spec, loader, self.executed)
+            spec.loader = listening
             return
 
         if spec.name in getattr(execute, "names", ()):
