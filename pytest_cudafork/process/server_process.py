@@ -29,12 +29,12 @@ from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerS
 
 READY_SECONDS = 600.0
 """How long the preparation may take."""
-CLOSE_SECONDS = 5.0
+CLOSE_SECONDS = 20.0
 """How long a server may take to end."""
-_ANSWER_SECONDS = 30.0
+_ANSWER_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
 """How long a server may be silent before somebody looks whether it is stopped."""
-_STACKS_SECONDS = 2.0
+_STACKS_SECONDS = 10.0
 _LOG_BYTES = 1 << 14
 
 

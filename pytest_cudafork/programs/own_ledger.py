@@ -51,7 +51,7 @@ def new_ledger(undo: contextlib.ExitStack, folder: str | None = None, path: str 
     secret = f"-{os.urandom(_SECRET_BYTES).hex()}" if shared else ""
     path = os.path.join(made, f"ledger{secret}.jsonl")
     undo.callback(remove_ledger, path)
-    Ledger(path).create()
+    Ledger(path).create(temporary=True)
     if shared:
         os.chmod(path, _MAY_WRITE)
         os.chmod(made, _MAY_ENTER)

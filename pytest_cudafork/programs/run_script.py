@@ -29,6 +29,7 @@ from pytest_cudafork.programs.own_ledger import new_ledger, seen_device
 from pytest_cudafork.programs.program import STACKS_ON_ABORT, ProgramRun, run_program
 from pytest_cudafork.programs.result import ScriptResult, command_name
 from pytest_cudafork.settings import Level
+from pytest_cudafork.settings.arguments import check_time_limit, check_variables, input_bytes
 
 
 def run_script(
@@ -74,11 +75,12 @@ def run_script(
 
     """
     __tracebackhide__ = True
-    place = None if cwd is None else os.fspath(cwd)
-    _check(timeout, place)
+    check_time_limit(timeout)
+    place = _folder_to_run_in(cwd)
+    check_variables("env", {} if env is None else env)
+    text = input_bytes(stdin)
     command = command_of(script, args, place)
     variables = compose(method, os.environ, env or {})
-    text = stdin.encode() if isinstance(stdin, str) else stdin
     run = functools.partial(
         run_program, command, cwd=place, stdin=text, timeout=timeout, caretaker=caretaker
     )
@@ -91,11 +93,22 @@ def run_script(
     return result
 
 
-def _check(timeout: float | None, place: str | None) -> None:
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout={timeout!r}: a time limit is above 0 seconds, or None for none")
-    if place is not None and not os.path.isdir(place):
+def _folder_to_run_in(cwd: str | os.PathLike[str] | None) -> str | None:
+    """Return the path of a folder.
+
+    Raises:
+        TypeError: It is no path of text.
+        NotADirectoryError: It is no folder.
+
+    """
+    if cwd is None:
+        return None
+    place = os.fspath(cwd) if isinstance(cwd, str | os.PathLike) else None
+    if not isinstance(place, str):
+        raise TypeError(f"cwd={cwd!r}: a folder is given by its path, a text or a pathlib.Path")
+    if not os.path.isdir(place):
         raise NotADirectoryError(f"cwd={place!r}: there is no such folder")
+    return place
 
 
 def _watched(
@@ -134,6 +147,8 @@ def _new_watch(
     undo: contextlib.ExitStack, device: str | None, folder: str | None
 ) -> tuple[WatchSettings, Observer]:
     """Make a ledger for one run, and the settings of the watch that writes it."""
+    if device is not None and not isinstance(device, str):
+        raise TypeError(f"device={device!r}: a text as that of --cuda-fork-device, or None")
     outer = current_watch()
     here = outer.observer.settings if outer is not None else None
     settings = WatchSettings(

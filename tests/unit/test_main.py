@@ -52,14 +52,14 @@ def test_the_command_gets_the_arguments_behind_it_and_gives_the_status(
     monkeypatch.setattr(command_line, "main", main)
     monkeypatch.setattr(file_worker, "main", main)
     monkeypatch.setattr(merge_command, "main", main)
-    monkeypatch.setattr(explain, "main", main)
-    monkeypatch.setattr(run_command, "main", main)
     monkeypatch.setattr(doctor, "main", main)
     monkeypatch.setattr(attach, "main", main)
     assert __main__.main(["doctor", "--json"]) == 7
     assert __main__.main(["attach", "12"]) == 7
     assert given == [["--json"], ["12"]]
     given.clear()
+    monkeypatch.setattr(explain, "main", main)
+    monkeypatch.setattr(run_command, "main", main)
     assert __main__.main(["merge", "one", "two"]) == 7
     assert given.pop() == ["one", "two"]
     assert __main__.main(["run", "--fail", "x.py", "-v"]) == 7

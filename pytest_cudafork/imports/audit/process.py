@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -19,7 +17,8 @@ from typing import Any
 from pytest_cudafork.imports.values import import_result
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import supervisor
-from pytest_cudafork.observe.base.ledger import Ledger, LedgerReader
+from pytest_cudafork.observe.base.ledger import LedgerReader
+from pytest_cudafork.observe.base.ledger_folder import make_ledger, remove_ledger
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.process import exit_status, hang_stacks, launch, signals
 from pytest_cudafork.process.descendants import leftovers, process_state
@@ -53,10 +52,8 @@ class WatchedProcess:
         """Which process watches; 0 before it has said so."""
         self._touches: dict[int, list[Touch]] = defaultdict(list)
         self._things = contextlib.ExitStack()
-        folder = tempfile.mkdtemp(prefix="pytest-cudafork-imports-")
-        self._things.callback(shutil.rmtree, folder, ignore_errors=True)
-        ledger = Ledger(os.path.join(folder, "ledger.jsonl"))
-        ledger.create()
+        ledger = make_ledger("imports-")
+        self._things.callback(remove_ledger, ledger)
         self._ledger = ledger.path
         self._reader: LedgerReader = ledger.reader()
         self._things.callback(self._reader.close)

@@ -95,9 +95,9 @@ class _UntilExecuted:
 class _AfterImportFinder:
     """The finder that lets the others find, and listens to the loader of a watched name.
 
-    Who adds a callback, or takes one away, holds the lock of this module. It is no
-    ``importlib.abc.MetaPathFinder``, which nothing asks for: that would import a fifth of all that
-    a watched program imports at its start.
+    Who adds a callback, or takes one away, holds the lock of this module. Neither class is derived
+    from one of ``importlib.abc``, which nothing asks for: that would import a fifth of all that a
+    watched program imports at its start.
     """
 
     def __init__(self) -> None:
@@ -161,8 +161,7 @@ class _AfterImportFinder:
             self._cannot(spec.name, loader)
             return
         if isinstance(loader, type):
-            listening: Any = _UntilExecuted(spec, loader, self.executed)
-            spec.loader = listening
+            spec.loader = _UntilExecuted(spec, loader, self.executed)  # type: ignore[assignment]
             return
 
         if spec.name in getattr(execute, "names", ()):
