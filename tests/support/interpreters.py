@@ -23,6 +23,7 @@ for: to load it takes twice as long as all else together, and a fork server load
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
@@ -442,9 +443,11 @@ def run(
             raise subprocess.TimeoutExpired(list(command), timeout)
         process.wait(max(0.0, until - time.monotonic()))
     except BaseException:
-        if start_new_session:
-            os.killpg(process.pid, signal.SIGKILL)
         process.kill()
+        if start_new_session:
+            # What a server forks becomes the leader of its session a moment later, or does not.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         raise
     finally:
