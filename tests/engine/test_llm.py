@@ -8,9 +8,7 @@ import itertools
 import logging
 import os
 import signal
-import subprocess
 import sys
-import textwrap
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -26,12 +24,12 @@ from tests.engine.support.process import (
     EVENTS,
     HANG_SECONDS,
     MOST_PROMPT,
-    PROJECT,
     Script,
     children,
     is_running,
     wait_until_gone,
 )
+from tests.engine.support.programs import run_python
 
 ENDLESS = SamplingParams(max_tokens=10**9)
 
@@ -424,17 +422,10 @@ def test_a_bar_is_shown_where_it_is_seen_and_takes_long_or_is_wished(
     assert not set(threading.enumerate()) - threads
 
 
-def run_python(code: str) -> str:
+def output_of(code: str) -> str:
     """Run a program; return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=HANG_SECONDS,
-        cwd=PROJECT,
-    )
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 
@@ -448,7 +439,7 @@ def test_importing_the_engine_imports_nothing_heavy() -> None:
     heavy = ("torch", "numpy", "triton", "tqdm", "pynvml", "safetensors", "pytest_cudafork")
     print(*(name for name in heavy if name in sys.modules))
     """
-    assert run_python(code) == "sample_engine\n\n"
+    assert output_of(code) == "sample_engine\n\n"
 
 
 def test_a_front_end_with_a_core_process_imports_no_torch() -> None:
@@ -460,7 +451,7 @@ def test_a_front_end_with_a_core_process_imports_no_torch() -> None:
         llm.generate(["abc"], SamplingParams(max_tokens=3))
         print(llm.info()["worker_method"], "torch" in sys.modules)
     """
-    assert run_python(code) == "fork False\n"
+    assert output_of(code) == "fork False\n"
 
 
 def test_a_program_that_forgets_its_engine_ends_and_leaves_nothing() -> None:
@@ -479,7 +470,7 @@ def test_a_program_that_forgets_its_engine_ends_and_leaves_nothing() -> None:
     next(stream)
     print(llm.info()["core_pid"])
     """
-    pid, signals = run_python(code).splitlines()
+    pid, signals = output_of(code).splitlines()
     assert signals == "[]", "the core ends when it is asked to"
     wait_until_gone(int(pid))
 
@@ -508,7 +499,7 @@ def test_a_parent_that_has_initialized_the_driver_gets_a_spawned_core() -> None:
     if native_libs.why_not():
         pytest.skip(f"needs the phantom driver: {native_libs.why_not()}")
     words = "the CUDA driver is initialized in this process (the driver says so)"
-    assert run_python(TOUCHED).splitlines() == [
+    assert output_of(TOUCHED).splitlines() == [
         "auto fork aba",
         "auto spawn aba",
         f"The engine core is started by 'spawn', not by 'fork' as asked for: {words}. See the "
@@ -531,7 +522,7 @@ with LLM(worker_method="fork", device="cpu", load_format="dummy", num_blocks=64)
 
 def test_a_core_that_is_forked_after_parallel_work_does_not_hang() -> None:
     pytest.importorskip("torch")
-    assert run_python(PARALLEL_FIRST) == "3 fork\n"
+    assert output_of(PARALLEL_FIRST) == "3 fork\n"
 
 
 REAL: dict[str, Any] = {

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 
@@ -16,13 +14,13 @@ from sample_engine.errors import EngineDeadError
 from tests.engine.support.process import (
     EVENTS,
     HANG_SECONDS,
-    PROJECT,
     Script,
     children,
     is_running,
     wait_until,
     wait_until_gone,
 )
+from tests.engine.support.programs import run_python
 
 ENDLESS = SamplingParams(max_tokens=10**9)
 
@@ -152,18 +150,6 @@ def test_a_crash_that_an_abort_meets_is_told_in_full_by_the_next_call() -> None:
         stream.close()  # type: ignore[attr-defined]
         with pytest.raises(EngineDeadError, match=r"SIGSEGV\.\nIt last wrote on its stderr:"):
             llm.generate("a")
-
-
-def run_python(code: str) -> subprocess.CompletedProcess[str]:
-    """Run a program."""
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        cwd=PROJECT,
-    )
 
 
 REFUSED = """

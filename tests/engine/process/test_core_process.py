@@ -48,6 +48,7 @@ from tests.engine.support.process import (
     wait_until,
     wait_until_gone,
 )
+from tests.engine.support.programs import run_python
 
 EACH_METHOD = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.value)
 FORK = WorkerMethod.FORK
@@ -550,12 +551,6 @@ def test_a_program_that_ends_without_a_word_takes_its_core_with_it() -> None:
     client.add_request("a", [1], SamplingParams(max_tokens=10**9))
     print(client.info["core_pid"])
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        cwd=PROJECT,
-    )
+    done = run_python(code)
     assert done.stderr == ""
     wait_until_gone(int(done.stdout))

@@ -30,6 +30,7 @@ from sample_engine.process.start_method import (
     maybe_force_spawn,
 )
 from tests.engine.support.process import HANG_SECONDS
+from tests.engine.support.programs import run_python
 
 AUTO, INPROC, FORK, SPAWN, FORKSERVER = WorkerMethod
 CLEAN = DriverAnswer(DriverState.NOT_INITIALIZED, "the driver is clean")
@@ -326,13 +327,8 @@ def test_a_warning_is_seen_by_a_program_that_sets_up_no_logging() -> None:
     start_method.probe_driver = lambda: DriverAnswer(DriverState.INITIALIZED, "it is")
     start_method.choose_start_method(EngineConfig(worker_method=WorkerMethod.FORK, device="cpu"))
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stderr=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
+    done = run_python(code)
+    assert done.returncode == 0
     assert done.stderr.startswith("The engine core is started by 'spawn', not by 'fork'")
 
 

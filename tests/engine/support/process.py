@@ -242,7 +242,13 @@ def wait_until_gone(pid: int) -> None:
 
 
 def children() -> set[int]:
-    """Processes below this one, but for the two that multiprocessing keeps until the end."""
+    """Processes below this one, but for those that are kept until the end.
+
+    These are two of multiprocessing, and the servers of interpreters.
+    """
+    from tests.support import interpreters  # here, as a core that is spawned has no use for it
+
+    kept = {server.pid for server in interpreters.servers().running()}
     found = set()
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -255,7 +261,7 @@ def children() -> set[int]:
         own = b"multiprocessing.resource_tracker" in command or (
             b"multiprocessing.forkserver" in command and parent == os.getpid()
         )
-        if parent == os.getpid() and not own:
+        if parent == os.getpid() and not own and int(name) not in kept:
             found.add(int(name))
     return found
 
