@@ -466,7 +466,10 @@ def test_a_core_can_be_started_from_a_thread_and_outlives_it() -> None:
 
 
 def test_ctrl_c_while_it_waits_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The core interrupts the front end in each step, once the one before was noticed."""
+    """The core interrupts the front end in each step, once the one before was noticed.
+
+    The first one comes after the request was sent and before an output: while it is expected.
+    """
     front_end, (reading, writing) = os.getpid(), os.pipe()
     os.write(writing, b"!")
     expects_one = False
@@ -481,17 +484,20 @@ def test_ctrl_c_while_it_waits_loses_nothing(monkeypatch: pytest.MonkeyPatch) ->
         if expects_one:
             expects_one = False
             raise KeyboardInterrupt
+        os.write(writing, b"!")  # between two calls: another one is welcome
 
     monkeypatch.setitem(EVENTS, "interrupt", interrupt)
     before = signal.signal(signal.SIGINT, handle)
     client = start(FORK, Script(at_step="interrupt", step_number=0, step_seconds=0.002))
     found: list[CoreOutput] = []
     interrupts = 0
+    to_send = [SamplingParams(max_tokens=40)]
     try:
-        client.add_request("a", [1, 2, 3, 4], SamplingParams(max_tokens=40))
         while not found or found[-1].finish_reason is None:
             try:
                 expects_one = True
+                while to_send:
+                    client.add_request("a", [1, 2, 3, 4], to_send.pop())
                 client.wait_for_outputs(HANG_SECONDS)
                 with interrupts_deferred():
                     found += client.get_outputs(0.0)
