@@ -48,7 +48,6 @@ from tests.engine.support.process import (
     wait_until,
     wait_until_gone,
 )
-from tests.engine.support.programs import run_python
 
 EACH_METHOD = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.value)
 FORK = WorkerMethod.FORK
@@ -557,6 +556,13 @@ def test_a_program_that_ends_without_a_word_takes_its_core_with_it() -> None:
     client.add_request("a", [1], SamplingParams(max_tokens=10**9))
     print(client.info["core_pid"])
     """
-    done = run_python(code)
+    # Not from a server of interpreters, whose socket would be a descriptor that is left.
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        cwd=PROJECT,
+    )
     assert done.stderr == ""
     wait_until_gone(int(done.stdout))
