@@ -25,9 +25,29 @@ def main(args: list[str] | None = None) -> int:
         from pytest_cudafork.report.merge_command import main as merge
 
         return merge(args[1:])
+    if args[:1] == ["attach"]:
+        from pytest_cudafork.attach.command_line import main as attach
+
+        return attach(args[1:])
+    if args[:1] == ["doctor"]:
+        from pytest_cudafork.doctor.command_line import main as doctor
+
+        return doctor(args[1:])
+    if args[:1] == ["run"]:
+        from pytest_cudafork.programs.run_command import main as run
+
+        return run(args[1:])
+    if args[:1] == ["explain"]:
+        from pytest_cudafork.explain.command_line import main as explain
+
+        return explain(args[1:])
     usage = (
-        "usage: python -m pytest_cudafork imports PKG [options]\n"
+        "usage: python -m pytest_cudafork run [options] SCRIPT | -m MODULE | -- PROGRAM\n"
+        "       python -m pytest_cudafork explain [FILE] [options]\n"
+        "       python -m pytest_cudafork imports PKG [options]\n"
         "       python -m pytest_cudafork merge LEDGER... [options]\n"
+        "       python -m pytest_cudafork doctor [options]\n"
+        "       python -m pytest_cudafork attach PID [options]\n"
         "       python -m pytest_cudafork fileworker --preload MODULES --result-fd N [options]\n"
     )
     (sys.stdout if args[:1] in (["-h"], ["--help"]) else sys.stderr).write(usage)

@@ -5,20 +5,14 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from os import getpid, getppid
-from os.path import join, lexists, samefile
+from os.path import lexists, samefile
 from random import getstate
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.devices import (
-    ABSENT,
-    REAL_DRIVER_SIGNS,
-    Device,
-    DeviceKind,
-    has_real_driver,
-)
+from pytest_cudafork.settings import devices, environment
+from pytest_cudafork.settings.devices import Device
 from pytest_cudafork.settings.options import Settings, read_settings
 
 if TYPE_CHECKING:
@@ -104,7 +98,7 @@ def _is_xdist_worker() -> bool:
 
 def _begin_own_watch(config: pytest.Config, session: CudaForkSession, owner: str) -> None:
     from pytest_cudafork.check.watch import Watch
-    from pytest_cudafork.observe.observer import WatchSettings
+    from pytest_cudafork.observe.handed_on import WatchSettings
     from pytest_cudafork.observe.witnesses import WitnessError
 
     settings = session.settings
@@ -165,17 +159,17 @@ def _make_ledger(config: pytest.Config, settings: Settings) -> str:
         pytest.UsageError: it cannot be written.
 
     """
-    from pytest_cudafork.compat.unpatched import shutil, tempfile
     from pytest_cudafork.observe.base.ledger import Ledger, LedgerError
+    from pytest_cudafork.observe.base.ledger_folder import make_ledger, remove_ledger
 
     path = settings.ledger
     try:
         # A session that a test starts may inherit the name of the file in which the session of
         # that test is writing; emptying that would lose what it has seen.
         if not path or _same_file(path, environment.value(environment.LEDGER)):
-            folder = tempfile.mkdtemp(prefix="pytest-cudafork-")
-            config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-            path = join(folder, "ledger.jsonl")
+            made = make_ledger()
+            config.add_cleanup(lambda: remove_ledger(made))
+            return made.path
         Ledger(path).create()
     except LedgerError as error:
         raise pytest.UsageError(
@@ -203,15 +197,7 @@ def resolve_device(device: Device) -> str:
         pytest.UsageError: the real driver was asked for, and there is none.
 
     """
-    if device.kind is DeviceKind.REAL and not has_real_driver():
-        raise pytest.UsageError(
-            "--cuda-fork-device=real: this machine has no NVIDIA driver (none of "
-            f"{', '.join(REAL_DRIVER_SIGNS)} exists); use auto or phantom"
-        )
-    if device.kind is DeviceKind.NONE:
-        return "none"
-    if device.kind is DeviceKind.PHANTOM:
-        return device.face
-    if device.kind is DeviceKind.REAL or has_real_driver():
-        return "real"
-    return ABSENT
+    try:
+        return devices.resolve(device)
+    except ValueError as error:
+        raise pytest.UsageError(f"--cuda-fork-device={error}") from None

@@ -28,6 +28,9 @@ PATCHES = "_CUDAFORK_PATCHES"
 TEST_SESSION = "_CUDAFORK_SESSION"
 PHANTOM_MEMORY = "_CUDAFORK_PHANTOM_MEMORY"
 
+PROGRAM = "program"
+"""What ``PHASE`` says in a program that is watched by itself, and not in a session."""
+
 # What is set for a while.
 PYTHON_PATH = "PYTHONPATH"
 INJECTION = "CUDA_INJECTION64_PATH"
@@ -37,8 +40,13 @@ VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 GPU_ORDER = "CUDA_DEVICE_ORDER"
 VLLM_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 COMMON_METHOD = "MULTIPROCESSING_START_METHOD"
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
+
+# What a user sets for programs that others start.
+RUN = "PYTEST_CUDA_FORK_RUN"
 
 # What is read alone.
+TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 TEST = "PYTEST_CURRENT_TEST"
 XDIST_WORKERS = "PYTEST_XDIST_WORKER_COUNT"
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -47,6 +55,10 @@ HIP_MASK = "HIP_VISIBLE_DEVICES"
 ROCR_MASK = "ROCR_VISIBLE_DEVICES"
 CORE_DUMP = "CUDA_ENABLE_COREDUMP_ON_EXCEPTION"
 CORE_DUMP_FILE = "CUDA_COREDUMP_FILE"
+PRELOAD = "LD_PRELOAD"
+INTERPRET = "TRITON_INTERPRET"
+NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
 PREFIX = "_CUDAFORK_"
 """What the names of all internal variables begin with."""
@@ -54,7 +66,8 @@ PREFIX = "_CUDAFORK_"
 INTERNAL = {
     LEDGER: "the file that every process of the session records into; without it nothing is",
     OWNER: "pid of the pytest process for which a process works",
-    PHASE: 'what the session does: "start", "collect test_it.py"; empty in a test, or "run 2"',
+    PHASE: 'what the session does: "start", "collect test_it.py"; empty in a test, or "run 2"; '
+    '"program" where there is none',
     WATCH: "the settings of the watch, which a Python process started by exec takes over",
     ROOT: "the folder that holds the package, for processes of another environment",
     FORK_OK: "the reason of the marker cuda_fork_ok, while its test runs",
@@ -76,15 +89,22 @@ CHANGED = {
     GPU_ORDER: "what the numbers of GPUs mean",
     VLLM_METHOD: "the start method of a test marked start_methods, for vLLM",
     COMMON_METHOD: "likewise, for programs that look for it; Python's multiprocessing does not",
+    NO_BYTECODE: "no compiled file of one commit is taken for another's, with --fail-on",
 }
 """Why each of these is set for a while; the user's own value comes back."""
 
 READ = {
+    **dict.fromkeys(TEMPORARY, "the folder for the ledger of a program that is run by itself"),
+    RUN: "the file for the report on a Python program that others start; %p is its process",
     TEST: "the test to which a record belongs, set by pytest",
     XDIST_WORKERS: "how many workers of pytest-xdist share the cores",
     NVML_CHECK: "whether torch.cuda.is_available asks NVML, and so initializes nothing",
     CORE_DUMP: "whether the driver writes a GPU core dump when a kernel fails",
     CORE_DUMP_FILE: "where it writes that",
+    PRELOAD: "by the doctor: what is in every process before Python is",
+    INTERPRET: "by the doctor: whether kernels in Triton run as Python code",
+    NO_CACHING: "by the doctor: whether torch keeps no memory, which captures of graphs need",
+    BLOCKING: "by the doctor: whether each launch waits for its kernel",
     NO_COLOR: "whether the audit's command line writes in color",
     HIP_MASK: "which of AMD's GPUs are waited for",
     ROCR_MASK: "which of AMD's GPUs are waited for",

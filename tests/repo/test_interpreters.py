@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.process.descendants import process_state
 from tests.support import interpreters
 from tests.support.isolation import is_gone
 from tests.support.sessions import needs_torch
@@ -303,6 +304,30 @@ def test_a_hang_is_ended_that_does_not_lead_its_session_yet(
     command = [sys.executable, "-c", "import time; time.sleep(3600)"]
     with pytest.raises(subprocess.TimeoutExpired):
         interpreters.run(command, timeout=0.1, start_new_session=True)
+
+
+def test_what_loses_its_parent_while_a_child_is_handed_over_is_reaped(
+    servers: interpreters.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_forked("-c", SHOW)
+    code = "import os, sys; sys.stdin.read(1); os.posix_spawn('/bin/sleep', ['sleep', '0.3'], {})"
+    dying = subprocess.Popen([sys.executable, "-S", "-c", code], stdin=subprocess.PIPE)
+    expect = interpreters.Server._expect
+
+    def die_meanwhile(server: interpreters.Server, word: bytes) -> bytes:
+        dying.communicate()
+        return expect(server, word)
+
+    monkeypatch.setattr(interpreters.Server, "_expect", die_meanwhile)
+    assert run("-c", "print(1)").stdout == "1\n"
+    (server,) = (one for one in servers.running() if one.adopted)
+    (orphan,) = server.adopted
+    assert process_state.parent_of(orphan) == os.getpid()
+    os.waitid(os.P_PID, orphan, os.WEXITED | os.WNOWAIT)
+    servers.reap_adopted()
+    assert not server.adopted
+    with pytest.raises(ChildProcessError):
+        os.waitpid(orphan, os.WNOHANG)
 
 
 def test_a_signal_reaches_it() -> None:
