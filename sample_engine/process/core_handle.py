@@ -33,7 +33,7 @@ from sample_engine.process.messages import (
     decode_to_front_end,
     encode,
 )
-from sample_engine.process.stderr_log import STACKS_SIGNAL, StderrLog
+from sample_engine.process.stderr_log import STACKS_SIGNAL, StderrLog, are_whole
 
 __all__ = ["CoreHandle"]
 
@@ -41,7 +41,12 @@ __all__ = ["CoreHandle"]
 _STUCK_SECONDS = 60
 _REAP_SECONDS = 5.0
 _TERMINATE_SECONDS = 2.0
+# What is killed dies, but a busy machine and a big process take their time.
+_KILL_SECONDS = 30.0
 _LAST_SECONDS = 1.0
+# A fork server has to be given a processor before it can tell of a death that is known already.
+_TOLD_SECONDS = 30.0
+_STACKS_SECONDS = 10.0
 # Messages that are read at one go: so many that a fast core does not keep the reader for ever.
 _MOST_AT_ONCE = 64
 _Result = TypeVar("_Result")
@@ -105,13 +110,15 @@ class CoreHandle:
             if not quiet:
                 raise self._why() from None
 
-    def receive(self, timeout: float | None) -> list[ToFrontEnd]:
-        """Wait for messages and return all that are there; none after ``timeout`` seconds.
+    def receive(self, timeout: float | None, take: Callable[[ToFrontEnd], object]) -> int:
+        """Wait for messages, hand all that are there to ``take``, and return how many they were.
 
-        Raises :class:`EngineDeadError` when the process is dead and all that it said has been read.
+        After ``timeout`` seconds there are none. Ctrl-C comes between two messages as little as in
+        the middle of one: what was read has been taken. Raises :class:`EngineDeadError` when the
+        process is dead and all that it said has been read.
         """
         try:
-            return self._in_turn(lambda: self._receive(timeout))
+            return self._in_turn(lambda: self._receive(timeout, take))
         except _Over:
             raise self._why() from None
 
@@ -130,8 +137,7 @@ class CoreHandle:
                 os.write(self._wake[1], b"!")
         if not self._turn.acquire(timeout=max(seconds, _LAST_SECONDS)):
             # A thread waits in the middle of a message. The death lets it go.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
             self._turn.acquire()
         try:
             if self._death is None:
@@ -149,15 +155,13 @@ class CoreHandle:
     def stacks(self) -> str:
         """Make the process write what its threads do, and return it; "" if it does not."""
         before = self._stderr_log.size()
-        with contextlib.suppress(OSError):
-            os.kill(self.pid, STACKS_SIGNAL)
-        deadline = time.monotonic() + 1.0
+        self._signal(STACKS_SIGNAL)
+        deadline = time.monotonic() + _STACKS_SECONDS
         while time.monotonic() < deadline:
-            time.sleep(0.05)
-            if self._stderr_log.size() > before:
-                time.sleep(0.05)
-                return self._stderr_log.since(before)
-        return ""
+            # They come line by line.
+            if are_whole(self._stderr_log.written_since(before)) or self._wait_for_end(0.02):
+                break
+        return self._stderr_log.since(before)
 
     @property
     def _shut_down(self) -> str:
@@ -188,7 +192,14 @@ class CoreHandle:
         with self._turn:
             if self._is_over():
                 raise _Over
-            return call()
+            try:
+                return call()
+            except (OSError, TypeError, ValueError):
+                # A signal handler has ended the process between two lines of the call, which then
+                # finds closed what it had looked at before, or None where a descriptor was.
+                if self._death is not None:
+                    raise _Over from None
+                raise
 
     def _send(self, message: ToCore) -> None:
         try:
@@ -199,24 +210,27 @@ class CoreHandle:
         except OSError:
             raise self._dead() from None
 
-    def _receive(self, timeout: float | None, *, ending: bool = False) -> list[ToFrontEnd]:
+    def _receive(
+        self,
+        timeout: float | None,
+        take: Callable[[ToFrontEnd], object],
+        *,
+        ending: bool = False,
+    ) -> int:
         """Wait and read; ``ending``: for the thread that ends the process, the others are woken."""
         woken = self._wake[:1] if self._wake is not None and not ending else ()
-        try:
-            ready = wait([self._connection, *self._watched, *woken], timeout)
-        except (OSError, ValueError):
-            if self._is_over():  # a signal handler has ended the process meanwhile
-                raise _Over from None
-            raise
+        ready = wait([self._connection, *self._watched, *woken], timeout)
         if not ending and self._is_over():
             raise _Over
         if not ready:
-            return []
-        found: list[ToFrontEnd] = []
+            return 0
+        found = 0
         try:
             with interrupts_deferred():
-                while len(found) < _MOST_AT_ONCE and self._connection.poll(0):
-                    found.append(decode_to_front_end(self._connection.recv_bytes(MOST_BYTES)))
+                while found < _MOST_AT_ONCE and self._connection.poll(0):
+                    message = decode_to_front_end(self._connection.recv_bytes(MOST_BYTES))
+                    found += 1
+                    take(message)
         except BlockingIOError:
             raise self._stuck("stopped in the middle of a message") from None
         except MessageError as error:
@@ -235,7 +249,9 @@ class CoreHandle:
             self._send(Stop())
             while (left := deadline - time.monotonic()) > 0:
                 # A core that waits for somebody to read cannot hear the word.
-                if any(isinstance(word, Stopped) for word in self._receive(left, ending=True)):
+                words: list[ToFrontEnd] = []
+                self._receive(left, words.append, ending=True)
+                if any(isinstance(word, Stopped) for word in words):
                     break
         if self._death is None:
             self._wait_for_end(max(0.1, deadline - time.monotonic()))
@@ -263,11 +279,14 @@ class CoreHandle:
         if self._death is not None:  # a signal handler was faster
             return
         self._death = EngineDeadError(why)
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for number, seconds in (
+            (signal.SIGTERM, _TERMINATE_SECONDS),
+            (signal.SIGKILL, _KILL_SECONDS),
+        ):
             if self._wait_for_end(0):
                 break
-            os.kill(self.pid, number)
-            self._wait_for_end(_TERMINATE_SECONDS)
+            self._signal(number)
+            self._wait_for_end(seconds)
         self._exit_code()  # reaps it
         self._close()
 
@@ -278,9 +297,18 @@ class CoreHandle:
         """
         return not self._watched or bool(wait(self._watched[-1:], seconds))
 
+    def _signal(self, number: int) -> None:
+        """Send a signal to the process, and to no other that has its number by now."""
+        with contextlib.suppress(OSError):  # it is dead
+            if len(self._watched) > 1:
+                signal.pidfd_send_signal(self._watched[-1], number)
+            else:
+                os.kill(self.pid, number)
+
     def _exit_code(self) -> int | None:
         """The exit code of the dead process; None if somebody else has reaped it."""
-        deadline = time.monotonic() + _LAST_SECONDS
+        told = self._method is WorkerMethod.FORKSERVER
+        deadline = time.monotonic() + (_TOLD_SECONDS if told else _LAST_SECONDS)
         with contextlib.suppress(ValueError):  # closed by a signal handler meanwhile
             while self._process.exitcode is None and time.monotonic() < deadline:
                 time.sleep(0.005)  # a fork server reaps it, and tells

@@ -6,6 +6,7 @@ it notices a block that is shared wrongly, overwritten too early, or left from o
 
 from __future__ import annotations
 
+import sys
 import zlib
 from array import array
 from collections import Counter
@@ -31,6 +32,15 @@ Drafter = Callable[[Sequence[int]], Sequence[int]]
 
 def digest(tokens: Sequence[int]) -> int:
     return zlib.crc32(array("q", tokens).tobytes())
+
+
+def digests(tokens: Sequence[int]) -> list[int]:
+    """The digests of a text up to each of its tokens."""
+    found, value = [], 0
+    for token in tokens:
+        value = zlib.crc32(token.to_bytes(8, sys.byteorder), value)
+        found.append(value)
+    return found
 
 
 def next_token(tokens: Sequence[int]) -> int:
@@ -79,8 +89,8 @@ class FakeModel:
         for part in batch.requests:
             text = part.request.token_ids(0, part.start + part.count)
             assert len(text) == part.start + part.count, "a part beyond the request's end"
-            for position in range(part.start, len(text)):
-                self.memory[self._slot(part, position)] = digest(text[: position + 1])
+            for position, value in enumerate(digests(text)[part.start :], part.start):
+                self.memory[self._slot(part, position)] = value
         sampled = tuple(self._sampled(part) for part in batch.requests)
         if drafter is None:
             return StepResult(sampled, ())
@@ -100,8 +110,8 @@ class FakeModel:
     def _sampled(self, part: ScheduledRequest) -> tuple[int, ...]:
         stop = part.start + part.count
         text = part.request.token_ids(0, stop)
-        for position in range(stop):
-            assert self.memory.get(self._slot(part, position)) == digest(text[: position + 1]), (
+        for position, value in enumerate(digests(text)):
+            assert self.memory.get(self._slot(part, position)) == value, (
                 f"the cache holds another text at position {position} of {part}"
             )
         if not part.samples:
@@ -122,6 +132,7 @@ class Harness:
         self.requests: dict[str, Request] = {}
         self.tokens: dict[str, list[int]] = {}
         self.ended: dict[str, FinishReason] = {}
+        self.expected: dict[str, tuple[list[int], FinishReason]] = {}
         self.last_batch = ScheduledBatch(())
 
     def add(self, request_id: str, prompt: Sequence[int], **params: Any) -> Request:
@@ -217,7 +228,10 @@ class Harness:
         assert name not in self.ended, f"{name!r} had ended"
         request = self.requests[name]
         self.tokens[name] += output.new_token_ids
-        expected, reason = continuation(request.prompt_token_ids, request.params, self.limits)
+        if name not in self.expected:
+            whole = continuation(request.prompt_token_ids, request.params, self.limits)
+            self.expected[name] = whole
+        expected, reason = self.expected[name]
         assert self.tokens[name] == expected[: len(self.tokens[name])]
         if output.finish_reason is not None:
             self.ended[name] = output.finish_reason
