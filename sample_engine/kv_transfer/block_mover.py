@@ -50,33 +50,33 @@ class BlockMover:
         ]
         self._kernel = _kernel() if on_gpu and len(set(widths)) == 1 else None
 
-    @torch.inference_mode()
     def gather(self, block_ids: Sequence[int]) -> Sequence[memoryview]:
         """The rows of blocks, at most ``num_rows`` of them. Valid until the next call."""
-        ids = self._ids(block_ids)
-        near = self._near[: len(block_ids)]
-        if self._kernel is not None:
-            self._kernel.move_blocks(self._caches, ids, near, to_rows=True)
-        else:
-            for cache, part in zip(self._caches, self._parts(near), strict=True):
-                part.copy_(cache.index_select(0, ids))
-        if near.is_cuda:
-            self._host[: len(block_ids)].copy_(near)  # waits until it is there
+        with torch.inference_mode():
+            ids = self._ids(block_ids)
+            near = self._near[: len(block_ids)]
+            if self._kernel is not None:
+                self._kernel.move_blocks(self._caches, ids, near, to_rows=True)
+            else:
+                for cache, part in zip(self._caches, self._parts(near), strict=True):
+                    part.copy_(cache.index_select(0, ids))
+            if near.is_cuda:
+                self._host[: len(block_ids)].copy_(near)  # waits until it is there
         return self.rows[: len(block_ids)]
 
-    @torch.inference_mode()
     def scatter(self, block_ids: Sequence[int]) -> None:
         """Write the first rows to blocks, one each, at most ``num_rows`` of them."""
-        ids = self._ids(block_ids)
-        near = self._near[: len(block_ids)]
-        if near.is_cuda:
-            # Not without waiting: the rows may be written to as soon as this returns.
-            near.copy_(self._host[: len(block_ids)])
-        if self._kernel is not None:
-            self._kernel.move_blocks(self._caches, ids, near, to_rows=False)
-        else:
-            for cache, part in zip(self._caches, self._parts(near), strict=True):
-                cache.index_copy_(0, ids, part)
+        with torch.inference_mode():
+            ids = self._ids(block_ids)
+            near = self._near[: len(block_ids)]
+            if near.is_cuda:
+                # Not without waiting: the rows may be written to as soon as this returns.
+                near.copy_(self._host[: len(block_ids)])
+            if self._kernel is not None:
+                self._kernel.move_blocks(self._caches, ids, near, to_rows=False)
+            else:
+                for cache, part in zip(self._caches, self._parts(near), strict=True):
+                    cache.index_copy_(0, ids, part)
 
     def _ids(self, block_ids: Sequence[int]) -> Tensor:
         return torch.tensor(block_ids, dtype=torch.int64, device=self._device)

@@ -25,14 +25,14 @@ def model_hash(modules: Iterable[nn.Module], more: Iterable[object] = ()) -> str
     digest = hashlib.blake2b(digest_size=16)
     for value in more:
         digest.update(f"{value!r}\n".encode())
-    for module in modules:
-        for name, parameter in module.named_parameters():
-            described = f"{name} {tuple(parameter.shape)} {parameter.dtype} {_sum(parameter)}\n"
-            digest.update(described.encode())
+    with torch.inference_mode():
+        for module in modules:
+            for name, weight in module.named_parameters():
+                described = f"{name} {tuple(weight.shape)} {weight.dtype} {_sum(weight)}\n"
+                digest.update(described.encode())
     return digest.hexdigest()
 
 
-@torch.inference_mode()
 def _sum(parameter: Tensor) -> int:
     """A sum over the bits of all numbers, each weighted by its place: whole numbers, so exact.
 

@@ -24,14 +24,14 @@ _PIECE = 4096
 
 @jit
 def _move(
-    caches_ptr,  # [C] int64: where each cache begins
-    ids_ptr,  # [n] int64
-    rows_ptr,  # [n, C * E]
-    num_caches,
+    caches_ptr: tl.tensor,  # [C] int64: where each cache begins
+    ids_ptr: tl.tensor,  # [n] int64
+    rows_ptr: tl.tensor,  # [n, C * E]
+    num_caches: tl.tensor,
     E: tl.constexpr,
     PIECE: tl.constexpr,
     TO_ROWS: tl.constexpr,
-):
+) -> None:
     """Program (i, c, p) moves piece p of block i of cache c."""
     row, cache, piece = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     places = piece * PIECE + tl.arange(0, PIECE)
