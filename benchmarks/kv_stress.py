@@ -41,7 +41,7 @@ from tests.engine.support.kv_transfer import janitors, redis_server  # noqa: E40
 
 _TOKENS = 6
 _PROMPTS = 12
-_BLOCKS_IN_STORE = 50
+_BLOCKS_IN_STORE = 15  # fewer than the prompts have
 _BLOCK_BYTES = 65536 + HEADER_BYTES  # of the tiny model in float32
 _PER_KILL = 6  # prompts that are completed between two kills, at least
 _END_SECONDS = 60.0
@@ -100,7 +100,7 @@ class Stress:
         self.config = config
         self.chance = random.Random(options.seed)
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["sample_engine.engine_core"])
+        self.context.set_forkserver_preload(["__main__", "sample_engine.engine_core"])
         self.engines: list[Engine] = []
         self.last: dict[Connection, tuple[float, dict[str, Any]]] = {}
         self.counts: Counter[str] = Counter()

@@ -21,14 +21,15 @@ from torch import Tensor
 __all__ = ["BlockMover"]
 
 _MOST_BYTES = 64 << 20
+_MOST_ROWS = 256
 
 
 class BlockMover:
     """Moves blocks between caches and rows.
 
     ``caches`` are tensors ``[B, ...]`` of one dtype on one device. ``rows`` are the rows, each a
-    writable ``memoryview`` of W bytes; there are so many of them as fit into ``most_bytes``, and at
-    least one.
+    writable ``memoryview`` of W bytes; there are so many of them as fit into ``most_bytes``, at
+    least one and at most 256.
     """
 
     def __init__(self, caches: Sequence[Tensor], most_bytes: int = _MOST_BYTES) -> None:
@@ -37,7 +38,7 @@ class BlockMover:
         assert all(each.dtype == dtype for each in caches), "caches of several dtypes"
         widths = [cache.shape[1] for cache in self._caches]
         self.block_bytes = sum(widths) * dtype.itemsize
-        self.num_rows = max(1, most_bytes // self.block_bytes)
+        self.num_rows = max(1, min(_MOST_ROWS, most_bytes // self.block_bytes))
         shape = (self.num_rows, sum(widths))
         on_gpu = self._device.type == "cuda"
         self._host = torch.empty(shape, dtype=dtype, pin_memory=on_gpu)

@@ -13,17 +13,21 @@ import fcntl
 import os
 import sys
 
-__all__ = ["USERS", "is_the_same", "main", "remove"]
+__all__ = ["USERS", "is_the_same", "open_users", "remove", "wait_and_remove"]
 
 USERS = "users"
 
 
-def main(folder: str) -> None:
-    """Wait for the end of all users, and remove what they leave."""
+def open_users(folder: str) -> int | None:
+    """Open the folder's ``users``; None: the folder is gone already."""
     try:
-        users = os.open(os.path.join(folder, USERS), os.O_RDWR | os.O_CLOEXEC)
+        return os.open(os.path.join(folder, USERS), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
-        return  # the last user was faster
+        return None
+
+
+def wait_and_remove(users: int, folder: str) -> None:
+    """Wait for the end of all users, and remove what they leave."""
     fcntl.flock(users, fcntl.LOCK_EX)
     if is_the_same(users, folder):
         remove(folder)
@@ -59,5 +63,8 @@ def _as_a_daemon() -> None:
 
 
 if __name__ == "__main__":
-    _as_a_daemon()
-    main(sys.argv[1])
+    # Before whoever starts it goes on: its own folder, and not one that is made in its place.
+    opened = open_users(sys.argv[1])
+    if opened is not None:
+        _as_a_daemon()
+        wait_and_remove(opened, sys.argv[1])

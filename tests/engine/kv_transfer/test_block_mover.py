@@ -53,6 +53,7 @@ def test_there_are_as_many_rows_as_there_is_room_for() -> None:
     one = BlockMover(caches(), most_bytes=1)
     assert one.num_rows == len(one.rows) == 1
     assert BlockMover(caches(), most_bytes=5 * one.block_bytes + 1).num_rows == 5
+    assert BlockMover(caches()).num_rows == 256
 
 
 def test_a_row_is_nothing_but_its_block() -> None:

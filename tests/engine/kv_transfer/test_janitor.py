@@ -18,12 +18,17 @@ def made(folder: Path) -> Path:
 
 def test_it_removes_what_nobody_uses(tmp_path: Path) -> None:
     folder = made(tmp_path / "one")
-    janitor.main(str(folder))
+    users = janitor.open_users(str(folder))
+    assert users is not None
+    try:
+        janitor.wait_and_remove(users, str(folder))
+    finally:
+        os.close(users)
     assert not folder.exists()
 
 
 def test_a_folder_that_is_gone_needs_nothing(tmp_path: Path) -> None:
-    janitor.main(str(tmp_path / "missing"))
+    assert janitor.open_users(str(tmp_path / "missing")) is None
 
 
 def test_it_knows_a_folder_that_was_made_anew(tmp_path: Path) -> None:
@@ -36,5 +41,7 @@ def test_it_knows_a_folder_that_was_made_anew(tmp_path: Path) -> None:
         assert not janitor.is_the_same(users, str(folder))
         made(folder)
         assert not janitor.is_the_same(users, str(folder))
+        janitor.wait_and_remove(users, str(folder))
+        assert folder.exists(), "it is another one's"
     finally:
         os.close(users)
