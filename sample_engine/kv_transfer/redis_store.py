@@ -22,6 +22,7 @@ __all__ = ["RedisStore"]
 
 _PREFIX = "sample_engine:kv:"
 _MOST_BYTES = 8 << 20  # in one command
+_AGAIN_SECONDS = 0.05
 
 
 class RedisStore(BlockStore):
@@ -117,24 +118,30 @@ class RedisStore(BlockStore):
         The time limit of a socket is for each piece that comes: a server that sends a byte now and
         then would not be ended by it.
         """
-        over = threading.Event()
+        over, done = threading.Event(), threading.Event()
 
-        def end() -> None:
+        def watch() -> None:
+            if done.wait(self._timeout):
+                return
             over.set()
             self._client.connection_pool.disconnect()
+            while not done.wait(_AGAIN_SECONDS):  # it may just have connected anew
+                self._client.connection_pool.disconnect()
 
-        timer = threading.Timer(self._timeout, end)
-        timer.daemon = True
-        timer.start()
+        watcher = threading.Thread(target=watch, name="KV blocks: time limit", daemon=True)
+        watcher.start()
+        expected = (self._redis.exceptions.RedisError, OSError, ValueError, TypeError)
         try:
             yield
-        except (self._redis.exceptions.RedisError, OSError, ValueError, TypeError) as error:
+        except Exception as error:
             slow = over.is_set() or isinstance(error, self._redis.exceptions.TimeoutError)
+            if not slow and not isinstance(error, expected):
+                raise
             why = f"it took more than {self._timeout:g} seconds" if slow else _first_line(error)
             raise StoreError(f"{self.describe()} {what}: {why}") from error
         finally:
-            timer.cancel()
-            timer.join()
+            done.set()
+            watcher.join()
 
 
 def _redis_py() -> Any:

@@ -8,6 +8,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,12 @@ from sample_engine.errors import ConfigError
 from sample_engine.kv_transfer import redis_store
 from sample_engine.kv_transfer.redis_store import RedisStore
 from sample_engine.kv_transfer.store import StoreError
-from tests.engine.support.kv_transfer import SECONDS, free_port, needs_redis, redis_server
+from tests.engine.support.kv_transfer import (
+    SECONDS,
+    needs_redis,
+    redis_on_a_socket,
+    redis_server,
+)
 
 pytestmark = needs_redis
 
@@ -113,19 +119,27 @@ def test_a_full_server_is_told_and_still_has_what_it_has(name: str) -> None:
         assert got(store, name, 1) == [1]
 
 
-def test_a_server_that_ends_is_told_and_one_that_comes_back_is_used(name: str) -> None:
-    with redis_server() as url:
+def test_a_server_that_ends_is_told_and_one_that_comes_back_is_used(
+    tmp_path: Path, name: str
+) -> None:
+    with redis_on_a_socket(tmp_path) as url:
         store = RedisStore(url, SECONDS, 100)
         put(store, name, 1)
     with contextlib.closing(store):
         for call in (got, put):
-            with pytest.raises(StoreError, match=r"the Redis server redis://127.0.0.1:\d+/0 "):
+            with pytest.raises(StoreError, match="the Redis server unix://"):
                 call(store, name, 1)
+        with redis_on_a_socket(tmp_path):
+            assert put(store, name, 1) == 1
+            assert got(store, name, 1) == [1]
 
 
-def test_nobody_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(StoreError, match=r"does not answer: .*refused"):
-        RedisStore(f"redis://127.0.0.1:{free_port()}/0", SECONDS, 100)
+def test_nobody_there_is_told() -> None:
+    with socket.socket() as nobody:  # has a port, and does not listen
+        nobody.bind(("127.0.0.1", 0))
+        url = f"redis://127.0.0.1:{nobody.getsockname()[1]}/0"
+        with pytest.raises(StoreError, match=r"does not answer: .*refused"):
+            RedisStore(url, SECONDS, 100)
 
 
 def test_passwords_are_asked_for_and_never_shown(name: str) -> None:

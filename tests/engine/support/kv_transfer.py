@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -76,36 +76,63 @@ def free_port() -> int:
 @contextlib.contextmanager
 def redis_server(*options: str) -> Iterator[str]:
     """A server on a free port of the loopback that keeps nothing on disk; yields its URL."""
-    with tempfile.TemporaryDirectory() as folder:
-        while True:
-            port = free_port()
-            process = _start_redis(port, folder, options)
-            try:
-                if _is_up(process, port):
-                    yield f"redis://127.0.0.1:{port}/0"
-                    return
-            finally:
-                process.kill()
-                process.wait()
+    while True:
+        port = free_port()
+        address = ("127.0.0.1", port)
+        where = ("--port", str(port), "--bind", "127.0.0.1")
+        with _running((*where, *options), lambda at=address: _connected(at)) as is_up:
+            if is_up:
+                yield f"redis://127.0.0.1:{port}/0"
+                return
+        # It has ended, as a server does that finds its port taken: another one is tried.
 
 
-def _start_redis(port: int, folder: str, options: tuple[str, ...]) -> subprocess.Popen[bytes]:
+@contextlib.contextmanager
+def redis_on_a_socket(folder: Path) -> Iterator[str]:
+    """A server on a socket of its own, where nothing else can be once it has ended."""
+    path = str(folder / "redis")
+
+    def connect() -> socket.socket:
+        end = socket.socket(socket.AF_UNIX)
+        try:
+            end.connect(path)
+        except OSError:
+            end.close()
+            raise
+        return end
+
+    with _running(("--port", "0", "--unixsocket", path), connect) as is_up:
+        assert is_up, "the server has ended"
+        yield f"unix://{path}"
+
+
+def _connected(address: tuple[str, int]) -> socket.socket:
+    return socket.create_connection(address)
+
+
+@contextlib.contextmanager
+def _running(options: Sequence[str], connect: Callable[[], socket.socket]) -> Iterator[bool]:
+    """Run a server; whether it is up, or has ended instead."""
     program = redis_program()
     assert program is not None, "the test is marked needs_redis"
-    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder]
-    command += ["--save", "", "--appendonly", "no", *options]
-    quiet = subprocess.DEVNULL
-    return subprocess.Popen(command, stdout=quiet, stderr=quiet, env={})
 
+    def answers() -> bool:
+        with contextlib.suppress(OSError), connect() as end:
+            end.settimeout(SECONDS)
+            end.sendall(b"PING\r\n")
+            return bool(end.recv(16))
+        return False
 
-def _is_up(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Wait for a server; False: it has ended, as one does that finds its port taken."""
-    wait_for(lambda: process.poll() is not None or _answers(port), "Redis is there")
-    return process.poll() is None
-
-
-def _answers(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 60) as end:
-        end.sendall(b"PING\r\n")
-        return bool(end.recv(16))
-    return False
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            [program, "--dir", folder, "--save", "", "--appendonly", "no", *options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={},
+        )
+        try:
+            wait_for(lambda: process.poll() is not None or answers(), "Redis is there")
+            yield process.poll() is None
+        finally:
+            process.kill()
+            process.wait()

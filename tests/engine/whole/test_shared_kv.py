@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from sample_engine.batch.request import FinishReason
 from sample_engine.engine_core import EngineCore
 from sample_engine.errors import KVTransferError
 from tests.engine.support.engine import COUNT, GREEDY, PROMPTS, SAMPLED, generate, make_core
-from tests.engine.support.kv_transfer import needs_redis, redis_server, shared_memory
+from tests.engine.support.kv_transfer import needs_redis, redis_on_a_socket, shared_memory
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
 EAGLE = {"method": "eagle", "num_speculative_tokens": 1}
@@ -130,11 +131,11 @@ def test_a_store_that_is_too_small_evicts_and_does_no_harm(folder: str, shm: str
 
 
 @needs_redis
-def test_through_redis_and_when_it_goes_away(folder: str) -> None:
+def test_through_redis_and_when_it_goes_away(folder: str, tmp_path: Path) -> None:
     config: dict[str, Any] = {"kv_connector": "RedisConnector", "kv_connector_extra_config": {}}
     extra = config["kv_connector_extra_config"]
     extra["timeout_seconds"] = 60.0
-    with redis_server() as extra["url"]:
+    with redis_on_a_socket(tmp_path) as extra["url"]:
         one = make_core(folder, kv_transfer_config=config)
         two = make_core(folder, kv_transfer_config=config)
         must = make_core(folder, kv_transfer_config={**config, "kv_load_failure_policy": "fail"})
