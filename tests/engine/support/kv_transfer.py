@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import shutil
@@ -78,9 +79,9 @@ def redis_server(*options: str) -> Iterator[str]:
     """A server on a free port of the loopback that keeps nothing on disk; yields its URL."""
     while True:
         port = free_port()
-        address = ("127.0.0.1", port)
+        connect = functools.partial(socket.create_connection, ("127.0.0.1", port))
         where = ("--port", str(port), "--bind", "127.0.0.1")
-        with _running((*where, *options), lambda at=address: _connected(at)) as is_up:
+        with _running((*where, *options), connect) as is_up:
             if is_up:
                 yield f"redis://127.0.0.1:{port}/0"
                 return
@@ -104,10 +105,6 @@ def redis_on_a_socket(folder: Path) -> Iterator[str]:
     with _running(("--port", "0", "--unixsocket", path), connect) as is_up:
         assert is_up, "the server has ended"
         yield f"unix://{path}"
-
-
-def _connected(address: tuple[str, int]) -> socket.socket:
-    return socket.create_connection(address)
 
 
 @contextlib.contextmanager
