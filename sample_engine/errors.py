@@ -13,6 +13,7 @@ __all__ = [
     "ConfigError",
     "EngineDeadError",
     "EngineError",
+    "KVTransferError",
     "PromptError",
     "RemoteError",
     "WeightsError",
@@ -45,6 +46,15 @@ class BackendUnavailableError(ConfigError):
 
 class WeightsError(EngineError):
     """Weights that are missing, corrupt, of another shape or not finite. No engine is made."""
+
+    __module__ = "sample_engine"
+
+
+class KVTransferError(EngineError):
+    """Shared KV blocks cannot be had, and ``kv_load_failure_policy`` is ``"fail"``.
+
+    Recoverable; at the start no engine is made.
+    """
 
     __module__ = "sample_engine"
 

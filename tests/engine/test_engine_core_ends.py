@@ -182,6 +182,8 @@ def test_a_core_tells_what_its_configuration_came_to(folder: str) -> None:
         "speculator": None,
         "speculative_config": None,
         "num_speculative_tokens": 0,
+        "kv_connector": None,
+        "kv_role": None,
         "device": "cpu",
         "dtype": "float32",
         "num_blocks": 200,

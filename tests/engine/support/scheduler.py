@@ -18,7 +18,7 @@ from sample_engine.batch.request import FinishReason, Request, RequestStatus
 from sample_engine.batch.request_limits import SchedulerLimits
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest, StepResult
-from sample_engine.errors import PromptError
+from sample_engine.errors import KVTransferError, PromptError
 from sample_engine.kv_cache.prefix_cache import ROOT_HASH, block_hash
 from sample_engine.scheduler import Scheduler
 from tests.engine.support.rejection import accept_drafts
@@ -121,13 +121,54 @@ class FakeModel:
         return accept_drafts(chosen, text[first:])
 
 
-class Harness:
-    """A scheduler and a model, with everything checked that must hold at every step."""
+class FakeStore:
+    """Keeps what is in blocks by their hashes, for any number of models.
 
-    def __init__(self, within: SchedulerLimits, drafter: Drafter | None = None) -> None:
+    Asked for several blocks it forgets the last of them now and then, as a store that evicts does.
+    """
+
+    def __init__(self, model: FakeModel, blocks: dict[bytes, list[int]] | None = None) -> None:
+        self._model = model
+        self.blocks = {} if blocks is None else blocks
+        self.error: str | None = None
+        self.loaded = 0
+        self.fetches = True
+
+    def load(self, hashes: Sequence[bytes], block_ids: Sequence[int]) -> int:
+        assert len(hashes) == len(block_ids) > 0
+        if self.error is not None:
+            raise KVTransferError(self.error)
+        for count, (each, block_id) in enumerate(zip(hashes, block_ids, strict=True)):
+            if each not in self.blocks or (count and each[0] % 5 == 0):
+                return count
+            for place, value in enumerate(self.blocks[each]):
+                self._model.memory[block_id * self._model.block_size + place] = value
+            self.loaded += 1
+        return len(hashes)
+
+    def save(self, blocks: Sequence[tuple[bytes, int]]) -> None:
+        size = self._model.block_size
+        for each, block_id in blocks:
+            slots = range(block_id * size, (block_id + 1) * size)
+            self.blocks[each] = [self._model.memory[slot] for slot in slots]
+
+
+class Harness:
+    """A scheduler and a model, with everything checked that must hold at every step.
+
+    ``shared``: blocks that other harnesses have stored, and this one's; None: none are shared.
+    """
+
+    def __init__(
+        self,
+        within: SchedulerLimits,
+        drafter: Drafter | None = None,
+        shared: dict[bytes, list[int]] | None = None,
+    ) -> None:
         self.limits = within
-        self.scheduler = Scheduler(within)
         self.model = FakeModel(within.block_size)
+        self.store = None if shared is None else FakeStore(self.model, shared)
+        self.scheduler = Scheduler(within, self.store)
         self.drafter = drafter
         self.requests: dict[str, Request] = {}
         self.tokens: dict[str, list[int]] = {}
@@ -162,6 +203,8 @@ class Harness:
         self._check_batch(batch, alive)
         result = self.model.run(batch, self.drafter) if batch.requests else StepResult((), ())
         outputs = self.scheduler.postprocess(batch, result)
+        if self.store is not None:
+            self.store.save(self.scheduler.kv.take_computed())
         for output in outputs:
             self._take(output)
         assert bool(outputs or batch.requests) == bool(alive), "a step without progress"
