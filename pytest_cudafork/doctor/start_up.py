@@ -6,6 +6,7 @@ each fork of each of them, and a thread is one that forks lose.
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +22,7 @@ _HEAVY = ("torch", "numpy", "triton", "cupy", "jax", "tensorflow", "numba", "vll
 """Modules by whose import at start-up every process of the environment pays."""
 _CUDA = ("libcuda.so", "libcudart.so", "libcublas", "libnccl", "libtorch")
 _SUBJECT = "start-up"
+_METHODS = ("fork", "spawn", "forkserver")
 _COMPLAINTS = ("Error in sitecustomize", "Error in usercustomize", "Error processing line")
 """How the module ``site`` begins to tell that a file fails."""
 
@@ -170,29 +172,57 @@ def examine_method(force: StartMethodInForce) -> list[Finding]:
                 "be picklable, and the program needs `if __name__ == '__main__':`",
             )
         ]
-    wanted = environment.value(environment.COMMON_METHOD)
-    if wanted and wanted != force.method:
-        findings.append(
-            warning(
-                environment.COMMON_METHOD,
-                f"is set to {wanted!r}; multiprocessing does not read it, and uses {force.method}",
-                f"only programs that look for the variable use {wanted}",
-                f"multiprocessing.set_start_method({wanted!r}) in the program",
-            )
+    return [*findings, *_asked_of_multiprocessing(force.method), *_asked_of_vllm(force.method)]
+
+
+def _asked_of_multiprocessing(method: str) -> list[Finding]:
+    """Judge the variable that some programs read for multiprocessing."""
+    name = environment.COMMON_METHOD
+    wanted = environment.value(name)
+    if not wanted or wanted == method:
+        return []
+    if wanted not in _METHODS:
+        return [_unknown_method(name, wanted, "multiprocessing's")]
+    return [
+        warning(
+            name,
+            f"is set to {wanted!r}; multiprocessing does not read it, and uses {method}",
+            f"only programs that look for the variable use {wanted}",
+            f"multiprocessing.set_start_method({wanted!r}) in the program",
         )
-    vllm = environment.value(environment.VLLM_METHOD)
-    if vllm:
-        findings.append(
-            note(
-                environment.VLLM_METHOD,
-                f"is set to {vllm!r}: vLLM starts its engine core and workers so",
-                f"multiprocessing itself uses {force.method} all the same; tests here run vLLM "
-                "otherwise than where the variable is not set",
-                "set it in the CI job's own lines, where it is seen, or mark the tests "
-                f"start_methods({vllm!r})",
-            )
+    ]
+
+
+def _asked_of_vllm(method: str) -> list[Finding]:
+    """Judge the variable that vLLM reads."""
+    name = environment.VLLM_METHOD
+    vllm = environment.value(name)
+    if not vllm:
+        return []
+    if vllm not in _METHODS:
+        return [_unknown_method(name, vllm, "vLLM's")]
+    return [
+        note(
+            name,
+            f"is set to {vllm!r}: vLLM starts its engine core and workers so",
+            f"multiprocessing itself uses {method} all the same; tests here run vLLM "
+            "otherwise than where the variable is not set",
+            "set it in the CI job's own lines, where it is seen, or mark the tests "
+            f"start_methods({vllm!r})",
         )
-    return findings
+    ]
+
+
+def _unknown_method(name: str, given: str, whose: str) -> Finding:
+    close = difflib.get_close_matches(given.strip().lower(), _METHODS, n=1)
+    return warning(
+        name,
+        f"is set to {given!r}, which is not one of {whose} ({', '.join(_METHODS)})",
+        "programs that read it fail, or start their processes by another method than was meant",
+        f"did you mean {close[0]}? set {name}={close[0]}, or take it out of the environment"
+        if close
+        else f"set it to one of these, or take {name} out of the environment",
+    )
 
 
 def _count(threads: Sequence[str]) -> str:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from pytest_cudafork.explain import frames, pasted
-from pytest_cudafork.explain.kinds import KINDS, Kind
+from pytest_cudafork.explain.kinds import KINDS, POISONED, Kind
 from pytest_cudafork.explain.pasted import Hit
+from pytest_cudafork.settings.environment import VLLM_METHOD
 
 KNOWN, UNKNOWN, USAGE = 0, 1, 2
 _LOOKED_AT = 8192
 _NUL = b"\0"
+_VLLM = f"{VLLM_METHOD}=spawn YOUR_COMMAND    # for the processes that vLLM itself starts"
+_VLLM_PREFIX = re.compile(r"\b(?:vllm|EngineCore|VllmWorker)", re.IGNORECASE)
 _LONGEST_LINE = 1 << 20
 """Characters; a line may be as long as the file."""
 _WHAT = (
@@ -150,16 +154,28 @@ def _messages(hits: Sequence[Hit]) -> list[str]:
 
 
 def next_steps(kind: Kind, hits: Sequence[Hit]) -> list[str]:
-    """Return what to run or do next, with the package to audit where a line ran at import."""
+    """Return what to run or do next.
+
+    Where a line ran at import, with the package to audit; of vLLM, with its own setting first.
+    """
     steps = [step.replace("{program}", "YOUR_SCRIPT.py ...") for step in kind.next]
+    after_run = 1 + next((at for at, step in enumerate(kind.next) if "{program}" in step), 0)
     packages = dict.fromkeys(frames.imported_package(hit.frames) for hit in hits)
     for package in filter(None, packages):
         steps.insert(
-            1,
+            after_run,
             f"python -m pytest_cudafork imports {package}    # every module of it that touches "
             "CUDA when it is imported",
         )
+    if kind is POISONED and any(map(_is_of_vllm, hits)):
+        steps.insert(0, _VLLM)
     return steps
+
+
+def _is_of_vllm(hit: Hit) -> bool:
+    """Whether a process of vLLM has written it, as its prefix or its frames say."""
+    files = (frame.filename.replace("\\", "/") for frame in hit.frames)
+    return bool(_VLLM_PREFIX.search(hit.text)) or any("vllm" in file.split("/") for file in files)
 
 
 def as_plain(hits: Sequence[Hit]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ files may be of another machine: what is at import is read off names.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pytest_cudafork.observe.story.touch import CUDA_LIBRARIES, MACHINERY, Frame
 from pytest_cudafork.observe.story.words import location
@@ -21,6 +21,11 @@ _STARTS = (
     ("celery/concurrency/prefork.py", "the process is a worker of Celery's prefork pool"),
     ("gunicorn/arbiter.py", "the process is a worker of Gunicorn, which forks"),
 )
+_LIBRARY_FILES = (
+    *("/torch/cuda/__init__.py", "/torch/cuda/graphs.py", "/torch/_tensor.py"),
+    *("/torch/nn/modules/module.py", "/triton/runtime/driver.py", "/triton/runtime/jit.py"),
+)
+"""Files that tell a source tree of a library from a folder that only bears its name."""
 
 
 def at_import(frames: Sequence[Frame]) -> Frame | None:
@@ -56,7 +61,28 @@ def line_to_look_at(frames: Sequence[Frame]) -> Frame | None:
     body = at_import(frames)
     if body is not None:
         return body
-    return next((frame for frame in frames if package_of(frame) not in _SKIPPED), None)
+    trees = tuple(_source_trees(frames))
+    return next(
+        (
+            frame
+            for frame in frames
+            if package_of(frame) not in _SKIPPED and not _slashes(frame).startswith(trees)
+        ),
+        None,
+    )
+
+
+def _source_trees(frames: Sequence[Frame]) -> Iterator[str]:
+    """Return the folders of libraries that were built from source and run from there."""
+    for frame in frames:
+        filename = _slashes(frame)
+        for tail in _LIBRARY_FILES:
+            if filename.endswith(tail):
+                yield f"{filename.removesuffix(tail)}/{tail.split('/')[1]}/"
+
+
+def _slashes(frame: Frame) -> str:
+    return frame.filename.replace("\\", "/")
 
 
 def shown(frames: Sequence[Frame]) -> list[str]:

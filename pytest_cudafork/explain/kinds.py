@@ -29,6 +29,10 @@ _GUARD = (
     "python -m pytest_cudafork run --guard {program}    # refuses the fork, with its own traceback"
 )
 _SUITE = "pytest --cuda-fork-check    # the same for a test suite"
+_WORKAROUND = (
+    "start the child with multiprocessing.get_context('spawn') or 'forkserver', or initialize CUDA "
+    "only after the fork"
+)
 _LINES = (
     "the line that initialized CUDA in the parent, and the line that forked: they ran before, in "
     "another process"
@@ -40,14 +44,14 @@ POISONED = Kind(
     "A forked child inherits the state of the CUDA driver, and cannot use it. Where torch says so "
     "it has looked; the driver itself answers 'initialization error'.",
     _LINES,
-    (_RUN, _GUARD, _SUITE),
+    (_WORKAROUND, _RUN, _GUARD, _SUITE),
 )
 INITIALIZATION = Kind(
     "initialization-failed",
     "the CUDA driver could not be initialized in this process",
     "Two causes look alike: the process was forked from one that had initialized CUDA by something "
-    "else than torch (a library, NVML's callers, ctypes), which torch's own check does not see; or "
-    "there is no usable driver (nvidia-smi says which).",
+    "else than torch (another library, a call through ctypes), which torch's own check does not "
+    "see; or there is no usable driver (nvidia-smi says which).",
     _LINES,
     (
         _RUN,
@@ -66,11 +70,24 @@ NO_GPU = Kind(
         "python -m pytest_cudafork run --device=phantom:sm_90 {program}    # as if there was a GPU",
     ),
 )
+NO_CUDA_BUILD = Kind(
+    "torch-without-cuda",
+    "this torch is built without CUDA (a CPU wheel), and was asked for CUDA",
+    "Neither the driver nor forks have to do with it: no GPU can be used with this torch, whatever "
+    "the machine has.",
+    "",
+    (
+        "install a build of torch with CUDA in this environment, or do not ask for CUDA",
+        "python -c 'import torch; print(torch.__version__, torch.version.cuda, torch.__file__)'    "
+        "# which build, and from where; None: built without CUDA",
+    ),
+)
 CAPTURE = Kind(
     "capture-refused",
     "something was done while a CUDA graph was captured that cannot be captured",
     "Work of a capture is recorded and does not run: reading a value (item, nonzero, a "
-    "comparison), copying from or to pageable memory, or synchronizing is refused.",
+    "comparison), copying from or to pageable memory, or synchronizing is refused. So are work on "
+    "the legacy default stream beside it, replaying another graph, and asking a generator's seed.",
     "",
     (
         "capture the same code in a test with capture_pair or assert_replay_equals_eager: they "
@@ -133,7 +150,7 @@ SPAWN_FORCED = Kind(
 )
 
 KINDS = (
-    *(POISONED, INITIALIZATION, CAPTURE, RANDOM, BOOTSTRAP, THREADS, NO_GPU, SPAWN_FORCED),
-    *(CAPTURE_BROKEN, CONSEQUENCE),
+    *(POISONED, INITIALIZATION, CAPTURE, RANDOM, BOOTSTRAP, THREADS),
+    *(NO_GPU, NO_CUDA_BUILD, SPAWN_FORCED, CAPTURE_BROKEN, CONSEQUENCE),
 )
 """All, causes before what follows from others: the order in which they are told."""

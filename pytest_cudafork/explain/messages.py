@@ -1,13 +1,16 @@
-"""The messages of torch 2.8 to 2.13, CUDA, vLLM, Triton, CuPy, JAX, Numba and PyCUDA.
+"""The messages of torch 2.8 to 2.13, CUDA, NCCL, vLLM, Triton, CuPy, JAX, Numba and PyCUDA.
 
 Each row names the place where its words stand in that project, so that a release that changes them
-can be compared. Words are looked for as they stand in a line, whatever is around them.
+can be compared. Words are looked for as they stand in a line, whatever is around them and however
+many blanks are between them. Where a line was broken among them, ``beginnings_in`` and ``goes_on``
+follow them from line to line.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from pytest_cudafork.compat.unpatched import re
 from pytest_cudafork.explain import kinds
 from pytest_cudafork.explain.kinds import Kind
 
@@ -24,6 +27,7 @@ class Message(NamedTuple):
 _TORCH_INIT = "pytorch/pytorch torch/cuda/__init__.py, _lazy_init"
 _TORCH_COUNT = "pytorch/pytorch c10/cuda/CUDAFunctions.cpp, device_count_impl"
 _RUNTIME = "CUDA runtime, cudaGetErrorString"
+_TORCH_RANDOM = "pytorch/pytorch aten/src/ATen/cuda/CUDAGeneratorImpl.cpp"
 _DRIVER = "CUDA driver, cuGetErrorName"
 
 MESSAGES = (
@@ -64,6 +68,18 @@ MESSAGES = (
     Message("CUDA error: initialization error", kinds.INITIALIZATION, "torch", _RUNTIME),
     Message(": initialization error", kinds.INITIALIZATION, "CUDA", _RUNTIME),
     Message(
+        "Cuda failure 3 'initialization error'",
+        kinds.INITIALIZATION,
+        "NCCL",
+        "NVIDIA/nccl src/include/cudawrap.h, CUCHECK",
+    ),
+    Message(
+        "Cuda failure 'initialization error'",
+        kinds.INITIALIZATION,
+        "NCCL",
+        "NVIDIA/nccl src/include/checks.h, CUDACHECK",
+    ),
+    Message(
         "0 active drivers ([]). There should only be one",
         kinds.INITIALIZATION,
         "Triton",
@@ -80,7 +96,7 @@ MESSAGES = (
     ),
     Message(
         "Torch not compiled with CUDA enabled",
-        kinds.NO_GPU,
+        kinds.NO_CUDA_BUILD,
         "torch",
         _TORCH_INIT,
     ),
@@ -97,6 +113,25 @@ MESSAGES = (
         _RUNTIME,
     ),
     Message(
+        "operation would make the legacy stream depend on a capturing blocking stream",
+        kinds.CAPTURE,
+        "CUDA",
+        _RUNTIME,
+    ),
+    Message("CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", kinds.CAPTURE, "CUDA", _DRIVER),
+    Message(
+        "Cannot prepare for replay during capturing stage",
+        kinds.CAPTURE,
+        "torch",
+        f"{_TORCH_RANDOM}, replay_prologue",
+    ),
+    Message(
+        "Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture",
+        kinds.CAPTURE,
+        "torch",
+        f"{_TORCH_RANDOM}, current_seed; CUDAGraphsUtils.cuh, assertNotCapturing",
+    ),
+    Message(
         "operation failed due to a previous error during capture",
         kinds.CAPTURE_BROKEN,
         "CUDA",
@@ -107,7 +142,7 @@ MESSAGES = (
         "Offset increment outside graph capture encountered unexpectedly",
         kinds.RANDOM,
         "torch",
-        "pytorch/pytorch aten/src/ATen/cuda/CUDAGeneratorImpl.cpp",
+        _TORCH_RANDOM,
     ),
     Message(
         "os.fork() is incompatible with multithreaded code, and JAX is multithreaded",
@@ -143,6 +178,60 @@ MESSAGES = (
 """More particular words come before more general ones: a line counts as the first that fits."""
 
 
+class Beginning(NamedTuple):
+    """What a line ends with: the first words of a message, of which ``rest`` is to follow."""
+
+    message: Message
+    rest: str
+
+
+def _beginnings() -> dict[str, list[Beginning]]:
+    """Return the places at which each message can be broken, by what stands before the break."""
+    found: dict[str, list[Beginning]] = {}
+    for message in MESSAGES:
+        words = message.words.split(" ")
+        for count in range(1, len(words)):
+            rest = " ".join(words[count:])
+            found.setdefault(" ".join(words[:count]), []).append(Beginning(message, rest))
+    return found
+
+
+_BEGINNINGS = _beginnings()
+_ENDS = tuple(_BEGINNINGS)
+_LOGGED = re.compile(r"(?:.*[\])|:>]|-|E|DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)")
+"""What may stand before a message that goes on: the prefix of a logger or worker, pytest's E."""
+
+
 def message_in(line: str) -> Message | None:
     """Return the message that a line holds; None for none."""
+    line = _blanks_as_one(line)
     return next((message for message in MESSAGES if message.words in line), None)
+
+
+def beginnings_in(line: str) -> list[Beginning]:
+    """Return the messages that the end of a line begins."""
+    line = _blanks_as_one(line)
+    if not line.endswith(_ENDS):  # of nearly all lines
+        return []
+    return [each for words in _ENDS if line.endswith(words) for each in _BEGINNINGS[words]]
+
+
+def goes_on(beginning: Beginning, line: str) -> Beginning | None:
+    """Return how a message goes on in the next line; None if it does not.
+
+    Its ``rest`` is "" where the line ends it. The line may begin as lines of a log do.
+    """
+    words = _blanks_as_one(line).split(" ")
+    for start in range(len(words)):
+        if start and not _LOGGED.fullmatch(words[start - 1]):
+            continue
+        said = " ".join(words[start:])
+        if said.startswith(beginning.rest):
+            return beginning._replace(rest="")
+        if said and beginning.rest.startswith(f"{said} "):
+            return beginning._replace(rest=beginning.rest[len(said) + 1 :])
+    return None
+
+
+def _blanks_as_one(line: str) -> str:
+    return " ".join(line.split())

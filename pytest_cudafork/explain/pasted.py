@@ -1,7 +1,8 @@
 """Reads a pasted log: where its known messages are, and the frames of the traceback before each.
 
 A log is read line by line and only what leads up to a message is kept, so its size does not matter.
-Lines may bear anything before them, as the prefix of a worker or of a logger.
+Lines may bear anything before them, as the prefix of a worker or of a logger, and colors. A message
+may be broken between its words into several lines, as some are written and as terminals break them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pytest_cudafork.compat.unpatched import re
-from pytest_cudafork.explain.messages import Message, message_in
+from pytest_cudafork.explain.messages import (
+    MESSAGES,
+    Beginning,
+    Message,
+    beginnings_in,
+    goes_on,
+    message_in,
+)
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.touch import Frame
 
@@ -19,6 +27,8 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:, in (?P<
 _PYTEST_FRAME = re.compile(r"^(?:E\s+)?(?P<file>[^\s:\"]+\.py):(?P<line>\d{1,9}): in (?P<name>\S+)")
 _ENDS = re.compile(r"(?:^|\s)[\w.]*(?:Error|Exception)(?::|$)")
 """The last line of a traceback: the error that the frames before it have raised."""
+_CONTROL = re.compile(r"\x1b(?:\[[0-9:;<=>?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+"""What a terminal takes for colors, links and titles, and does not show."""
 _BEGINS = "Traceback (most recent call last)"
 _MOST_LINES = 600
 _LONGEST = 2000
@@ -45,6 +55,24 @@ class Hit:
     times: int = field(default=1)
 
 
+@dataclass
+class _Open:
+    """A message that has begun and is not complete.
+
+    Attributes:
+        beginning: The message, and what of it is to follow.
+        line: The number of the line it began in.
+        text: Its lines so far.
+        lines: How many these are.
+
+    """
+
+    beginning: Beginning
+    line: int
+    text: str
+    lines: int = field(default=1)
+
+
 def read(lines: Iterable[str]) -> list[Hit]:
     """Return the known messages of a log, each once, in order of their first line.
 
@@ -52,29 +80,61 @@ def read(lines: Iterable[str]) -> list[Hit]:
     """
     before: deque[str] = deque(maxlen=_MOST_LINES)
     hits: dict[Message, Hit] = {}
+    begun: list[_Open] = []
     for number, whole in enumerate(lines, start=1):
-        line = whole[:_LONGEST]
+        line = _CONTROL.sub("", whole)[:_LONGEST]
+        complete, begun = _go_on(begun, line)
         message = message_in(line)
-        if message is None:
-            before.append(line)
-            continue
-        hit = hits.get(message)
-        if hit is None:
-            frames = _frames(before)
-            hits[message] = Hit(message, number, plain(line.strip()), frames)
-        else:
-            hit.times += 1
-            hit.frames = hit.frames or _frames(before)
+        if message is not None:
+            complete.append(_Open(Beginning(message, ""), number, line.strip(), lines=0))
+        if complete:
+            # Of several that end in a line, the most particular counts.
+            one = min(complete, key=lambda each: MESSAGES.index(each.beginning.message))
+            leading = list(before)[: len(before) - one.lines]
+            _add(hits, one, leading)
+            begun = []
+        begun += [_Open(each, number, line.strip()) for each in beginnings_in(line)]
         before.append(line)
-    return list(hits.values())
+    return sorted(hits.values(), key=lambda hit: hit.line)
+
+
+def _go_on(begun: Iterable[_Open], line: str) -> tuple[list[_Open], list[_Open]]:
+    """Return which messages a line completes, and which it continues."""
+    complete: list[_Open] = []
+    still: list[_Open] = []
+    for each in begun:
+        after = goes_on(each.beginning, line)
+        if after is None:
+            continue
+        text = f"{each.text} {line.strip()}"
+        if after.rest:
+            still.append(_Open(after, each.line, text, each.lines + 1))
+        else:
+            complete.append(_Open(after, each.line, text, each.lines))
+    return complete, still
+
+
+def _add(hits: dict[Message, Hit], found: _Open, before: Iterable[str]) -> None:
+    """Count a message."""
+    message = found.beginning.message
+    hit = hits.get(message)
+    if hit is None:
+        hits[message] = Hit(message, found.line, plain(found.text), _frames(before))
+    else:
+        hit.times += 1
+        hit.frames = hit.frames or _frames(before)
 
 
 def _frames(lines: Iterable[str]) -> tuple[Frame, ...]:
     """Return the frames of the last traceback in some lines, innermost first."""
     frames: list[Frame] = []
+    has_ended = False
     for line in lines:
-        if _BEGINS in line or _ENDS.search(line.rstrip()):
-            frames = []
+        ends = _ENDS.search(line.rstrip())
+        if has_ended or _BEGINS in line or ends:
+            # Of an error whose text begins in the next line, that line belongs to it.
+            has_ended = bool(ends) and not has_ended and line.rstrip().endswith(":")
+            frames = frames if has_ended else []
         match = _FRAME.search(line) or _PYTEST_FRAME.search(line)
         if match is not None:
             name = match["name"] or "<module>"

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import pytest_cudafork.plugin
+from pytest_cudafork.__main__ import main as commands
+from pytest_cudafork.explain.kinds import KINDS
 from pytest_cudafork.settings import Level, import_options
 from pytest_cudafork.settings.devices import DeviceKind
 from pytest_cudafork.settings.markers import MARKERS
@@ -100,6 +102,25 @@ def test_the_readme_has_each_option_marker_and_fixture() -> None:
     names = [option.flag for option in OPTIONS] + [marker.name for marker in MARKERS]
     missing = [name for name in [*names, *FIXTURES] if f"`{name}" not in text]
     assert not missing
+
+
+def test_the_reference_has_each_command_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands(["--help"]) == 0
+    said = set(re.findall(r"-m pytest_cudafork (\w+)", capsys.readouterr().out))
+    table = (REFERENCE / "command-line.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)", table, re.M)) == said
+
+
+def test_the_reference_has_each_kind_that_a_log_is_explained_by() -> None:
+    text = section(REFERENCE / "run.md", "`python -m pytest_cudafork explain`")
+    assert re.findall(r"^\| `([\w-]+)`", text, re.M) == [kind.name for kind in KINDS]
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=page_id)
+def test_a_page_that_runs_the_engine_says_what_to_install(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    if re.search(r"`demo/kv_sharing\.py`|^from sample_engine", text, re.M):
+        assert 'pip install -e ".[engine]"' in text
 
 
 def test_the_readme_begins_with_the_two_commands() -> None:

@@ -140,3 +140,25 @@ def test_the_method_in_force_and_who_asks_for_another(
     found = examine_method(StartMethodInForce(method, "why"))
     assert [(each.subject, each.level) for each in found] == expected
     assert found[0].text == f"{method}, why"
+
+
+@pytest.mark.parametrize("name", ["VLLM_WORKER_MULTIPROC_METHOD", "MULTIPROCESSING_START_METHOD"])
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ("spwan", "did you mean spawn? set {name}=spawn"),
+        (" Forkserver", "did you mean forkserver? set {name}=forkserver"),
+        ("threads", "set it to one of these, or take {name} out"),
+    ],
+)
+def test_a_method_that_there_is_not_is_no_advice(
+    name: str, given: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, given)
+    _, found = examine_method(StartMethodInForce("fork", "why"))
+    assert (found.subject, found.level) == (name, Level.WARNING)
+    assert f"is set to {given!r}, which is not one of " in found.text
+    assert "(fork, spawn, forkserver)" in found.text
+    assert found.fix.startswith(advice.format(name=name))
+    assert given not in found.fix
+    assert repr(given) not in found.consequence

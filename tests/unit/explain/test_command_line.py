@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -107,3 +108,26 @@ def test_odd_encodings_and_endless_lines_are_read(tmp_path: Path) -> None:
     assert main([str(tmp_path / "wide")]) == 0
     (tmp_path / "long").write_bytes(b"x" * (3 << 20) + b"\n" + LOG.encode())
     assert main([str(tmp_path / "long")]) == 0
+
+
+def steps_of(log: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Return what is to be done next by the first error of a log."""
+    monkeypatch.setattr(sys, "stdin", given(log.encode()))
+    assert main(["--json"]) == 0
+    return json.loads(capsys.readouterr().out)["errors"][0]["next"]
+
+
+def test_the_workaround_is_first_and_that_of_vllm_in_its_logs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "RuntimeError: Cannot re-initialize CUDA in forked subprocess\n"
+    plain = steps_of(words, monkeypatch, capsys)
+    assert "get_context('spawn') or 'forkserver'" in plain[0]
+    assert not [step for step in plain if "VLLM" in step]
+    for log in (LOG, f"(EngineCore_DP0 pid=3) ERROR {words}"):
+        first, second, run, *_ = steps_of(log, monkeypatch, capsys)
+        assert first.startswith("VLLM_WORKER_MULTIPROC_METHOD=spawn YOUR_COMMAND")
+        assert second == plain[0]
+        assert run.startswith("python -m pytest_cudafork run ")
+    no_gpu = steps_of("(VllmWorker) No CUDA GPUs are available", monkeypatch, capsys)
+    assert not [step for step in no_gpu if "VLLM" in step]

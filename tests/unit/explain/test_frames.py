@@ -54,6 +54,16 @@ def test_libraries_that_only_pass_it_on_are_not_blamed() -> None:
                                       "_create_driver"]  # fmt: skip
 
 
+def test_a_torch_that_was_built_from_source_is_torch() -> None:
+    tree = "/opt/pytorch/pytorch/torch/"
+    inner = Frame(f"{tree}cuda/__init__.py", 398, "_lazy_init")
+    other = Frame(f"{tree}random.py", 46, "manual_seed")
+    assert line_to_look_at((inner, other, CALL, SCRIPT)) is CALL
+    own = Frame("/srv/own/torch/cuda/train.py", 3, "train")
+    assert line_to_look_at((inner, own, CALL, SCRIPT)) is own
+    assert shown((inner, CALL))[0] == "the line to look at: /w/post.py:7 in touch"
+
+
 @pytest.mark.parametrize(
     ("filename", "words"),
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_cudafork.explain.kinds import KINDS
+from pytest_cudafork.explain.kinds import INITIALIZATION, KINDS, NO_CUDA_BUILD, POISONED
 
 
 def test_each_kind_says_what_to_do() -> None:
@@ -18,3 +18,18 @@ def test_commands_that_are_named_are_there() -> None:
     for kind in KINDS:
         for step in kind.next:
             assert not step.startswith("python -m pytest_cudafork") or step.startswith(known)
+
+
+def test_nvml_is_not_said_to_initialize_cuda() -> None:
+    assert "NVML" not in INITIALIZATION.meaning
+
+
+def test_a_torch_without_cuda_is_no_matter_of_the_driver() -> None:
+    assert "built without CUDA (a CPU wheel)" in NO_CUDA_BUILD.title
+    assert "install a build of torch with CUDA" in NO_CUDA_BUILD.next[0]
+    assert "or do not ask for CUDA" in NO_CUDA_BUILD.next[0]
+    assert not [step for step in NO_CUDA_BUILD.next if "nvidia-smi" in step]
+
+
+def test_the_workaround_of_a_poisoned_child_comes_first() -> None:
+    assert "get_context('spawn') or 'forkserver'" in POISONED.next[0]

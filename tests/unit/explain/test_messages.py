@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from pytest_cudafork.explain import kinds
-from pytest_cudafork.explain.messages import MESSAGES, message_in
+from pytest_cudafork.explain.messages import (
+    MESSAGES,
+    Beginning,
+    beginnings_in,
+    goes_on,
+    message_in,
+)
 
 # What the libraries write, from logs and from their sources.
 WRITTEN = {
@@ -28,19 +34,31 @@ WRITTEN = {
     "torch.AcceleratorError: CUDA error: initialization error": kinds.INITIALIZATION,
     "RuntimeError: CUDA error (3): initialization error": kinds.INITIALIZATION,
     "RuntimeError: cuda runtime error (3) : initialization error at x.cpp:33": kinds.INITIALIZATION,
+    "host:44712:44746 [2] transport/nvls.cc:246 NCCL WARN Cuda failure 3 'initialization "
+    "error'": kinds.INITIALIZATION,
+    "host:12:12 [0] init.cc:1691 NCCL WARN Cuda failure 'initialization error'": (
+        kinds.INITIALIZATION
+    ),
     "RuntimeError: 0 active drivers ([]). There should only be one.": kinds.INITIALIZATION,
     "RuntimeError: Found no NVIDIA driver on your system. Please check": kinds.NO_GPU,
     "RuntimeError: The NVIDIA driver on your system is too old (found version 11040)": kinds.NO_GPU,
     "RuntimeError: No CUDA GPUs are available": kinds.NO_GPU,
     "CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing env "
     "variable CUDA_VISIBLE_DEVICES after program start.": kinds.NO_GPU,
-    "AssertionError: Torch not compiled with CUDA enabled": kinds.NO_GPU,
+    "AssertionError: Torch not compiled with CUDA enabled": kinds.NO_CUDA_BUILD,
     "CUDA error: operation not permitted when stream is capturing": kinds.CAPTURE,
     "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED": kinds.CAPTURE,
     "CUDA error: dependency created on uncaptured work in another stream": kinds.CAPTURE,
     "Exception: Capture cuda graph failed: CUDA error: capturing stream has unjoined "
     "work": kinds.CAPTURE,
     "operation would result in a merge of separate capture sequences": kinds.CAPTURE,
+    "torch.AcceleratorError: CUDA error: operation would make the legacy stream depend on a "
+    "capturing blocking stream": kinds.CAPTURE,
+    "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT": kinds.CAPTURE,
+    "RuntimeError: Cannot prepare for replay during capturing stage. during CUDA graph "
+    "capture.": kinds.CAPTURE,
+    "RuntimeError: Cannot call CUDAGeneratorImpl::current_seed during CUDA graph capture. If you "
+    "need this call to be captured": kinds.CAPTURE,
     "CUDA error: operation failed due to a previous error during capture": kinds.CAPTURE_BROKEN,
     "code 901, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED": kinds.CAPTURE_BROKEN,
     "RuntimeError: Offset increment outside graph capture encountered unexpectedly.": kinds.RANDOM,
@@ -74,6 +92,32 @@ def test_each_row_is_tried_above() -> None:
 )
 def test_other_lines_are_not(text: str) -> None:
     assert message_in(text) is None
+
+
+def test_blanks_between_the_words_do_not_matter() -> None:
+    found = message_in("RuntimeError:  Cannot re-initialize \t CUDA in forked  subprocess")
+    assert found is MESSAGES[0]
+
+
+def test_a_message_is_known_wherever_it_is_broken() -> None:
+    for message in MESSAGES:
+        words = message.words.split(" ")
+        for count in range(1, len(words)):
+            line, rest = f"ERROR {' '.join(words[:count])} \n", " ".join(words[count:])
+            assert Beginning(message, rest) in beginnings_in(line)
+            for prefix in ("", "        ", "E   ", "(W pid=3) ERROR [x.py:5] ", "03:45:24 INFO "):
+                after = goes_on(Beginning(message, rest), f"{prefix}{rest}, and more")
+                assert after == Beginning(message, "")
+
+
+@pytest.mark.parametrize("line", ["", "subprocesses", "in CUDA", "a word, then subprocess"])
+def test_another_line_does_not_go_on(line: str) -> None:
+    beginning = Beginning(MESSAGES[0], "in forked subprocess")
+    assert goes_on(beginning, line) is None
+
+
+def test_a_line_without_a_beginning_has_none() -> None:
+    assert beginnings_in("RuntimeError: of something else") == []
 
 
 def test_torch_still_writes_what_its_rows_say() -> None:

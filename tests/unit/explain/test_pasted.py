@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from multiprocessing import process, spawn
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,9 +68,63 @@ def test_control_sequences_are_not_passed_on() -> None:
     assert "\x1b" not in hit.text + hit.frames[0].filename
 
 
+def halves(words: str) -> tuple[str, str]:
+    """Return a message as it is when it is broken at a blank near its middle."""
+    some = words.split(" ")
+    return " ".join(some[: len(some) // 2]), " ".join(some[len(some) // 2 :])
+
+
+BOOTSTRAP = """\
+Traceback (most recent call last):
+  File "/w/job.py", line 9, in <module>
+    process.start()
+  File "/x/lib/python3.12/multiprocessing/spawn.py", line 164, in get_preparation_data
+RuntimeError: 
+        An attempt has been made to start a new process before the
+        current process has finished its bootstrapping phase.
+"""  # noqa: W291  (as Python writes it)
+
+
+def test_the_message_of_python_that_is_broken_is_known_with_its_frames() -> None:
+    (hit,) = read(BOOTSTRAP.splitlines(keepends=True))
+    assert hit.message.kind.name == "spawn-without-main-guard"
+    assert (hit.line, hit.times) == (6, 1)
+    assert "before the current process has finished" in hit.text
+    assert [frame.lineno for frame in hit.frames] == [164, 9]
+
+
+def test_what_python_writes_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(RuntimeError) as error:
+        spawn.get_preparation_data("child")
+    (hit,) = read(f"RuntimeError: {error.value}".splitlines())
+    assert hit.message.kind.name == "spawn-without-main-guard"
+
+
+@pytest.mark.parametrize("prefix", ["", "E   ", "(VllmWorker pid=3) ERROR 11-23 [x.py:5] "])
+def test_a_message_that_is_broken_into_lines_is_known(prefix: str) -> None:
+    text = ["RuntimeError: Cannot re-initialize", "CUDA in forked", "subprocess. To use CUDA"]
+    lines = ['  File "a.py", line 7, in f', *(f"{prefix}{line}" for line in text)]
+    (hit,) = read([*lines, *lines])
+    assert hit.message is MESSAGES[0]
+    assert (hit.line, hit.times) == (2, 2)
+    assert [frame.lineno for frame in hit.frames] == [7]
+
+
+def test_a_message_that_another_line_interrupts_is_not_made_up() -> None:
+    assert read(["Cannot re-initialize CUDA in forked", "something else", "subprocess"]) == []
+
+
+def test_colors_within_a_message_do_not_hide_it() -> None:
+    (hit,) = read(["\x1b[1;31mRuntimeError\x1b[0m: Cannot re-initialize \x1b[35mCUDA\x1b[0m in "
+                   "forked \x1b]8;;http://x\x07subprocess\x1b]8;;\x1b\\"])  # fmt: skip
+    assert hit.text == "RuntimeError: Cannot re-initialize CUDA in forked subprocess"
+
+
 LINES = st.one_of(
     st.text(),
     st.sampled_from([message.words for message in MESSAGES]),
+    st.sampled_from([half for message in MESSAGES for half in halves(message.words)]),
     st.from_regex(r'\A  File "[^"]*", line \d+(, in .*)?\Z'),
 )
 
