@@ -12,9 +12,8 @@ import io
 import os
 import signal
 import sys
-import tempfile
-from multiprocessing import reduction
-from typing import Any
+
+from sample_engine.process.memory_file import MemoryFile
 
 __all__ = ["STACKS_SIGNAL", "StderrLog", "keep_stderr_log"]
 
@@ -30,18 +29,8 @@ _FRAME = "  File "
 _LOOP = " in run_core"
 
 
-class StderrLog:
+class StderrLog(MemoryFile):
     """The file. It can be handed to a child process by every start method."""
-
-    def __init__(self, fd: int | None = None) -> None:
-        self._fd = _new_file() if fd is None else fd
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _from_duplicate, (reduction.DupFd(self._fd),)
-
-    def fileno(self) -> int:
-        """Return the descriptor."""
-        return self._fd
 
     def size(self) -> int:
         """Return how much has been written; 0 once it is closed."""
@@ -69,23 +58,6 @@ class StderrLog:
                 found.append(line)
             below = below or (line.startswith(_FRAME) and line.endswith(_LOOP))
         return "\n".join(found)
-
-    def close(self) -> None:
-        """Give the descriptor back; twice does no harm."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-
-def _from_duplicate(duplicate: Any) -> StderrLog:
-    return StderrLog(duplicate.detach())
-
-
-def _new_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("sample_engine stderr", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 class _Tee(io.TextIOBase):

@@ -37,6 +37,7 @@ PUBLIC = {
     "Logprob",
     "MessageError",
     "PromptError",
+    "RankLostError",
     "RemoteError",
     "RequestOutput",
     "SamplingParams",
