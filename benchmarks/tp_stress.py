@@ -19,6 +19,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from results_file import parser, publish, table
@@ -28,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from sample_engine import LLM, EngineError, SamplingParams
 
 PROMPTS = ["def quick_sort(", "import os\n", "class Tree:\n    def"]
-PARAMS = SamplingParams(max_tokens=24)
+PARAMS = SamplingParams(max_tokens=96, ignore_eos=True)
 MOST_SECONDS = 10.0  # from the kill to the error, and from the error to the end of all processes
 # What torch, gloo, NCCL and multiprocessing call their files in /dev/shm: others use it, too.
 _SHARED = ("torch_", "gloo", "nccl", "psm_", "pym", "sem.")
@@ -40,23 +41,26 @@ class Cycle:
 
     method: str
     during: str  # the start, the work, or nothing: the kill came too late
+    start_seconds: float = 0.0
+    work_seconds: float = 0.0
     named: bool = True  # the error says which rank it was
     seconds: float = 0.0  # from the kill to the error
     wrong: list[str] = dataclasses.field(default_factory=list)
 
 
 class Killer(threading.Thread):
-    """Kills one of this process's children, after some time."""
+    """Kills one of this process's children, some time after :meth:`begin`."""
 
     def __init__(self, after: float, chance: random.Random, before: set[int]) -> None:
         super().__init__(daemon=True)
         self._after, self._chance, self._before = after, chance, before
-        self._over = threading.Event()
+        self._begun, self._over = threading.Event(), threading.Event()
         self.killed = 0  # the pid
         self.at = 0.0
 
     def run(self) -> None:
         """Wait and kill."""
+        self._begun.wait()
         if self._over.wait(self._after):
             return
         while not self._over.is_set():
@@ -69,9 +73,14 @@ class Killer(threading.Thread):
                 return
             time.sleep(0.01)
 
+    def begin(self) -> None:
+        """Let the time run."""
+        self._begun.set()
+
     def end(self) -> None:
         """Kill no more."""
         self._over.set()
+        self._begun.set()
         self.join()
 
 
@@ -100,23 +109,35 @@ def leftovers() -> dict[str, set[str]]:
     }
 
 
+class Kill(NamedTuple):
+    """When to kill a rank: so many seconds after the start has begun, or the work."""
+
+    phase: str
+    after: float
+
+
 def run_cycle(
-    method: str, ranks: int, device: str, after: float, expected: list[tuple[int, ...]]
+    method: str, ranks: int, device: str, kill: Kill, expected: list[tuple[int, ...]]
 ) -> Cycle:
     """Start an engine, work with it, and see how it takes the kill."""
     before = leftovers()
-    killer = Killer(after, random.Random(after), children())
+    killer = Killer(kill.after, random.Random(kill.after), children())
     cycle = Cycle(method, "the start")
     error: Exception | None = None
     killer.start()
+    if kill.phase == "start":
+        killer.begin()
+    began = time.monotonic()
     try:
         with LLM(
             model="tiny", device=device, tensor_parallel_size=ranks, worker_method=method
         ) as llm:
-            cycle.during = "the work"
+            cycle.during, cycle.start_seconds = "the work", time.monotonic() - began
+            killer.begin()
             outputs = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
             if [output.token_ids for output in outputs] != expected:
                 cycle.wrong.append("other tokens than those of one process")
+            cycle.work_seconds = time.monotonic() - began - cycle.start_seconds
             cycle.during = "nothing: the kill came too late"
     except EngineError as raised:
         error = raised
@@ -187,17 +208,21 @@ def stress(given: argparse.Namespace) -> int:
     # On a GPU the parent must not touch it, and a fork from here would be refused if it did.
     assert not torch.cuda.is_initialized()
     cycles: list[Cycle] = []
-    usual: dict[str, float] = {}
+    usual: dict[str, Cycle] = {}
     for number in range(given.rounds):
         # Forks are quick; a fresh interpreter is in the importing for most of its time.
-        method = "spawn" if number % 4 == 3 else "fork"
+        method = "spawn" if number % 8 in (3, 6) else "fork"
         if method not in usual:  # the first of each is left alone, for its length
-            began = time.monotonic()
-            cycle = run_cycle(method, given.ranks, given.device, 3600.0, expected)
-            usual[method] = time.monotonic() - began
+            kill = Kill("start", 3600.0)
+        elif number % 2:
+            kill = Kill("start", chance.uniform(0.0, usual[method].start_seconds))
         else:
-            after = chance.uniform(0.0, usual[method])
-            cycle = run_cycle(method, given.ranks, given.device, after, expected)
+            kill = Kill("work", chance.uniform(0.0, usual[method].work_seconds))
+        cycle = run_cycle(method, given.ranks, given.device, kill, expected)
+        if cycle.work_seconds:  # it was not killed: the quickest such says what is usual
+            before = usual.setdefault(method, cycle)
+            before.start_seconds = min(before.start_seconds, cycle.start_seconds)
+            before.work_seconds = min(before.work_seconds, cycle.work_seconds)
         cycles.append(cycle)
         words = f": {'; '.join(cycle.wrong)}" if cycle.wrong else ""
         print(

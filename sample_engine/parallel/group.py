@@ -36,6 +36,9 @@ class RankGroup:
     def __init__(self, place: RankPlace, device: torch.device) -> None:
         self.rank, self.size = place.rank, place.size
         self._device = device
+        # gloo works in threads of its own. Who records operators (the plugin's software graph does)
+        # has to record the wait for them, too, and dist.all_reduce waits without an operator.
+        self._name: str | None = None
         backend = "nccl" if device.type == "cuda" else "gloo"
         if not dist.is_available() or not _has(backend):
             raise ConfigError(
@@ -52,6 +55,8 @@ class RankGroup:
                 timeout=_WAIT,
                 device_id=device if device.type == "cuda" else None,
             )
+        if backend == "gloo":
+            self._name = dist.group.WORLD.group_name
 
     def all_reduce(
         self,
@@ -59,7 +64,11 @@ class RankGroup:
     ) -> torch.Tensor:
         """The sum of all ranks' tensors, in place. Device work alone: it may be captured."""
         try:  # as below; this one is called twice in each layer
-            dist.all_reduce(tensor)
+            if self._name is None:
+                dist.all_reduce(tensor)
+            else:
+                ops = torch.ops._c10d_functional
+                ops.wait_tensor(ops.all_reduce_(tensor, "sum", self._name))
         except RuntimeError as error:
             raise self._lost(error) from error
         return tensor

@@ -9,6 +9,7 @@ import pytest
 
 from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.errors import ConfigError
+from sample_engine.process import launch as launching
 from sample_engine.process import rank_process, start_ranks
 from sample_engine.process.core_process import CoreOrder
 from tests.engine.support.process import Script, descriptors
@@ -75,7 +76,7 @@ def test_one_process_has_no_ranks(method: WorkerMethod, monkeypatch: pytest.Monk
 def test_where_one_cannot_be_started_the_others_are_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before, whole = descriptors(), rank_process.launch
+    before, whole = descriptors(), launching.launch
     started: list[int] = []
 
     def launch(*arguments: Any) -> Any:
