@@ -297,7 +297,8 @@ class ProcessClient(CoreClient):
             cause = self._handle.cause_of(message)
             # Raised once all that came before it has been handed out.
             self._failure = _remote_error(cause, self._handle.name_of(cause.rank))
-            self._handle.give_up(f"ended after an error: {cause.error_type}: {cause.text}")
+            why = f"ended after an error: {cause.error_type}: {cause.text}"
+            self._handle.give_up(why, cause.rank)
 
 
 def _check_request(message: Add) -> None:

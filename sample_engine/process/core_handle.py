@@ -145,12 +145,15 @@ class CoreHandle:
         finally:
             self._turn.release()
 
-    def give_up(self, why: str) -> None:
-        """End the process at once; ``why`` is what is said to whoever still wants something."""
+    def give_up(self, why: str, rank: int = 0) -> None:
+        """End the process at once; ``why`` is what is said to whoever still wants something.
+
+        ``rank`` is the one that it is said of.
+        """
         with self._turn:
             if self._death is None:
                 self._wait_for_end(_LAST_SECONDS)  # most likely it is about to end by itself
-                self._end_now(f"{self.name} {why}")
+                self._end_now(f"{self.name_of(rank)} {why}")
 
     def stacks(self) -> str:
         """Make the process write what its threads do, and return it; "" if it does not."""

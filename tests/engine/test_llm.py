@@ -23,6 +23,7 @@ from sample_engine import LLM, EngineConfig, SamplingParams
 from sample_engine.batch.outputs import CompletionOutput, RequestOutput
 from sample_engine.batch.request import FinishReason
 from sample_engine.errors import ConfigError, EngineDeadError, PromptError, RemoteError
+from sample_engine.process import messages
 from tests.engine.support.process import (
     MOST_PROMPT,
     PROJECT,
@@ -105,6 +106,18 @@ def test_a_prompt_without_room_is_refused_before_it_travels() -> None:
         with pytest.raises(PromptError, match="has a prompt of 9 tokens"):
             short.generate({"prompt_token_ids": [1] * 9})
         assert short.generate("abc", SamplingParams(max_tokens=1))[0].text == "a"
+
+
+def test_a_prompt_beyond_the_limit_of_a_message_does_not_end_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(messages, "MOST_BYTES", 10_000)
+    with LLM(worker_method="fork", device="cpu", core_factory=Script()) as engine:
+        with pytest.raises(PromptError, match=r"bytes, and a message may have 10,000\."):
+            engine.generate("x" * 20_000)
+        fits, long = engine.generate(["abc", "x" * 20_000], SamplingParams(max_tokens=4))
+        assert fits.text == "abca"
+        assert "a message may have 10,000" in str(long.error)
 
 
 def test_no_prompts_are_no_outputs(llm: LLM) -> None:

@@ -9,12 +9,13 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 
+from sample_engine import LLM, SamplingParams
 from sample_engine.errors import ConfigError, RankLostError
 from sample_engine.parallel.place import RankPlace
 from sample_engine.process.memory_file import MemoryFile
+from tests.engine.support.engine import PROMPTS, plain_tokens
 
 RunForked = Callable[..., Any]
 
@@ -91,20 +92,16 @@ def test_an_error_of_the_transport_is_a_lost_rank(run_forked: RunForked) -> None
     assert missing.startswith("tensor_parallel_size=2 needs gloo, and torch ")
 
 
-@pytest.mark.start_methods("spawn")
-def test_a_program_that_chose_a_start_method_gets_its_ranks_by_it(
-    start_method: str, tmp_path: Any, cuda_state: Callable[[], Any]
+def test_fresh_interpreters_meet_and_this_process_stays_untouched(
+    folder: str, cuda_state: Callable[[], Any]
 ) -> None:
-    from sample_engine import LLM, SamplingParams
-    from tests.engine.support.engine import GREEDY, PROMPTS, model_folder, plain_tokens
-
-    folder = model_folder(tmp_path / "model")
-    count = GREEDY.max_tokens
-    prompt = PROMPTS["own-8"]
-    assert count is not None
-    with LLM(model=folder, device="cpu", num_blocks=40, tensor_parallel_size=2) as llm:
-        assert llm.info()["worker_method"] == start_method
-        params = SamplingParams(max_tokens=count)
-        (output,) = llm.generate({"prompt_token_ids": prompt}, params, use_tqdm=False)
+    # Forks are in whole/test_tensor_parallel.py.
+    prompt, count = PROMPTS["own-8"], 6
+    given = {"prompt_token_ids": prompt}
+    with LLM(
+        model=folder, device="cpu", num_blocks=40, tensor_parallel_size=2, worker_method="spawn"
+    ) as llm:
+        assert len(set(llm.info()["rank_pids"])) == 2
+        (output,) = llm.generate(given, SamplingParams(max_tokens=count), use_tqdm=False)
     assert list(output.token_ids) == plain_tokens(folder, prompt, count)
     assert cuda_state().safe_to_fork
