@@ -207,7 +207,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Let a report carry what checks of graphs have to say of a test that passed."""
     report = yield
-    remarks = sys.modules.get("pytest_cudafork.capture.remarks")
+    remarks = sys.modules.get("pytest_cudafork.capture.story.remarks")
     if remarks is not None:
         report.user_properties.extend((remarks.PROPERTY, text) for text in remarks.take())
     return report

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,8 +25,6 @@ def choose_for_session(config: pytest.Config) -> None:
         pytest.UsageError: real graphs are asked for, and there is no driver.
 
     """
-    from contextlib import ExitStack
-
     from pytest_cudafork.capture.choose import preferring, why_no_gpu
 
     name = config.stash[SESSION].settings.graphs or "auto"
@@ -37,6 +36,10 @@ def choose_for_session(config: pytest.Config) -> None:
     stack = ExitStack()
     stack.enter_context(preferring(name))
     config.add_cleanup(stack.close)
+    if name == "software":
+        from pytest_cudafork.capture.stand_ins.for_tests import StandIns
+
+        config.pluginmanager.register(StandIns(), "cudafork-stand-ins")
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
@@ -56,5 +59,11 @@ def backend_for_test(request: pytest.FixtureRequest) -> Iterator[GraphBackend]:
     reason = why_not(name)
     if reason is not None:
         pytest.skip(f"the {name} graph cannot be used here: {reason}")
-    with preferring(name):
-        yield usable(name)
+    with ExitStack() as stack:
+        stack.enter_context(preferring(name))
+        backend = usable(name)
+        if name == "software":
+            from pytest_cudafork.capture.stand_ins.in_force import in_force
+
+            stack.enter_context(in_force())
+        yield backend

@@ -123,10 +123,21 @@ def has_fake_tensors() -> bool:
     return keys is not None and torch._C._get_dispatch_mode(keys.FAKE) is not None
 
 
+def default_device() -> Any:
+    """Return where a ``with torch.device(...)`` or a default device puts tensors; None: nowhere."""
+    stack = torch.overrides._get_current_function_mode_stack()
+    set_by = [mode for mode in stack if isinstance(mode, torch_device.DeviceContext)]
+    return set_by[-1].device if set_by else None
+
+
 def is_device_set() -> bool:
     """Whether tensors are made where a ``with torch.device(...)`` says, or a default device."""
-    stack = torch.overrides._get_current_function_mode_stack()
-    return any(isinstance(mode, torch_device.DeviceContext) for mode in stack)
+    return default_device() is not None
+
+
+def makes_tensors(function: Any) -> bool:
+    """Whether a function makes tensors where a default device says."""
+    return function in torch_device._device_constructors()
 
 
 def know_functions_that_make_tensors() -> None:

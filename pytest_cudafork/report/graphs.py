@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pytest_cudafork.capture.remarks import PROPERTY
+from pytest_cudafork.capture.story.remarks import PROPERTY
 
 if TYPE_CHECKING:
     import pytest

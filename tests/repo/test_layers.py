@@ -21,7 +21,7 @@ WITHOUT_TORCH = (
     "capture.interface.backend",
     "capture.choose",
     "capture.marker",
-    "capture.remarks",
+    "capture.story.remarks",
 )
 HEAVY = ("torch", "numpy", "triton", "cupy", "numba", "jax", "pynvml", "cuda")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork import plugin
-from pytest_cudafork.capture import remarks
+from pytest_cudafork.capture.story import remarks
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.report import terminal as terminal_section
 from pytest_cudafork.settings.options import OPTIONS

@@ -81,11 +81,12 @@ class CaptureFinding:
 class CaptureFailedError(RuntimeError):
     """A capture could not be completed. The device and the process are as before it.
 
-    ``finding`` names the line of user code that cannot be captured.
+    ``finding`` names the line of user code that cannot be captured; ``text`` stands for what it
+    says where nobody else tells the rest of it.
     """
 
-    def __init__(self, finding: CaptureFinding) -> None:
-        super().__init__(finding.what)
+    def __init__(self, finding: CaptureFinding, text: str = "") -> None:
+        super().__init__(text or finding.what)
         self.finding = finding
 
 

@@ -49,6 +49,17 @@ COPY_TODO = (
 )
 
 
+_WAIT = (
+    "a capture records work and does not run it, so there is nothing to wait for; CUDA refuses "
+    "this with 'operation not permitted when stream is capturing'",
+    "wait before the capture, or after the replay",
+)
+_STREAM = (
+    "it records the operators on CPU tensors in the order of the calls; what forks and joins "
+    "streams needs a GPU. (A CUDA graph takes streams that are joined, and refuses synchronize() "
+    "and query() of streams and events)",
+    "test this function with the backend 'cuda', or leave streams to the caller of it",
+)
 _OPTIMIZERS = f"torch{os.sep}optim{os.sep}"
 CHECKPOINT = f"torch{os.sep}utils{os.sep}checkpoint.py"
 
@@ -105,3 +116,15 @@ class Refusals:
         """Refuse to bring data from the host."""
         todo = OPTIMIZER_TODO if runs_in(_OPTIMIZERS) else COPY_TODO
         self.refuse(f"{call} at {{where}} makes a tensor from host data", COPY_WHY, todo)
+
+    def wait(self, call: str) -> NoReturn:
+        """Refuse to wait for the device."""
+        self.refuse(f"{call}() at {{where}} waits for the device within a capture", *_WAIT)
+
+    def stream(self, call: str) -> NoReturn:
+        """Refuse to order work by streams and events."""
+        self.refuse(
+            f"{call} at {{where}} cannot be captured: the software graph has no streams and events",
+            *_STREAM,
+            check="not-judged",
+        )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pytest_cudafork.capture.interface.backend import GraphBackend
-from pytest_cudafork.capture.remarks import remark
 from pytest_cudafork.capture.story.findings import CheckLog, failure_text
+from pytest_cudafork.capture.story.remarks import remark
 from pytest_cudafork.errors import GraphCaptureError, GraphNotJudgedError
 
 __all__ = ["raise_what_was_found"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable
+from types import TracebackType
 from typing import Any, ClassVar
 
 import torch
@@ -34,7 +35,7 @@ from pytest_cudafork.capture.software.session import capturing, noting
 from pytest_cudafork.capture.software.tape import Tape
 from pytest_cudafork.compat.torch_graphs import without_torch_function
 
-__all__ = ["SoftwareBackend", "SoftwareCapture"]
+__all__ = ["OpenCapture", "SoftwareBackend", "SoftwareCapture"]
 
 
 class SoftwareCapture(Capture):
@@ -67,6 +68,49 @@ class SoftwareCapture(Capture):
             self._tape.clear()
         self._tape = self._pool = None
         self.recording = dataclasses.replace(self.recording, result=None)
+
+
+class OpenCapture(contextlib.AbstractContextManager["OpenCapture"]):
+    """A capture between its beginning and its end: what a ``with`` runs is recorded, not executed.
+
+    Raises (at the end of the ``with``):
+        CaptureFailedError: something in it cannot be captured, or a capture is under way already.
+
+    """
+
+    def __init__(self, mode: CaptureMode, pool: Pool) -> None:
+        self.pool = pool
+        self._mode = mode
+        self._scope = capturing(mode, mode.refusals)
+
+    def __enter__(self) -> OpenCapture:
+        """Begin."""
+        self._scope.__enter__()
+        self._mode.open_capture = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End, as an error of the code or of the capture where there is one."""
+        self._mode.open_capture = None
+        self._scope.__exit__(kind, error, traceback)
+        first = self._mode.refusals.first
+        if first is None or isinstance(error, CaptureFailedError):
+            return
+        if error is None or isinstance(error, Exception):
+            raise CaptureFailedError(first) from error
+
+    def finished(self, result: Any = None) -> SoftwareCapture:
+        """Return what was captured; ``result`` holds its static outputs."""
+        self._mode.settle()
+        recorder = self._mode.recorder
+        return SoftwareCapture(
+            self._mode.tape, recorder.recording(result), tuple(recorder.findings), self.pool
+        )
 
 
 class SoftwareBackend(GraphBackend):
@@ -111,28 +155,24 @@ class SoftwareBackend(GraphBackend):
             result = fn()
         return recorder.recording(result)
 
-    def capture(self, fn: Callable[[], Any], *, pool: Any = None) -> SoftwareCapture:
-        """Run ``fn`` once, recording its work instead of running it."""
+    def begin(self, pool: Pool | None = None, *, others_may_work: bool = False) -> OpenCapture:
+        """Return a capture that begins where its ``with`` does.
+
+        ``others_may_work``: operators of other threads are theirs, and no error.
+        """
         pool = Pool() if pool is None else pool
-        refusals = Refusals()
         recorder = Recorder(pool)
-        mode = CaptureMode(recorder, self._traits, Shapes(self._shapes), pool, refusals)
+        mode = CaptureMode(recorder, self._traits, Shapes(self._shapes), pool, Refusals())
+        mode.others_may_work = others_may_work
         for each in self._host_scalars:
             mode.note_host(each)
-        try:
-            with capturing(mode, refusals):
-                result = fn()
-        except CaptureFailedError:
-            raise
-        except Exception as error:
-            if refusals.first is not None:
-                raise CaptureFailedError(refusals.first) from error
-            raise
-        if refusals.first is not None:
-            raise CaptureFailedError(refusals.first)
-        mode.settle()
-        recording = recorder.recording(result)
-        return SoftwareCapture(mode.tape, recording, tuple(recorder.findings), pool)
+        return OpenCapture(mode, pool)
+
+    def capture(self, fn: Callable[[], Any], *, pool: Any = None) -> SoftwareCapture:
+        """Run ``fn`` once, recording its work instead of running it."""
+        with self.begin(pool) as capture:
+            result = fn()
+        return capture.finished(result)
 
     def differences(self) -> str:
         """In what a CUDA graph may do something else."""

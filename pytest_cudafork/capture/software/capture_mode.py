@@ -61,7 +61,9 @@ class CaptureMode(RecordingMode):
         self.checks_of_cpu = ChecksOfCpu()
         self._shapes = shapes
         self._pool = pool
-        self._refusals = refusals
+        self.refusals = refusals
+        self.open_capture: Any = None  # what ends it, while it is in force
+        self.others_may_work = False  # other threads, as a capture "thread_local" of CUDA lets them
         self._by_kind: dict[Kind, Callable[..., Any]] = {
             Kind.EMPTY: self._empty,
             Kind.LIFT: self._lift,
@@ -72,7 +74,7 @@ class CaptureMode(RecordingMode):
 
     def opaque(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Refuse."""
-        self._refusals.refuse(
+        self.refusals.refuse(
             f"the higher-order operator {op} at {{where}} is not supported by the software graph",
             "its parts are functions, and torch has no Python code for it that runs on plain "
             "tensors and could be recorded operator by operator",
@@ -231,7 +233,7 @@ class CaptureMode(RecordingMode):
     def _lift(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
         data = args[0]
         if data.dim():
-            self._refusals.host_data("a list or an array as a tensor")
+            self.refusals.host_data("a list or an array as a tensor")
         return self.note_host(op(*args, **kwargs))
 
     def _scalar(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -252,7 +254,7 @@ class CaptureMode(RecordingMode):
             if args[0].shape != args[1].shape or not args[0].numel():
                 return args[0].shape == args[1].shape
         call = "item() or bool(), int(), float()" if short == "_local_scalar_dense" else short
-        return self._refusals.sync(f"{call} of {text_of(found[0])}")
+        return self.refusals.sync(f"{call} of {text_of(found[0])}")
 
     def _resize(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
         tensor = args[0]
@@ -270,7 +272,7 @@ class CaptureMode(RecordingMode):
         tensor.set_(made.untyped_storage(), 0, spec.shape, spec.stride)
 
     def _refuse_growth(self, tensor: Tensor, traits: Traits) -> None:
-        self._refusals.refuse(
+        self.refusals.refuse(
             f"{traits.name} at {{where}} moves {text_of(tensor)} to other memory",
             "graphs captured before, and this one, hold the old address",
             "allocate it at its largest size before the capture and use a slice of it",
@@ -278,7 +280,7 @@ class CaptureMode(RecordingMode):
         )
 
     def _refuse_tracing(self, traits: Traits) -> NoReturn:
-        self._refusals.refuse(
+        self.refusals.refuse(
             f"{traits.name} at {{where}} is traced by torch.fx within the capture",
             "the software graph would take the operator away from the trace",
             "trace (make_fx, torch.func.linearize) before the capture, or test it with the "
@@ -287,7 +289,7 @@ class CaptureMode(RecordingMode):
         )
 
     def _refuse_layout(self, traits: Traits, layout: str) -> NoReturn:
-        self._refusals.refuse(
+        self.refusals.refuse(
             f"{traits.name} at {{where}} works with a tensor of layout {layout}",
             "the software graph records dense tensors; operators on others mostly wait for their "
             "shapes on a GPU",
@@ -300,7 +302,7 @@ class CaptureMode(RecordingMode):
     ) -> Any:
         if device.type == "meta":
             return op(*args, **kwargs)
-        return self._refusals.refuse(
+        return self.refusals.refuse(
             f"{traits.name} at {{where}} works on {device}",
             "the software graph records work on CPU tensors",
             "make all tensors of this test on the CPU, or use the backend 'cuda'",
@@ -310,17 +312,17 @@ class CaptureMode(RecordingMode):
     def _refuse_values(self, traits: Traits) -> None:
         short = traits.name.split("::", 1)[1]
         if traits.waits:
-            self._refusals.sync(f"{traits.name}, whose kernel looks at values,")
+            self.refusals.sync(f"{traits.name}, whose kernel looks at values,")
         if short.startswith(("index_put", "_index_put")):
-            self._refusals.shape(f"x[mask] = value ({traits.name})", INDEX_PUT_TODO)
-        self._refusals.shape(traits.name)
+            self.refusals.shape(f"x[mask] = value ({traits.name})", INDEX_PUT_TODO)
+        self.refusals.shape(traits.name)
 
     def _check_generator(self, traits: Traits, kwargs: dict[str, Any]) -> None:
         generator = kwargs.get("generator")
         if generator is not None and (
             identity_of(generator) != identity_of(torch.default_generator)
         ):
-            self._refusals.refuse(
+            self.refusals.refuse(
                 f"{traits.name} at {{where}} draws from a generator of its own",
                 "a CUDA graph knows the default generator only; another one has to be registered "
                 "with CUDAGraph.register_generator_state before the capture",
@@ -335,7 +337,7 @@ class CaptureMode(RecordingMode):
         """Refuse a copy from the host into memory of the device."""
         at, beside = _COPIED[name]
         if self._host(list(args[at : beside + 1])) and not self._host([args[0]]):
-            self._refusals.host_data(f"{name}, which copies a number of the host,")
+            self.refusals.host_data(f"{name}, which copies a number of the host,")
 
     def _host(self, found: list[Tensor]) -> list[Tensor]:
         memories = self.recorder.memories

@@ -36,7 +36,7 @@ def capturing(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
         undo.enter_context(streams.refused(refusals))
         undo.enter_context(mode.assignments.watched())
         undo.enter_context(mode.checks_of_cpu.watched())
-        undo.enter_context(OtherThreads(refusals).watched())
+        undo.enter_context(OtherThreads(refusals, allowed=mode.others_may_work).watched())
         undo.enter_context(launches.captured(mode, refusals))
         undo.enter_context(mode)
         yield

@@ -91,26 +91,14 @@ def refused(refusals: Refusals) -> Iterator[None]:
     """Refuse the calls of this thread, for the length of a ``with``."""
 
     def wait(call: str, *args: Any) -> None:
-        refusals.refuse(
-            f"{call}() at {{where}} waits for the device within a capture",
-            "a capture records work and does not run it, so there is nothing to wait for; CUDA "
-            "refuses this with 'operation not permitted when stream is capturing'",
-            "wait before the capture, or after the replay",
-        )
+        refusals.wait(call)
 
     def stream(call: str, *args: Any) -> Any:
         if call in _CURRENT:
             return captured
         if call in _SWITCH and args and (args[0] is captured or args[0] is None):
             return contextlib.nullcontext(captured)  # it stays the current one
-        return refusals.refuse(
-            f"{call} at {{where}} cannot be captured: the software graph has no streams and events",
-            "it records the operators on CPU tensors in the order of the calls; what forks and "
-            "joins streams needs a GPU. (A CUDA graph takes streams that are joined, and refuses "
-            "synchronize() and query() of streams and events)",
-            "test this function with the backend 'cuda', or leave streams to the caller of it",
-            check="not-judged",
-        )
+        return refusals.stream(call)
 
     captured = _Captured(stream, wait)
     with _replaced(wait, stream), UndoStack() as undo:

@@ -44,9 +44,9 @@ _TODO = "do this work in the capturing thread, or keep that thread idle until th
 class _WatchMode(DispatchMode):
     """Reports operators of another thread. It stays harmless should it outlive the capture."""
 
-    def __init__(self, report: Callable[[Any], None]) -> None:
+    def __init__(self, report: Callable[[Any], None] | None) -> None:
         super().__init__()
-        self.report: Callable[[Any], None] | None = report  # None: the capture has ended
+        self.report = report  # None: the capture has ended, or others may work
 
     def __torch_dispatch__(
         self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -57,13 +57,13 @@ class _WatchMode(DispatchMode):
 
 
 class OtherThreads:
-    """Watches them for the length of a capture."""
+    """Watches them for the length of a capture; with ``allowed`` they may do what they like."""
 
-    def __init__(self, refusals: Refusals) -> None:
+    def __init__(self, refusals: Refusals, *, allowed: bool = False) -> None:
         self._refusals = refusals
         self._owner = threading.get_ident()
         self._young: set[int] = set()  # started within the capture
-        self._mode = _WatchMode(self._on_operator)
+        self._mode = _WatchMode(None if allowed else self._on_operator)
         self._here = (
             threading.local()
         )  # .pushed: the mode is on the stack; .reporting: it is at work

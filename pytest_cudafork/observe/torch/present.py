@@ -24,9 +24,11 @@ from pytest_cudafork.observe.torch.streams import dress_dummies, stand_in_classe
 if TYPE_CHECKING:
     from pytest_cudafork.observe.torch.api import TorchWitness
 
-__all__ = ["Simulation", "arm", "parse_face"]
+__all__ = ["Simulation", "arm", "is_shown", "parse_face"]
 
 CUDA_VERSION = "12.8"
+_SHOWN = "_cudafork_present_face"
+"""An attribute of ``torch.cuda`` while a face is shown: there may be several witnesses in turn."""
 _FACE = re.compile(r"sm_(\d+)(\d)(?:x(\d+))?")
 
 
@@ -45,6 +47,11 @@ def parse_face(face: str) -> tuple[tuple[int, int], int]:
             " more than one GPU, their number (1 to 64), as in 'sm_90' or 'sm_90x2'"
         )
     return (int(match[1]), int(match[2])), count
+
+
+def is_shown() -> bool:
+    """Whether torch shows a present face now, in this process."""
+    return hasattr(sys.modules.get("torch.cuda"), _SHOWN)
 
 
 def arm(witness: TorchWitness, undo: UndoStack) -> None:
@@ -219,6 +226,7 @@ class Simulation:
         """Patch what torch.cuda took from torch._C when it was imported, and its state."""
         cuda = self.cuda
         state = {
+            _SHOWN: True,
             "_initialized": False,
             "_cached_device_count": None,
             "_queued_calls": torch_internals.queued_calls(cuda),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_cudafork.capture.remarks import PROPERTY
+from pytest_cudafork.capture.story.remarks import PROPERTY
 from pytest_cudafork.report.graphs import remark_lines
 
 

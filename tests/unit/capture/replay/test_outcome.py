@@ -7,10 +7,10 @@ import pytest
 pytest.importorskip("torch")
 
 from pytest_cudafork import GraphNotJudgedError, ReplayDiffersError
-from pytest_cudafork.capture.remarks import take
 from pytest_cudafork.capture.replay.outcome import raise_what_was_found
 from pytest_cudafork.capture.software.backend import SoftwareBackend
 from pytest_cudafork.capture.story.findings import CheckLog
+from pytest_cudafork.capture.story.remarks import take
 
 
 def end(log: CheckLog) -> None:

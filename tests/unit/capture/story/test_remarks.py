@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_cudafork.capture.remarks import remark, take
+from pytest_cudafork.capture.story.remarks import remark, take
 
 
 def test_remarks_are_taken_once() -> None:

@@ -1,0 +1,177 @@
+"""Tensors on "cuda" where a present face shows GPUs: CPU tensors that say that they lie there.
+
+Which memory does is noted by storage, so views, parameters and what operators make of such tensors
+lie there, too. The plugin's own code is told the truth. Not covered: tensors that no call of the
+Python API of torch makes (gradients, operators called through ``torch.ops``) say "cpu";
+``torch.load`` to a GPU, generators on one and threads that ran before are refused by the present
+face.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+
+from pytest_cudafork.compat.thread_internals import BOOTSTRAP
+from pytest_cudafork.compat.torch_graphs import default_device, identity_of, makes_tensors
+from pytest_cudafork.observe.base.undo import UndoStack
+
+__all__ = ["CudaTensors"]
+
+_ENOUGH = 4096  # storages noted between two looks for those that are gone
+
+
+class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not followed
+    """Makes them, for the threads that it is active in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._noted: dict[int, tuple[Any, int]] = {}  # storage: weak reference, index of the GPU
+        self._limit = _ENOUGH
+        self._plain_to = Tensor.to
+        self._asked: dict[Any, Callable[[Tensor], Any]] = {
+            Tensor.device.__get__: self._device,
+            Tensor.is_cuda.__get__: lambda tensor: self.index_of(tensor) is not None,
+            Tensor.is_cpu.__get__: lambda tensor: self.index_of(tensor) is None and tensor.is_cpu,
+            Tensor.get_device: self._get_device,
+        }
+        self._moves: dict[Any, Callable[..., Tensor]] = {
+            Tensor.pin_memory: lambda tensor, device=None: tensor,
+            Tensor.cuda: self._cuda,
+            Tensor.cpu: lambda tensor, **kwargs: self._to(tensor, torch.device("cpu"), **kwargs),
+            Tensor.to: self._to,
+        }
+
+    @contextlib.contextmanager
+    def in_this_thread_and_new_ones(self) -> Iterator[None]:
+        """Be active, in threads that are started meanwhile as long as they run."""
+        bootstrap = getattr(*BOOTSTRAP)
+
+        def begin(thread: threading.Thread) -> None:
+            with self:
+                bootstrap(thread)
+
+        with UndoStack() as undo, self:
+            undo.set(*BOOTSTRAP, begin)
+            yield
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call one function of torch with CPU tensors."""
+        kwargs = dict(kwargs or {})
+        if func is torch.device:
+            return func(*args, **kwargs)
+        ask = self._asked.get(func)
+        if ask is not None:
+            ours = _is_ours(sys._getframe(1).f_globals)
+            return func(*args, **kwargs) if ours else ask(args[0])
+        move = self._moves.get(func)
+        if move is not None:
+            return move(*args, **kwargs)
+        asked = kwargs.get("device")
+        if asked is None and makes_tensors(func):
+            asked = default_device()
+        args = tuple(torch.device("cpu") if _on_cuda(each) else each for each in args)
+        index = self._index_among(args, kwargs)
+        if asked is not None:
+            device = torch.device(asked)
+            index = (device.index or 0) if device.type == "cuda" else None
+            kwargs["device"] = torch.device("cpu") if device.type == "cuda" else device
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        result = func(*args, **kwargs)
+        if index is not None:
+            self._note(result, index)
+        return result
+
+    def index_of(self, tensor: Tensor) -> int | None:
+        """Return the GPU that a tensor lies on; None: on none."""
+        storage = _storage(tensor)
+        found = None if storage is None else self._noted.get(identity_of(storage))
+        return None if found is None else found[1]
+
+    def _device(self, tensor: Tensor) -> torch.device:
+        index = self.index_of(tensor)
+        return tensor.device if index is None else torch.device("cuda", index)
+
+    def _get_device(self, tensor: Tensor) -> int:
+        index = self.index_of(tensor)
+        return int(tensor.get_device()) if index is None else index
+
+    def _cuda(
+        self, tensor: Tensor, device: Any = None, non_blocking: bool = False, **kwargs: Any
+    ) -> Tensor:
+        if isinstance(device, int):
+            device = torch.device("cuda", device)
+        return self._to(tensor, torch.device("cuda" if device is None else device), **kwargs)
+
+    def _to(self, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Copy from one place to another, as a GPU would; else what ``to`` does."""
+        name = "device" if "device" in kwargs else "other"
+        place = args[0] if args else kwargs.get(name)
+        before = after = self.index_of(tensor)
+        if isinstance(place, Tensor):
+            after = self.index_of(place)
+        elif isinstance(place, str | int | torch.device):
+            device = torch.device("cuda", place) if isinstance(place, int) else torch.device(place)
+            if device.type == "cuda":
+                after, device = device.index or 0, torch.device("cpu")
+            else:
+                after = None
+            args, kwargs = ((device, *args[1:]), kwargs) if args else ((), {**kwargs, name: device})
+        if before != after:
+            kwargs["copy"] = True
+        result: Tensor = self._plain_to(tensor, *args, **kwargs)
+        if after is not None:
+            self._note(result, after)
+        return result
+
+    def _index_among(self, args: Any, kwargs: dict[str, Any]) -> int | None:
+        if not self._noted:
+            return None
+        found = (self.index_of(each) for each in _tensors([args, kwargs]))
+        return next((index for index in found if index is not None), None)
+
+    def _note(self, result: Any, index: int) -> None:
+        for tensor in _tensors(result):
+            storage = _storage(tensor)
+            if storage is not None:
+                self._noted[identity_of(storage)] = (StorageWeakRef(storage), index)
+        if len(self._noted) > self._limit:
+            noted = list(self._noted.items())  # other threads may add
+            alive = {key: each for key, each in noted if not each[0].expired()}
+            self._noted, self._limit = alive, 2 * len(alive) + _ENOUGH
+
+
+def _is_ours(names: dict[str, Any]) -> bool:
+    return str(names.get("__name__", "")).startswith("pytest_cudafork.")
+
+
+def _on_cuda(value: object) -> bool:
+    return isinstance(value, torch.device) and value.type == "cuda"
+
+
+def _storage(tensor: Tensor) -> Any:
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):  # sparse, fake, functional tensors
+        return None
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Tensor):
+        yield tree
+    elif isinstance(tree, dict):
+        yield from _tensors(list(tree.values()))
+    elif isinstance(tree, list | tuple):
+        for each in tree:
+            yield from _tensors(each)

@@ -1,0 +1,51 @@
+"""The stand-ins in each phase of each test, where the session is to capture software graphs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_cudafork.observe.base.after_import import after_import
+
+__all__ = ["StandIns"]
+
+
+class StandIns:
+    """A plugin; what a phase captures and leaves can be replayed in the next."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self) -> Iterator[None]:
+        """Be in force while fixtures are set up."""
+        __tracebackhide__ = True
+        with _from_import_on():
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Iterator[None]:
+        """Be in force while the test runs."""
+        __tracebackhide__ = True
+        with _from_import_on():
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self) -> Iterator[None]:
+        """Be in force while fixtures are torn down."""
+        __tracebackhide__ = True
+        with _from_import_on():
+            return (yield)
+
+
+@contextlib.contextmanager
+def _from_import_on() -> Iterator[None]:
+    """Be in force at once, or as soon as torch has been imported."""
+    with contextlib.ExitStack() as undo:
+
+        def enter(module: object) -> None:
+            from pytest_cudafork.capture.stand_ins.in_force import in_force
+
+            undo.enter_context(in_force())
+
+        undo.callback(after_import("torch", enter))
+        yield

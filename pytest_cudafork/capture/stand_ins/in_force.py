@@ -1,0 +1,125 @@
+"""Putting the stand-ins in the place of torch's names, for a while.
+
+Modules that took a name by ``from torch.cuda import ...`` get the stand-in, too, and later get back
+what they had. Torch's own classes, which somebody may hold under another name, make stand-ins
+meanwhile; its functions under another name stay what they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from pytest_cudafork.capture.stand_ins import graphs, streams
+from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors
+from pytest_cudafork.errors import CudaForkWarning, GraphNotJudgedError
+from pytest_cudafork.observe.base.undo import UndoStack
+from pytest_cudafork.observe.torch.present import is_shown
+
+__all__ = ["in_force"]
+
+_OF_CUDA: dict[str, Any] = {
+    "CUDAGraph": graphs.CUDAGraph,
+    "graph": graphs.graph,
+    "graph_pool_handle": graphs.graph_pool_handle,
+    "is_current_stream_capturing": graphs.is_current_stream_capturing,
+    "MemPool": graphs.MemPool,
+    "use_mem_pool": graphs.use_mem_pool,
+    "Stream": streams.Stream,
+    "ExternalStream": streams.ExternalStream,
+    "Event": streams.Event,
+    "stream": streams.stream,
+    "StreamContext": streams.stream,
+    "current_stream": streams.current_stream,
+    "default_stream": streams.default_stream,
+    "set_stream": streams.set_stream,
+    "synchronize": streams.synchronize,
+}
+"""What stands for what in ``torch.cuda``. ``make_graphed_callables`` is torch's own: it is made of
+these."""
+_OF_ACCELERATOR = ("current_stream", "set_stream", "synchronize")
+_MADE_BY_NEW = ("CUDAGraph", "Stream", "ExternalStream", "Event")
+_HOMES = ("torch.cuda", "torch.cuda.graphs", "torch.cuda.memory", "torch.cuda.streams")
+
+
+@contextlib.contextmanager
+def in_force() -> Iterator[None]:
+    """Let ``torch.cuda`` capture software graphs, for the length of a ``with``.
+
+    A capture that is still open at its end is ended, and is an error.
+
+    Raises:
+        RuntimeError: (at the end) a capture was begun and not ended.
+
+    """
+    if torch.cuda.CUDAGraph is graphs.CUDAGraph:  # within another one
+        yield
+        return
+    originals = {name: vars(torch.cuda)[name] for name in _OF_CUDA if name in vars(torch.cuda)}
+    with UndoStack() as undo:
+        for home in _HOMES:
+            for name, original in originals.items():
+                if vars(sys.modules[home]).get(name) is original:
+                    undo.set(sys.modules[home], name, _OF_CUDA[name])
+        for name in _OF_ACCELERATOR:
+            if hasattr(torch.accelerator, name):
+                undo.set(torch.accelerator, name, _OF_CUDA[name])
+        for name, original in originals.items():
+            _replace(name, original, _OF_CUDA[name])
+        for name, original in originals.items():
+            undo.callback(_replace, name, _OF_CUDA[name], original)
+        for name in _MADE_BY_NEW:
+            undo.set(originals[name], "__new__", _maker(originals[name], _OF_CUDA[name]))
+        _pass_on(originals["graph"], undo)
+        if is_shown():
+            undo.enter_context(CudaTensors().in_this_thread_and_new_ones())
+        try:
+            yield
+        except BaseException:
+            for told in graphs.end_open_captures():
+                warnings.warn(told, CudaForkWarning, stacklevel=1)
+            raise
+        left = graphs.end_open_captures()
+        if left:
+            raise RuntimeError(". ".join(left))
+
+
+def _maker(original: type, stand_in: type) -> Callable[..., Any]:
+    """Return a ``__new__`` for one of torch's classes that makes what stands for it."""
+
+    def make(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if cls is not original:
+            raise GraphNotJudgedError(
+                f"{cls.__qualname__} is derived from torch.cuda.{original.__name__}, for which the "
+                "software graph has a stand-in: a class of your own cannot be made of it. Test "
+                "this with the backend 'cuda', on a machine with a GPU"
+            )
+        return stand_in(*args, **kwargs)
+
+    return make
+
+
+def _pass_on(original: type, undo: UndoStack) -> None:
+    """Let torch's own ``graph``, a class of Python alone, do what its stand-in does."""
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        self.stand_in = graphs.graph(*args, **kwargs)
+
+    undo.set(original, "__init__", init)
+    undo.set(original, "__enter__", lambda self: self.stand_in.__enter__())
+    undo.set(original, "__exit__", lambda self, *error: self.stand_in.__exit__(*error))
+
+
+def _replace(name: str, old: Any, new: Any) -> None:
+    """Let the modules of others, which hold *old* by its name, hold *new*."""
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType) and module.__dict__.get(name) is old:
+            package = module.__name__.partition(".")[0]
+            if package not in ("torch", "pytest_cudafork"):
+                setattr(module, name, new)

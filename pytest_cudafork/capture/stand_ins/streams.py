@@ -1,0 +1,172 @@
+"""Streams and events of ``torch.cuda`` on the software graph, where work runs at once.
+
+What was issued has been done, in the order of the calls, so there is nothing to wait for. Within a
+capture, ordering work by streams is refused, as it is without these stand-ins.
+"""
+
+from __future__ import annotations
+
+import time
+from contextvars import ContextVar
+from typing import Any
+
+from pytest_cudafork.capture.software.capture_mode import CaptureMode
+from pytest_cudafork.compat.torch_graphs import active_modes
+
+__all__ = [
+    "Event",
+    "ExternalStream",
+    "Stream",
+    "current_stream",
+    "default_stream",
+    "set_stream",
+    "stream",
+    "synchronize",
+]
+
+
+class Stream:
+    """Stands for ``torch.cuda.Stream``; those of one number are equal, 0 is the default stream."""
+
+    def __init__(
+        self, device: Any = None, priority: int = 0, *, stream_ptr: int | None = None, **kwargs: Any
+    ) -> None:
+        self.device = device
+        self.priority = priority
+        self.stream_id = self.cuda_stream = id(self) if stream_ptr is None else stream_ptr
+        self._entered: list[stream] = []
+
+    def wait_event(self, event: Any) -> None:
+        """Do nothing: what it stands for has happened."""
+        _refuse_within_capture("Stream.wait_event")
+
+    def wait_stream(self, stream: Any) -> None:
+        """Do nothing: its work is done."""
+        _refuse_within_capture("Stream.wait_stream")
+
+    def record_event(self, event: Event | None = None) -> Event:
+        """Return an event that has happened."""
+        event = Event() if event is None else event
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        """Whether all work is done: it is."""
+        _refuse_within_capture("Stream.query", waits=True)
+        return True
+
+    def synchronize(self) -> None:
+        """Do nothing: all work is done."""
+        _refuse_within_capture("Stream.synchronize", waits=True)
+
+    def is_capturing(self) -> bool:
+        """Whether a capture is under way."""
+        return _capture_mode() is not None
+
+    def __enter__(self) -> Stream:
+        self._entered.append(stream(self))
+        self._entered[-1].__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._entered.pop().__exit__()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.cuda_stream == self.cuda_stream
+
+    def __hash__(self) -> int:
+        return hash(self.cuda_stream)
+
+    def __repr__(self) -> str:
+        return f"<torch.cuda.Stream {self.cuda_stream:#x} of the software graph>"
+
+
+class ExternalStream(Stream):
+    """Stands for ``torch.cuda.ExternalStream``."""
+
+    def __init__(self, stream_ptr: int, device: Any = None, **kwargs: Any) -> None:
+        super().__init__(device, stream_ptr=stream_ptr, **kwargs)
+
+
+class Event:
+    """Stands for ``torch.cuda.Event``: it happens when it is recorded."""
+
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> None:
+        self._timed = enable_timing
+        self._at: float | None = None
+
+    def record(self, stream: Any = None) -> None:
+        """Take the time."""
+        _refuse_within_capture("Event.record")
+        self._at = time.perf_counter()
+
+    def wait(self, stream: Any = None) -> None:
+        """Do nothing: it has happened."""
+        _refuse_within_capture("Event.wait")
+
+    def query(self) -> bool:
+        """Whether it has happened: it has."""
+        _refuse_within_capture("Event.query", waits=True)
+        return True
+
+    def synchronize(self) -> None:
+        """Do nothing: it has happened."""
+        _refuse_within_capture("Event.synchronize", waits=True)
+
+    def elapsed_time(self, end_event: Event) -> float:
+        """Return the time from this event to another in milliseconds, as it passed on the host."""
+        if not (self._timed and end_event._timed):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._at is None or end_event._at is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return (end_event._at - self._at) * 1000
+
+
+class stream:  # as torch writes it
+    """Stands for ``torch.cuda.stream``: a ``with`` whose current stream it is."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        self._before = _CURRENT.get()
+        if self.stream is not None:
+            set_stream(self.stream)
+
+    def __exit__(self, *exc: object) -> None:
+        _CURRENT.set(self._before)
+
+
+def synchronize(device: Any = None) -> None:
+    """Do nothing: all work is done."""
+
+
+def current_stream(device: Any = None) -> Any:
+    """Return the stream of the innermost ``with``, else the default one."""
+    found = _CURRENT.get()
+    return default_stream(device) if found is None else found
+
+
+def default_stream(device: Any = None) -> Stream:
+    """Return the stream of number 0."""
+    return Stream(device, stream_ptr=0)
+
+
+def set_stream(stream: Any) -> None:
+    """Let this be the current stream; it does not change where work is done."""
+    _CURRENT.set(stream)
+
+
+_CURRENT: ContextVar[Any] = ContextVar("cudafork_stream_of_software_graph", default=None)
+
+
+def _capture_mode() -> CaptureMode | None:
+    return next((mode for mode in active_modes() if isinstance(mode, CaptureMode)), None)
+
+
+def _refuse_within_capture(call: str, *, waits: bool = False) -> None:
+    mode = _capture_mode()
+    if mode is not None:
+        (mode.refusals.wait if waits else mode.refusals.stream)(call)

@@ -1,0 +1,124 @@
+"""Code that calls ``torch.cuda.graph`` itself, in sessions without a GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.sessions import assert_no_crash, needs_torch, outcomes, run_session
+
+pytestmark = needs_torch
+
+MANAGER = """
+import torch
+from torch.cuda import CUDAGraph
+
+class Manager:
+    def __init__(self, device):
+        self.model = torch.nn.Linear(4, 4, device=device)
+        self.x = torch.zeros(2, 4, device=device)
+
+    @torch.no_grad()
+    def capture(self):
+        torch.cuda.synchronize()
+        self.graph = CUDAGraph()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            self.model(self.x)
+        with torch.cuda.graph(self.graph):
+            self.out = self.model(self.x)
+        return self
+
+    def __call__(self):
+        self.graph.replay()
+        return self.out
+"""
+
+TESTS = """
+import pytest, torch
+from manager import Manager
+from pytest_cudafork import assert_replay_equals_eager
+
+@pytest.fixture(scope="module")
+def captured():
+    return Manager("cpu").capture()
+
+def check(manager):
+    assert_replay_equals_eager(torch.no_grad()(manager.model), [manager.x], replay=manager)
+
+{marked}
+def test_captured_in_a_fixture(captured):
+    check(captured)
+
+{marked}
+def test_captured_in_the_test():
+    check(Manager("cpu").capture())
+
+@pytest.mark.spawn_only
+def test_in_a_process_of_its_own():
+    check(Manager("cpu").capture())
+
+def test_fails():
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.ones(2).sum().item()
+"""
+
+OWN = """
+import pytest, torch
+from manager import Manager
+from pytest_cudafork import assert_replay_equals_eager
+
+def test_asks_for_the_fixture(graph_backend):
+    manager = Manager(graph_backend.device).capture()
+    assert_replay_equals_eager(torch.no_grad()(manager.model), [manager.x], replay=manager)
+
+def test_asks_for_none():
+    with pytest.raises((RuntimeError, AssertionError)):
+        Manager("cpu").capture()
+"""
+
+CUDA = """
+import torch
+from manager import Manager
+from pytest_cudafork import assert_replay_equals_eager
+
+def test_on_cuda(graph_backend):
+    assert torch.cuda.is_available()
+    manager = Manager("cuda").capture()
+    assert manager.x.is_cuda and manager().device == torch.device("cuda", 0)
+    assert_replay_equals_eager(torch.no_grad()(manager.model), [manager.x], replay=manager)
+"""
+
+
+@pytest.mark.parametrize("marked", ["", "@pytest.mark.isolated(method='fork')"])
+def test_under_the_option_all_phases_of_all_tests_capture_software_graphs(
+    pytester: pytest.Pytester, marked: str
+) -> None:
+    pytester.makepyfile(manager=MANAGER, test_them=TESTS.format(marked=marked))
+    result = run_session(pytester, "-v", "--cuda-fork-graphs=software", "--cuda-fork-check=touch")
+    assert_no_crash(result)
+    assert outcomes(result) == {
+        "test_captured_in_a_fixture": "PASSED",
+        "test_captured_in_the_test": "PASSED",
+        "test_in_a_process_of_its_own": "PASSED",
+        "test_fails": "FAILED",
+    }
+    result.stdout.fnmatch_lines(["E *[[]host-sync[]] item()*at test_them.py:*"])
+
+
+def test_with_the_fixture_they_are_there_for_that_test_and_are_no_touches(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(manager=MANAGER, test_them=OWN)
+    result = run_session(pytester, "-v", "-k", "fixture", "--cuda-fork-check=touch")
+    assert_no_crash(result)
+    assert outcomes(result) == {"test_asks_for_the_fixture": "PASSED"}
+    result = run_session(pytester, "-v")
+    assert_no_crash(result)
+    assert set(outcomes(result).values()) == {"PASSED"}
+
+
+def test_under_a_present_face_tensors_on_cuda_are_stand_ins(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(manager=MANAGER, test_them=CUDA)
+    options = ("--cuda-fork-check=poison", "--cuda-fork-device=phantom:sm_90")
+    result = run_session(pytester, "-v", *options)
+    assert_no_crash(result)
+    assert outcomes(result) == {"test_on_cuda": "PASSED"}

@@ -1,0 +1,103 @@
+"""Tensors on "cuda" without a GPU: what lies there, what is copied, and what is told of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+@pytest.fixture
+def mode() -> Iterator[CudaTensors]:
+    with CudaTensors() as made:
+        yield made
+
+
+@pytest.mark.usefixtures("mode")
+def test_what_is_made_there_and_from_it_lies_there() -> None:
+    x = torch.zeros(2, 3, device="cuda")
+    assert x.device == GPU
+    assert (x.is_cuda, x.is_cpu, x.get_device()) == (True, False, 0)
+    for made in (x + 1, x[:1], torch.empty_like(x), x.T, torch.cat([x, x]), x.new_zeros(2)):
+        assert made.device == GPU
+    assert all(part.is_cuda for part in x.unbind())
+    assert torch.ones(1, device="cuda:3").get_device() == 3
+    assert torch.ones(1, device=torch.device("cuda", 1)).device.index == 1
+    assert torch.ones(2, pin_memory=True).device == CPU
+    assert torch.ones(2).pin_memory().device == CPU
+    assert torch.ones(2).is_cpu
+    assert torch.ones(2).get_device() == -1
+
+
+@pytest.mark.usefixtures("mode")
+def test_a_copy_to_another_place_shares_no_memory_and_one_to_the_same_is_none() -> None:
+    host = torch.zeros(2)
+    for moved in (
+        host.cuda(),
+        host.cuda(1),
+        host.to("cuda"),
+        host.to(GPU),
+        host.to(0),
+        host.to(device="cuda"),
+        host.to("cuda", torch.float64),
+        host.to(torch.ones(1, device="cuda")),
+    ):
+        assert moved.is_cuda
+        moved.fill_(3)
+        assert moved.to("cuda:0", non_blocking=True).is_cuda
+        assert not moved.cpu().is_cuda
+        assert not moved.to("cpu").is_cuda
+        assert not moved.to(host).is_cuda
+    assert host.tolist() == [0, 0]
+    there = host.cuda()
+    assert there.to("cuda") is there
+    assert there.cuda() is there
+    assert there.cpu().fill_(5).tolist() == [5, 5]
+    assert there.tolist() == [0, 0]
+    assert there.to(torch.float64).is_cuda
+    assert host.to("cpu") is host
+
+
+@pytest.mark.usefixtures("mode")
+def test_modules_and_devices_of_a_with() -> None:
+    module = torch.nn.Linear(2, 2).to("cuda")
+    assert module.weight.is_cuda
+    assert module(torch.ones(1, 2, device=module.weight.device)).is_cuda
+    assert torch.nn.Linear(2, 2, device="cuda").bias.is_cuda
+    with torch.device("cuda"):
+        assert torch.ones(3).is_cuda
+        assert not torch.ones(3, device="cpu").is_cuda
+    assert not torch.ones(3).is_cuda
+
+
+def test_threads_that_are_started_meanwhile_make_them_too() -> None:
+    found: list[bool] = []
+    with CudaTensors().in_this_thread_and_new_ones():
+        thread = threading.Thread(
+            target=lambda: found.append(torch.ones(1, device="cuda").is_cuda), daemon=True
+        )
+        thread.start()
+        thread.join()
+        assert torch.ones(1, device="cuda").is_cuda
+    assert found == [True]
+
+
+def test_memory_that_is_gone_is_forgotten(mode: CudaTensors) -> None:
+    for _ in range(3 * 4096):
+        torch.ones(1, device="cuda")
+    assert len(mode._noted) <= 2 * 4096
+
+
+def test_nothing_is_told_otherwise_afterwards() -> None:
+    with CudaTensors():
+        x = torch.ones(2, device="cuda")
+    assert x.device == CPU
+    with pytest.raises((RuntimeError, AssertionError)):
+        torch.ones(2, device="cuda")

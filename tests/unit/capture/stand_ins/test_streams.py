@@ -1,0 +1,88 @@
+"""Streams and events of the software graph: work runs at once, and captures refuse to order it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pytest_cudafork.capture.interface.backend import CaptureFailedError  # noqa: E402
+from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
+from pytest_cudafork.capture.stand_ins import streams  # noqa: E402
+
+
+def test_streams_have_numbers_and_the_current_one_is_that_of_the_innermost_with() -> None:
+    first, second = streams.Stream("cuda", priority=-1), streams.Stream()
+    assert first != second
+    assert len({first, second, streams.default_stream(), streams.default_stream()}) == 3
+    assert streams.current_stream() == streams.default_stream()
+    assert streams.default_stream().cuda_stream == 0
+    with streams.stream(first):
+        assert streams.current_stream() is first
+        with streams.stream(second), streams.stream(None):
+            assert streams.current_stream() is second
+        assert streams.current_stream() is first
+    assert streams.current_stream().stream_id == 0
+    with streams.stream(first):
+        streams.set_stream(second)
+        assert streams.current_stream() is second
+    assert streams.current_stream() == streams.default_stream()
+    assert streams.ExternalStream(77).cuda_stream == 77
+    assert "software graph" in repr(first)
+    with first as entered:
+        assert entered is streams.current_stream() is first
+    assert streams.current_stream() == streams.default_stream()
+
+
+def test_what_was_issued_is_done() -> None:
+    stream = streams.Stream()
+    stream.wait_stream(streams.current_stream())
+    event = stream.record_event()
+    stream.wait_event(event)
+    event.wait(stream)
+    event.synchronize()
+    stream.synchronize()
+    streams.synchronize()
+    assert event.query()
+    assert stream.query()
+    assert not stream.is_capturing()
+
+
+def test_events_that_take_the_time_tell_it() -> None:
+    first, last = streams.Event(enable_timing=True), streams.Event(enable_timing=True)
+    with pytest.raises(ValueError, match="must be recorded"):
+        first.elapsed_time(last)
+    first.record()
+    last.record(streams.current_stream())
+    assert first.elapsed_time(last) >= 0
+    with pytest.raises(ValueError, match="enable_timing=True"):
+        first.elapsed_time(streams.Event())
+
+
+CALLS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "Stream.wait_stream": (lambda stream, event: stream.wait_stream(stream), "not-judged"),
+    "Stream.wait_event": (lambda stream, event: stream.wait_event(event), "not-judged"),
+    "Stream.synchronize": (lambda stream, event: stream.synchronize(), "host-sync"),
+    "Stream.query": (lambda stream, event: stream.query(), "host-sync"),
+    "Event.record": (lambda stream, event: stream.record_event(), "not-judged"),
+    "Event.wait": (lambda stream, event: event.wait(), "not-judged"),
+    "Event.synchronize": (lambda stream, event: event.synchronize(), "host-sync"),
+    "Event.query": (lambda stream, event: event.query(), "host-sync"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_capture_refuses_to_order_work(name: str) -> None:
+    stream, event = streams.Stream(), streams.Event()
+    call, check = CALLS[name]
+
+    def step() -> None:
+        assert stream.is_capturing()
+        call(stream, event)
+
+    with pytest.raises(CaptureFailedError, match=name) as failure:
+        SoftwareBackend().capture(step)
+    assert failure.value.finding.check == check
