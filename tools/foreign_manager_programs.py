@@ -166,6 +166,7 @@ def run_glue() -> None:
 
 def denoise_module() -> Any:
     """Load the module with ``VLADenoiseGraphRunner``."""
+
     class Cache(tuple[Any, ...]):
         __slots__ = ()
 
