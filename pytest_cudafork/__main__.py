@@ -25,9 +25,19 @@ def main(args: list[str] | None = None) -> int:
         from pytest_cudafork.report.merge_command import main as merge
 
         return merge(args[1:])
+    if args[:1] == ["attach"]:
+        from pytest_cudafork.attach.command_line import main as attach
+
+        return attach(args[1:])
+    if args[:1] == ["doctor"]:
+        from pytest_cudafork.doctor.command_line import main as doctor
+
+        return doctor(args[1:])
     usage = (
         "usage: python -m pytest_cudafork imports PKG [options]\n"
         "       python -m pytest_cudafork merge LEDGER... [options]\n"
+        "       python -m pytest_cudafork doctor [options]\n"
+        "       python -m pytest_cudafork attach PID [options]\n"
         "       python -m pytest_cudafork fileworker --preload MODULES --result-fd N [options]\n"
     )
     (sys.stdout if args[:1] in (["-h"], ["--help"]) else sys.stderr).write(usage)

@@ -32,7 +32,12 @@ _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Complete a prompt. Exit codes: 0, 1 the engine failed, 2 wrong input, 130 Ctrl-C."""
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and given[0] == "serve":  # the text "serve" is completed after --
+        from sample_engine.serve.command_line import main as serve
+
+        return serve(given[1:])
+    options = _parser().parse_args(given)
     try:
         return _complete(options)
     except (ConfigError, PromptError) as error:
@@ -158,7 +163,9 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
-        prog="python -m sample_engine", description="Complete a text with the engine's own model."
+        prog="python -m sample_engine",
+        description="Complete a text with the engine's own model. `serve` as the first argument "
+        "starts a server instead.",
     )
     add = parser.add_argument
     add("prompt", help="the text to go on with; - reads it from stdin")

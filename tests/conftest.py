@@ -69,6 +69,7 @@ def _environment_for_servers() -> Iterator[None]:
     """
     before = interpreters.read_at_start(os.environ)
     yield
+    interpreters.servers().reap_adopted()
     after = interpreters.read_at_start(os.environ)
     for name in after.keys() - before.keys():
         del os.environ[name]

@@ -58,6 +58,11 @@ class BaselineFile:
             with open(path, "rb") as file:
                 data = file.read()
         except FileNotFoundError:
+            if os.path.islink(path):  # an update leaves it alone, too: a disk may be missing
+                raise BaselineError(
+                    f"{shown}: is a link to {os.path.realpath(path)}, and there is nothing. Bring "
+                    "that file back, let the link lead to another, or remove the link."
+                ) from None
             raise BaselineError(
                 f"{shown}: there is no such baseline. Create it with {update}."
             ) from None

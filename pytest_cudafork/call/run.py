@@ -36,6 +36,7 @@ from pytest_cudafork.process.protocol.messages import Descriptor
 from pytest_cudafork.process.protocol.server_messages import ServerSettings
 from pytest_cudafork.process.signals import ChildSignal
 from pytest_cudafork.settings import METHODS
+from pytest_cudafork.settings.arguments import check_time_limit
 
 if TYPE_CHECKING:
     from pytest_cudafork.fixtures import RunInChild
@@ -97,8 +98,12 @@ def run_in_child(
         env=env,
     )
     with call.sigchld.kept():  # from the start on: the child may end at once
-        call.start()
-        ending = call.wait()
+        try:
+            call.start()
+            ending = call.wait()
+        except BaseException:  # as Ctrl-C between the two
+            call.end()
+            raise
     return call.result(ending)
 
 
@@ -124,10 +129,7 @@ class Call:
     ) -> None:
         if method not in METHODS:
             raise ValueError(f"{method!r} is no start method: use one of {', '.join(METHODS)}")
-        if timeout is not None and not timeout > 0:
-            raise ValueError(
-                f"timeout={timeout!r}: a time limit is above 0 seconds, or None for none"
-            )
+        check_time_limit(timeout)
         self._method = method
         self._fn, self._args, self._kwargs = fn, args, kwargs
         self._timeout = timeout
@@ -167,6 +169,12 @@ class Call:
                 self._observer("ended", self._running.pid)
         assert ending is not None, "a watch that waits for the end has one"
         return ending
+
+    def end(self) -> None:
+        """End the child and reap it, if it was started and that was not done."""
+        running, self._running = self._running, None
+        if running is not None and running.is_open:
+            supervision.Supervisor(running).kill()
 
     def kill(self) -> None:
         """End the child from another thread than the one that waits for it."""

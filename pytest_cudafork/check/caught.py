@@ -8,6 +8,7 @@ tree, and the names in it are looked up where that code would find them; no code
 from __future__ import annotations
 
 import enum
+import sys
 from collections.abc import Iterable, Iterator
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, NamedTuple
@@ -69,13 +70,15 @@ def caught_at(traceback: TracebackType, kind: type[BaseException]) -> Caught:
 def may_look() -> bool:
     """Whether ``caught_at`` may be called here: not where a finalizer has interrupted a parse.
 
-    In Python 3.11 a parse within a parse makes the outer one fail with a ``SystemError``.
+    In Python 3.11 a parse within a parse makes the outer one fail with a ``SystemError``. The outer
+    one may be another thread's, which a finalizer has interrupted as well.
     """
-    frame = inspect.currentframe()
-    while frame is not None:
-        if frame.f_code is ast.parse.__code__:
-            return False
-        frame = frame.f_back
+    for innermost in sys._current_frames().values():
+        frame: FrameType | None = innermost
+        while frame is not None:
+            if frame.f_code is ast.parse.__code__:
+                return False
+            frame = frame.f_back
     return True
 
 

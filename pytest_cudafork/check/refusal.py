@@ -144,7 +144,7 @@ class Refusals:
         self._put_off: list[RefusedFork] = []
         """Errors that are over and could not be looked at yet."""
         self._phases = 0
-        self.threads = ThreadRefusals(lambda: self._phases)
+        self.threads = ThreadRefusals(lambda: self._phases, self._finish)
 
     def refuse(self, text: str, fork_id: str) -> RefusedFork:
         """Make the error of a fork that is being refused in this thread."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from os import getpid, getppid
-from os.path import join, lexists, samefile
+from os.path import lexists, samefile
 from random import getstate
 from typing import TYPE_CHECKING, Any
 
@@ -165,17 +165,17 @@ def _make_ledger(config: pytest.Config, settings: Settings) -> str:
         pytest.UsageError: it cannot be written.
 
     """
-    from pytest_cudafork.compat.unpatched import shutil, tempfile
     from pytest_cudafork.observe.base.ledger import Ledger, LedgerError
+    from pytest_cudafork.observe.base.ledger_folder import make_ledger, remove_ledger
 
     path = settings.ledger
     try:
         # A session that a test starts may inherit the name of the file in which the session of
         # that test is writing; emptying that would lose what it has seen.
         if not path or _same_file(path, environment.value(environment.LEDGER)):
-            folder = tempfile.mkdtemp(prefix="pytest-cudafork-")
-            config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-            path = join(folder, "ledger.jsonl")
+            made = make_ledger()
+            config.add_cleanup(lambda: remove_ledger(made))
+            return made.path
         Ledger(path).create()
     except LedgerError as error:
         raise pytest.UsageError(

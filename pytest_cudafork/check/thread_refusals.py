@@ -70,11 +70,12 @@ class ThreadRefusals:
     """Looks after the refusals in threads of this process, between ``begin`` and ``end``.
 
     ``phase`` is called for what the main thread is at: the phase of a test. It changes when
-    that is over.
+    that is over. ``finish`` looks at the errors that are over and could not be looked at then.
     """
 
-    def __init__(self, phase: Callable[[], int]) -> None:
+    def __init__(self, phase: Callable[[], int], finish: Callable[[], None]) -> None:
         self._phase = phase
+        self._finish = finish
         self._main = MainThread()
         self._terminal: PastCapture | None = None
         self._told: set[str] = set()
@@ -115,6 +116,7 @@ class ThreadRefusals:
                 error.fate,
                 error.again(),
                 _library_that_runs(sys._getframe()),
+                self._phase(),  # now: the main thread may have come further when the watcher begins
             ),
             name="pytest-cudafork: refused fork",
             daemon=True,
@@ -128,8 +130,8 @@ class ThreadRefusals:
         fate: Fate,
         again: Callable[[str], RefusedFork],
         library: str,
+        phase: int,
     ) -> None:
-        phase = self._phase()
         if not self._is_lost(reference, fate, phase):
             return
         thread = fate.thread.name
@@ -152,10 +154,17 @@ class ThreadRefusals:
             "thread would wait for ever, so the error is raised in the main thread, too."
         )
 
-        def make(frame: FrameType | None) -> BaseException | None:
+        def make() -> BaseException | None:
             if self._terminal is not terminal:
                 return None
             return CudaForkError(first + why) if self._over else again(why)
+
+        # The main thread goes on until it takes the signal, and may be where no error belongs then.
+        def make_in_phase(frame: FrameType | None) -> BaseException | None:
+            return make() if self._phase() == phase else None
+
+        def make_in_library(frame: FrameType | None) -> BaseException | None:
+            return make() if _calls(frame, library) else None
 
         due = monotonic() + GRACE
         while self._terminal is terminal:
@@ -163,13 +172,13 @@ class ThreadRefusals:
             if self._phase() != phase:
                 break
             if monotonic() >= due:
-                self._main.interrupt(make)
+                self._main.interrupt(make_in_phase)
                 due = monotonic() + _AGAIN
         # A test after this one may wait for what the thread did for all of them.
         for _ in self._waits_in(library):
             if self._terminal is not terminal:
                 return
-            self._main.interrupt(make)
+            self._main.interrupt(make_in_library)
 
     def _is_lost(self, reference: weakref.ref[RefusedFork], fate: Fate, phase: int) -> bool:
         """Wait until it is known whether anything hears of the refusal; False if so, or too late.
@@ -177,13 +186,17 @@ class ThreadRefusals:
         An error that something still holds, as a future does, may be raised again by that. It is
         lost if the function that caught it goes on with something else, a loop or a wait.
         """
+        from pytest_cudafork.check.caught import may_look  # late, as the errors import it
+
         begin, last = monotonic(), float("inf")
         while self._terminal is not None and monotonic() < last:
             dead = not fate.thread.is_alive()
             late = monotonic() - begin > GRACE
             error = reference()
-            if error is not None and (dead or late):
-                error.settle()
+            if may_look():
+                self._finish()
+                if error is not None and (dead or late):
+                    error.settle()
             if fate.by_name:
                 return False
             if fate.over or fate.ended_thread:

@@ -176,9 +176,15 @@ def lock_path(config: pytest.Config) -> str:
         return user_folder()
     import hashlib
 
+    from pytest_cudafork.observe.base.ledger_folder import gpu_folder
+
     watch = config.stash[SESSION].watch
     assert watch is not None, "there is no face without a watch"
-    session = hashlib.sha256(watch.observer.settings.ledger.encode()).hexdigest()[:16]
+    ledger = watch.observer.settings.ledger
+    beside = gpu_folder(ledger)
+    if beside is not None:  # goes with it, even if this session is killed
+        return beside
+    session = hashlib.sha256(ledger.encode()).hexdigest()[:16]
     return f"{user_folder()}-phantom-{session}"
 
 

@@ -92,6 +92,22 @@ class Nvml:
                 found.append(NvmlDevice(index, uuid, name, not whole, size))
         return found
 
+    def driver(self) -> tuple[str, tuple[int, int]]:
+        """The driver's release, and the newest CUDA that it knows."""
+        release = _text(self._nvml.nvmlSystemGetDriverVersion())
+        number = int(self._nvml.nvmlSystemGetCudaDriverVersion_v2())  # 12040 for 12.4
+        return release, (number // 1000, number % 1000 // 10)
+
+    def capability(self, number: int) -> tuple[int, int] | None:
+        """The compute capability of the GPU of that number; None where NVML does not say."""
+        nvml = self._nvml
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(number)
+            major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+        except nvml.NVMLError:
+            return None
+        return int(major), int(minor)
+
     def _instances(self, handle: Any) -> list[Any] | None:
         """The handles of a GPU's MIG instances; None for a GPU that is not in MIG mode."""
         nvml = self._nvml
@@ -193,6 +209,23 @@ class CtypesNvml:
         """The number of GPUs."""
         return self._number("nvmlDeviceGetCount_v2")
 
+    def nvmlSystemGetDriverVersion(self) -> str:
+        """The driver's release."""
+        return self._text_of("nvmlSystemGetDriverVersion")
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        """The newest CUDA that the driver knows: 12040 is 12.4."""
+        return self._number("nvmlSystemGetCudaDriverVersion_v2")
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> list[int]:
+        """The compute capability, major and minor."""
+        import ctypes
+
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        name = "nvmlDeviceGetCudaComputeCapability"
+        self._call(name, handle, ctypes.byref(major), ctypes.byref(minor))
+        return [major.value, minor.value]
+
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
         """The GPU of that number."""
         return self._handle("nvmlDeviceGetHandleByIndex_v2", index)
@@ -207,11 +240,11 @@ class CtypesNvml:
 
     def nvmlDeviceGetName(self, handle: Any) -> str:
         """The model."""
-        return self._words("nvmlDeviceGetName", handle)
+        return self._text_of("nvmlDeviceGetName", handle)
 
     def nvmlDeviceGetUUID(self, handle: Any) -> str:
         """The UUID, with its prefix."""
-        return self._words("nvmlDeviceGetUUID", handle)
+        return self._text_of("nvmlDeviceGetUUID", handle)
 
     def nvmlDeviceGetMigMode(self, handle: Any) -> list[int]:
         """Whether the MIG mode is on, now and after the next reset."""
@@ -275,11 +308,11 @@ class CtypesNvml:
         self._call(name, *args, ctypes.byref(handle))
         return handle
 
-    def _words(self, name: str, handle: Any) -> str:
+    def _text_of(self, name: str, *args: Any) -> str:
         import ctypes
 
         text = ctypes.create_string_buffer(_TEXT_BYTES)
-        self._call(name, handle, text, ctypes.c_uint(_TEXT_BYTES))
+        self._call(name, *args, text, ctypes.c_uint(_TEXT_BYTES))
         return text.value.decode("utf-8", "replace")
 
     def _call(self, name: str, *args: Any) -> None:

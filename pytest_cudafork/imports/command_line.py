@@ -13,12 +13,15 @@ import shutil
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from pytest_cudafork.imports.api import run
 from pytest_cudafork.imports.audit import plan
 from pytest_cudafork.imports.audit.baseline import SHELL_UPDATE_OPTION, Baseline
+from pytest_cudafork.imports.audit.discover import UnknownPackage
+from pytest_cudafork.imports.report import fail_on
 from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.preload import preload_lines
 from pytest_cudafork.imports.report.story import story_lines
@@ -31,6 +34,11 @@ from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.option import typed
 
 CLEAN, TOUCHES, USAGE = 0, 1, 2
+_WORDS = {
+    fail_on.GOOD: "good",
+    fail_on.BAD: "bad",
+    fail_on.SKIP: "cannot be judged here",
+}
 _COLOURS = {"bad": "\x1b[31m", "warn": "\x1b[33m", "good": "\x1b[32m"}
 
 
@@ -42,15 +50,38 @@ def main(args: Sequence[str]) -> int:
 
     Returns:
         0: every module is clean, skipped or accepted. 1: one is not. 2: the arguments are wrong, or
-        something could not be observed.
+        something could not be observed. With ``--fail-on`` what ``git bisect run`` goes by: 0,
+        1, 125 where a commit cannot be judged, 129 where the command is wrong.
 
     """
+    if not any(arg.startswith("--fail-on") for arg in args):
+        return _run(args)
+    with contextlib.ExitStack() as undo:
+        # Two commits may be checked out in the same second: Python takes a compiled file by the
+        # time and the size of its source, and would take the other commit's.
+        environment.set_variable(undo, environment.NO_BYTECODE, "1")
+        try:
+            status = _run(args)
+        except SystemExit as wrong:
+            status = int(wrong.code or 0)
+        except Exception:  # as Python ends then, the commit would count as bad
+            traceback.print_exc()
+            status = USAGE
+    return fail_on.ABORT if status == USAGE else status
+
+
+def _run(args: Sequence[str]) -> int:
     parser = _parser()
     given = parser.parse_args(args)
+    if given.fail_on is not None and given.update:
+        parser.error("--fail-on judges a commit, and --update accepts what is there: use one")
     try:
         with plan.usage_errors(), _stoppable():
             findings = _audit(given)
     except (ValueError, RuntimeError) as error:
+        if given.fail_on is not None and isinstance(error, UnknownPackage):
+            _print(Line(f"{given.fail_on}: cannot be judged here: {error}", "warn"))
+            return fail_on.SKIP
         parser.exit(USAGE, f"{parser.prog}: error: {_own_words(str(error))}\n")
     except KeyboardInterrupt as stop:
         sys.stderr.write("interrupted\n")
@@ -59,6 +90,10 @@ def main(args: Sequence[str]) -> int:
     _show(findings, written, full=given.verbose)
     if given.preload:
         _print(Line(""), *preload_lines(findings, full=given.verbose))
+    if given.fail_on is not None and not any(line.tone == "bad" for line in written):
+        answer = fail_on.judge(findings, given.fail_on)
+        _print(Line(f"{given.fail_on}: {_WORDS[answer.status]}: {answer.why}"))
+        return answer.status
     outcomes = {findings.outcome(record) for record in findings.records}
     if Outcome.ERROR in outcomes or any(line.tone == "bad" for line in written):
         return USAGE
@@ -89,7 +124,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Import every module of a package in a process of its own, and say which "
         "initialize CUDA. Exit status: 0 if none does, crashes or takes too long (one that cannot "
         "be imported counts with --strict only, one in the baseline does not), 1 if one does, 2 on "
-        "wrong usage or where something could not be observed.",
+        "wrong usage or where something could not be observed. With --fail-on the statuses are "
+        "those of `git bisect run`.",
+        allow_abbrev=False,
     )
     add = parser.add_argument
     add(
@@ -109,6 +146,9 @@ def _parser() -> argparse.ArgumentParser:
         "no thread, with the descriptors they leave open and the variables of the environment "
         "they read. Takes longer: most modules are imported with all that they need.")  # fmt: skip
     add("--json", metavar="FILE", default="", help="Write the records here.")
+    add("--fail-on", metavar="FILE[::SCOPE]|any", type=typed(fail_on.parse_place),
+        help="For `git bisect run`: exit status 1 if CUDA is initialized there (or anywhere), 0 if "
+        "not, 125 if that cannot be judged, 129 if the command is wrong.")  # fmt: skip
     add("-v", "--verbose", action="store_true",
         help="Tell every module that is not clean in full, and leave no name out.")  # fmt: skip
     return parser

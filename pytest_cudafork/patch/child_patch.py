@@ -16,6 +16,7 @@ from pytest_cudafork.patch.applying.apply import Loaded, Place, apply
 from pytest_cudafork.patch.applying.records import Record
 from pytest_cudafork.patch.values import pickled
 from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.arguments import check_variable
 
 _NOT_GIVEN: Any = object()
 
@@ -103,22 +104,32 @@ class ChildPatch:
 
         Raises:
             TypeError: Name or value is no text.
+            ValueError: No environment can hold that.
 
         """
-        if not isinstance(name, str) or not isinstance(value, str):
+        if not (isinstance(name, str) and isinstance(value, str)):
             raise TypeError(f"child_patch.setenv({name!r}, {value!r}): both are texts")
+        if not isinstance(prepend, str | None):
+            raise TypeError(f"child_patch.setenv: prepend={prepend!r} is to be a text, or None")
+        try:
+            check_variable(name, value + (prepend or ""))
+        except ValueError as error:
+            raise ValueError(f"child_patch.setenv: {error}") from None
         former = environment.optional(name)
         if prepend and former is not None:
             value = f"{value}{prepend}{former}"
-        self._apply(Record("setenv", "", name, value=value.encode()), Loaded())
+        self._apply(Record("setenv", "", name, value=os.fsencode(value)), Loaded())
 
     def delenv(self, name: str, raising: bool = True) -> None:
         """Remove a variable.
 
         Raises:
             KeyError: There is none, unless ``raising`` is false.
+            TypeError: The name is no text.
 
         """
+        if not isinstance(name, str):
+            raise TypeError(f"child_patch.delenv({name!r}): the name of a variable is a text")
         self._apply(Record("delenv", "", name, raising=raising), Loaded())
 
     def undo(self) -> None:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from os import fork  # where the fork guard puts itself in its place
 from typing import Any, NoReturn
 
-from pytest_cudafork.compat.unpatched import contextlib, gc, os, select, signal
+from pytest_cudafork.compat.unpatched import contextlib, gc, os, select, signal, time
 from pytest_cudafork.process import child, freeze_before_fork, launch
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.descendants import leftovers
@@ -40,6 +40,8 @@ _LOOK_MS = 200
 _CHECK_PARENT_MS = 1000
 _FORKS_PER_STEP = 12
 """A step takes longer than a fork, and each makes every later one a little cheaper."""
+_DYING_SECONDS = 10.0
+"""How long children may take to end that were killed."""
 _FORKS_PER_LOOK = 256
 _MOST_GROWTH = 2.0
 _GROWTH_BYTES = 256 << 20
@@ -357,11 +359,14 @@ class ForkServer:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         leftovers.end({cookie: pid for pid, cookie in self._attended.values()})
+        until = time.monotonic() + _DYING_SECONDS
         for pidfd, (pid, _) in self._attended.items():
             with contextlib.suppress(OSError):
                 os.killpg(pid, signal.SIGKILL)
+            # one that hangs in the kernel is left to init
+            select.select([pidfd], [], [], max(0.0, until - time.monotonic()))
             with contextlib.suppress(OSError):
-                os.waitpid(pid, os.WNOHANG)  # one that hangs in the kernel is left to init
+                os.waitpid(pid, os.WNOHANG)
             os.close(pidfd)
         self._attended.clear()
 

@@ -66,6 +66,11 @@ class Running:
         poller.register(self.pidfd, select.POLLIN)
         return bool(poller.poll(0))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this process has its descriptors for the child still."""
+        return self.sock.fileno() >= 0
+
     def close(self) -> None:
         """Close this process's descriptors for the child."""
         self.sock.close()
@@ -148,25 +153,37 @@ def start_fork(
     """
     __tracebackhide__ = True  # of a refusal the user's line says more
     child.flush_streams()
-    with ends() as pair, _signals_held_back() as let_through:
-        with catch_warnings():
-            filterwarnings("ignore", ".*use of fork\\(\\)", DeprecationWarning)
-            pid = fork()
-        if pid == 0:
-            try:
-                pair.ours.close()
-                _lead_nowhere(private)
-                if begin is not None:
-                    begin()
-                leftovers.mark_process(pair.cookie)
-                channel = Channel(pair.theirs, pair.cookie)
-                let_through()
-                body(channel, pair.stacks_fd)
-            finally:
-                os._exit(EXIT_LOST)
-        with contextlib.suppress(OSError):  # the child may have done it, or be gone
-            os.setpgid(pid, pid)
-        return pair.running(pid, lambda: _wait(pid))
+    with ends() as pair, contextlib.ExitStack() as undo:
+        with _signals_held_back() as let_through:
+            with catch_warnings():
+                filterwarnings("ignore", ".*use of fork\\(\\)", DeprecationWarning)
+                pid = fork()
+            if pid == 0:
+                try:
+                    pair.ours.close()
+                    _lead_nowhere(private)
+                    if begin is not None:
+                        begin()
+                    leftovers.mark_process(pair.cookie)
+                    channel = Channel(pair.theirs, pair.cookie)
+                    let_through()
+                    body(channel, pair.stacks_fd)
+                finally:
+                    os._exit(EXIT_LOST)
+            undo.callback(_abandon, pid, pair.cookie)  # a signal that was held back may raise
+            with contextlib.suppress(OSError):  # the child may have done it, or be gone
+                os.setpgid(pid, pid)
+        running = pair.running(pid, lambda: _wait(pid))
+        undo.pop_all()
+        return running
+
+
+def _abandon(pid: int, cookie: bytes) -> None:
+    """End a child that nobody will watch, with all that it has started."""
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+    leftovers.end({cookie: pid})
+    _wait(pid)
 
 
 def _lead_nowhere(fds: Iterable[int]) -> None:

@@ -1,18 +1,20 @@
 """What can be learned from outside about a process that hangs.
 
-Native stacks come from py-spy
-where that is installed; the states of the threads come from the kernel.
+Stacks come from py-spy where that is installed; the states of the threads come from the kernel.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+from typing import Any, NamedTuple
 
 from pytest_cudafork.compat.unpatched import contextlib, io, os, signal, subprocess
 from pytest_cudafork.process import exit_status
 
 PY_SPY_SECONDS = 10.0
 """How long py-spy may take; reading the symbols of a large library takes seconds."""
+_TRIES = 5
 _MACHINERY = (
     *(f"{name} (" for name in exit_status.RUNS_A_TEST),
     *(f"({folder}" for folder in exit_status.OWN_FOLDERS),
@@ -46,10 +48,62 @@ def native_stacks(pid: int, seconds: float = PY_SPY_SECONDS) -> str:
     The process is stopped while its stacks are read and goes on afterwards. What py-spy says when
     it cannot do it (a container that forbids ptrace) is returned as one line.
     """
+    text, why_not = _dump(pid, seconds, "--native")
+    return f"({why_not})" if why_not else _without_machinery(text)
+
+
+class PythonStack(NamedTuple):
+    """One thread of a process, as py-spy reads it.
+
+    Attributes:
+        thread: Its number with the operating system.
+        name: Its name in Python.
+        frames: ``file:line in function``, innermost first.
+
+    """
+
+    thread: int
+    name: str
+    frames: tuple[str, ...]
+
+
+def python_stacks(pid: int, seconds: float = PY_SPY_SECONDS) -> tuple[tuple[PythonStack, ...], str]:
+    """Read the Python stacks of all threads, by py-spy; the process is not stopped for it.
+
+    What moves while it is read cannot always be read: it is tried again a few times.
+
+    Returns:
+        The stacks; where there are none, why, in words.
+
+    """
+    if py_spy() is None:
+        return (), "py-spy is not installed: pip install pytest-cudafork[attach]"
+    why_not = ""
+    for _ in range(_TRIES):
+        text, why_not = _dump(pid, seconds, "--nonblocking", "--full-filenames", "--json")
+        if why_not:
+            continue
+        try:
+            return tuple(map(_stack_of, json.loads(text))), ""
+        except (ValueError, TypeError, KeyError) as error:
+            return (), f"py-spy says what cannot be read: {error!r}"
+    return (), why_not
+
+
+def _stack_of(thread: dict[str, Any]) -> PythonStack:
+    frames = (
+        f"{frame['filename']}:{frame['line']} in {frame['name']}" for frame in thread["frames"]
+    )
+    number = int(thread.get("os_thread_id") or 0)
+    return PythonStack(number, str(thread.get("thread_name") or ""), tuple(frames))
+
+
+def _dump(pid: int, seconds: float, *options: str) -> tuple[str, str]:
+    """Run ``py-spy dump``: its output; or "" and why there is none ("" without py-spy)."""
     program = py_spy()
     if program is None:
-        return ""
-    command = [program, "dump", "--native", "--pid", str(pid)]
+        return "", ""
+    command = [program, "dump", *options, "--pid", str(pid)]
     try:
         done = subprocess.run(
             command,
@@ -60,15 +114,17 @@ def native_stacks(pid: int, seconds: float = PY_SPY_SECONDS) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        with contextlib.suppress(OSError):  # py-spy was killed while it held the process
-            os.kill(pid, signal.SIGCONT)
-        return f"(py-spy gave no answer within {seconds:g} s)"
+        if "--nonblocking" not in options:
+            with contextlib.suppress(OSError):  # py-spy was killed while it held the process
+                os.kill(pid, signal.SIGCONT)
+        return "", f"py-spy gave no answer within {seconds:g} s"
     except OSError as error:
-        return f"(py-spy cannot be run: {error})"
+        return "", f"py-spy cannot be run: {error}"
     text = done.stdout.decode("utf-8", "replace").strip()
     if done.returncode != 0:
-        return f"(py-spy failed with status {done.returncode}: {' '.join(text.split())[:500]})"
-    return _without_machinery(text)
+        said = " ".join(text.partition("Stack backtrace:")[0].split())[:500]
+        return "", f"py-spy failed with status {done.returncode}: {said}"
+    return text, ""
 
 
 def _without_machinery(text: str) -> str:

@@ -29,12 +29,12 @@ from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerS
 
 READY_SECONDS = 600.0
 """How long the preparation may take."""
-CLOSE_SECONDS = 5.0
+CLOSE_SECONDS = 20.0
 """How long a server may take to end."""
-_ANSWER_SECONDS = 30.0
+_ANSWER_SECONDS = 60.0
 _LOOK_SECONDS = 0.5
 """How long a server may be silent before somebody looks whether it is stopped."""
-_STACKS_SECONDS = 2.0
+_STACKS_SECONDS = 10.0
 _LOG_BYTES = 1 << 14
 
 
@@ -109,6 +109,7 @@ class ServerProcess:
             self._process = self._start(settings, outputs, env, new_session)
             undo.pop_all()
         self._ended = {self._cookie: self.pid}
+        """Whose descendants are ended in the end, by their cookies; 0: nobody knows the number."""
         self._serving = [self.pid]
         """It, and those that took its place one after the other; the last one serves."""
 
@@ -321,7 +322,9 @@ class ServerProcess:
         elif isinstance(message, server_messages.TookPlace):
             self._serving.append(message.pid)
         elif message is not None:
-            if isinstance(message, server_messages.JobStarted):
+            if isinstance(message, server_messages.JobBegins):
+                self._ended.setdefault(message.cookie, 0)
+            elif isinstance(message, server_messages.JobStarted):
                 self._ended[message.cookie] = message.pid
             elif isinstance(message, server_messages.Lost):
                 del self._serving[max(1, len(self._serving) - 1) :]

@@ -29,18 +29,20 @@ from pytest_cudafork.process.signals import ChildSignal
 
 _READ_BYTES = 1 << 18
 _MOST_FDS = 2
-_STACKS_SECONDS = 3.0
+_STACKS_SECONDS = 10.0
 """How long a child that is told to abort may take to write its stacks."""
 EXIT_SECONDS = 10.0
 """How long a child may take to end once it has said that nothing else is left to do."""
 _LEAVE_SECONDS = 2.0
 """What a child has at least from its result on, for what runs at its end, if its time is up."""
-_KILL_SECONDS = 10.0
+_KILL_SECONDS = 30.0
 """How long a child that was killed may take to end."""
 _LOOK_SECONDS = 0.02
 """How often to look at a child without a pidfd."""
 _ON_LOOK_SECONDS = 0.05
 """How often to call who wants to look at a child."""
+_LATE_READS = 1000
+"""How often to read at most once it is dead or its time is up: more than a socket holds."""
 _LONGEST_WAIT_SECONDS = 3600.0
 """What one wait may take: poll counts milliseconds in a C int, and a limit may be infinite."""
 
@@ -208,23 +210,25 @@ class Supervisor:
         self._clean_up()
 
     def _until_dead(self, deadline: float | None, until_done: bool) -> bool:
-        """Take messages until the child is dead or done; False when the deadline comes first."""
-        said = Said.MORE
+        """Take messages until the child is dead or done; False when the deadline comes first.
+
+        What the child has said is taken before its time is judged to be up: this process may have
+        been stopped meanwhile, or had to wait for a core.
+        """
+        said, late_reads = Said.MORE, _LATE_READS
         while True:
-            if self._said is not said:
-                if until_done and self._said is Said.DONE:
-                    return False
-                said = self._said
-                deadline = _deadline_after(said, deadline)
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                return self._dead()
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if self._wait(left):
                 return True
-            if self._malformed:
+            if self._malformed or (until_done and self._said is Said.DONE):
                 return False
-            if until_done and self._said is Said.DONE:
-                return False
+            if self._said is not said:
+                said = self._said
+                deadline = _deadline_after(said, deadline)
+            elif left == 0.0:
+                late_reads -= 1
+                if not (late_reads and self._has_something_to_read()):
+                    return False
 
     def _wait(self, seconds: float | None) -> bool:
         """Wait for a message or the end, take what came; True when the child is dead."""
@@ -256,6 +260,13 @@ class Supervisor:
             if stream.fileno() in ready:
                 stream.take()
         return running.pidfd in ready if running.pidfd >= 0 else self._dead()
+
+    def _has_something_to_read(self) -> bool:
+        if self._hung_up:
+            return False
+        poller = select.poll()
+        poller.register(self.running.sock, select.POLLIN)
+        return bool(poller.poll(0))
 
     def _dead(self) -> bool:
         """Whether the child has ended (it is still a zombie, for nobody has reaped it)."""
@@ -293,9 +304,13 @@ class Supervisor:
         return True
 
     def _drain(self) -> None:
-        """Take what the dead child has sent, but wait for nothing: descendants may hold its end."""
-        while not self._hung_up and self._receive(socket.MSG_DONTWAIT):
-            pass
+        """Take what the dead child has sent, but wait for nothing: descendants may hold its end.
+
+        They may write there for ever, too.
+        """
+        for _ in range(_LATE_READS):
+            if self._hung_up or not self._receive(socket.MSG_DONTWAIT):
+                break
         if self._decoder.pending and not self._malformed:
             self._malformed = f"the last message is cut off after {self._decoder.pending} bytes"
 

@@ -15,7 +15,7 @@ from pytest_cudafork.compat import timeout
 from pytest_cudafork.compat.unpatched import contextlib, faulthandler, signal, threading, time
 from pytest_cudafork.process.freeze_before_fork import count_threads
 
-_THREAD_SECONDS = 0.05
+_THREAD_SECONDS = 1.0
 """How long a thread that was told to end may take."""
 
 

@@ -169,6 +169,7 @@ class UnattendedJobs:
     def _start(self, entry: str, name: str) -> None:
         seconds = self._server.prepared.limit_of(name)
         job = UnattendedJob(entry, name, self._limits.seconds if seconds is None else seconds)
+        self._server.send(server_messages.JobBegins(name, job.cookie))
         job.start(self._server)
         self._running[job.pidfd] = job
         self._server.send(server_messages.JobStarted(name, job.pid, job.cookie))

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 
 from pytest_cudafork.settings import METHODS, environment
+from pytest_cudafork.settings.arguments import check_variable
 from pytest_cudafork.settings.environment import COMMON_METHOD, VLLM_METHOD
 
 TOKENIZERS = "TOKENIZERS_PARALLELISM"
@@ -85,18 +86,9 @@ def compose(
         if text is None:
             variables.pop(name, None)
         else:
-            variables[name] = _checked(name, text)
+            check_variable(name, text)
+            variables[name] = text
     return variables
-
-
-def _checked(name: str, text: object) -> str:
-    if not isinstance(text, str):
-        raise TypeError(
-            f"the variable {name} is to be {text!r}: a variable holds a text; None takes it away"
-        )
-    if not name or "=" in name or "\0" in name + text:
-        raise ValueError(f"{name!r}={text!r}: no environment can hold that")
-    return text
 
 
 def changes(

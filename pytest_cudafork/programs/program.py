@@ -17,10 +17,10 @@ from pytest_cudafork.process.signals import ChildSignal
 from pytest_cudafork.process.supervision import Ending, Said, Supervisor
 from pytest_cudafork.programs.output import KeptOutput
 
-_GRACE_SECONDS = 0.3
+_GRACE_SECONDS = 2.0
 """How long what a program has started may outlive it before that counts as left running."""
 _LOOK_SECONDS = 0.01
-_STACKS_SECONDS = 1.0
+_STACKS_SECONDS = 10.0
 """How long the descendants of a program whose time is up may take to write their stacks."""
 STACKS_ON_ABORT = {"PYTHONFAULTHANDLER": "1"}
 """What makes a Python program, and its descendants, write their stacks when they are ended."""

@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,6 +19,7 @@ from pytest_cudafork.check.session import resolve_device
 from pytest_cudafork.check.state import current_state
 from pytest_cudafork.check.watch import current_watch, variables_for_program
 from pytest_cudafork.errors import CudaForkWarning, ScriptTimeout
+from pytest_cudafork.observe.base.ledger_folder import make_ledger, remove_ledger
 from pytest_cudafork.observe.driver.probe import CudaState
 from pytest_cudafork.observe.observer import Observer, WatchSettings
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
@@ -29,6 +28,7 @@ from pytest_cudafork.programs.deeds import read_deeds
 from pytest_cudafork.programs.isolated_env import changes, compose
 from pytest_cudafork.programs.program import STACKS_ON_ABORT, ProgramRun, run_program
 from pytest_cudafork.programs.result import ScriptResult, command_name
+from pytest_cudafork.settings.arguments import check_time_limit, check_variables, input_bytes
 from pytest_cudafork.settings.devices import parse_device
 from pytest_cudafork.settings.option_texts import Level
 
@@ -76,11 +76,12 @@ def run_script(
 
     """
     __tracebackhide__ = True
-    place = None if cwd is None else os.fspath(cwd)
-    _check(timeout, place)
+    check_time_limit(timeout)
+    place = _folder_to_run_in(cwd)
+    check_variables("env", {} if env is None else env)
+    text = input_bytes(stdin)
     command = command_of(script, args, place)
     variables = compose(method, os.environ, env or {})
-    text = stdin.encode() if isinstance(stdin, str) else stdin
     run = functools.partial(
         run_program, command, cwd=place, stdin=text, timeout=timeout, caretaker=caretaker
     )
@@ -93,11 +94,22 @@ def run_script(
     return result
 
 
-def _check(timeout: float | None, place: str | None) -> None:
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout={timeout!r}: a time limit is above 0 seconds, or None for none")
-    if place is not None and not os.path.isdir(place):
+def _folder_to_run_in(cwd: str | os.PathLike[str] | None) -> str | None:
+    """Return the path of a folder.
+
+    Raises:
+        TypeError: It is no path of text.
+        NotADirectoryError: It is no folder.
+
+    """
+    if cwd is None:
+        return None
+    place = os.fspath(cwd) if isinstance(cwd, str | os.PathLike) else None
+    if not isinstance(place, str):
+        raise TypeError(f"cwd={cwd!r}: a folder is given by its path, a text or a pathlib.Path")
+    if not os.path.isdir(place):
         raise NotADirectoryError(f"cwd={place!r}: there is no such folder")
+    return place
 
 
 def _watched(
@@ -136,24 +148,24 @@ def _new_watch(
     undo: contextlib.ExitStack, device: str | None, folder: str | None
 ) -> tuple[WatchSettings, Observer]:
     """Make a ledger for one run, and the settings of the watch that writes it."""
+    if device is not None and not isinstance(device, str):
+        raise TypeError(f"device={device!r}: a text as that of --cuda-fork-device, or None")
     outer = current_watch()
-    made = tempfile.mkdtemp(prefix="pytest-cudafork-run-", dir=folder)
-    undo.callback(shutil.rmtree, made, ignore_errors=True)
+    ledger = make_ledger("run-", folder)
+    undo.callback(remove_ledger, ledger)
     here = outer.observer.settings if outer is not None else None
     if device is not None or here is None:
         seen = resolve_device(parse_device(device or "auto"))
     else:
         seen = here.device
     settings = WatchSettings(
-        os.path.join(made, "ledger.jsonl"),
+        ledger.path,
         seen,
         here.level if here is not None else Level.FORK.value,
         here.allow if here is not None else (),
         detailed=True,
     )
-    observer = Observer(settings, str(os.getpid()))
-    observer.ledger.create()
-    return settings, observer
+    return settings, Observer(settings, str(os.getpid()))
 
 
 def _state_here() -> CudaState:

@@ -41,7 +41,7 @@ def main(args: Sequence[str]) -> int:
             write_joined(given.output, jobs)
     except (MergeError, BaselineError, OSError) as error:
         parser.exit(USAGE, f"{parser.prog}: error: {error}\n")
-    for line in _lines(jobs, merged, written, given.update):
+    for line in _lines(jobs, merged, written, given):
         sys.stdout.write(f"{line}\n")
     bad = merged.errors or merged.result.unknown
     new = merged.result.new and (given.update != "all" or not written)
@@ -89,23 +89,26 @@ def _update(path: str, how: str, merged: Merged) -> str:
     return f"baseline {path} written: {len(after.entries)} now, {added} added, {removed} removed"
 
 
-def _lines(jobs: Sequence[Job], merged: Merged, written: str, update: str) -> Iterator[str]:
+def _lines(
+    jobs: Sequence[Job], merged: Merged, written: str, given: argparse.Namespace
+) -> Iterator[str]:
     for job in jobs:
         status = f"exit status {job.status}" if job.status >= 0 else "no end"
         yield f"{job.path}: {status}; {Counts.of(job.records).line()}"
     result = merged.result
     for seen, line in zip(result.new, seen_lines(result.new), strict=True):
-        yield f"{'new' if written and update == 'all' else 'ERROR: not accepted'}: {line}"
+        yield f"{'new' if written and given.update == 'all' else 'ERROR: not accepted'}: {line}"
         if len(jobs) > 1:
             yield f"    in {', '.join(merged.jobs_of[seen.what])}"
     if result.unknown:
         yield f"ERROR: {unknown_words(result)}"
-    yield f"baseline: {accepted_words(result)}"
+    if given.baseline or result.accepted:  # else there may be none, and nothing to be said of it
+        yield f"baseline: {accepted_words(result)}"
     yield from (f"  {line}" for line in seen_lines(result.accepted))
     if not written:
         yield from gone_lines(merged.gone, result)
     yield from (f"ERROR: {words}" for words in merged.errors)
     if written:
         yield written
-    elif update:
+    elif given.update:
         yield "ERROR: the baseline was not changed, as not all jobs are known to the end"

@@ -37,6 +37,7 @@ VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 GPU_ORDER = "CUDA_DEVICE_ORDER"
 VLLM_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 COMMON_METHOD = "MULTIPROCESSING_START_METHOD"
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
 # What is read alone.
 TEST = "PYTEST_CURRENT_TEST"
@@ -47,6 +48,10 @@ HIP_MASK = "HIP_VISIBLE_DEVICES"
 ROCR_MASK = "ROCR_VISIBLE_DEVICES"
 CORE_DUMP = "CUDA_ENABLE_COREDUMP_ON_EXCEPTION"
 CORE_DUMP_FILE = "CUDA_COREDUMP_FILE"
+PRELOAD = "LD_PRELOAD"
+INTERPRET = "TRITON_INTERPRET"
+NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
 PREFIX = "_CUDAFORK_"
 """What the names of all internal variables begin with."""
@@ -76,6 +81,7 @@ CHANGED = {
     GPU_ORDER: "what the numbers of GPUs mean",
     VLLM_METHOD: "the start method of a test marked start_methods, for vLLM",
     COMMON_METHOD: "likewise, for programs that look for it; Python's multiprocessing does not",
+    NO_BYTECODE: "no compiled file of one commit is taken for another's, with --fail-on",
 }
 """Why each of these is set for a while; the user's own value comes back."""
 
@@ -85,6 +91,10 @@ READ = {
     NVML_CHECK: "whether torch.cuda.is_available asks NVML, and so initializes nothing",
     CORE_DUMP: "whether the driver writes a GPU core dump when a kernel fails",
     CORE_DUMP_FILE: "where it writes that",
+    PRELOAD: "by the doctor: what is in every process before Python is",
+    INTERPRET: "by the doctor: whether kernels in Triton run as Python code",
+    NO_CACHING: "by the doctor: whether torch keeps no memory, which captures of graphs need",
+    BLOCKING: "by the doctor: whether each launch waits for its kernel",
     NO_COLOR: "whether the audit's command line writes in color",
     HIP_MASK: "which of AMD's GPUs are waited for",
     ROCR_MASK: "which of AMD's GPUs are waited for",

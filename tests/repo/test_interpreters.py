@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.process.descendants import process_state
 from tests.support import interpreters
 from tests.support.isolation import is_gone
 from tests.support.sessions import needs_torch
@@ -42,7 +43,7 @@ def _with_servers(
 
 
 def run(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return interpreters.run([sys.executable, *args], timeout=60, **options)
+    return interpreters.run([sys.executable, *args], timeout=120, **options)
 
 
 def both(*args: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -281,6 +282,30 @@ def test_a_hang_is_ended_and_what_leads_a_session_with_it() -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         interpreters.run([sys.executable, "-c", code], timeout=1, start_new_session=True)
     assert time.monotonic() - start < 30
+
+
+def test_what_loses_its_parent_while_a_child_is_handed_over_is_reaped(
+    servers: interpreters.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_forked("-c", SHOW)
+    code = "import os, sys; sys.stdin.read(1); os.posix_spawn('/bin/sleep', ['sleep', '0.3'], {})"
+    dying = subprocess.Popen([sys.executable, "-S", "-c", code], stdin=subprocess.PIPE)
+    expect = interpreters.Server._expect
+
+    def die_meanwhile(server: interpreters.Server, word: bytes) -> bytes:
+        dying.communicate()
+        return expect(server, word)
+
+    monkeypatch.setattr(interpreters.Server, "_expect", die_meanwhile)
+    assert run("-c", "print(1)").stdout == "1\n"
+    (server,) = (one for one in servers.running() if one.adopted)
+    (orphan,) = server.adopted
+    assert process_state.parent_of(orphan) == os.getpid()
+    os.waitid(os.P_PID, orphan, os.WEXITED | os.WNOWAIT)
+    servers.reap_adopted()
+    assert not server.adopted
+    with pytest.raises(ChildProcessError):
+        os.waitpid(orphan, os.WNOHANG)
 
 
 def test_a_signal_reaches_it() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import leaps
 from tests.support.isolation import CONFTEST, is_gone
 from tests.support.sessions import failure, run_session
 
@@ -64,7 +65,8 @@ if "_CUDAFORK_ISOLATED" not in os.environ:
 
 def module_of(pytester: pytest.Pytester, body: str) -> str:
     """Return the text of a test module: helpers, then the body."""
-    return (_PREAMBLE + body).replace("NOTES", str(pytester.path / "notes"))
+    text = leaps.module(pytester.path / "leaps") + _PREAMBLE + body
+    return text.replace("NOTES", str(pytester.path / "notes"))
 
 
 def run_deaths(
@@ -72,15 +74,17 @@ def run_deaths(
     method: str,
     body: str,
     *args: str,
-    timeout: float = 30,
+    timeout: float = leaps.LIMIT,
     conftest: str = "",
 ) -> pytest.RunResult:
     """Run a module whose tests are all isolated, and check that nothing of it is left.
 
-    ``TMPDIR`` is an empty directory, so that what is left there can be seen.
+    A test that hangs says ``time_is_up()``. ``TMPDIR`` is an empty directory, so that what is left
+    there can be seen.
     """
     temporary = Path(tempfile.mkdtemp(prefix="cf-"))  # short: a socket may have to fit in
-    text = CONFTEST.format(method=method, timeout=timeout) + conftest
+    text = CONFTEST.format(method=method, timeout=timeout)
+    text += leaps.conftest(pytester.path / "leaps") + conftest
     watch = _LEAK_WATCH.replace("LEAKS", str(pytester.path / "leaks"))
     pytester.makeconftest(text + watch)
     pytester.makepyfile(test_d=module_of(pytester, body))

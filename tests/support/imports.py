@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_cudafork import ImportRecord, audit
-from tests.support.sessions import run_session
+from tests.support.sessions import TIME_LIMIT, run_session
 
 TOUCH = "import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0)"
 """The cheapest touch, in one line."""
@@ -184,7 +184,7 @@ def assert_gone(mark: str, but: str = "") -> None:
 
     Those whose command begins with ``but`` are ended.
     """
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while (left := _marked(mark)) and time.monotonic() < deadline:
         for pid in [pid for pid, command in left.items() if but and command.startswith(but)]:
             os.kill(pid, signal.SIGKILL)
@@ -229,5 +229,5 @@ def command_line(pytester: pytest.Pytester, *args: str) -> pytest.RunResult:
 
     options: Sequence[str] = () if "--device" in args else ("--device", "phantom:sm_90")
     return pytester.run(
-        sys.executable, "-m", "pytest_cudafork", "imports", *args, *options, timeout=60
+        sys.executable, "-m", "pytest_cudafork", "imports", *args, *options, timeout=TIME_LIMIT
     )

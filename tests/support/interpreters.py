@@ -23,6 +23,7 @@ for: to load it takes twice as long as all else together, and a fork server load
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
@@ -167,6 +168,8 @@ class Server:
             )
         self._control.settimeout(_START_SECONDS)
         self._wait_until_ready = True
+        self.adopted: set[int] = set()
+        """Processes of others that lost their parent at a wrong moment and got this one instead."""
 
     @property
     def pid(self) -> int:
@@ -184,15 +187,29 @@ class Server:
             self._expect(b"ready")
             self._control.settimeout(_ANSWER_SECONDS)
             self._wait_until_ready = False
+        before, pid = _children(), 0
         _become_subreaper(True)
         try:
             socket.send_fds(self._control, [json.dumps(request).encode()], fds)
-            return int(self._expect(b"pid "))
+            pid = int(self._expect(b"pid "))
+            return pid
         finally:
             _become_subreaper(False)
+            self.adopted |= _children() - before - {pid}
+
+    def reap_adopted(self) -> None:
+        """Let go of those that have ended; nobody else would."""
+        for pid in list(self.adopted):
+            try:
+                reaped, _ = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:  # somebody has waited for any child
+                reaped = pid
+            if reaped:
+                self.adopted.discard(pid)
 
     def close(self) -> None:
         """End the process."""
+        self.reap_adopted()
         self._control.close()
         self._process.kill()
         self._process.wait()
@@ -212,6 +229,17 @@ def _become_subreaper(yes: bool) -> None:
     """
     if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0):
         raise OSError("prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def _children() -> set[int]:
+    """Return the children of this process, of all its threads."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(
+            OSError
+        ):  # a thread that has ended, or a kernel that tells nothing
+            found.update(map(int, (task / "children").read_text().split()))
+    return found
 
 
 class Servers:
@@ -248,6 +276,12 @@ class Servers:
                 self._deaths += 1
                 self._servers.pop(key).close()
         return None
+
+    def reap_adopted(self) -> None:
+        """Let go of processes of others that have become children of this one and have ended."""
+        if os.getpid() == self._owner:
+            for server in self._servers.values():
+                server.reap_adopted()
 
     def running(self) -> list[Server]:
         """Return the servers that were started and are not known to have died."""

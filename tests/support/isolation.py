@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 METHODS = ("fork", "forkserver", "spawn")
+_ENDING_SECONDS = 120.0
+"""How long a process may take to end that is about to."""
 
 CONFTEST = """
 import pytest
@@ -19,7 +21,9 @@ def pytest_collection_modifyitems(items):
 """
 
 
-def isolate_all(pytester: pytest.Pytester, method: str, extra: str = "", timeout: int = 30) -> None:
+def isolate_all(
+    pytester: pytest.Pytester, method: str, extra: str = "", timeout: int = 300
+) -> None:
     """Write a conftest that isolates every test whose name does not say ``inproc``."""
     if method:
         pytester.makeconftest(CONFTEST.format(method=method, timeout=timeout) + extra)
@@ -28,12 +32,22 @@ def isolate_all(pytester: pytest.Pytester, method: str, extra: str = "", timeout
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process is dead, or becomes so within seconds (its reaper may be slow)."""
-    for _ in range(100):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.05)
-    return False
+    """Whether a process is dead, or becomes so (who ends or reaps it may be slow).
+
+    Of one that lives on it takes ``_ENDING_SECONDS`` to say so: see ``lives`` for those.
+    """
+    until = time.monotonic() + _ENDING_SECONDS
+    while lives(pid):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def lives(pid: int) -> bool:
+    """Whether a process is there and has not ended; one that nobody has reaped yet has."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")

@@ -17,8 +17,8 @@ from xml.etree import ElementTree
 from tests.support import interpreters
 
 CORPUS = Path(__file__).parents[1] / "sessions" / "isolate" / "corpus"
-TIME_LIMIT = 120
-"""Seconds for one session."""
+TIME_LIMIT = 240
+"""Seconds for one session, which takes some seconds; a deadlock takes them all."""
 
 _VARIABLES = {
     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",

@@ -19,6 +19,7 @@ import pytest
 
 from pytest_cudafork.observe.driver import native_libs
 from tests.support import interpreters
+from tests.support.sessions import TIME_LIMIT
 
 ROOT = Path(native_libs.__file__).parents[3]
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
@@ -76,7 +77,7 @@ class Scripts:
             cwd=self.folder,
             env=self.environment(**env),
             start_new_session=True,  # so that a hang is ended with all its children
-            timeout=60,
+            timeout=TIME_LIMIT,
             fresh="the libraries are about a process from its start",
         )
         touches = self.touches() if self.ledger.exists() else []

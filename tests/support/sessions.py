@@ -90,7 +90,7 @@ def run_session(
 def run_python(code: str, cwd: Path) -> str:
     """Run a script in an interpreter of its own and return what it printed."""
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, timeout=TIME_LIMIT
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from pytest_cudafork import __main__
+from pytest_cudafork.attach import command_line as attach
+from pytest_cudafork.doctor import command_line as doctor
 from pytest_cudafork.file_worker import command_line as file_worker
 from pytest_cudafork.imports import command_line
 from pytest_cudafork.report import merge_command
@@ -14,6 +16,8 @@ from pytest_cudafork.report import merge_command
 USAGE = """\
 usage: python -m pytest_cudafork imports PKG [options]
        python -m pytest_cudafork merge LEDGER... [options]
+       python -m pytest_cudafork doctor [options]
+       python -m pytest_cudafork attach PID [options]
        python -m pytest_cudafork fileworker --preload MODULES --result-fd N [options]
 """
 
@@ -44,6 +48,12 @@ def test_the_command_gets_the_arguments_behind_it_and_gives_the_status(
     monkeypatch.setattr(command_line, "main", main)
     monkeypatch.setattr(file_worker, "main", main)
     monkeypatch.setattr(merge_command, "main", main)
+    monkeypatch.setattr(doctor, "main", main)
+    monkeypatch.setattr(attach, "main", main)
+    assert __main__.main(["doctor", "--json"]) == 7
+    assert __main__.main(["attach", "12"]) == 7
+    assert given == [["--json"], ["12"]]
+    given.clear()
     assert __main__.main(["merge", "one", "two"]) == 7
     assert given.pop() == ["one", "two"]
     monkeypatch.setattr(sys, "argv", ["pytest_cudafork", "imports", "pkg", "--jobs=2"])

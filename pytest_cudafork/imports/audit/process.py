@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -19,7 +17,8 @@ from typing import Any
 from pytest_cudafork.imports.values import import_result
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import supervisor
-from pytest_cudafork.observe.base.ledger import Ledger, LedgerReader
+from pytest_cudafork.observe.base.ledger import LedgerReader
+from pytest_cudafork.observe.base.ledger_folder import make_ledger, remove_ledger
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.process import exit_status, hang_stacks, launch, signals
 from pytest_cudafork.process.descendants import leftovers, process_state
@@ -53,10 +52,8 @@ class WatchedProcess:
         """Which process watches; 0 before it has said so."""
         self._touches: dict[int, list[Touch]] = defaultdict(list)
         self._things = contextlib.ExitStack()
-        folder = tempfile.mkdtemp(prefix="pytest-cudafork-imports-")
-        self._things.callback(shutil.rmtree, folder, ignore_errors=True)
-        ledger = Ledger(os.path.join(folder, "ledger.jsonl"))
-        ledger.create()
+        ledger = make_ledger("imports-")
+        self._things.callback(remove_ledger, ledger)
         self._ledger = ledger.path
         self._reader: LedgerReader = ledger.reader()
         self._things.callback(self._reader.close)
@@ -81,7 +78,7 @@ class AuditProcess(WatchedProcess):
     def __init__(self, settings: AuditSettings) -> None:
         super().__init__()
         self.started: dict[str, int] = {}
-        """The imports that run, or have run when it was lost, with their processes."""
+        """The imports that run, or have run when it was lost, with their processes (0: unknown)."""
         self.is_gone = False
         """Whether it has ended, or is about to."""
         try:
@@ -131,6 +128,8 @@ class AuditProcess(WatchedProcess):
         match message:
             case server_messages.Ready():
                 self._take_ready(message)
+            case server_messages.JobBegins():
+                self.started[message.name] = 0
             case server_messages.JobStarted():
                 self.started[message.name] = message.pid
             case server_messages.Lost():
@@ -183,8 +182,9 @@ class FreshImport(WatchedProcess):
         self._log = self._keep(os.memfd_create("pytest-cudafork-log", os.MFD_CLOEXEC))
         self._stacks = self._keep(os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC))
         self._mailbox = self._keep(mailbox_file())
-        status, write = os.pipe2(os.O_CLOEXEC)
-        self._status = self._keep(status)
+        self._status, write = os.pipe2(os.O_CLOEXEC)
+        self._hang_up = self._things.enter_context(contextlib.ExitStack())
+        self._hang_up.callback(os.close, self._status)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._things.enter_context(self._control)
         self._cookie = frames.new_cookie()
@@ -277,8 +277,10 @@ class FreshImport(WatchedProcess):
 
     def close(self) -> None:
         """End it, with all that descends from it."""
+        # Before the interpreter has said something, nobody but the supervisor knows of it.
+        self._hang_up.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.0)
+            self._process.wait(0.0 if self.pid else _END_SECONDS)
         if self._process.returncode is None:
             self._process.kill()
             self._process.wait()

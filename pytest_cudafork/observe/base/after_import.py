@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 from pytest_cudafork.compat import standard_library
 from pytest_cudafork.compat.unpatched import threading, traceback
@@ -41,8 +42,7 @@ def after_import(name: str, callback: Callback) -> Callable[[], None]:
     `CudaForkWarning` and never reaches the import, unless the callback is `Required`. Returns an
     undo, which is idempotent; raises nothing but what a required callback raises.
     """
-    finder = _finder()
-    waiting = finder.watch(name, callback)
+    finder, waiting = _watch(name, callback)
     # Another thread's import may have looked for finders before ours was there, or begin just now.
     standard_library.wait_for_import(name)
     if sys.modules.get(name) is not None:
@@ -65,28 +65,54 @@ class _Waiting:
         self.ran = False
 
 
+class _UntilExecuted(importlib.abc.Loader):
+    """Stands in for a loader that is a class, until that has executed the module of a spec."""
+
+    def __init__(
+        self, spec: ModuleSpec, loader: Any, executed: Callable[[str, ModuleType], None]
+    ) -> None:
+        self._spec = spec
+        self._loader = loader
+        self._executed = executed
+
+    def __getattr__(self, name: str) -> Any:
+        """Have what the loader has (``get_code``, ``is_package``) for whoever asks the spec."""
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Create it as the loader does."""
+        created: ModuleType | None = self._loader.create_module(spec)
+        return created
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Be gone, have the module executed, and tell."""
+        self._spec.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        self._executed(self._spec.name, module)
+
+
 class _AfterImportFinder(importlib.abc.MetaPathFinder):
-    """The finder that lets the others find, and listens to the loader of a watched name."""
+    """The finder that lets the others find, and listens to the loader of a watched name.
+
+    Who adds a callback, or takes one away, holds the lock of this module.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._callbacks: dict[str, list[_Waiting]] = {}
 
     def watch(self, name: str, callback: Callback) -> _Waiting:
         """Add *callback* for *name*; return what ``forget`` takes."""
         added = _Waiting(callback)
-        with self._lock:
-            self._callbacks.setdefault(name, []).append(added)
+        self._callbacks.setdefault(name, []).append(added)
         return added
 
     def forget(self, name: str, added: _Waiting) -> None:
-        """Take a callback away again."""
-        with self._lock:
-            waiting = self._callbacks.get(name, [])
-            if added in waiting:
-                waiting.remove(added)
-            if not waiting:
-                self._callbacks.pop(name, None)
+        """Take a callback away again; nothing if that was done before."""
+        waiting = self._callbacks.get(name, [])
+        if added in waiting:
+            waiting.remove(added)
+        if not waiting:
+            self._callbacks.pop(name, None)
 
     @property
     def idle(self) -> bool:
@@ -111,7 +137,7 @@ class _AfterImportFinder(importlib.abc.MetaPathFinder):
 
     def executed(self, name: str, module: ModuleType) -> None:
         """Run what waits for *name*."""
-        with self._lock:
+        with _LOCK:
             callbacks = list(self._callbacks.get(name, []))
         for each in callbacks:
             each.ran = True
@@ -124,11 +150,15 @@ class _AfterImportFinder(importlib.abc.MetaPathFinder):
         The loader stays the very object that other tools expect in ``module.__loader__``;
         only this instance gets an ``exec_module`` of its own, for one execution. Others that the
         loader executes meanwhile are none of ours: an archive has one for all its modules.
+        Built-in and frozen modules have a class for their loader, which is not to be changed.
         """
         loader = spec.loader
         execute = getattr(loader, "exec_module", None)
-        if loader is None or execute is None or isinstance(loader, type):
+        if loader is None or execute is None:
             self._cannot(spec.name, loader)
+            return
+        if isinstance(loader, type):
+            spec.loader = _UntilExecuted(spec, loader, self.executed)
             return
 
         if spec.name in getattr(execute, "names", ()):
@@ -159,7 +189,7 @@ class _AfterImportFinder(importlib.abc.MetaPathFinder):
         if any(isinstance(one.callback, Required) for one in self._callbacks.get(name, [])):
             raise ImportError(
                 f"{name!r} is to be patched when it is imported, but its loader {loader!r} takes "
-                "no attribute: import it first",
+                "no attribute: have it imported before it is patched, and not executed again",
                 name=name,
             )
         _warn(
@@ -168,25 +198,32 @@ class _AfterImportFinder(importlib.abc.MetaPathFinder):
         )
 
 
-def _finder() -> _AfterImportFinder:
-    """Give the finder in force, or put one in front of ``sys.meta_path``.
+_LOCK = threading.Lock()
+"""Held while a callback is added or taken away, and with it the finder: of two finders that two
+threads put in, only one would hear of an import."""
+
+
+def _watch(name: str, callback: Callback) -> tuple[_AfterImportFinder, _Waiting]:
+    """Register with the finder in force, or put one in front of ``sys.meta_path``.
 
     ``sys.meta_path`` is the interpreter's only way to see an import, so the registration is
-    process-wide; `_forget` takes it out with the last undo.
+    process-wide; `_forget` takes the finder out with the last undo.
     """
-    for finder in sys.meta_path:
-        if isinstance(finder, _AfterImportFinder):
-            return finder
-    finder = _AfterImportFinder()
-    sys.meta_path.insert(0, finder)
-    return finder
+    with _LOCK:
+        for finder in sys.meta_path:
+            if isinstance(finder, _AfterImportFinder):
+                return finder, finder.watch(name, callback)
+        made = _AfterImportFinder()
+        sys.meta_path.insert(0, made)
+        return made, made.watch(name, callback)
 
 
 def _forget(finder: _AfterImportFinder, name: str, added: _Waiting) -> None:
     """Undo one registration, and the finder with the last of them."""
-    finder.forget(name, added)
-    if finder.idle and finder in sys.meta_path:
-        sys.meta_path.remove(finder)
+    with _LOCK:
+        finder.forget(name, added)
+        if finder.idle and finder in sys.meta_path:
+            sys.meta_path.remove(finder)
 
 
 def _run(callback: Callback, module: ModuleType) -> None:

@@ -11,6 +11,7 @@ takes no further record, but does let a byte be overwritten.
 from __future__ import annotations
 
 import errno
+import itertools
 from collections.abc import Iterator
 
 from pytest_cudafork.compat import written_in_c
@@ -18,7 +19,7 @@ from pytest_cudafork.compat.unpatched import contextlib, fcntl, io, os, re, stat
 from pytest_cudafork.observe.base.records import Record, decode
 from pytest_cudafork.settings import environment
 
-__all__ = ["Ledger", "LedgerError", "LedgerReader", "Record"]
+__all__ = ["Ledger", "LedgerError", "LedgerReader", "Record", "is_ledger"]
 
 _HEAD = b'\n{"lost": '
 """How a ledger begins; the digit follows (mark_loss in record.c knows both)."""
@@ -38,8 +39,11 @@ class Ledger:
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def create(self) -> None:
+    def create(self, *, temporary: bool = False) -> None:
         """Make the file, or begin anew the ledger of an earlier session that is there.
+
+        Args:
+            temporary: Whether nobody wants it when the process that makes it is gone.
 
         Raises:
             LedgerError: something else is there, a link, or the ledger of a session that runs.
@@ -54,7 +58,8 @@ class Ledger:
             fcntl.flock(fd, fcntl.LOCK_EX)  # two sessions may begin at the same moment
             self._check_free(os.pread(fd, _MOST_OF_FIRST_LINE, 0))
             os.ftruncate(fd, 0)
-            _, line = _make("ledger", started=_start_of(os.getpid()))
+            system = {"temporary": _this_system()} if temporary else {}
+            _, line = _make("ledger", started=_start_of(os.getpid()), **system)
             _write_whole(fd, _HEAD + b"0, " + line.removeprefix(b"\n{"), self.path)
         finally:
             os.close(fd)
@@ -68,16 +73,25 @@ class Ledger:
         """
         if not beginning:
             return
-        match = _BEGINNING.match(beginning)
-        if match is None:
+        first = _first_record(beginning)
+        if first is None:
             raise LedgerError(f"{self.path!r} holds something that is no ledger, and is left alone")
-        first = decode(match[0][1:]) or {}
-        pid = int(first.get("pid", 0))
-        if pid != os.getpid() and first.get("started") == (_start_of(pid) or "gone"):
+        if first.get("pid") != os.getpid() and _maker_runs(first):
             raise LedgerError(
-                f"{self.path!r} is the ledger of another session: process {pid}, which made it, is"
-                " still running"
+                f"{self.path!r} is the ledger of another session: process {first['pid']}, which "
+                "made it, is still running"
             )
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether it is a temporary one whose maker has gone: sure only in this very system."""
+        try:
+            with io.open(self.path, "rb") as file:
+                first = _first_record(file.read(_MOST_OF_FIRST_LINE)) or {}
+        except OSError:
+            return False
+        here = first.get("temporary") == (_this_system() or "unknown")
+        return here and not _maker_runs(first)
 
     def append(self, kind: str, **fields: object) -> str:
         """Write one record and return its id.
@@ -113,13 +127,27 @@ class Ledger:
         return LedgerReader(self)
 
 
+def is_ledger(path: str) -> bool:
+    """Whether a file begins as a ledger does; False for one that cannot be read."""
+    try:
+        with io.open(path, "rb") as file:
+            return file.read(len(_HEAD)) == _HEAD
+    except OSError:
+        return False
+
+
+_NUMBERS = itertools.count(1)
+"""Of the records that this process makes."""
+
+
 def _make(kind: str, **fields: object) -> tuple[str, bytes]:
     """Make a record of this moment: its id, and its line with the newline before it."""
     now = time.monotonic_ns()
     pid = os.getpid()
     record: Record = {
         "k": kind,
-        "id": f"{pid}-{now}",
+        # The number tells two of one tick apart: some machines' clocks are coarse.
+        "id": f"{pid}-{now}-{next(_NUMBERS)}",
         "t": now,
         "pid": pid,
         "tid": threading.get_native_id(),
@@ -142,6 +170,28 @@ def _write_whole(fd: int, line: bytes, path: str) -> None:
     if written < len(line):
         words = f"{os.strerror(errno.ENOSPC)}: {written} of {len(line)} bytes were taken"
         raise OSError(errno.ENOSPC, words, path)
+
+
+def _first_record(beginning: bytes) -> Record | None:
+    """Return the record with which a ledger begins; None if it is no ledger."""
+    match = _BEGINNING.match(beginning)
+    return None if match is None else (decode(match[0][1:]) or {})
+
+
+def _maker_runs(first: Record) -> bool:
+    return bool(first.get("started") == (_start_of(int(first.get("pid", 0))) or "gone"))
+
+
+def _this_system() -> str:
+    """Return what is the same for all processes that see each other's numbers; "" if unknown.
+
+    A folder may be shared by machines, by containers, and by what ran before a restart.
+    """
+    try:
+        with io.open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
 
 
 def _start_of(pid: int) -> str:

@@ -181,11 +181,19 @@ def forked_without_exec(proc: str = "/proc") -> bool | None:
     ``exec`` lays out a new address space; a fork keeps the parent's, down to the random start of
     the stack. None where ``/proc`` does not tell, for instance when the parent has ended.
     """
-    own = _start_of_stack(f"{proc}/self/stat")
-    parent = _start_of_stack(f"{proc}/{os.getppid()}/stat")
-    if not own or not parent:
+    return runs_image_of("self", os.getppid(), proc)
+
+
+def runs_image_of(pid: int | str, parent: int, proc: str = "/proc") -> bool | None:
+    """Tell whether a process still runs the image that it inherited from its parent by fork.
+
+    None where ``/proc`` does not tell: of a process of another user, of one that has ended.
+    """
+    own = _start_of_stack(f"{proc}/{pid}/stat")
+    theirs = _start_of_stack(f"{proc}/{parent}/stat")
+    if not own or not theirs:
         return None
-    return own == parent
+    return own == theirs
 
 
 def _start_of_stack(path: str) -> int:

@@ -6,7 +6,7 @@ import enum
 import functools
 from collections.abc import Iterable, Iterator
 
-from pytest_cudafork.compat.unpatched import ast, io, linecache, os, re, stat
+from pytest_cudafork.compat.unpatched import ast, contextlib, io, linecache, os, re, stat
 from pytest_cudafork.observe.story.plain_text import plain
 
 _NO_FILE, _NO_SOURCE = -1.0, -2.0
@@ -65,20 +65,38 @@ def _lines_of_file(filename: str, stamp: float) -> tuple[str, ...]:
     return tuple(io.StringIO(data.removeprefix(_MARK).decode(coding, "replace"), newline=None))
 
 
+_MOST_TRIES = 20
+
+
 # A stack may go through a hundred files, and each story asks about all its frames.
 @functools.lru_cache(maxsize=256)
 def _tree(filename: str, stamp: float) -> ast.Module | None:
     if stamp < 0:
         return None
     try:
-        return ast.parse("".join(_lines(filename, stamp)))
+        return _parsed("".join(_lines(filename, stamp)))
     except (SyntaxError, ValueError, RecursionError):
         return None
 
 
+def _parsed(text: str) -> ast.Module:
+    """Parse; again where another thread has parsed meanwhile, which Python 3.11 cannot bear.
+
+    Raises:
+        SystemError: That was so each time.
+
+    """
+    for _ in range(_MOST_TRIES):
+        with contextlib.suppress(SystemError):
+            return ast.parse(text)
+    return ast.parse(text)
+
+
 def tree_of(filename: str) -> ast.Module | None:
     """Return the syntax tree of a source file; None when it is not readable Python."""
-    return _tree(filename, _stamp(filename))
+    with contextlib.suppress(SystemError):
+        return _tree(filename, _stamp(filename))
+    return None
 
 
 def _stamp(filename: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 from collections.abc import Callable
 from types import ModuleType
@@ -224,7 +225,7 @@ def _set_variable(record: Record) -> Undo:
     name = record.path
     undo = contextlib.ExitStack()
     if record.kind == "setenv":
-        environment.set_variable(undo, name, record.value.decode())
+        environment.set_variable(undo, name, os.fsdecode(record.value))
     elif environment.is_set(name):
         environment.unset_variable(undo, name)
     elif record.raising:

@@ -18,11 +18,11 @@ _MARK_BYTES = 7
 _BASE = 1 << 61
 _LIMIT_LINE = b"Max realtime timeout"
 """What the limit is called in /proc/<pid>/limits."""
-_TIDY_SECONDS = 5.0
+_TIDY_SECONDS = 10.0
 """How long a process that tidies up after others may take once they are gone."""
-_EXEC_SECONDS = 0.1
+_EXEC_SECONDS = 2.0
 """How long a process may be without a command line: it has none while it begins a program."""
-_KILL_SECONDS = 8.0
+_KILL_SECONDS = 30.0
 """How long a killed process may take to end; one that hangs in a driver may never."""
 _LOOK_SECONDS = 0.004
 _TIDYING = (b"multiprocessing.resource_tracker", b"torch_shm_manager")
@@ -126,20 +126,23 @@ def end(children: Mapping[bytes, int]) -> list[int]:
     Those that tidy up after others are given time to do it and go by themselves.
 
     Args:
-        children: The process id of each child that has ended or is to end, by its cookie.
+        children: The process id of each child that has ended or is to end, by its cookie; 0 where
+            it is not known.
 
     Returns:
         The processes that did not end: they hang in the kernel, or this one may not end them.
 
     """
     start = time.monotonic()
-    seen = set(children.values())
+    seen = set(children.values()) - {0}
     refused: set[int] = set()
+    asked = False
     while True:
         found = marked_processes(children)
         waited = time.monotonic() - start
-        if refused.issuperset(found) or waited > _KILL_SECONDS:
+        if refused.issuperset(found) or (asked and waited > _KILL_SECONDS):
             break
+        asked = True  # each is killed once at least, however long it took to look
         seen.update(found)
         for pid in found:
             if waited > _seconds_left_to(pid):

@@ -193,6 +193,18 @@ class ChildEnded(Message):
     exitcode: int
 
 
+@of_kind("job_begins")
+@dataclass(frozen=True)
+class JobBegins(Message):
+    """An unattended job is about to be forked.
+
+    It may end the server before that can say more, and all that it leaves bears this cookie.
+    """
+
+    name: str
+    cookie: bytes
+
+
 @of_kind("job_started")
 @dataclass(frozen=True)
 class JobStarted(Message):

@@ -20,6 +20,8 @@ import pytest
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildExit, ChildTimeout
 from pytest_cudafork.fixtures import RunInChild
 from tests.support.isolation import is_gone
+from tests.support.leaping_clock import LIMIT, leap_when
+from tests.support.signs import Sign
 
 
 @pytest.fixture(params=["run_forked", "run_spawned", "run_forkserver"])
@@ -143,92 +145,123 @@ def test_a_crash_after_the_result_is_not_a_result(run: RunInChild) -> None:
         run(leaves_a_bomb)
 
 
-def test_a_hang_ends_at_its_time_limit_with_the_stacks_of_all_threads(run: RunInChild) -> None:
+def test_a_hang_ends_at_its_time_limit_with_the_stacks_of_all_threads(
+    run: RunInChild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = Sign(tmp_path / "hangs")
+    leap_when(monkeypatch, hangs.is_given)
+
     def waits_for_ever() -> None:
+        begun = threading.Event()
+
         def other_thread() -> None:
-            time.sleep(100)
+            begun.set()
+            time.sleep(10_000)
 
         threading.Thread(target=other_thread, daemon=True).start()
-        time.sleep(100)
+        begun.wait()
+        hangs.give()
+        time.sleep(10_000)
 
-    start = time.monotonic()
-    with pytest.raises(ChildTimeout, match="time limit of 2 s") as caught:
-        run(waits_for_ever, timeout=2)
-    assert time.monotonic() - start < 20
+    with pytest.raises(ChildTimeout, match="time limit of 600 s") as caught:
+        run(waits_for_ever, timeout=LIMIT)
     assert "in waits_for_ever" in caught.value.stacks
     assert "in other_thread" in caught.value.stacks
 
 
 class HangsWhenShownError(Exception):
-    """One of which no report can be made."""
+    """One of which no report can be made; it is given the sign that it hangs."""
 
     def __str__(self) -> str:
+        self.args[0].give()
         while True:
             time.sleep(1)
 
 
 def test_output_is_there_where_the_outcome_cannot_be_told(
-    run: RunInChild, capfd: pytest.CaptureFixture[str]
+    run: RunInChild,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    hangs = Sign(tmp_path / "hangs")
+    leap_when(monkeypatch, hangs.is_given)
+
     def prints_and_hangs() -> None:
         print("printed", end="")  # noqa: T201
-        raise HangsWhenShownError
+        raise HangsWhenShownError(hangs)
 
     with pytest.raises(ChildTimeout):
-        run(prints_and_hangs, timeout=2)
+        run(prints_and_hangs, timeout=LIMIT)
     assert capfd.readouterr().out == "printed"
 
 
-def test_what_is_registered_for_the_end_of_the_child_is_within_its_limit(run: RunInChild) -> None:
+def test_what_is_registered_for_the_end_of_the_child_is_within_its_limit(
+    run: RunInChild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = Sign(tmp_path / "hangs")
+    leap_when(monkeypatch, hangs.is_given)
+
     def hangs_at_exit() -> int:
-        atexit.register(time.sleep, 100)
+        atexit.register(time.sleep, 10_000)
+        atexit.register(hangs.give)
         return 5
 
     with pytest.raises(ChildTimeout, match="did not end after it gave a result within its time"):
-        run(hangs_at_exit, timeout=1)
+        run(hangs_at_exit, timeout=LIMIT)
 
 
-def test_a_hang_in_native_code_that_holds_the_gil_ends_too(run_forked: RunInChild) -> None:
+def test_a_hang_in_native_code_that_holds_the_gil_ends_too(
+    run_forked: RunInChild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = Sign(tmp_path / "hangs")
+    leap_when(monkeypatch, hangs.is_given)
+
     def holds_the_gil() -> None:
-        ctypes.PyDLL(None).sleep(100)
+        hangs.give()
+        ctypes.PyDLL(None).sleep(10_000)
 
     with pytest.raises(ChildTimeout) as caught:
-        run_forked(holds_the_gil, timeout=1)
+        run_forked(holds_the_gil, timeout=LIMIT)
     assert "in holds_the_gil" in caught.value.stacks
 
 
 def test_a_child_that_ignores_the_abort_tells_its_stacks_all_the_same(
-    run_forked: RunInChild,
+    run_forked: RunInChild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    hangs = Sign(tmp_path / "hangs")
+    leap_when(monkeypatch, hangs.is_given)
+
     def is_deaf() -> None:
         signal.signal(signal.SIGABRT, signal.SIG_IGN)
-        time.sleep(100)
+        hangs.give()
+        time.sleep(10_000)
 
     with pytest.raises(ChildTimeout) as caught:
-        run_forked(is_deaf, timeout=1)
+        run_forked(is_deaf, timeout=LIMIT)
     assert "in is_deaf" in caught.value.stacks
 
 
 def test_descendants_that_hold_the_output_end_with_the_child(run: RunInChild) -> None:
     def leaves_one() -> int:
-        return subprocess.Popen(["sleep", "60"]).pid
+        return subprocess.Popen(["sleep", "10000"]).pid  # much longer than any limit here
 
-    start = time.monotonic()
-    pid = run(leaves_one)
-    assert time.monotonic() - start < 10
-    assert is_gone(pid)
+    assert is_gone(run(leaves_one))
 
 
 def test_descendants_in_a_session_of_their_own_end_with_a_child_that_hangs(
-    run: RunInChild, tmp_path: Path
+    run: RunInChild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def hangs(file: Path) -> None:
-        file.write_text(str(subprocess.Popen(["sleep", "60"], start_new_session=True).pid))
-        time.sleep(100)
+    told = Sign(tmp_path / "pid")
+    leap_when(monkeypatch, told.is_given)
+
+    def hangs() -> None:
+        told.give(subprocess.Popen(["sleep", "10000"], start_new_session=True).pid)
+        time.sleep(10_000)
 
     with pytest.raises(ChildTimeout):
-        run(hangs, tmp_path / "pid", timeout=2)
-    assert is_gone(int((tmp_path / "pid").read_text()))
+        run(hangs, timeout=LIMIT)
+    assert is_gone(int(told.path.read_text()))
 
 
 def test_output_arrives_after_what_the_parent_had_written(
@@ -245,17 +278,17 @@ def test_output_arrives_after_what_the_parent_had_written(
 
 def test_a_forked_grandchild_that_lives_on_does_not_stall_the_parent(run: RunInChild) -> None:
     def leaves_one() -> int:
+        begun, begins = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.setsid()
-            time.sleep(5)
+            os.write(begins, b".")
+            time.sleep(10_000)  # much longer than any limit here
             os._exit(0)
-        time.sleep(0.3)
+        os.read(begun, 1)
         return pid
 
-    start = time.monotonic()
-    assert run(leaves_one) > 0
-    assert time.monotonic() - start < 4
+    assert is_gone(run(leaves_one))
 
 
 def test_warnings_come_back_with_their_line_and_class(run: RunInChild) -> None:

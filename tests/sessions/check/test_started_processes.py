@@ -53,7 +53,7 @@ def run(shell):
     environ = dict(os.environ)
     environ["PYTHONPATH"] += os.pathsep + os.path.abspath("own")
     return subprocess.run(
-        ["sh", "-c", shell], env=environ, stdout=subprocess.PIPE, text=True, timeout=60
+        ["sh", "-c", shell], env=environ, stdout=subprocess.PIPE, text=True, timeout=200
     )
 
 def test_told():
@@ -181,7 +181,7 @@ else:
     (pytester.path / "over").touch()
     answer = pytester.path / "answer"
     wait = f"while [ ! -s {answer} ]; do sleep 0.02; done"
-    subprocess.run(["sh", "-c", wait], timeout=30, check=True)
+    subprocess.run(["sh", "-c", wait], timeout=200, check=True)
     assert answer.read_text() == "fine"
 
 
@@ -210,7 +210,7 @@ import helpers_of_test
 def run(method, target):
     process = multiprocessing.get_context(method).Process(target=target)
     process.start()
-    process.join(30)
+    process.join(200)
     return process.exitcode
 
 def test_initialize():

@@ -6,6 +6,11 @@ import pytest
 
 from tests.support.sessions import check, counts, failure, line_of, module, outcomes, records
 
+CONFTEST = """
+from pytest_cudafork.check import thread_refusals
+thread_refusals.GRACE = 600.0  # nobody waits for a thread here, though a slow machine may seem to
+"""
+
 HEAD = """
 import asyncio
 import concurrent.futures
@@ -391,6 +396,7 @@ WITHOUT_PLACE = {"test_thread_dies", "test_executor_whose_result_nobody_wants"}
 def test_a_refusal_that_is_swallowed_fails_its_test_with_the_place(
     pytester: pytest.Pytester,
 ) -> None:
+    pytester.makeconftest(CONFTEST)
     path = pytester.makepyfile(module(HEAD + SWALLOWED))
     result = check(pytester, "fork", "-p", "no:threadexception", "-p", "no:unraisableexception")
     found = outcomes(result)
@@ -422,6 +428,7 @@ def test_a_refusal_that_is_swallowed_fails_its_test_with_the_place(
 
 
 def test_a_refusal_that_is_caught_by_its_name_is_expected(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(CONFTEST)
     pytester.makepyfile(module(HEAD + EXPECTED))
     result = check(pytester, "fork", "--cuda-fork-ledger=kept")
     assert set(outcomes(result).values()) == {"PASSED"}

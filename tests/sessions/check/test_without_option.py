@@ -94,7 +94,8 @@ def _run(
 
 def _words(text: str) -> list[str]:
     """The output without what differs between any two runs."""
-    text = re.sub(r"in \d+\.\d+s|runpytest-\d+|0x[0-9a-f]+", "", text)
+    # A longer time makes its line's marks fewer.
+    text = re.sub(r"=* *in \d+\.\d+s( \([\d:]+\))? =*|runpytest-\d+|0x[0-9a-f]+", "", text)
     return [line for line in text.splitlines() if not line.startswith("plugins:")]
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ import pytest
 
 from tests.support.isolation import is_gone
 from tests.support.native import ROOT, needs_libraries
+from tests.support.signs import wait_until
 
-SECONDS = 60
+SECONDS = 240
 
 
 class Driver:
@@ -131,9 +131,7 @@ def test_whatever_ends_the_worker_nothing_is_left(tmp_path: Path, drive: Any, ho
     (tmp_path / "test_hang.py").write_text(HANG)
     driver = drive()
     driver.ask(filename="test_hang.py")
-    until = time.monotonic() + SECONDS
-    while not (tmp_path / "pids").exists() and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_until((tmp_path / "pids").exists, "the file", SECONDS)
     pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
     if how == "reader gone":
         driver.answers.close()

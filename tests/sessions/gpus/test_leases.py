@@ -13,6 +13,7 @@ import pytest
 
 from pytest_cudafork.gpus.inventory import phantom_machine
 from pytest_cudafork.gpus.locks import LockFolder
+from tests.support import leaps
 from tests.support.isolation import METHODS, is_gone
 from tests.support.sessions import assert_no_crash, failure, needs_torch, outcomes, run_session
 
@@ -222,20 +223,25 @@ def test_a_wrong_option_is_a_usage_error(pytester: pytest.Pytester) -> None:
 
 
 def test_gpus_are_given_back_however_a_test_ends(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("""
+    folder = pytester.path / "leaps"
+    pytester.makeconftest(leaps.conftest(folder))
+    pytester.makepyfile(leaping=leaps.module(folder))
+    pytester.makepyfile(f"""
         import os
         import signal
         import pytest
+        from leaping import time_is_up
 
-        pytestmark = pytest.mark.gpus(2, wait=5)
+        pytestmark = pytest.mark.gpus(2, wait=120)
 
         def test_fails(): assert False
         def test_is_skipped(): pytest.skip("for a reason")
         def test_exits(): os._exit(3)
         def test_crashes(): os.kill(os.getpid(), signal.SIGSEGV)
 
-        @pytest.mark.cuda_isolated(timeout=0.5)
+        @pytest.mark.cuda_isolated(timeout={leaps.LIMIT})
         def test_hangs():
+            time_is_up()
             while True: pass
 
         @pytest.fixture
@@ -347,7 +353,7 @@ def test_tests_that_allow_it_share_a_gpu(pytester: pytest.Pytester) -> None:
         def meet(mine, other):
             here = pathlib.Path(__file__).parent
             (here / mine).touch()
-            limit = time.monotonic() + 30
+            limit = time.monotonic() + 120
             while not (here / other).exists():
                 assert time.monotonic() < limit, "alone on the GPU"
                 time.sleep(0.02)
@@ -374,7 +380,7 @@ def test_the_gpus_of_a_killed_worker_are_free_again(pytester: pytest.Pytester) -
             os.kill(os.getppid(), signal.SIGKILL)
             signal.pause()
 
-        @pytest.mark.gpus(2, wait=20)
+        @pytest.mark.gpus(2, wait=120)
         @pytest.mark.parametrize("number", range(3))
         def test_after(number): pass
     """)
@@ -415,14 +421,14 @@ def test_tests_that_share_a_process_share_its_gpus(pytester: pytest.Pytester) ->
         shared = pytest.mark.cuda_isolated(scope="module")
 
         @pytest.mark.parametrize("number", range(3))
-        @pytest.mark.gpus(1, wait=5)
+        @pytest.mark.gpus(1, wait=120)
         @shared
         def test_of_one(number, process):
             assert os.getpid() == process
             assert os.environ["CUDA_VISIBLE_DEVICES"] == "0"
 
         @pytest.mark.parametrize("number", range(2))
-        @pytest.mark.gpus(2, wait=5)
+        @pytest.mark.gpus(2, wait=120)
         @shared
         def test_of_two(number):
             assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
@@ -431,11 +437,11 @@ def test_tests_that_share_a_process_share_its_gpus(pytester: pytest.Pytester) ->
         def test_of_none():
             assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
-        @pytest.mark.gpus(1, share=True, wait=5)
+        @pytest.mark.gpus(1, share=True, wait=120)
         @shared
         def test_that_shares(): pass
 
-        @pytest.mark.gpus(2, wait=5)
+        @pytest.mark.gpus(2, wait=120)
         def test_alone(): pass
     """)
     run(pytester).assert_outcomes(passed=8)
@@ -446,7 +452,7 @@ def test_a_group_that_is_cut_short_gives_its_gpus_back(pytester: pytest.Pytester
         import os, signal
         import pytest
 
-        pytestmark = [pytest.mark.gpus(2, wait=5), pytest.mark.cuda_isolated(scope="module")]
+        pytestmark = [pytest.mark.gpus(2, wait=120), pytest.mark.cuda_isolated(scope="module")]
 
         def test_crashes(): os.kill(os.getpid(), signal.SIGKILL)
         def test_after(): pass
@@ -489,6 +495,9 @@ def survivor(pytester: pytest.Pytester) -> Iterator[Path]:
         @pytest.mark.gpus(1)
         def test_leaves():
             process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+            # the kernel lets the parent go on a moment before it lays out what was started
+            while not open(f"/proc/{process.pid}/cmdline").read():
+                assert process.poll() is None
             with open("pid", "w") as file:
                 file.write(str(process.pid))
 

@@ -4,31 +4,56 @@ from __future__ import annotations
 
 import json
 import os
+import re
 
 import pytest
 
 from tests.sessions.gpus.test_leases import XDIST, run
 from tests.support.sessions import assert_no_crash, outcomes, run_session
 
+LOOKS = """
+from pytest_cudafork.gpus import memory
+
+def look(gpus, look=memory.look):
+    found = look(gpus)
+    with open("looks", "a") as file:
+        file.write(".")
+    return found
+
+memory.look = look
+"""
 SUITE = """
 import os, time
 import pytest
 
 MEMORY = os.environ["_CUDAFORK_PHANTOM_MEMORY"]
 
+def looks():
+    return os.path.getsize("looks") if os.path.exists("looks") else 0
+
 def use(gib, device=0):
-    # looked at five times a second, so it lasts a little longer
+    begun, before = time.monotonic(), looks()
     with open(MEMORY, "a") as file:
         file.write(f"{device} {os.getpid()} {gib << 30}\\n")
-    time.sleep(0.5)
+    # the first one may have begun before that
+    while os.path.exists("recording") and looks() < before + 2: time.sleep(0.02)
+    return time.monotonic() - begun
+
+def use_longer_than(seconds, *args):
+    begun = time.monotonic()
+    use(*args)
+    while os.path.exists("recording") and time.monotonic() - begun < seconds: time.sleep(0.02)
 
 def test_plain(): pass
 
 @pytest.mark.gpus(1)
-def test_small(): use(10, int(os.environ["CUDA_VISIBLE_DEVICES"]))
+def test_small():
+    seconds = use(10, int(os.environ["CUDA_VISIBLE_DEVICES"]))
+    with open("seconds", "w") as file:
+        file.write(str(seconds))
 
 @pytest.mark.cuda_isolated
-def test_says_nothing(): use(30, 1); time.sleep(0.3)
+def test_says_nothing(): use_longer_than(2 * float(open("seconds").read()) + 1, 30, 1)
 
 @pytest.mark.gpus(1)
 def test_fails(): assert False
@@ -41,7 +66,9 @@ def test_a_recorded_run_packs_the_next(
     pytest.importorskip("xdist")
     monkeypatch.setenv("_CUDAFORK_PHANTOM_MEMORY", str(pytester.path / "memory"))
     (pytester.path / "memory").touch()
+    pytester.makeconftest(LOOKS)
     module = pytester.makepyfile(test_it=SUITE)
+    (pytester.path / "recording").touch()
     result = run(pytester, "--cuda-fork-profile=p.json", *XDIST, "-n", "1")
     result.assert_outcomes(passed=3, failed=1)
     tests = json.loads((pytester.path / "p.json").read_text())["tests"]
@@ -51,16 +78,16 @@ def test_a_recorded_run_packs_the_next(
     assert (known["nothing"]["gpus"], known["nothing"]["vram"]) == (2, 30 << 30)
     assert known["plain"]["vram"] == 0
     assert all(cost["ram"] > 1 << 20 for cost in known.values())
-    assert known["small"]["seconds"] > 0.5
+    assert known["small"]["seconds"] > 0.1  # two looks, of five a second
     result.stdout.fnmatch_lines(
         ["*time and memory of tests*", "longest:", "*s  test_it.py::test_says_nothing"]
     )
     result.stdout.fnmatch_lines(
         ["largest in GPU memory:", "*30 GiB  test_it.py::test_says_nothing on each of 2 GPUs"]
     )
-    module.write_text(
-        SUITE.replace("time.sleep(0.3)", "assert os.environ['CUDA_VISIBLE_DEVICES'] == '0,1'")
-    )
+    (pytester.path / "recording").unlink()
+    sees_both = "assert os.environ['CUDA_VISIBLE_DEVICES'] == '0,1'"
+    module.write_text(re.sub(r"(test_says_nothing\(\)): .*", rf"\1: {sees_both}", SUITE))
     packed = run(pytester, "--cuda-fork-pack=p.json")
     packed.assert_outcomes(passed=3, failed=1)
     assert list(outcomes(packed)) == ["test_fails", "test_says_nothing", "test_small", "test_plain"]

@@ -28,7 +28,7 @@ def use(gib):
 
 def meet(mine, other):
     (HERE / mine).touch()
-    limit = time.monotonic() + 30
+    limit = time.monotonic() + 120
     while not (HERE / other).exists():
         assert time.monotonic() < limit, "alone on the GPU"
         time.sleep(0.02)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from pytest_cudafork import ImportRecord
 from pytest_cudafork.imports.report.story import story_lines
+from pytest_cudafork.process import server_process
 from tests.support.imports import (
     TOUCH,
     XDIST,
@@ -51,7 +51,9 @@ def note(pid):
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[None]:
     """Check for processes, descriptors and files after a test."""
     mark = uuid.uuid4().hex
     temporary = tmp_path / "temporary"
@@ -59,9 +61,10 @@ def _nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterato
     monkeypatch.setenv("IMPORTS_TEST", mark)
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr("tempfile.tempdir", None)
-    before = len(os.listdir("/proc/self/fd"))
+    before = set(os.listdir("/proc/self/fd"))
     yield
-    assert len(os.listdir("/proc/self/fd")) <= before
+    if "pytester" not in request.fixturenames:  # else the audit is another process's
+        assert set(os.listdir("/proc/self/fd")) <= before
     notes = tmp_path / "notes"
     for pid in notes.read_text().split() if notes.exists() else ():
         assert is_gone(int(pid))
@@ -85,7 +88,8 @@ def check(
         key.removeprefix(name).removeprefix("."): value
         for key, value in verdicts_of(records).items()
     }
-    assert verdicts == {key: value.partition(": ")[0] for key, value in wanted.items()}
+    reasons = {record.module: record.reason for record in records.values()}
+    assert verdicts == {key: value.partition(": ")[0] for key, value in wanted.items()}, reasons
     for key, value in expected.items():
         reason = records[f"{name}.{key}" if key else name].reason
         assert value.partition(": ")[2] in reason, (key, reason)
@@ -223,7 +227,8 @@ CHILDREN = {
         "crashed: it ended the process that had started it, which was killed by SIGKILL",
     ),
     "kills_parents_group": (
-        "os.setpgid(0, os.getpgid(os.getppid()))\nos.killpg(0, signal.SIGKILL)\ntime.sleep(60)",
+        "group = os.getpgid(os.getppid())\nos.setpgid(0, group)\n"
+        "os.killpg(group, signal.SIGKILL)\ntime.sleep(60)",
         "crashed: it ended the process that had started it",
     ),
 }
@@ -239,7 +244,7 @@ def test_each_gets_its_verdict_and_does_not_touch_the_others(
 ) -> None:
     files = {name: text for name, (text, _) in cases.items()}
     package(tmp_path, "foe", files)
-    records = audit_here("foe", tmp_path, timeout=20, jobs=2)
+    records = audit_here("foe", tmp_path, timeout=100, jobs=2)
     check(records, "foe", {name: verdict for name, (_, verdict) in cases.items()})
     assert not [record.module for record in records.values() if record.confirmed is False]
     if "prints_much" in cases:
@@ -259,7 +264,7 @@ def test_each_gets_its_verdict_and_does_not_touch_the_others(
         ("os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(60)", "crashed"),
         ("os.closerange(3, 4096)", "clean"),
         ("os._exit(0)", "crashed"),
-        ("signal.signal(signal.SIGCHLD, signal.SIG_IGN); signal.alarm(2)", "clean"),
+        ("signal.signal(signal.SIGCHLD, signal.SIG_IGN); signal.alarm(10)", "clean"),
         ("if os.fork() == 0:\n    note(os.getpid()); time.sleep(600)\nos._exit(1)", "crashed"),
         ("os.fork = os._exit = os.waitpid = os.read = None", "clean"),
         ("import select\nselect.poll = None\nos.chdir('/')", "clean"),
@@ -273,66 +278,74 @@ def test_what_is_tried_in_the_fork_server_does_not_spoil_it(
 ) -> None:
     users = {f"user{number}": "from foe.common import note" for number in range(5)}
     package(tmp_path, "foe", {"common": text, **users})
-    records = audit_here("foe", tmp_path, confirm=False, timeout=20)
+    records = audit_here("foe", tmp_path, confirm=False, timeout=100)
     check(records, "foe", dict.fromkeys(("common", *users), verdict))
 
 
+LIMIT = 4
+"""Seconds for imports of which some hang: the others must not take so long, on no machine."""
 HANGS = {
     "loops": "while True: pass",
-    "blocks": "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass",
+    "blocks": "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\n"
+    "while True: time.sleep(0.01)",
     "in_c": "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\n"
     "import ctypes; ctypes.CDLL(None).sleep(600)",
     "stops": "os.kill(os.getpid(), signal.SIGSTOP)",
     "deadlock": "lock = threading.Lock(); lock.acquire(); lock.acquire()",
     "touches_first": f"{TOUCH}\ntime.sleep(600)",
-    "prints_for_ever": "while True: print('x' * 65536)",
+    "prints_for_ever": "while True: print('x' * 65536); time.sleep(0.001)",
     "another_program": "os.execvp('sleep', ['sleep', '600'])",
 }
 
 
 def test_those_that_hang_are_ended_in_time(tmp_path: Path) -> None:
     package(tmp_path, "foe", HANGS)
-    records = audit_here("foe", tmp_path, timeout=1.5, jobs=4, confirm=False)
-    check(records, "foe", dict.fromkeys(HANGS, "timed out: its import took longer than 1.5 s"))
+    records = audit_here("foe", tmp_path, timeout=LIMIT, jobs=4, confirm=False)
+    check(records, "foe", dict.fromkeys(HANGS, f"timed out: its import took longer than {LIMIT} s"))
     for name in ("loops", "stops", "deadlock", "touches_first"):
         assert f'foe/{name}.py", line' in records[f"foe.{name}"].output
     assert records["foe.touches_first"].where.endswith("touches_first.py:9")
 
 
 def test_one_that_hangs_is_confirmed(tmp_path: Path) -> None:
-    package(tmp_path, "foe", {"loops": HANGS["loops"]})
-    records = audit_here("foe", tmp_path, timeout=1.5)
-    check(records, "foe", {"loops": "timed out: its import took longer than 1.5 s"})
-    assert records["foe.loops"].confirmed is True
+    package(tmp_path, "foe", {"deadlock": HANGS["deadlock"]})
+    records = audit_here("foe", tmp_path, timeout=LIMIT)
+    check(records, "foe", {"deadlock": f"timed out: its import took longer than {LIMIT} s"})
+    assert records["foe.deadlock"].confirmed is True
 
 
 def test_below_a_package_that_hangs_nothing_is_imported_again_and_again(tmp_path: Path) -> None:
-    package(tmp_path, "foe", {"sub/__init__": "while True: pass", "zone": "", "sub/one": ""})
+    begun = tmp_path / "begun"
+    sub = f"open({str(begun)!r}, 'a').write('.'); time.sleep(600)"
+    package(tmp_path, "foe", {"sub/__init__": sub, "zone": "", "sub/one": ""})
     write_package(tmp_path, "foe/sub", {f"m{number}": "" for number in range(60)})
-    start = time.monotonic()
-    records = audit_here("foe", tmp_path, timeout=1, jobs=2)
-    assert time.monotonic() - start < 20
+    records = audit_here("foe", tmp_path, timeout=LIMIT, jobs=2)
+    assert len(begun.read_text()) < 10, "two at a time, until a fresh interpreter has confirmed it"
     hanging = ["sub", "sub.one", *(f"sub.m{number}" for number in range(60))]
     check(
         records,
         "foe",
-        {**dict.fromkeys(hanging, "timed out: took longer than 1 s"), "zone": "clean"},
+        {**dict.fromkeys(hanging, f"timed out: took longer than {LIMIT} s"), "zone": "clean"},
     )
     assert records["foe.sub"].confirmed is True
-    assert records["foe.sub.m59"].reason == "its package foe.sub took longer than 1 s"
+    assert records["foe.sub.m59"].reason == f"its package foe.sub took longer than {LIMIT} s"
 
 
 STOPS = "os.kill(os.getppid(), signal.SIGSTOP)"
 
 
-def test_a_fork_server_that_was_stopped_is_continued_once_and_else_replaced(tmp_path: Path) -> None:
+def test_a_fork_server_that_was_stopped_is_continued_once_and_else_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A module is not to be held up so long between two stops that are to be one.
+    monkeypatch.setattr(server_process, "_LOOK_SECONDS", 2.0)
     modules = {
         "stops_parent": STOPS,
         "stops_it_twice": f"{STOPS}\n{STOPS}",  # which are one
         "stops_it_for_ever": f"while True: {STOPS}; time.sleep(0.01)",
     }
     package(tmp_path, "foe", modules)
-    records = audit_here("foe", tmp_path, timeout=20, jobs=2, confirm=False)
+    records = audit_here("foe", tmp_path, timeout=100, jobs=2, confirm=False)
     verdicts = {
         "stops_parent": "clean",
         "stops_it_twice": "clean",
@@ -345,7 +358,7 @@ def test_a_module_that_stops_the_process_above_a_fresh_interpreter_is_no_hang(
     tmp_path: Path,
 ) -> None:
     package(tmp_path, "foe", {"touches": f"{STOPS}\n{TOUCH}"})
-    records = audit_here("foe", tmp_path, timeout=20)
+    records = audit_here("foe", tmp_path, timeout=100)
     check(records, "foe", {"touches": "touches"})
     assert records["foe.touches"].confirmed is True
 
@@ -368,7 +381,7 @@ def test_a_module_that_stops_the_process_above_a_fresh_interpreter_is_no_hang(
 )
 def test_a_package_that_does_it_at_its_root(tmp_path: Path, text: str, verdict: str) -> None:
     package(tmp_path, "foe", {"__init__": text})
-    records = audit_here("foe", tmp_path, timeout=20, jobs=2)
+    records = audit_here("foe", tmp_path, timeout=100, jobs=2)
     if verdict == "clean":
         check(records, "foe", {"": verdict})
     else:

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import leaps
 from tests.support.isolation import METHODS
 from tests.support.isolation_compare import Sessions
 
-CONFTEST = """
-from pytest_cudafork.process import supervision
-
-supervision.EXIT_SECONDS = 0.5
+EXIT = """
+_supervision.EXIT_SECONDS = 60.0  # far less than a leap
 """
 
 SOURCE = """
@@ -23,9 +22,15 @@ import time
 
 import pytest
 
+from leaping import time_is_up
+
 class Hangs(Exception):
     def __str__(self):
-        time.sleep(1000)
+        hang()
+
+def hang():
+    time_is_up()
+    time.sleep(1000)
 
 class Dies(Exception):
     def __str__(self):
@@ -35,7 +40,7 @@ class Dies(Exception):
 def chatty():
     print("of set-up")
 
-@pytest.mark.cuda_isolated(timeout=3)
+@pytest.mark.cuda_isolated(timeout=LIMIT)
 def test_report_hangs(chatty):
     print("of the call")
     logging.warning("logged")
@@ -51,25 +56,28 @@ def report_hangs():
     print("of a set-up that fails")
     raise Hangs
 
-@pytest.mark.cuda_isolated(timeout=3)
+@pytest.mark.cuda_isolated(timeout=LIMIT)
 def test_report_of_setup_hangs(report_hangs):
     pass
 
-@pytest.mark.cuda_isolated(timeout=3)
+@pytest.mark.cuda_isolated(timeout=LIMIT)
 def test_hangs_at_exit():
-    atexit.register(time.sleep, 1000)
+    atexit.register(hang)
 
-@pytest.mark.cuda_isolated(timeout=100)
+@pytest.mark.cuda_isolated(timeout=LONGER)
 def test_takes_its_time_at_exit():
-    atexit.register(time.sleep, 1)
+    atexit.register(time.sleep, 0.3)
+    atexit.register(time_is_up)
 """
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_output_is_shown_and_time_counts_to_the_very_end(tmp_path: Path, method: str) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_it.py").write_text(SOURCE)
+    (tmp_path / "conftest.py").write_text(leaps.conftest(tmp_path / "leaps") + EXIT)
+    (tmp_path / "leaping.py").write_text(leaps.module(tmp_path / "leaps"))
+    source = SOURCE.replace("LIMIT", str(leaps.LIMIT)).replace("LONGER", str(leaps.LONGER))
+    (tmp_path / "test_it.py").write_text(source)
     seen = Sessions(tmp_path, "-rfE").run(method)
     text = "\n".join(seen.stdout)
     assert "2 failed, 2 passed, 2 errors" in text, text
@@ -78,6 +86,6 @@ def test_output_is_shown_and_time_counts_to_the_very_end(tmp_path: Path, method:
     assert "--- Captured log call ---\nWARNING" in text, text
     assert "--- Captured stdout setup ---\nof a set-up that fails\n" in text, text
     assert (
-        "ERROR test_it.py::test_hangs_at_exit - ChildTimeout: time limit of 3 s exceeded after the "
-        "test was over" in text
+        f"ERROR test_it.py::test_hangs_at_exit - ChildTimeout: time limit of {leaps.LIMIT} s "
+        "exceeded after the test was over" in text
     ), text

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_cudafork.isolate.session.forked_option import decide
+from tests.support import leaps
 from tests.support.sessions import assert_no_crash, failure, outcomes, run_session
 
 # pytest-forked may be installed beside us, but autoload is off in these sessions.
@@ -274,25 +275,29 @@ def test_crash():
 
 
 def test_a_closer_wish_beats_the_flag(pytester: pytest.Pytester) -> None:
+    folder = pytester.path / "leaps"
     pytester.makepyfile(
-        """
-import sys, threading, time, pytest
+        leaps.module(folder)
+        + f"""
+import sys, time, pytest
 
 @pytest.mark.spawn_only
 def test_fresh():
     assert "not_in_a_fresh_one" not in sys.modules
 
-@pytest.mark.cuda_isolated(timeout=1)
+@pytest.mark.cuda_isolated(timeout={leaps.LIMIT})
 def test_short():
-    time.sleep(30)
+    time_is_up()
+    time.sleep(1000)
 """
     )
     pytester.makeconftest(
-        "import sys, os\ndef pytest_runtestloop(): sys.modules['not_in_a_fresh_one'] = sys\n"
+        leaps.conftest(folder)
+        + "import sys\ndef pytest_runtestloop(): sys.modules['not_in_a_fresh_one'] = sys\n"
     )
     result = run_session(pytester, "--forked", "-v")
     assert outcomes(result)["test_short"] == "FAILED"
-    assert "time limit of 1 s" in failure(result, "test_short")
+    assert f"time limit of {leaps.LIMIT} s" in failure(result, "test_short")
 
 
 def test_under_the_debugger_nothing_is_forked(pytester: pytest.Pytester) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import leaps
 from tests.support.death import METHODS, headline, run_deaths, told
+from tests.support.leaps import LIMIT, LONGER
 from tests.support.sessions import (
     assert_no_crash,
     run_session,
@@ -18,11 +20,13 @@ HANGS = """
 @pytest.fixture
 def hangs_in_setup():
     print("words in set-up")
+    time_is_up()
     time.sleep(1000)
 @pytest.fixture
 def hangs_in_teardown():
     yield
     print("words in tear-down")
+    time_is_up()
     time.sleep(1000)
 @pytest.fixture(autouse=True)
 def noted():
@@ -30,12 +34,15 @@ def noted():
 
 def pause(gil=False):
     # waits for a signal in C code, like a lock that is never released
+    time_is_up()
     (ctypes.PyDLL if gil else ctypes.CDLL)(None).pause()
 def other_thread():
+    time_is_up()
     time.sleep(1000)
 
 def test_python():
     print("words of test_python")
+    time_is_up()
     while True: pass
 def test_two_threads():
     threading.Thread(target=other_thread, daemon=True).start()
@@ -48,14 +55,21 @@ def test_signals_blocked():
 def test_abort_ignored():
     signal.signal(signal.SIGABRT, signal.SIG_IGN)
     pause()
-def test_stopped(): os.kill(os.getpid(), signal.SIGSTOP)
+def test_stopped():
+    time_is_up_once(f"grep -q '^State:.T' /proc/{os.getpid()}/status")
+    os.kill(os.getpid(), signal.SIGSTOP)
 def test_setup(hangs_in_setup): pass
 def test_teardown(hangs_in_teardown): pass
-def test_exec(): os.execvp("sleep", ["sleep", "1000.25"])
+def test_exec():
+    time_is_up_once(f"grep -q ^sleep /proc/{os.getpid()}/cmdline")
+    os.execvp("sleep", ["sleep", "1000.25"])
 def test_grandchild_ignores_everything():
-    code = "import signal, time; [signal.signal(n, 1) for n in (1, 2, 15)]; time.sleep(1000)"
-    child = subprocess.Popen([sys.executable, "-S", "-c", code])
+    code = "import signal, time; [signal.signal(n, 1) for n in (1, 2, 15)]; print('up', flush=True)"
+    code += "; time.sleep(1000)"
+    child = subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE)
     note(child.pid)
+    child.stdout.readline()
+    time_is_up()
     child.wait()
 def test_last(): pass
 """
@@ -79,11 +93,6 @@ FRAMES = {
 }
 
 
-def limit_of(method: str) -> float:
-    """Return a time limit in seconds that starting a child does not take up."""
-    return 6 if method == "spawn" else 0.5
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_every_hang_is_ended_and_told_with_its_stacks(
     pytester: pytest.Pytester, method: str
@@ -92,12 +101,11 @@ def test_every_hang_is_ended_and_told_with_its_stacks(
     if method == "spawn":  # they wait most of their time
         pytest.importorskip("xdist")
         args = ["-p", "xdist.plugin", "-n", str(len(FRAMES) // 2)]
-    limit = limit_of(method)
-    result = run_deaths(pytester, method, HANGS, *args, timeout=limit)
+    result = run_deaths(pytester, method, HANGS, *args)
     for test, frames in FRAMES.items():
         phase = PHASES.get(test, "call")
         pytest.LineMatcher([headline(result, test)]).fnmatch_lines(
-            [f"ChildTimeout: time limit of {limit:g} s exceeded in {phase}: *"]
+            [f"ChildTimeout: time limit of {LIMIT} s exceeded in {phase}: *"]
         )
         for frame in frames:
             assert frame in told(result, test), told(result, test)
@@ -109,18 +117,36 @@ def test_every_hang_is_ended_and_told_with_its_stacks(
 
 
 FINISH = """
-from pytest_cudafork.process import server_process, supervision
-supervision.EXIT_SECONDS = server_process.CLOSE_SECONDS = 1.0
 def pytest_sessionfinish(session):
     import os, time
     if session.config.pluginmanager.hasplugin("cudafork-work"):
-        if any("hangs" in item.name for item in session.items):
-            print("words in session finish")
-            hangs_at_the_end(time)
-        elif any("dies" in item.name for item in session.items):
-            os.abort()
-def hangs_at_the_end(time):
+        for item in session.items:
+            if "hangs" in item.name:
+                print("words in session finish")
+                hangs_at_the_end(item.module, time)
+            elif "dies" in item.name:
+                os.abort()
+def hangs_at_the_end(module, time):
+    module.time_is_up()
     time.sleep(1000)
+"""
+CLOSES_WHEN_IT_HANGS = """
+import time as _time
+from pytest_cudafork.process import server_process as _server_process
+
+_server_process.CLOSE_SECONDS = 1.0
+
+def _close(self, close=_server_process.ServerProcess.close):
+    # so long it may take to end; it has begun to hang by then
+    import socket
+    if self.is_mine and not self.is_gone:
+        self._control.shutdown(socket.SHUT_WR)
+        until = _time.monotonic() + 120
+        while not _os.listdir(_LEAPS) and _time.monotonic() < until:
+            _time.sleep(0.02)
+    close(self)
+
+_server_process.ServerProcess.close = _close
 """
 
 
@@ -133,8 +159,8 @@ def test_last(): pass
 def test_a_hang_in_the_session_finish_of_a_child_is_told_as_the_tests(
     pytester: pytest.Pytester,
 ) -> None:
-    result = run_deaths(pytester, "spawn", FINISHING, conftest=FINISH, timeout=10)
-    words = "ChildTimeout: time limit of 10 s exceeded after the test was over"
+    result = run_deaths(pytester, "spawn", FINISHING, conftest=FINISH)
+    words = f"ChildTimeout: time limit of {LIMIT} s exceeded after the test was over"
     assert words in headline(result, "test_hangs")
     assert "in hangs_at_the_end" in told(result, "test_hangs")
     result.stdout.fnmatch_lines(["PASSED test_d.py::test_last"])
@@ -154,7 +180,8 @@ def test_a_hang_in_the_session_finish_of_the_fork_server_is_a_warning(
     pytester: pytest.Pytester, strict: tuple[str, ...]
 ) -> None:
     # its session ends once, after all tests
-    result = run_deaths(pytester, "forkserver", FINISHING, *strict, conftest=FINISH)
+    conftest = FINISH + CLOSES_WHEN_IT_HANGS
+    result = run_deaths(pytester, "forkserver", FINISHING, *strict, conftest=conftest)
     result.assert_outcomes(passed=2, warnings=1)
     result.stdout.fnmatch_lines(
         [
@@ -179,28 +206,37 @@ def test_a_time_limit_for_the_session_holds_where_no_marker_has_one(
 ) -> None:
     args = ["--cuda-fork-isolate=fork"]
     if source == "option":
-        args.append("--cuda-fork-isolate-timeout=0.5")
+        args.append(f"--cuda-fork-isolate-timeout={LIMIT}.5")
     elif source == "variable":
-        monkeypatch.setenv("PYTEST_CUDA_FORK_ISOLATE_TIMEOUT", "0.5")
+        monkeypatch.setenv("PYTEST_CUDA_FORK_ISOLATE_TIMEOUT", f"{LIMIT}.5")
     else:
-        pytester.makeini("[pytest]\ncuda_fork_isolate_timeout = 0.5")
+        pytester.makeini(f"[pytest]\ncuda_fork_isolate_timeout = {LIMIT}.5")
+    folder = pytester.path / "leaps"
+    pytester.makeconftest(leaps.conftest(folder))
     pytester.makepyfile(
-        """
-        import pytest, time
-        def test_hangs(): time.sleep(100)
-        @pytest.mark.cuda_isolated(timeout=60)
-        def test_with_a_limit_of_its_own(): time.sleep(1)
-        """
+        leaps.module(folder)
+        + f"""
+import pytest, time
+def test_hangs():
+    time_is_up()
+    time.sleep(1000)
+@pytest.mark.cuda_isolated(timeout={LONGER})
+def test_with_a_limit_of_its_own():
+    time_is_up()
+    time.sleep(0.5)
+"""
     )
     result = run_session(pytester, *args)
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["ChildTimeout: time limit of 0.5 s exceeded in call: *"])
+    result.stdout.fnmatch_lines([f"ChildTimeout: time limit of {LIMIT}.5 s exceeded in call: *"])
 
 
 NATIVE = """
 def test_c():
     note(os.getpid())
-    ctypes.CDLL(None).pause()
+    pause = ctypes.CDLL(None).pause
+    time_is_up_once(f"grep -q '^State:.S' /proc/{os.getpid()}/status")
+    pause()
 """
 
 
@@ -218,7 +254,7 @@ def run_native(pytester: pytest.Pytester, script: str) -> str:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in fake_py_spy(pytester, script).items():
             patch.setenv(name, value)
-        return told(run_deaths(pytester, "forkserver", NATIVE, timeout=0.7), "test_c")
+        return told(run_deaths(pytester, "forkserver", NATIVE), "test_c")
 
 
 no_real_py_spy = pytest.mark.skipif(
@@ -255,7 +291,7 @@ def test_a_py_spy_that_fails_costs_no_stacks(pytester: pytest.Pytester) -> None:
 )
 @pytest.mark.parametrize("method", METHODS)
 def test_the_real_py_spy_names_the_function_in_c(pytester: pytest.Pytester, method: str) -> None:
-    result = run_deaths(pytester, method, NATIVE, timeout=limit_of(method))
+    result = run_deaths(pytester, method, NATIVE)
     text = told(result, "test_c")
     assert "pause (libc" in text
     assert "test_c (test_d.py" in text

@@ -170,7 +170,7 @@ def test_a_message_that_makes_no_sense_fails_its_test_and_no_other(
     if method == "spawn":  # a few: each starts an interpreter, and they are read by the same code
         few = ("done-at-once", "unknown-kind", "no-report", "strange-stop", "when-0", "deep")
         args += ["-k", f"not test_hostile or {' or '.join(f'[{name}]' for name in few)}"]
-    result = run_deaths(pytester, method, body, *args, timeout=20)
+    result = run_deaths(pytester, method, body, *args)
     output = result.stdout.str()
     lines = output.splitlines()
     failed = [line for line in lines if line.startswith(("FAILED test_d.py", "ERROR test_d.py"))]

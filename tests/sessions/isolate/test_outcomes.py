@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.support import leaps
 from tests.support.isolation import METHODS, isolate_all
+from tests.support.leaps import LIMIT
 
 PYTEST_9 = pytest.version_tuple >= (9, 0)
 
@@ -129,10 +131,13 @@ def test_every_outcome_is_the_one_of_the_test_in_process(
 def test_a_death_is_a_failure_of_its_phase_and_the_session_goes_on(
     pytester: pytest.Pytester, method: str
 ) -> None:
-    isolate_all(pytester, method)
+    folder = pytester.path / "leaps"
+    isolate_all(pytester, method, leaps.conftest(folder))
+    pytester.makepyfile(leaping=leaps.module(folder))
     pytester.makepyfile(
         test_d="""
         import ctypes, os, signal, subprocess, sys, time, pytest
+        from leaping import time_is_up
         def kill(): os.kill(os.getpid(), signal.SIGKILL)
         @pytest.fixture
         def dies_early(): kill()
@@ -151,10 +156,10 @@ def test_a_death_is_a_failure_of_its_phase_and_the_session_goes_on(
         def test_expected(): kill()
         @pytest.mark.xfail(reason="other", raises=KeyError)
         def test_not_expected(): kill()
-        @pytest.mark.cuda_isolated(method="METHOD", timeout=3)
-        def test_hangs(): print("before the hang"); time.sleep(100)
+        @pytest.mark.cuda_isolated(method="METHOD", timeout=LIMIT)
+        def test_hangs(): print("before the hang"); time_is_up(); time.sleep(1000)
         def test_last(): subprocess.Popen(["sleep", "60"])
-        """.replace("METHOD", method)
+        """.replace("METHOD", method).replace("LIMIT", str(LIMIT))
     )
     result = pytester.runpytest_subprocess("-rA", "--durations=0")
     result.assert_outcomes(passed=3, failed=4, errors=3, xfailed=1)
@@ -167,7 +172,7 @@ def test_a_death_is_a_failure_of_its_phase_and_the_session_goes_on(
             "in tear-down",
             "ChildCrashed: exit status 0 in call: * before the test was over*",
             "ChildCrashed: SIGKILL after the test was over: *",
-            "ChildTimeout: time limit of 3 s exceeded in call: *",
+            f"ChildTimeout: time limit of {LIMIT} s exceeded in call: *",
             "before the hang",
             "  File *, line * in test_hangs",
             "XFAIL *::test_expected - crashes, we know",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support import leaps
 from tests.support.isolation import METHODS
+from tests.support.leaps import LIMIT, LONGER
 
 GROUP = """
 import os, pytest
-pytestmark = pytest.mark.cuda_isolated(method={method!r}, scope="module", timeout=30)
+pytestmark = pytest.mark.cuda_isolated(method={method!r}, scope="module", timeout=300)
 
 def note(text):
     with open("notes", "a") as file: file.write(f"{{text}} {{os.getpid()}}\\n")
@@ -19,6 +21,13 @@ def engine():
     yield "engine"
     note("down")
 """
+
+
+def make_leaping(pytester: pytest.Pytester) -> None:
+    """Write what lets the tests say that their time is up."""
+    folder = pytester.path / "leaps"
+    pytester.makeconftest(leaps.conftest(folder))
+    pytester.makepyfile(leaping=leaps.module(folder))
 
 
 def notes(pytester: pytest.Pytester) -> list[list[str]]:
@@ -122,19 +131,21 @@ def test_a_teardown_that_fails_after_an_early_stop_is_told(pytester: pytest.Pyte
 
 
 def test_a_time_limit_holds_for_each_test_of_a_group(pytester: pytest.Pytester) -> None:
+    make_leaping(pytester)
     pytester.makepyfile(
-        """
+        f"""
         import time, pytest
-        pytestmark = pytest.mark.cuda_isolated(method="fork", scope="module", timeout=2)
+        from leaping import time_is_up, time_leaps
+        pytestmark = pytest.mark.cuda_isolated(method="fork", scope="module", timeout={LIMIT})
         @pytest.mark.parametrize("i", range(3))
-        def test_short(i): time.sleep(0.9)
-        def test_long(): time.sleep(60)
+        def test_short(i): time_leaps({2 * LIMIT // 5})
+        def test_long(): time_is_up(); time.sleep(1000)
         def test_after(): pass
         """
     )
     result = pytester.runpytest_subprocess("-rA")
     result.assert_outcomes(passed=4, failed=1)
-    result.stdout.fnmatch_lines_random(["*time limit of 2 s exceeded in call*"])
+    result.stdout.fnmatch_lines_random([f"*time limit of {LIMIT} s exceeded in call*"])
 
 
 CLASSES = """
@@ -195,28 +206,30 @@ def test_a_marker_says_class_and_beats_the_session(pytester: pytest.Pytester) ->
 def test_a_group_is_renewed_after_a_crash_and_a_hang_and_time_limits_may_differ(
     pytester: pytest.Pytester,
 ) -> None:
+    make_leaping(pytester)
     pytester.makepyfile(
         GROUP.format(method="fork").replace(' scope="module",', "")
         + """
 import time
+from leaping import time_is_up
 def test_a(engine): note("a")
 def test_crash(engine): os._exit(3)
 def test_b(engine): note("b")
-@pytest.mark.cuda_isolated(timeout=1, method="fork")
-def test_hang(engine): time.sleep(60)
+@pytest.mark.cuda_isolated(timeout=LIMIT, method="fork")
+def test_hang(engine): time_is_up(); time.sleep(1000)
 def test_c(engine): note("c")
-@pytest.mark.cuda_isolated(timeout=20, method="fork")
+@pytest.mark.cuda_isolated(timeout=LONGER, method="fork")
 def test_d(engine): note("d")
 def test_wrong_marker(engine): note("never")
 test_wrong_marker.pytestmark = [pytest.mark.cuda_isolated(timeout="soon")]
 def test_e(engine): note("e")
-"""
+""".replace("LIMIT", str(LIMIT)).replace("LONGER", str(LONGER))
     )
     result = pytester.runpytest_subprocess("--cuda-fork-isolate-scope=module", "-rA")
     result.assert_outcomes(passed=5, failed=2, errors=1)
     assert groups(pytester) == [{"a"}, {"b"}, {"c", "d"}, {"e"}]
     result.stdout.fnmatch_lines(["*exit status 3 in call*"])
-    result.stdout.fnmatch_lines(["*time limit of 1 s exceeded in call*"])
+    result.stdout.fnmatch_lines([f"*time limit of {LIMIT} s exceeded in call*"])
 
 
 def test_an_interpreter_that_was_started_ahead_has_the_whole_group(

@@ -159,7 +159,7 @@ TAKEN_BACK = """
     class SlowZone(datetime.tzinfo):
         def utcoffset(self, when):
             inside.set()
-            go_on.wait(20)
+            go_on.wait(200)
             raise LookupError
 
     def call():
@@ -171,7 +171,7 @@ TAKEN_BACK = """
     undo = hook(method, "old")
     thread = threading.Thread(target=call)
     thread.start()
-    inside.wait(20)
+    inside.wait(200)
     undo()
     del undo
     gc.collect()

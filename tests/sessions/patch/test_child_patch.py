@@ -29,7 +29,7 @@ def look():
 
 def program():
     return subprocess.run(
-        [sys.executable, "-c", PRINT], capture_output=True, text=True, check=True, timeout=50
+        [sys.executable, "-c", PRINT], capture_output=True, text=True, check=True, timeout=200
     ).stdout.split(maxsplit=1)[0]
 
 def both(): return look(), program()
@@ -51,7 +51,7 @@ def by_multiprocessing(method):
     process = context.Process(target=put, args=(queue,))
     process.start()
     try:
-        return queue.get(timeout=50)
+        return queue.get(timeout=200)
     finally:
         process.join()
 """
@@ -120,7 +120,7 @@ def test_an_interpreter_that_cannot_be_patched(child_patch, monkeypatch):
 
 def test_patches_hold_in_every_child_and_in_no_other_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(patched_work=WORK, look=LOOK, test_it=TESTS)
-    result = run_session(pytester, "-v", time_limit=150)
+    result = run_session(pytester, "-v")
     assert_no_crash(result)
     found = outcomes(result)
     told = {

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.isolation import METHODS
 from tests.support.isolation_plugins import FORKS, needs, same, write
+from tests.support.sessions import TIME_LIMIT
 
 FILES = {
     "pkg/__init__.py": "",
@@ -137,7 +138,7 @@ def _pytest(path: Path, method: str, *options: str, plugins: list[str], start: s
         "PYTEST_CUDA_FORK_ISOLATE": method or "none",
     }
     done = subprocess.run(
-        [*command, *options], cwd=path, env=env, capture_output=True, text=True, timeout=120
+        [*command, *options], cwd=path, env=env, capture_output=True, text=True, timeout=TIME_LIMIT
     )
     assert "1 failed, 4 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
     return done.stdout
@@ -230,7 +231,12 @@ def test_what_a_dead_child_measured_costs_nothing_else(tmp_path: Path, method: s
         "PYTEST_CUDA_FORK_ISOLATE": method,
     }
     done = subprocess.run(
-        [*command, *options], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+        [*command, *options],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT,
     )
     assert "2 failed, 4 passed" in done.stdout, done.stdout
     assert "pkg/lazy.py" in done.stdout

@@ -34,6 +34,15 @@ HYPOTHESIS = """
 """
 
 
+CONFTEST = """
+    import hypothesis
+
+    # how long an example takes says how busy the machine is
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=slow)
+    hypothesis.settings.load_profile("busy")
+"""
+FILES = {"test_it.py": HYPOTHESIS, "conftest.py": CONFTEST}
 TIMINGS = (
     r"Typical runtimes:",
     r"^ +- during \w+ phase \([\d.]+ seconds\)",
@@ -44,14 +53,14 @@ TIMINGS = (
 @pytest.mark.parametrize("method", METHODS)
 def test_hypothesis_shows_the_same_examples_and_statistics(tmp_path: Path, method: str) -> None:
     runs = ("--hypothesis-seed=3 --hypothesis-show-statistics", "--lf --hypothesis-seed=4")
-    seen = same(tmp_path, method, ["hypothesis"], {"test_it.py": HYPOTHESIS}, *runs, known=TIMINGS)
+    seen = same(tmp_path, method, ["hypothesis"], FILES, *runs, known=TIMINGS)
     assert any("Hypothesis Statistics" in line for line in seen[0].stdout)
     assert any("<property name='hypothesis-statistics-" in line for line in seen[0].junit)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_database_of_hypothesis_is_written_and_read(tmp_path: Path, method: str) -> None:
-    write(tmp_path, {"test_it.py": HYPOTHESIS, "pytest.ini": "[pytest]\n"})
+    write(tmp_path, {**FILES, "pytest.ini": "[pytest]\n"})
     sessions = Sessions(tmp_path, "-k", "bad", plugins=[needs("hypothesis")])
     sessions.run(method)
     examples = [path for path in (tmp_path / ".hypothesis").rglob("examples/*/*") if path.is_file()]

@@ -63,7 +63,7 @@ def test_coroutines_run_in_the_child(pytester: pytest.Pytester, library: str, me
     if library == "asyncio":
         modes = ("asyncio_mode = auto", "asyncio_default_fixture_loop_scope = function")
         pytester.makeini("\n".join(["[pytest]", *modes]))
-    result = run_session(pytester, "-v", "-p", plugin, time_limit=120)
+    result = run_session(pytester, "-v", "-p", plugin)
     assert_no_crash(result)
     found = outcomes(result)
     names = ("test_own", "test_inherits", "test_helper")
@@ -94,7 +94,7 @@ FLAKY = """
 def test_a_body_runs_again_with_its_fixtures(pytester: pytest.Pytester, method: str) -> None:
     plugin = needs("rerunfailures")
     pytester.makepyfile(FLAKY.replace("METHOD", repr(method)))
-    result = run_session(pytester, "-v", "-p", plugin, time_limit=120)
+    result = run_session(pytester, "-v", "-p", plugin)
     assert_no_crash(result)
     result.assert_outcomes(passed=1, failed=2)
     result.stdout.fnmatch_lines(["*2 failed, 1 passed, 4 rerun*"])
@@ -117,7 +117,7 @@ LIMITS = """
 def test_limits_of_pytest_timeout_hold_in_the_body(pytester: pytest.Pytester, method: str) -> None:
     plugins = ["-p", needs("timeout"), "-p", needs("mock")]
     pytester.makepyfile(LIMITS.replace("METHOD", repr(method)))
-    result = run_session(pytester, "-v", *plugins, time_limit=120)
+    result = run_session(pytester, "-v", *plugins)
     assert_no_crash(result)
     assert outcomes(result) == {"test_hangs": "FAILED", "test_next": "PASSED"}
     assert "Timeout" in failure(result, "test_hangs")

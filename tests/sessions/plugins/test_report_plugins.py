@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import leaps
 from tests.support.isolation import METHODS
 from tests.support.isolation_compare import Seen, Sessions
 from tests.support.isolation_plugins import needs
@@ -36,9 +37,10 @@ def test_is_killed():
 def test_exits():
     os._exit(0)
 
-@pytest.mark.cuda_isolated(timeout=2)
+@pytest.mark.cuda_isolated(timeout=LIMIT)
 def test_hangs():
-    time.sleep(60)
+    time_is_up()
+    time.sleep(1000)
 
 @pytest.fixture
 def dying():
@@ -67,6 +69,14 @@ CALL_FAILED = ("test_fails", "test_is_killed", "test_exits", "test_hangs")
 ERRORS = ("test_dies_in_setup", "test_dies_in_teardown", "test_dies_when_it_is_over")
 FAILED = (*CALL_FAILED, *ERRORS)
 """The tests that no report may call passed, or leave out."""
+
+
+def write_project(path: Path) -> None:
+    """Write the files of a session."""
+    (path / "pytest.ini").write_text("[pytest]\n")
+    (path / "conftest.py").write_text(leaps.conftest(path / "leaps"))
+    source = SOURCE.replace("LIMIT", str(leaps.LIMIT))
+    (path / "test_it.py").write_text(leaps.module(path / "leaps") + source)
 
 
 def of_html(path: Path, seen: Seen) -> dict[str, str]:
@@ -160,8 +170,7 @@ def test_every_test_that_dies_is_in_every_report(tmp_path: Path, method: str) ->
     modules = [needs(name) for name in ("metadata", *TABLE)]
     path = tmp_path / "project"
     path.mkdir()
-    (path / "pytest.ini").write_text("[pytest]\n")
-    (path / "test_it.py").write_text(SOURCE)
+    write_project(path)
     seen = Sessions(
         path,
         *("--html=report.html", "--self-contained-html", "--report-log=report.jsonl"),
@@ -177,8 +186,7 @@ def test_every_test_that_dies_is_in_every_report(tmp_path: Path, method: str) ->
 @pytest.mark.parametrize("method", METHODS)
 def test_sugar_counts_and_shows_tests_that_die(tmp_path: Path, method: str) -> None:
     module = needs("sugar")
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    (tmp_path / "test_it.py").write_text(SOURCE)
+    write_project(tmp_path)
     seen = Sessions(tmp_path, "--force-sugar", plugins=[module]).run(method)
     text = re.sub(r"\x1b\[[\d;]*m", "", "\n".join(seen.stdout))
     for name in FAILED:

@@ -12,7 +12,7 @@ from tests.support import interpreters
 from tests.support.isolation import METHODS
 from tests.support.isolation_compare import Sessions
 from tests.support.isolation_plugins import FORKS, needs, same
-from tests.support.sessions import check, module
+from tests.support.sessions import TIME_LIMIT, check, module
 
 FLAKY = """
     import os
@@ -102,7 +102,7 @@ def test_beside_xdist_the_fork_server_has_no_thread(
         [sys.executable, "-m", "pytest", "-p", "cudafork", *BESIDE_XDIST, *workers, *options],
         cwd=tmp_path,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        timeout=120,
+        timeout=TIME_LIMIT,
     )
     assert result.stdout.count("RERUN (forkserver)") == 2, result.stdout
     assert result.stdout.count("PASSED (forkserver)") == 2, result.stdout

@@ -50,9 +50,8 @@ SLOW = """
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_time_limit_of_pytest_timeout_is_reported_the_same(tmp_path: Path, method: str) -> None:
-    seconds = {"spawn": 3}.get(method, 1)
     stacks = (r"^\+\+\+ Timeout \+\+\+$", r"^~~~ Stack of ")
-    same(tmp_path, method, ["timeout"], {"test_it.py": SLOW}, f"--timeout={seconds}", known=stacks)
+    same(tmp_path, method, ["timeout"], {"test_it.py": SLOW}, "--timeout=3", known=stacks)
 
 
 @pytest.mark.parametrize("source", ["options", "ini"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.isolation import is_gone
 from tests.support.sessions import failure, outcomes, run_session
 
 SCRIPT = """
@@ -20,8 +21,6 @@ fork_after_a_touch()
 """
 TESTS = """
 import ctypes
-import os
-import time
 
 import pytest
 from pytest_cudafork import CudaForkError, ScriptTimeout, Verdict
@@ -42,7 +41,7 @@ def test_the_result_can_be_had(run_script):
     assert [fork.place for fork in result.forks] == ["post.py:7"]
 
 
-@pytest.mark.cuda_isolated(method="spawn", timeout=120)
+@pytest.mark.cuda_isolated(method="spawn", timeout=600)
 def test_in_an_isolated_test_the_parent_has_touched(run_script):
     ctypes.CDLL("libcuda.so.1").cuInit(0)
     result = run_script("json.tool", stdin="{}").check()
@@ -51,25 +50,51 @@ def test_in_an_isolated_test_the_parent_has_touched(run_script):
     assert result.touches == ()
 
 
-@pytest.mark.cuda_isolated(timeout=3)
+@pytest.mark.cuda_isolated(timeout=300)
 def test_a_script_ends_with_the_test_whose_time_is_up(run_script):
-    with open("hangs.py", "w") as file:
-        file.write("import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(1000)")
-    run_script("hangs.py")
+    run_script("hangs.py", timeout=None)
+"""
+HANGS = """
+import os
+import time
 
+with open("part", "w") as file:
+    file.write(str(os.getpid()))
+os.rename("part", "pid")
+time.sleep(10_000)
+"""
+CONFTEST = """
+import os
+from pytest_cudafork.process import supervision
 
-def test_it_is_gone():
-    pid = int(open("pid").read())
-    for _ in range(200):
-        if not os.path.exists(f"/proc/{pid}"):
-            return
-        time.sleep(0.05)
-    pytest.fail(f"process {pid} is still there")
+class LeapingTime:
+    # The time of the test that hangs is up when its script does.
+    def __init__(self, real, owner):
+        self._real, self._owner = real, owner
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+    def monotonic(self):
+        return self._real.monotonic() + (301 if self.leaped else 0)
+
+    leaped = False
+
+    def wait(self, supervisor, seconds):
+        # not before it is waited for, or its limit would begin after the leap
+        if os.getpid() == self._owner and os.path.exists("pid"):
+            self.leaped = True
+        return wait(supervisor, 0.05 if seconds is None else min(seconds, 0.05))
+
+clock = LeapingTime(supervision.time, os.getpid())
+supervision.time, wait = clock, supervision.Supervisor._wait
+supervision.Supervisor._wait = lambda self, seconds: clock.wait(self, seconds)
 """
 
 
 def test_scripts_in_a_session(pytester: pytest.Pytester) -> None:
-    pytester.makefile(".py", post=SCRIPT, test_scripts=TESTS)
+    pytester.makeconftest(CONFTEST)
+    pytester.makefile(".py", post=SCRIPT, hangs=HANGS, test_scripts=TESTS)
     result = run_session(pytester, "-v", "--cuda-fork-check", "--cuda-fork-device=phantom")
     assert outcomes(result) == {
         "test_the_fork_fails_this_test": "FAILED",
@@ -77,8 +102,8 @@ def test_scripts_in_a_session(pytester: pytest.Pytester) -> None:
         "test_the_result_can_be_had": "PASSED",
         "test_in_an_isolated_test_the_parent_has_touched": "PASSED",
         "test_a_script_ends_with_the_test_whose_time_is_up": "FAILED",
-        "test_it_is_gone": "PASSED",
     }
+    assert is_gone(int((pytester.path / "pid").read_text()))
     told = failure(result, "test_the_fork_fails_this_test")
     assert "fork refused at post.py:7: CUDA was initialized at post.py:6" in told
     assert "That was in" in told

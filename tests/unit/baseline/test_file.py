@@ -74,6 +74,17 @@ def test_a_file_that_is_missing_or_no_file_is_told(tmp_path: Path) -> None:
         write(tmp_path / "no" / "folder.toml", "")
 
 
+def test_a_link_that_leads_nowhere_is_told_with_what_can_be_done(tmp_path: Path) -> None:
+    link = tmp_path / "link.toml"
+    link.symlink_to(tmp_path / "gone.toml")
+    with pytest.raises(BaselineError) as told:
+        read(link)
+    assert str(told.value) == (
+        f"{link}: is a link to {tmp_path}/gone.toml, and there is nothing. Bring that file back, "
+        "let the link lead to another, or remove the link."
+    )
+
+
 def test_a_write_that_fails_leaves_the_file_and_nothing_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

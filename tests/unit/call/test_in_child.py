@@ -128,7 +128,8 @@ def test_sys_exit_is_told_with_its_code(caller: Caller, code: object, sent: obje
 
 def test_warnings_go_before_the_outcome(caller: Caller) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("always")
+        warnings.simplefilter("ignore")  # an earlier test's garbage may tell of itself
+        warnings.simplefilter("always", UserWarning)
         told, outcome = caller.outcome_of(lambda: warnings.warn("mind this", stacklevel=1))
     assert isinstance(told, messages.CaughtWarnings)
     assert [one.text for one in told.each()] == ["mind this"]

@@ -59,12 +59,19 @@ def test_deaths_are_told_apart() -> None:
     [
         ({"method": "thread", "timeout": 1.0}, "'thread' is no start method"),
         ({"method": "fork", "timeout": 0.0}, "above 0 seconds"),
+        ({"method": "fork", "timeout": float("nan")}, "above 0 seconds"),
         ({"method": "forkserver", "timeout": 1.0}, "needs the server argument"),
     ],
 )
 def test_wrong_arguments_are_named(kwargs: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         run.run_in_child(fn=int, **kwargs)
+
+
+def test_a_time_limit_that_is_no_number_is_named() -> None:
+    wrong: Any = "3"
+    with pytest.raises(TypeError, match="timeout='3': a time limit is a number of seconds"):
+        run.run_in_child("fork", int, timeout=wrong)
 
 
 def test_an_end_after_the_result_may_still_be_a_failure() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,24 @@ def test_a_finalizer_within_a_parse_must_not_look(monkeypatch: pytest.MonkeyPatc
     ast.parse("1")
     monkeypatch.undo()
     assert seen == [False]
+    assert may_look()
+
+
+def test_a_parse_of_another_thread_is_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    def parse_slowly(*args: Any, **kwargs: Any) -> None:
+        begun.set()
+        over.wait(200)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ast, "compile", parse_slowly, raising=False)
+        thread = threading.Thread(target=ast.parse, args=["1"])
+        thread.start()
+        begun.wait(200)
+        assert not may_look()
+        over.set()
+        thread.join()
     assert may_look()
 
 

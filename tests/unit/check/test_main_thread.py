@@ -62,7 +62,7 @@ def test_a_main_thread_that_waits_is_reached(main: MainThread) -> None:
 def test_what_makes_no_error_raises_none(main: MainThread) -> None:
     asked = threading.Event()
     in_thread(lambda: main.interrupt(lambda frame: asked.set()))
-    assert asked.wait(10)
+    assert asked.wait(200)
 
 
 def test_a_signal_is_taken_that_nobody_uses_and_given_back() -> None:

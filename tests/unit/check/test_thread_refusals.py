@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.check import thread_refusals
+from pytest_cudafork.check import caught, thread_refusals
 from pytest_cudafork.check.refusal import Refusals, RefusedFork
 from pytest_cudafork.check.thread_refusals import PastCapture
 from pytest_cudafork.errors import CudaForkError
@@ -45,6 +45,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Written:
     monkeypatch.setattr(thread_refusals, "PastCapture", lambda: made)
     for name in ("_LOOK", "GRACE", "STUCK"):
         monkeypatch.setattr(thread_refusals, name, 0.01)
+    monkeypatch.setattr(thread_refusals, "_AGAIN", 600.0)  # what was told once is not told later
     return made
 
 
@@ -80,7 +81,7 @@ def wait_for_ever(work: Callable[[], object]) -> None:
 @pytest.fixture
 def leave_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Give the main thread time from now on; on a busy machine it takes some to start a thread."""
-    return lambda: monkeypatch.setattr(thread_refusals, "GRACE", 60.0)
+    return lambda: monkeypatch.setattr(thread_refusals, "GRACE", 600.0)
 
 
 def refuse(refusals: Refusals) -> None:
@@ -96,7 +97,8 @@ def watchers() -> list[threading.Thread]:
 def settled() -> None:
     """Wait until no refusal is looked after."""
     for thread in watchers():
-        thread.join(10)
+        thread.join(120)
+        assert not thread.is_alive()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -127,7 +129,7 @@ def test_a_thread_that_swallows_it_and_goes_on_counts_as_lost(
         try:
             refuse(refusals)
         except Exception:
-            over.wait(60)
+            over.wait(600)
 
     with pytest.raises(CudaForkError, match="which swallowed its error"):
         wait_for_ever(work)
@@ -168,11 +170,69 @@ def test_an_error_that_a_future_holds_is_not_lost_before_the_future_is(
     assert "which swallowed its error:" in written.text
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_that_could_not_be_looked_at_when_it_was_dropped_is_looked_at_later(
+    refusals: Refusals, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dropped, over = threading.Event(), threading.Event()
+    monkeypatch.setattr(caught, "may_look", dropped.is_set)
+
+    def attempt() -> None:
+        with contextlib.suppress(Exception):
+            refuse(refusals)
+
+    def work() -> None:
+        attempt()
+        dropped.set()
+        over.wait(600)
+
+    with pytest.raises(CudaForkError, match="which swallowed its error"):
+        wait_for_ever(work)
+    over.set()
+    refusals.settle()
+    settled()
+
+
 def test_a_refusal_in_the_main_thread_needs_no_care(refusals: Refusals) -> None:
-    before = watchers()
+    before = watchers()  # of a test before this one; they may end now
     with contextlib.suppress(CudaForkError):
         refuse(refusals)
-    assert watchers() == before
+    assert not set(watchers()) - set(before)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_phase_that_is_over_before_anybody_looks_is_not_interrupted(
+    refusals: Refusals, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, begin = refusals.threads._watch, threading.Event()
+
+    def watch_later(*args: Any) -> None:
+        begin.wait(600)
+        watch(*args)
+
+    monkeypatch.setattr(refusals.threads, "_watch", watch_later)
+    start(lambda: refuse(refusals)).join()
+    refusals.settle()
+    begin.set()
+    settled()
+    assert "which ended by it:" in written.text
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_phase_that_ends_while_the_signal_is_on_its_way_is_not_interrupted(
+    refusals: Refusals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt, sent = refusals.threads._main.interrupt, threading.Event()
+
+    def interrupt_late(make: Any) -> None:
+        refusals.settle()
+        interrupt(make)
+        sent.set()
+
+    monkeypatch.setattr(refusals.threads._main, "interrupt", interrupt_late)
+    start(lambda: refuse(refusals))
+    assert sent.wait(120)
+    settled()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

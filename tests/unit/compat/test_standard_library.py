@@ -153,21 +153,23 @@ def test_resolvers_find_the_distributions() -> None:
 def test_an_import_of_another_thread_is_waited_for(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "cudafork_slow.py").write_text("import gate\ngate.entered.set()\ngate.go.wait(9)\n")
+    (tmp_path / "cudafork_slow.py").write_text(
+        "import gate\ngate.entered.set()\ngate.go.wait(200)\n"
+    )
     gate: Any = types.ModuleType("gate")
     gate.entered, gate.go = threading.Event(), threading.Event()
     monkeypatch.setitem(sys.modules, "gate", gate)
     monkeypatch.syspath_prepend(tmp_path)
     importing = threading.Thread(target=importlib.import_module, args=["cudafork_slow"])
     importing.start()
-    assert gate.entered.wait(9)
+    assert gate.entered.wait(200)
     waiting = threading.Thread(target=standard_library.wait_for_import, args=["cudafork_slow"])
     waiting.start()
     waiting.join(0.05)
     assert waiting.is_alive()
     gate.go.set()
-    waiting.join(9)
-    importing.join(9)
+    waiting.join(200)
+    importing.join(200)
     assert not waiting.is_alive()
     monkeypatch.delitem(sys.modules, "cudafork_slow")
 

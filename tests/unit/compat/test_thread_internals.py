@@ -46,5 +46,5 @@ def test_a_thread_begins_and_a_task_runs_where_it_is_said(monkeypatch: pytest.Mo
 
         monkeypatch.setattr(owner, name, through)
     with executors.ThreadPoolExecutor(1) as pool:
-        pool.submit(int).result(30)
+        pool.submit(int).result(200)
     assert seen == ["_bootstrap_inner", "run"]

@@ -163,7 +163,7 @@ with Seen():
 print("torch._dynamo" in sys.modules)
 """
     command = [sys.executable, "-c", script]
-    done = interpreters.run(command, cwd=tmp_path, timeout=60)
+    done = interpreters.run(command, cwd=tmp_path, timeout=240)
     assert done.stdout.split() == ["aten.ones.default", "False"], done
 
 

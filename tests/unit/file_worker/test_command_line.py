@@ -22,6 +22,7 @@ from pytest_cudafork.file_worker.child import template
 from pytest_cudafork.file_worker.command_line import main, refusal
 from pytest_cudafork.file_worker.commands import Answer
 from pytest_cudafork.process.protocol.server_messages import CannotFork
+from tests.support.signs import wait_until
 
 
 class Runner:
@@ -248,14 +249,12 @@ def test_a_reader_that_is_gone_ends_it_while_a_file_runs(
     monkeypatch.setattr(time, "sleep", lambda seconds: made.looked.set())
     command_line._end_when_nobody_listens(made, ends.write)
     os.close(ends.read)
-    assert made.looked.wait(30)
+    assert made.looked.wait(300)
     assert sent == [], "no file runs"
     monkeypatch.undo()
     monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((pid, number)))
     made.is_running = True
-    until = time.monotonic() + 30
-    while not sent and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_until(lambda: sent)
     os.close(ends.write)
     assert sent == [(os.getpid(), signal.SIGTERM)]
 

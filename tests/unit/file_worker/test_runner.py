@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,11 +17,13 @@ from pytest_cudafork.file_worker.runner import FileRunner
 from pytest_cudafork.process import supervision
 from pytest_cudafork.process.protocol import frames, messages
 from tests.support.isolation import is_gone
+from tests.support.leaping_clock import LIMIT, leap_when
+from tests.support.signs import wait_until
 
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[FileRunner]:
-    made = FileRunner(["json"], arguments=["-f"], timeout=60)
+    made = FileRunner(["json"], arguments=["-f"], timeout=LIMIT)
     assert made.start() is None
     yield made
     made.close()
@@ -59,16 +60,20 @@ def test_each_way_to_end(
     assert answer.elapsed > 0
 
 
-def test_a_crash_and_a_hang_come_with_their_line(runner: FileRunner, tmp_path: Path) -> None:
+def test_a_crash_and_a_hang_come_with_their_line(
+    runner: FileRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     crash = _write(tmp_path / "crash.py", "import os\nos.abort()")
     answer = runner.run(crash)
     assert answer.returncode == 128 + signal.SIGABRT
     assert f'File "{crash}", line 2 in <module>' in answer.why
     assert "run_file.py" not in answer.why
-    hang = _write(tmp_path / "hang.py", "import time\ntime.sleep(600)")
-    answer = runner.run(hang, timeout=0.5)
+    sign = tmp_path / "hangs"
+    hang = _write(tmp_path / "hang.py", f"import time\nopen({str(sign)!r}, 'w'), time.sleep(10000)")
+    leap_when(monkeypatch, sign.exists)
+    answer = runner.run(hang, timeout=LIMIT)
     assert answer.returncode == 124
-    assert "did not end within 0.5 s" in answer.why
+    assert "did not end within 600 s" in answer.why
     assert f'File "{hang}", line 2 in <module>' in answer.why
 
 
@@ -168,7 +173,7 @@ def test_an_interrupt_is_the_files(runner: FileRunner, tmp_path: Path) -> None:
         "import pathlib, time\n"
         "try:\n"
         "    pathlib.Path(__file__ + '.began').touch()\n"
-        "    time.sleep(600)\n"
+        "    time.sleep(10000)\n"
         "finally:\n"
         "    pathlib.Path(__file__ + '.tidy').touch()\n"
     )
@@ -176,9 +181,7 @@ def test_an_interrupt_is_the_files(runner: FileRunner, tmp_path: Path) -> None:
     began = tmp_path / "program.py.began"
 
     def press() -> None:
-        until = time.monotonic() + 30
-        while not began.exists() and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(began.exists, "the file")
         runner.interrupt()
 
     thread = threading.Thread(target=press)

@@ -170,6 +170,15 @@ def test_a_phantoms_locks_are_its_sessions_and_gone_in_the_end(tmp_path: Path) -
     assert (worker.cleanups, lock_path(worker)) == ([], path)
 
 
+def test_a_phantoms_locks_lie_beside_a_temporary_ledger() -> None:
+    """Which is removed with its folder, even if the session is killed."""
+    _, config = lender_on("sm_90x2")
+    ledger = "/tmp/pytest-cudafork-x/ledger.jsonl"
+    watch: Any = config.stash[SESSION].watch
+    watch.observer.settings = SimpleNamespace(**{**vars(watch.observer.settings), "ledger": ledger})
+    assert lock_path(config) == "/tmp/pytest-cudafork-x/gpus"
+
+
 def test_real_locks_are_the_users(tmp_path: Path) -> None:
     config: Any = Config("real")
     assert lock_path(config) == str(tmp_path / f"pytest-cudafork-gpus-{os.getuid()}")

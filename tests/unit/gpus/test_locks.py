@@ -30,7 +30,7 @@ from pytest_cudafork.gpus.packing import MOST_OVERTAKEN
 from pytest_cudafork.gpus.packing import Request as Wish
 
 GPUS = ("GPU-0", "GPU-1", "GPU-2")
-LIMIT = 60.0
+LIMIT = 240.0
 """Seconds that no wait of these tests comes near, if nobody is stuck."""
 
 
@@ -162,7 +162,7 @@ folder = LockFolder(path)
 fd = os.open(log, os.O_WRONLY | os.O_APPEND)
 for _ in range(15):
     n, share = chance.randint(1, 3), chance.random() < 0.4
-    held = folder.acquire(["GPU-0", "GPU-1", "GPU-2"], n, share=share, wait=60, test=seed)
+    held = folder.acquire(["GPU-0", "GPU-1", "GPU-2"], n, share=share, wait=240, test=seed)
     os.write(fd, (json.dumps(["in", held.gpus, share]) + "\\n").encode())
     time.sleep(chance.random() / 300)
     os.write(fd, (json.dumps(["out", held.gpus, share]) + "\\n").encode())
@@ -191,7 +191,7 @@ def test_processes_never_share_a_gpu_that_one_of_them_has_alone(tmp_path: Path) 
 HOLDER = """
 import sys, time
 from pytest_cudafork.gpus.locks import LockFolder
-held = LockFolder(sys.argv[1]).acquire(["GPU-0", "GPU-1"], 2, share=False, wait=60, test="test_a")
+held = LockFolder(sys.argv[1]).acquire(["GPU-0", "GPU-1"], 2, share=False, wait=240, test="test_a")
 print("held", flush=True)
 time.sleep(600)
 """

@@ -34,7 +34,7 @@ class Driver:
         self.processes: dict[int, int | None] = {}
         self.unknown = ""
         monkeypatch.setattr(memory, "look", self.look)
-        monkeypatch.setattr(settle, "TIMEOUT", 0.3)
+        monkeypatch.setattr(settle, "TIMEOUT", 120.0)
 
     def look(self, gpus: Sequence[Gpu]) -> dict[str, DeviceMemory | Unknown]:
         """Answer."""
@@ -79,7 +79,10 @@ def test_an_orphan_of_a_test_is_ended(driver: Driver, settling: Settling) -> Non
     assert not process_state.lives(pid)
 
 
-def test_what_a_fixture_may_need_is_named_and_not_ended(driver: Driver, settling: Settling) -> None:
+def test_what_a_fixture_may_need_is_named_and_not_ended(
+    driver: Driver, settling: Settling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settle, "TIMEOUT", 0.1)
     pid = orphan("test_a.py::test_a (setup)")
     driver.processes = {pid: 5 * GIB}
     try:
@@ -94,6 +97,7 @@ def test_what_a_fixture_may_need_is_named_and_not_ended(driver: Driver, settling
 def test_a_child_of_the_session_and_strangers_are_not_ended(
     driver: Driver, settling: Settling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(settle, "TIMEOUT", 0.1)
     child = subprocess.Popen(["sleep", "600"])
     with monkeypatch.context() as patch:
         patch.delenv(environment.TEST_SESSION)
@@ -111,7 +115,10 @@ def test_a_child_of_the_session_and_strangers_are_not_ended(
         child.wait()
 
 
-def test_what_was_in_use_before_the_session_may_stay(driver: Driver) -> None:
+def test_what_was_in_use_before_the_session_may_stay(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settle, "TIMEOUT", 0.1)
     process = subprocess.Popen(["sleep", "600"])
     driver.processes = {process.pid: 7 * GIB}
     made = Settling([GPU], GIB)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
+from subprocess import PIPE
 from types import SimpleNamespace
 
 import pytest
@@ -76,16 +78,38 @@ def test_gpus_are_not_looked_at_all_the_time(
     assert used.vram == [0, 0]
 
 
+GROWS = """
+import sys
+for size in (0, 64 << 20):
+    block = bytearray(b"x") * size
+    print("grown", flush=True)
+    sys.stdin.readline()
+"""
+
+
 def test_the_peak_in_ram_is_the_kernels() -> None:
-    used = Usage((), None, alone=False)
-    used.look(os.getpid(), b"")
-    before = usage.peak_of(os.getpid())
-    assert used.ram == before > 1 << 20
-    block = bytearray(os.urandom(1)) * (64 << 20)
-    assert usage.peak_of(os.getpid()) >= before + len(block) // 2
-    del block
-    usage.forget_peak()
+    # of a process that does nothing between two looks: this one may be growing, or have been larger
+    command = [sys.executable, "-S", "-c", GROWS]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        used = Usage((), None, alone=False)
+        used.look(process.pid, b"")
+        before = usage.peak_of(process.pid)
+        assert used.ram == before > 1 << 20
+        process.stdin.write("\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        used.look(process.pid, b"")
+        assert used.ram >= before + (32 << 20)
+        process.stdin.close()
     assert usage.peak_of(2**22 + 1) == 0
+
+
+def test_a_peak_can_be_forgotten() -> None:
+    usage.forget_peak()
+    assert usage.peak_of(os.getpid()) > 1 << 20
 
 
 def test_torch_is_asked_if_it_is_there_and_initialized(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,14 +35,16 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_it_returns_a_record_of_every_module(shop: Path) -> None:
-    fds, environment = len(os.listdir("/proc/self/fd")), dict(os.environ)
-    folder, threads = os.getcwd(), threading.active_count()
+    fds, environment = set(os.listdir("/proc/self/fd")), dict(os.environ)
+    folder, threads = os.getcwd(), set(threading.enumerate())
     records = {record.module: record for record in audit("shop", device=PHANTOM)}
     assert verdicts_of(records) == SHOP_VERDICTS
     assert list(records) == list(SHOP_VERDICTS)
     assert "shop" not in sys.modules
-    assert (len(os.listdir("/proc/self/fd")), dict(os.environ)) == (fds, environment)
-    assert (os.getcwd(), threading.active_count()) == (folder, threads)
+    assert (os.getcwd(), dict(os.environ)) == (folder, environment)
+    # what others have left in this process may go meanwhile
+    assert set(os.listdir("/proc/self/fd")) <= fds
+    assert set(threading.enumerate()) <= threads
     _check_touch(records["shop.models.big"], shop)
     _check_others(records)
 
@@ -66,7 +68,7 @@ def _check_others(records: dict[str, ImportRecord]) -> None:
     assert records["shop.late"].reason == "ValueError: no such backend"
     assert records["shop.late"].touches
     assert records["shop.hook"].reason == "the process exited with status 7 during the import"
-    assert all(0 <= record.seconds < 10 for record in records.values())
+    assert all(record.seconds >= 0 for record in records.values())
     confirmed = {name for name, record in records.items() if record.confirmed}
     assert confirmed >= {"shop.flash", "shop.late", "shop.hook", "shop.broken"}
     assert not any(record.confirmed is False for record in records.values())
@@ -97,7 +99,7 @@ def test_a_module_may_not_hold_more_memory_than_it_is_given(tmp_path: Path) -> N
     files = {
         "__init__": "",
         "small": "",
-        "big": "import time\nx = b'x' * (64 << 20)\ntime.sleep(9)",
+        "big": "import time\nx = b'x' * (64 << 20)\ntime.sleep(600)",
     }
     write_package(tmp_path, "heavy", files)
     records = audit_here("heavy", tmp_path, memory=32 << 20)
@@ -112,8 +114,8 @@ def test_a_module_may_not_hold_more_memory_than_it_is_given(tmp_path: Path) -> N
 
 def test_a_module_may_not_take_longer_than_it_is_given(tmp_path: Path) -> None:
     write_package(tmp_path, "slow", {"__init__": "", "sleeps": "import time; time.sleep(60)"})
-    records = audit_here("slow", tmp_path, timeout=0.5, confirm=False)
-    assert records["slow.sleeps"].reason == "its import took longer than 0.5 s"
+    records = audit_here("slow", tmp_path, timeout=4, confirm=False)
+    assert records["slow.sleeps"].reason == "its import took longer than 4 s"
     assert records["slow"].verdict is ImportVerdict.CLEAN
 
 

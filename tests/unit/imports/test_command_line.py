@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_cudafork.imports import command_line as command_line_module
 from pytest_cudafork.imports.command_line import main
 from pytest_cudafork.imports.values.records import from_plain, to_plain
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS
@@ -226,3 +227,47 @@ def test_text_that_the_terminal_cannot_show(pytester: pytest.Pytester) -> None:
     assert result.ret == 1
     assert result.stderr.str() == ""
     result.stdout.fnmatch_lines([r"not importable: words: ValueError: [?] \udcff"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("args", "status", "words"),
+    [
+        (["shop", "--fail-on=shop/flash.py::Kernel"], 1, "bad: shop.flash initializes CUDA at"),
+        (["shop", "--fail-on", "shop/late.py::nope"], 125, "cannot be judged here: shop.late"),
+        (["shop.clean", "--fail-on=any"], 0, "any: good: nothing does"),
+        (["shop.broken", "--fail-on=any"], 125, "cannot be judged here: shop.broken is not"),
+        (["nope", "--fail-on=any"], 125, "cannot be judged here: There is no module 'nope'"),
+        (["shop", "--fail-on=any", "--json=no/where.json"], 129, "cannot be written"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_the_exit_status_is_one_for_git_bisect(
+    shop: Path, args: list[str], status: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*args, *PHANTOM, "--no-confirm"]) == status
+    assert words in capsys.readouterr().out
+    assert not list(shop.rglob("__pycache__")), "the next commit may have the same time and size"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["shop", "--fail-on=shop/flash.py:3"], ["shop", "--fail-on"], ["shop", "--fail-on=any", "-x"],
+     ["shop", "--fail-on=any", "--update", "--baseline=b.toml"], [",", "--fail-on=any"]],
+)  # fmt: skip
+def test_a_wrong_command_ends_a_bisection_instead_of_judging_the_commit(
+    shop: Path, args: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(args) == 129
+    assert "error: " in capsys.readouterr().err
+
+
+def test_a_fault_of_ours_ends_a_bisection_too(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*args: object, **kw: object) -> None:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(command_line_module, "run", broken)
+    assert main(["shop", "--fail-on=any", *PHANTOM]) == 129
+    assert "KeyError: 'ours'" in capsys.readouterr().err

@@ -83,6 +83,14 @@ def test_it_patches_this_process_tells_children_and_undoes_it(
     assert not folder.exists()
 
 
+def test_a_variable_may_hold_any_bytes(patch: ChildPatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PATCHED_VAR", raising=False)
+    patch.setenv("PATCHED_VAR", os.fsdecode(b"\xff"))
+    assert os.environb[b"PATCHED_VAR"] == b"\xff"
+    patch.undo()
+    assert "PATCHED_VAR" not in os.environ
+
+
 def test_what_is_not_imported_is_patched_when_it_is(patch: ChildPatch, package: str) -> None:
     patch.setattr(f"{package}.work.answer", len)
     assert f"{package}.work" not in sys.modules
@@ -118,6 +126,12 @@ WRONG: dict[str, tuple[Any, type[Exception], str]] = {
     "a dict": (lambda p: p.setitem({}, "a", 1), TypeError, "given by its dotted name"),
     "os.environ": (lambda p: p.delitem(os.environ, "A"), TypeError, "setenv and delenv"),
     "number": (lambda p: p.setenv("A", 1), TypeError, "both are texts"),
+    "no name": (lambda p: p.setenv("", ""), ValueError, "setenv: ''='': no environment can hold"),
+    "two names": (lambda p: p.setenv("A=B", "x"), ValueError, "no environment can hold that"),
+    "null": (lambda p: p.setenv("A", "x\0y"), ValueError, "no environment can hold that"),
+    "prepend": (lambda p: p.setenv("A", "x", prepend=1), TypeError, "prepend=1 is to be a text"),
+    "half a character": (lambda p: p.setenv("A", "\ud800"), ValueError, "no environment can hold"),
+    "name of a number": (lambda p: p.delenv(3), TypeError, "the name of a variable is a text"),
 }
 
 

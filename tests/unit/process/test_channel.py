@@ -113,6 +113,7 @@ def test_a_channel_whose_descriptor_is_another_file_by_now_ends_the_process(
 
 def test_an_outbox_keeps_what_the_other_end_does_not_take() -> None:
     ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)  # the default may be large
     outbox = Outbox(ours, COOKIE)
     text = "x" * (1 << 22)
     outbox.put(messages.InternalError(text))

@@ -18,7 +18,6 @@ from pytest_cudafork.process.channel import EXIT_LOST
 from pytest_cudafork.process.fork_server import ForkServer, Prepared
 from pytest_cudafork.process.protocol import frames, messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, Limits, ServerSettings
-from tests.support.isolation import is_gone
 
 COOKIE = bytes(range(16))
 
@@ -29,7 +28,7 @@ class Parent:
     def __init__(self, settings: ServerSettings) -> None:
         self.sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.server = ForkServer(theirs, settings, COOKIE, (-1, -1))
-        self.sock.settimeout(30)
+        self.sock.settimeout(300)
 
     def tell(self, message: messages.Message) -> None:
         self.sock.send(frames.encode(message.to_plain(), COOKIE))
@@ -78,14 +77,29 @@ def test_it_serves_until_its_parent_is_gone(fresh: Parent) -> None:
     for pid, fds in children:
         for fd in fds:
             os.close(fd)
-        assert is_gone(pid)
+        with pytest.raises(ChildProcessError):  # it is reaped
+            os.waitpid(pid, os.WNOHANG)
+
+
+def test_at_its_end_a_child_is_reaped_that_has_just_begun(
+    parent: Parent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It bears no mark yet, so that whoever looks for marked processes does not see it die."""
+    monkeypatch.setattr(child, "prepare", lambda stacks_fd: time.sleep(100))
+    parent.server._fork_asked_for()
+    pid, fds = parent.child()
+    parent.server._end()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    for fd in fds:
+        os.close(fd)
 
 
 def test_a_dead_child_is_reaped_and_told(parent: Parent) -> None:
     parent.server._fork_asked_for()
     pid, fds = parent.child()
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while parent.server._attended and time.monotonic() < deadline:
         assert parent.server._serve_once()
     message, _ = parent.hear()

@@ -34,6 +34,13 @@ def refuse(server: fork_server.ForkServer) -> None:
     server.ready(CannotFork("a.py", "threads", "threads run (x)"), tests=3)
 
 
+@pytest.fixture(autouse=True)
+def _ends_are_waited_for() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:  # undone after the server's end
+        patch.setattr(server_process, "CLOSE_SECONDS", 300.0)
+        yield
+
+
 @pytest.fixture
 def client() -> Iterator[ForkServerClient]:
     made = ForkServerClient(ServerSettings)
@@ -49,7 +56,7 @@ def result_of(running: launch.Running) -> tuple[list[messages.Message], supervis
         done = isinstance(message, messages.Done)
         return supervision.Said.LEAVING if done else supervision.Said.MORE
 
-    return said, supervision.Supervisor(running).watch(take, 60.0)
+    return said, supervision.Supervisor(running).watch(take, 300.0)
 
 
 def test_a_job_finds_the_world_of_the_process_that_asked(

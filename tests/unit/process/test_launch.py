@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,6 +18,7 @@ from pytest_cudafork.compat import unpatched
 from pytest_cudafork.process import child, launch, supervision
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.protocol import frames, messages
+from tests.support.descriptors import open_descriptors
 
 HERE = "tests.unit.process.test_launch"
 
@@ -34,7 +37,7 @@ def all_of(running: launch.Running) -> tuple[list[messages.Message], supervision
         said.append(message)
         return supervision.Said.MORE
 
-    ending = supervision.Supervisor(running).watch(take, 60.0)
+    ending = supervision.Supervisor(running).watch(take, 300.0)
     assert ending is not None
     return said, ending
 
@@ -112,11 +115,60 @@ def test_a_start_that_fails_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch
     def refuse() -> int:
         raise RuntimeError("the guard refuses")
 
-    before = os.listdir("/proc/self/fd")
+    before = open_descriptors()
     monkeypatch.setattr(launch, "fork", refuse)
     with pytest.raises(RuntimeError, match="the guard refuses"):
         launch.start_fork(lambda channel, stacks_fd: os._exit(0))
-    assert os.listdir("/proc/self/fd") == before
+    assert open_descriptors() <= before
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_an_interrupt_during_the_fork_ends_the_child(
+    marked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C is held back while there are two processes, and then nobody has the child yet."""
+    forked: list[int] = []
+    begun, begins = os.pipe()
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def fork_and_interrupt() -> int:
+        pid = os.fork()
+        if pid:
+            forked.append(pid)
+            if marked:
+                assert os.read(begun, 1)
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        return pid
+
+    def body(channel: Channel, stacks_fd: int) -> NoReturn:
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            signal.alarm(60)
+            signal.pause()
+        os.write(begins, str(pid).encode())
+        signal.pause()
+        os._exit(1)
+
+    before = open_descriptors()
+    monkeypatch.setattr(launch, "fork", fork_and_interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            launch.start_fork(body)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    (pid,) = forked
+    try:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    finally:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    assert open_descriptors() <= before
+    os.close(begins)
+    rest = os.read(begun, 20)  # the first digit was read
+    os.close(begun)
+    assert not marked or rest
 
 
 def test_how_one_ended_that_somebody_else_has_reaped_is_not_known() -> None:

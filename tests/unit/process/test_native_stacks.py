@@ -7,13 +7,13 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pytest_cudafork.process import native_stacks
+from tests.support.signs import wait_until
 
 
 @pytest.fixture
@@ -33,6 +33,8 @@ def _does(py_spy: Path, script: str) -> None:
 def sleeper() -> Iterator[int]:
     """The process id of a program that sleeps."""
     process = subprocess.Popen(["sleep", "60"])
+    # a process has no command line for a moment when it begins a program
+    wait_until(lambda: native_stacks.program_of(process.pid))
     yield process.pid
     process.kill()
     process.wait()
@@ -110,14 +112,13 @@ def test_each_thread_has_a_line_with_its_name_and_state() -> None:
     thread.start()
     try:
         waits = re.compile(rf"thread {thread.native_id} \('.+'\): sleeping")
-        end = time.monotonic() + 10
-        while not waits.search(text := native_stacks.thread_states(os.getpid())):
-            assert time.monotonic() < end, text
+        wait_until(lambda: waits.search(native_stacks.thread_states(os.getpid())))
+        text = native_stacks.thread_states(os.getpid())
     finally:
         release.set()
         thread.join()
     lines = text.splitlines()
-    assert all(re.match(r"thread \d+ \('.+'\): \w+", line) for line in lines)
+    assert all(re.match(r"thread \d+ \('.*'\): \w+", line) for line in lines)
     assert any(line.startswith(f"thread {os.getpid()} ") and "running" in line for line in lines)
 
 
@@ -131,3 +132,56 @@ def test_nothing_is_known_of_a_process_that_is_gone() -> None:
 def test_why_there_are_no_stacks(sleeper: int) -> None:
     assert native_stacks.why_no_stacks(sleeper) == "It runs another program now: sleep 60"
     assert "ignores the signals" in native_stacks.why_no_stacks(os.getpid())
+
+
+THREAD = (
+    '[{"os_thread_id": 7, "thread_name": "main", "frames": '
+    '[{"filename": "/a.py", "line": 3, "name": "f"}]}]'
+)
+
+
+def test_python_stacks_are_read_without_stopping_the_process(py_spy: Path) -> None:
+    _does(
+        py_spy,
+        f"""test "$*" = "dump --nonblocking --full-filenames --json --pid 12" || exit 9
+echo '{THREAD}'""",
+    )
+    stacks, why = native_stacks.python_stacks(12)
+    assert (stacks, why) == ((native_stacks.PythonStack(7, "main", ("/a.py:3 in f",)),), "")
+
+
+def test_what_moved_while_it_was_read_is_read_again(py_spy: Path, tmp_path: Path) -> None:
+    _does(
+        py_spy,
+        f"""test -e {tmp_path}/tried || {{ touch {tmp_path}/tried; exit 1; }}
+echo '{THREAD}'""",
+    )
+    assert len(native_stacks.python_stacks(12)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo no json", "says what cannot be read"),
+        ("echo '[{}]'", "says what cannot be read"),
+        ("echo 'Error: Permission denied'; echo 'Stack backtrace:'; echo '0: f'; exit 1",
+         "py-spy failed with status 1: Error: Permission denied"),
+    ],
+)  # fmt: skip
+def test_why_there_are_no_python_stacks(script: str, words: str, py_spy: Path) -> None:
+    _does(py_spy, script)
+    stacks, why = native_stacks.python_stacks(12)
+    assert stacks == ()
+    assert words in why
+    assert "backtrace" not in why
+
+
+def test_without_py_spy_it_is_said_how_to_get_it(
+    py_spy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    py_spy.unlink()
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert native_stacks.python_stacks(12) == (
+        (),
+        "py-spy is not installed: pip install pytest-cudafork[attach]",
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 import warnings
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pytest_cudafork.process.protocol import frames, messages, server_messages
 from pytest_cudafork.process.protocol.server_messages import ServerSettings
 from pytest_cudafork.process.server_process import ForkRefusedError, NoAnswerError, ServerProcess
 from tests.support.isolation import is_gone
+from tests.support.signs import wait_until
 
 HERE = "tests.unit.process.test_server_process"
 
@@ -44,6 +46,20 @@ def wait_for_death(server: ServerProcess) -> None:
     os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
 
 
+def stop(server: ServerProcess) -> None:
+    """Stop it; return when it is stopped: until then it might still answer."""
+    os.kill(server.pid, signal.SIGSTOP)
+    wait_until(lambda: process_state.is_stopped(server.pid))
+
+
+@pytest.fixture(autouse=True)
+def _ends_are_waited_for() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:  # undone after the server's end
+        patch.setattr(server_process, "CLOSE_SECONDS", 300.0)
+        patch.setattr(server_process, "_STACKS_SECONDS", 300.0)
+        yield
+
+
 @pytest.fixture
 def server() -> Iterator[ServerProcess]:
     made = ServerProcess(ServerSettings())
@@ -61,7 +77,7 @@ def test_a_server_is_ready_gives_children_and_ends(server: ServerProcess) -> Non
     os.kill(running.pid, signal.SIGKILL)
     assert running.reap() == -signal.SIGKILL
     running.close()
-    assert server.next_message(1.0) is not None  # that it is ready
+    assert server.next_message(300.0) is not None  # that it is ready
     assert server.next_message(0.05) is None
 
 
@@ -89,13 +105,13 @@ def test_a_server_that_is_stopped_is_woken(
 ) -> None:
     monkeypatch.setattr(server_process, "_LOOK_SECONDS", 0.05)
     server.wait_ready()
-    os.kill(server.pid, signal.SIGSTOP)
+    stop(server)
     running = server.take_child()
     os.kill(running.pid, signal.SIGKILL)
-    os.kill(server.pid, signal.SIGSTOP)
+    stop(server)
     assert running.reap() == -signal.SIGKILL
     running.close()
-    os.kill(server.pid, signal.SIGSTOP)
+    stop(server)
     assert end(server) == []
 
 
@@ -107,7 +123,7 @@ def test_a_server_that_is_stopped_again_when_it_was_continued_does_not_answer(
     woken: list[int] = []
     monkeypatch.setattr(process_state, "wake", woken.append)
     server.wait_ready()
-    os.kill(server.pid, signal.SIGSTOP)
+    stop(server)
     with pytest.raises(NoAnswerError):
         server.take_child()
     (told,) = end(server)
@@ -183,10 +199,13 @@ def test_a_refused_fork_is_asked_for_once_more_and_then_told(server: ServerProce
 
 @pytest.mark.parametrize("how", ["fails", "hangs"])
 def test_trouble_at_the_end_is_told_loudly(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_process, "CLOSE_SECONDS", 30.0 if how == "fails" else 0.5)
     server = ServerProcess(ServerSettings(f"{HERE}:prepare_badly", how), outputs=True)
     assert server.wait_ready() is None
     assert server.about == {"pid": server.pid}
+    if how == "hangs":
+        server._control.shutdown(socket.SHUT_WR)
+        wait_until(lambda: "words before the end" in server.log)
+        monkeypatch.setattr(server_process, "CLOSE_SECONDS", 0.5)
     words = "exited with status 70" if how == "fails" else "did not end within 0.5 s"
     with pytest.warns(RuntimeWarning, match=words) as caught:  # noqa: PT031  # either may warn
         server.close()
@@ -256,4 +275,4 @@ def test_a_quiet_one_ends_without_a_word() -> None:
     server.wait_ready()
     server.close()
     server.reap()
-    assert server.exitcode(1.0) == 70
+    assert server.exitcode(300.0) == 70

@@ -14,20 +14,26 @@ from pytest_cudafork.process import child, launch, supervision
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.leftovers import Sweeper
-from pytest_cudafork.process.protocol import messages
+from pytest_cudafork.process.protocol import frames, messages
 from pytest_cudafork.process.supervision import Said, Supervisor
 from tests.support.isolation import is_gone
 
 
 def start(work: Callable[[Channel], None]) -> launch.Running:
-    """Fork a child that does this and ends well."""
+    """Fork a child that does this and ends well; return when it has begun with it."""
+    begun, begins = os.pipe()
 
     def body(channel: Channel, stacks_fd: int) -> NoReturn:
         child.prepare(stacks_fd)
+        os.write(begins, b".")
         work(channel)
         os._exit(0)
 
-    return launch.start_fork(body)
+    running = launch.start_fork(body)
+    os.close(begins)
+    assert os.read(begun, 1)
+    os.close(begun)
+    return running
 
 
 def take(message: messages.Message, fds: list[int]) -> Said:
@@ -94,7 +100,7 @@ def test_a_child_that_was_done_and_died_before_anybody_looked_was_done() -> None
 def test_what_a_child_does_after_it_was_done_is_known(
     last: Callable[[], None], trouble: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervision, "EXIT_SECONDS", 0.5 if "within" in trouble else 30.0)
+    monkeypatch.setattr(supervision, "EXIT_SECONDS", 0.5 if "within" in trouble else 300.0)
 
     def work(channel: Channel) -> None:
         channel.send(messages.Done())
@@ -128,7 +134,7 @@ def test_the_status_of_a_child_that_went_with_its_server_is_no_trouble_of_its_ow
 
 
 def test_a_child_that_hangs_is_ended_with_its_stacks() -> None:
-    ending = Supervisor(start(lambda channel: time.sleep(100))).watch(take, 0.3)
+    ending = Supervisor(start(lambda channel: time.sleep(100))).watch(take, 0.1)
     assert ending is not None
     assert ending.timed_out
     assert "in work" not in ending.stacks
@@ -156,13 +162,86 @@ def test_what_runs_at_the_end_of_a_process_is_within_its_limit(
     monkeypatch.setattr(supervision, "EXIT_SECONDS", 0.1)
     monkeypatch.setattr(supervision, "_LEAVE_SECONDS", 0.3)
 
+    said, says = os.pipe()
+
     def work(channel: Channel) -> None:
         channel.send(messages.TestOver(last=True))
+        os.write(says, b".")
         time.sleep(100 if late else 1)
 
-    ending = Supervisor(start(work)).watch(take, limit)
+    running = start(work)
+    assert os.read(said, 1)
+    for fd in (said, says):
+        os.close(fd)
+    ending = Supervisor(running).watch(take, limit)
     assert ending is not None
     assert (ending.lingered, ending.timed_out, ending.finished) == (False, late, True)
+
+
+@pytest.mark.parametrize("until_done", [True, False])
+def test_what_was_said_in_time_counts_where_nobody_looked_in_time(until_done: bool) -> None:
+    """As after Ctrl-Z of the session, or where there is no core for it."""
+    said, says = os.pipe()
+
+    def work(channel: Channel) -> None:
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for _ in range(20):  # each is read by itself
+            channel.send_with_fds(messages.CaptureFiles(), [nothing, nothing])
+        channel.send(messages.Done())
+        os.write(says, b".")
+        if until_done:
+            time.sleep(100)
+
+    supervisor = Supervisor(start(work))
+    assert os.read(said, 1)
+    for fd in (said, says):
+        os.close(fd)
+    ending = supervisor.watch(take, 1e-9, until_done=until_done)
+    if until_done:
+        assert ending is None
+        supervisor.kill()
+    else:
+        assert ending is not None
+        assert (ending.timed_out, ending.lingered, ending.exitcode) == (False, False, 0)
+
+
+def test_a_descendant_that_says_more_and_more_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a child's own code could, that runs on in a process which a test has forked."""
+    monkeypatch.setattr(supervision, "_LATE_READS", 3)
+    taken: list[int] = []
+
+    def take_slowly(message: messages.Message, fds: list[int]) -> Said:
+        taken.append(len(fds))
+        assert len(taken) < 200_000, "it is read for ever"
+        return Said.MORE
+
+    def work(channel: Channel) -> None:
+        begun, begins = os.pipe()
+        if os.fork() == 0:
+            frame = frames.encode(messages.InternalError("more").to_plain(), channel._cookie)
+            channel._sock.sendall(frame * 1000)
+            os.write(begins, b".")
+            while True:
+                channel._sock.sendall(frame * 1000)
+        os.read(begun, 1)
+
+    ending = Supervisor(start(work)).watch(take_slowly, 300.0)
+    assert ending is not None
+    assert (ending.exitcode, ending.timed_out) == (0, False)
+
+
+def test_who_says_more_and_more_has_a_limit_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "_LATE_READS", 3)
+
+    def work(channel: Channel) -> None:
+        while True:
+            channel.send(messages.InternalError("more"))
+
+    ending = Supervisor(start(work)).watch(take, 0.1)
+    assert ending is not None
+    assert (ending.timed_out, ending.malformed) == (True, "")
 
 
 @pytest.mark.parametrize(

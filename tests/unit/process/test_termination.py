@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ def test_sigterm_ends_the_session_with_the_status_of_a_shell() -> None:
         pytest.raises(pytest.exit.Exception, match=r"SIGTERM came while a\.py::test_x ran") as told,
         termination.sigterm_ends_session("a.py::test_x"),
     ):
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
     assert told.value.returncode == 128 + signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
@@ -37,7 +36,7 @@ def test_a_handler_of_the_user_is_left_alone(handler: Any) -> None:
     signal.signal(signal.SIGTERM, handler)
     with termination.sigterm_ends_session("a.py::test_x"):
         assert signal.getsignal(signal.SIGTERM) is handler
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
@@ -104,6 +103,7 @@ class _Armed:
 def test_the_thread_of_a_time_limit_has_ended_when_it_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(termination, "_THREAD_SECONDS", 300.0)
     counts = [2, 2, 2, 1]
     monkeypatch.setattr(termination, "count_threads", lambda: counts.pop(0))
     stopped: list[object] = []

@@ -6,9 +6,11 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import pytest
@@ -27,9 +29,13 @@ from pytest_cudafork.process.shared_mailbox import read_mailbox
 from pytest_cudafork.process.signals import IgnoredSignals
 from pytest_cudafork.process.unattended_jobs import UnattendedJobs
 from tests.support.isolation import is_gone
+from tests.support.signs import wait_until
 
 HERE = "tests.unit.process.test_unattended_jobs"
 ENTRY = f"{HERE}:work"
+AT_WORK = "at work"
+"""The name that a process takes when its job has begun to hang."""
+really_ask = hang_stacks.ask
 AnyMessage = TypeVar("AnyMessage", bound=messages.Message)
 
 
@@ -39,16 +45,29 @@ def work(task: child.Task) -> int:
     if task.data == "dies":
         os.abort()
     if task.data == "hangs":
-        time.sleep(100)
+        Path("/proc/self/comm").write_text(AT_WORK)
+        time.sleep(1000)
     if task.data == "grows":
-        held = bytearray(os.urandom(1 << 20) * 300)
-        time.sleep(100)
+        Path("/proc/self/comm").write_text(AT_WORK)
+        held = b"x" * (150 << 20)
+        time.sleep(1000)
         del held
+    if task.data.startswith("leaves something and kills its parent"):
+        left = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        Path(task.data.partition(": ")[2]).write_text(str(left.pid))
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(100)
     os.write(1, f"output of {task.data}\n".encode())
     task.mailbox.write(
         f"{task.data} {os.getppid()} {'colorsys' in __import__('sys').modules}".encode()
     )
     return 0
+
+
+def ask_at_work(pid: int) -> bool:
+    """Ask for stacks as ever, but none whose job has not begun: it has none to show."""
+    wait_until(lambda: Path(f"/proc/{pid}/comm").read_text().strip() == AT_WORK, "the job")
+    return really_ask(pid)
 
 
 class Picky(fork_server.Prepared):
@@ -58,7 +77,7 @@ class Picky(fork_server.Prepared):
         return name != "this" and super().preload(name)
 
     def limit_of(self, name: str) -> float | None:
-        return 0.3 if name == "hangs" else None
+        return 0.1 if name == "hangs" else None
 
 
 def prepare(server: fork_server.ForkServer) -> None:
@@ -66,10 +85,41 @@ def prepare(server: fork_server.ForkServer) -> None:
     server.serve(Picky(), told="something")
 
 
+def prepare_slow(server: fork_server.ForkServer) -> None:
+    """Serve, and say that a job has begun when all of it has happened."""
+    send = server.send
+
+    def send_late(message: messages.Message, fds: tuple[int, ...] = ()) -> None:
+        if isinstance(message, server_messages.JobStarted):
+            time.sleep(1000)
+        send(message, fds)
+
+    server.send = send_late  # type: ignore[method-assign]
+    server.serve()
+
+
+def prepare_for_hangs(server: fork_server.ForkServer) -> None:
+    """Serve where each job that is ended has been at work."""
+    setattr(hang_stacks, "ask", ask_at_work)  # noqa: B010  # in a process of its own
+    setattr(unattended_jobs, "_DYING_SECONDS", 300.0)  # noqa: B010
+    prepare(server)
+
+
 @pytest.fixture
 def server() -> Iterator[ServerProcess]:
-    limits = Limits(at_once=2, seconds=30.0, memory=100 << 20)
-    made = ServerProcess(ServerSettings(f"{HERE}:prepare", limits=limits, ignore_signals=True))
+    yield from served("prepare")
+
+
+@pytest.fixture
+def server_of_hangs() -> Iterator[ServerProcess]:
+    yield from served("prepare_for_hangs")
+
+
+def served(preparation: str) -> Iterator[ServerProcess]:
+    limits = Limits(at_once=2, seconds=600.0, memory=100 << 20)
+    made = ServerProcess(
+        ServerSettings(f"{HERE}:{preparation}", limits=limits, ignore_signals=True)
+    )
     yield made
     made.close()
     made.reap()
@@ -78,7 +128,7 @@ def server() -> Iterator[ServerProcess]:
 def next_of(server: ServerProcess, kind: type[AnyMessage]) -> tuple[AnyMessage, bytes]:
     """Return the next message of a class, and what is in the file that came with it."""
     while True:
-        found = server.next_message(60.0)
+        found = server.next_message(300.0)
         assert found is not None
         message, fds = found
         left = b"".join(read_mailbox(fd) for fd in fds)
@@ -88,7 +138,8 @@ def next_of(server: ServerProcess, kind: type[AnyMessage]) -> tuple[AnyMessage, 
             return message, left
 
 
-def test_jobs_run_and_their_ends_are_told(server: ServerProcess) -> None:
+def test_jobs_run_and_their_ends_are_told(server_of_hangs: ServerProcess) -> None:
+    server = server_of_hangs
     server.tell(server_messages.QueueJobs(ENTRY, ["a", "dies", "hangs", "grows", "b", "dropped"]))
     server.tell(server_messages.DropJobs(["dropped"]))
     ready, _ = next_of(server, server_messages.Ready)
@@ -105,6 +156,25 @@ def test_jobs_run_and_their_ends_are_told(server: ServerProcess) -> None:
     assert "work" in ended["hangs"][0].stacks
     assert ended["grows"][0].over_memory
     assert not ended["b"][0].timed_out
+
+
+def test_what_a_job_leaves_is_ended_though_it_killed_the_server_at_once(tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    server = ServerProcess(ServerSettings(f"{HERE}:prepare_slow"), quiet=True)
+    try:
+        job = f"leaves something and kills its parent: {note}"
+        server.tell(server_messages.QueueJobs(ENTRY, [job]))
+        with pytest.raises(EOFError):
+            next_of(server, server_messages.JobStarted)
+    finally:
+        server.close()
+        server.reap()
+    left = int(note.read_text())
+    try:
+        assert is_gone(left)
+    finally:
+        with suppress(OSError):
+            os.kill(left, signal.SIGKILL)
 
 
 def test_a_server_grows_by_what_is_proven_and_by_nothing_else(server: ServerProcess) -> None:
@@ -190,7 +260,7 @@ class Wishes(fork_server.Prepared):
         self.times_grown = 0
 
     def limit_of(self, name: str) -> float | None:
-        return 0.3 if name == "hangs" else None
+        return 0.1 if name == "hangs" else None
 
     def preload(self, name: str) -> bool:
         return name != "no good"
@@ -212,7 +282,7 @@ class Wishes(fork_server.Prepared):
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
     """A server in this process, of which no child is to take the place."""
     monkeypatch.setattr(child, "die_with_parent", lambda yes=True: None)
-    made = Here(Limits(at_once=2, seconds=30.0, memory=0))
+    made = Here(Limits(at_once=2, seconds=600.0, memory=0))
     yield made
     made.close()
 
@@ -234,6 +304,8 @@ def test_as_many_run_as_may_and_those_that_were_dropped_do_not(here: Here) -> No
 def test_what_takes_too_long_or_too_much_is_ended_and_told(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(hang_stacks, "ask", ask_at_work)
+    monkeypatch.setattr(unattended_jobs, "_DYING_SECONDS", 300.0)
     here.jobs.add(ENTRY, ["hangs"])
     (hung,) = here.serve()
     assert (hung.timed_out, hung.over_memory) == (True, False)

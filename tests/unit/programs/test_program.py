@@ -7,18 +7,21 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.protocol import frames, messages
+from pytest_cudafork.programs import program
 from pytest_cudafork.programs.program import STACKS_ON_ABORT, ProgramRun, _no_message, run_program
+from tests.support.descriptors import open_descriptors
 from tests.support.isolation import is_gone
+from tests.support.leaping_clock import LIMIT, leap_when
+from tests.support.signs import wait_until
 
 
-def run(code: str, *, timeout: float = 60, stdin: bytes = b"") -> ProgramRun:
+def run(code: str, *, timeout: float = 300, stdin: bytes = b"") -> ProgramRun:
     """Run Python code as a program."""
     env = {**os.environ, **STACKS_ON_ABORT}
     return run_program([sys.executable, "-S", "-c", code], env, timeout=timeout, stdin=stdin)
@@ -54,21 +57,26 @@ def test_what_kills_it_is_told() -> None:
     assert run("import os; os.kill(os.getpid(), 9)").ending.exitcode == -9
 
 
-def test_what_it_left_running_is_named_and_ended() -> None:
+def test_what_it_left_running_is_named_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon that has left session, parent and group, and floods the output."""
+    monkeypatch.setattr(program, "_GRACE_SECONDS", 0.1)
     ended = run(
         """
 import os
+begun, begins = os.pipe()
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         os.write(2, str(os.getpid()).encode())
+        os.write(begins, b'.')
         while True:
             os.write(1, b'x' * 65536)
     os._exit(0)
 os.wait()
+os.read(begun, 1)
 """
     )
+    monkeypatch.undo()
     assert ended.ending.exitcode == 0
     [left] = ended.left
     assert str(left.pid).encode() == ended.stderr.data
@@ -76,22 +84,32 @@ os.wait()
     assert is_gone(left.pid)
 
 
-def test_what_ends_with_it_was_not_left_running() -> None:
+def test_what_ends_with_it_was_not_left_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "_GRACE_SECONDS", 300.0)
     code = "import os, time\nif os.fork() == 0:\n    time.sleep(0.05)"
     assert run(code).left == ()
 
 
-def test_one_that_hangs_is_ended_with_the_stacks_of_all() -> None:
+def test_one_that_hangs_is_ended_with_the_stacks_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hang = [tmp_path / "parent", tmp_path / "child"]
+    leap_when(monkeypatch, lambda: all(path.exists() for path in hang))
+    monkeypatch.setattr(program, "_STACKS_SECONDS", 300.0)
     ended = run(
-        """
+        f"""
 import os, time
-def parent_waits(): os.wait()
-def child_sleeps(): time.sleep(1000)
+def parent_waits():
+    open({str(hang[0])!r}, "w")
+    os.wait()
+def child_sleeps():
+    open({str(hang[1])!r}, "w")
+    time.sleep(10000)
 pid = os.fork()
 print(os.getpid(), pid, flush=True)
 parent_waits() if pid else child_sleeps()
 """,
-        timeout=1,
+        timeout=LIMIT,
     )
     assert ended.ending.timed_out
     stacks = ended.stderr.data.decode()
@@ -105,9 +123,8 @@ def test_an_interrupt_ends_it() -> None:
     sign = f"time.sleep(10000 + {os.getpid()})"
 
     def interrupt() -> None:
-        until = time.monotonic() + 30
-        while not running(sign) and time.monotonic() < until:
-            time.sleep(0.01)
+        with contextlib.suppress(AssertionError):  # then it is told below
+            wait_until(lambda: running(sign), "the program")
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -119,10 +136,10 @@ def test_an_interrupt_ends_it() -> None:
 
 
 def test_what_cannot_be_started_is_told_and_nothing_is_left() -> None:
-    before = os.listdir("/proc/self/fd")
+    before = open_descriptors()
     with pytest.raises(FileNotFoundError):
         run_program([sys.executable], {}, cwd="/no/such/folder", caretaker=Caretaker())
-    assert os.listdir("/proc/self/fd") == before
+    assert open_descriptors() <= before
 
 
 def test_a_program_has_no_messages_to_send() -> None:

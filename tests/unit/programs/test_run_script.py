@@ -15,6 +15,7 @@ from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.programs.run_script import ScriptRunner
 from pytest_cudafork.settings.environment import COMMON_METHOD, VLLM_METHOD
 from tests.support.isolation import is_gone
+from tests.support.leaping_clock import LIMIT, leap_when
 
 FORKS_AFTER_A_TOUCH = """\
 import ctypes
@@ -112,20 +113,26 @@ def test_binary_output_can_be_read_and_had() -> None:
     assert str(result)
 
 
-def test_a_time_limit_ends_all_of_it_and_tells_what_it_did() -> None:
+def test_a_time_limit_ends_all_of_it_and_tells_what_it_did(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leap_when(monkeypatch, (here / "hangs").exists)
     script = written(
         "import os, time, ctypes\n"
         "def hangs():\n"
-        "    time.sleep(1000)\n"
+        "    open('hangs', 'w')\n"
+        "    time.sleep(10000)\n"
         "ctypes.CDLL('libcuda.so.1').cuInit(0)\n"
         "print(os.getpid(), flush=True)\n"
         "hangs()\n"
     )
-    with pytest.raises(ScriptTimeout, match=r"post.py did not end within its .* of 2 s") as caught:
-        run_script(script, timeout=2)
+    with pytest.raises(
+        ScriptTimeout, match=r"post.py did not end within its .* of 600 s"
+    ) as caught:
+        run_script(script, timeout=LIMIT)
     result = caught.value.result
     assert result is not None
-    assert caught.value.timeout == 2
+    assert caught.value.timeout == LIMIT
     assert len(result.touches) == 1
     assert "in hangs" in result.stderr
     assert is_gone(int(result.stdout.split()[0]))
@@ -145,6 +152,14 @@ def test_there_may_be_nothing_to_run(here: Path) -> None:
     [
         ({"timeout": 0}, ValueError, "above 0 seconds"),
         ({"timeout": float("nan")}, ValueError, "above 0 seconds"),
+        ({"timeout": "3"}, TypeError, "timeout='3': a time limit is a number of seconds"),
+        ({"env": "x"}, TypeError, "env='x': variables are given as a dict of names and texts"),
+        ({"env": {3: "x"}}, TypeError, "the name of a variable is a text, not 3"),
+        ({"env": {"": "x"}}, ValueError, "no environment can hold that"),
+        ({"stdin": 3}, TypeError, "stdin=3: what a script reads is a text or bytes"),
+        ({"stdin": "\ud800"}, ValueError, "cannot be written as UTF-8"),
+        ({"cwd": 3}, TypeError, "cwd=3: a folder is given by its path"),
+        ({"device": 3}, TypeError, "device=3: a text as that of --cuda-fork-device"),
         ({"method": "thread"}, ValueError, "is no start method"),
         ({"device": "tpu"}, ValueError, "is not a device"),
         ({"env": {"A": 1}}, TypeError, "a variable holds a text"),

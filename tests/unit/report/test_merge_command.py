@@ -73,6 +73,21 @@ def test_a_baseline_is_not_changed_while_a_job_is_missing(
     assert not path.exists()
 
 
+def test_a_baseline_is_spoken_of_where_there_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clean = ledger(tmp_path / "clean", BaselineResult())
+    assert main([clean]) == 0
+    assert "\nbaseline: " not in capsys.readouterr().out
+    path = tmp_path / "known.toml"
+    CheckBaseline({A: "start"}).write(path)
+    assert main([clean, f"--baseline={path}"]) == 0
+    assert "\nbaseline: nothing of it was seen\n" in capsys.readouterr().out
+    accepting = ledger(tmp_path / "accepting", BaselineResult((Seen(A, ["start"], 1),)))
+    assert main([accepting]) == 0, "that of the job"
+    assert "\nbaseline: accepted 1 fork, " in capsys.readouterr().out
+
+
 def test_an_error_without_a_culprit_stays_one(tmp_path: Path) -> None:
     one = ledger(tmp_path / "one", BaselineResult(unknown=1))
     assert main([one, f"--baseline={tmp_path / 'known.toml'}", "--update"]) == 1

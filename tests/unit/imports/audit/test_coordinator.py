@@ -72,7 +72,7 @@ def test_one_module_of_a_culprit_line_is_confirmed() -> None:
 
 def test_below_a_package_that_hangs_nothing_is_confirmed(folder: Path) -> None:
     write_package(folder, "pkg", {"slow/__init__": "import time; time.sleep(60)", "slow/a": ""})
-    with coordinating(timeout=0.5) as coordinator:
+    with coordinating(timeout=4.0) as coordinator:
         slow = coordinator.answer(Target("pkg", "pkg.slow")).record
         assert (slow.verdict, slow.confirmed) == (V.TIMED_OUT, True)
         below = coordinator.answer(Target("pkg", "pkg.slow.a")).record

@@ -351,7 +351,9 @@ def test_the_name_of_a_distribution_is_told_from_what_is_imported() -> None:
         find_modules("surely_nobody_has_this")
 
 
-def test_a_real_compiled_module_below_a_namespace_is_found_and_imports(tmp_path: Path) -> None:
+def test_a_real_compiled_module_below_a_namespace_is_found_and_imports(
+    tmp_path: Path, importable: Importable
+) -> None:
     source = _compiled()
     (tmp_path / "ns").mkdir()
     shutil.copy(source, tmp_path / "ns" / source.name)
@@ -359,31 +361,51 @@ def test_a_real_compiled_module_below_a_namespace_is_found_and_imports(tmp_path:
 
 
 # What a fresh interpreter can import: it tries every name of the small alphabet that the random
-# trees are made of, and a package only counts if it has a file or something below it has.
+# trees are made of, and a package only counts if it has a file or something below it has. Each
+# answer comes from a fork of an interpreter that has imported nothing else.
 ALPHABET = ("a", "b", "c")
 ORACLE = """
-import importlib, json, sys, zlib
-sys.path[:] = json.loads(sys.argv[1])
-left, names = [sys.argv[2]], json.loads(sys.argv[3])
-real, spaces = [], []
-while left:
-    name = left.pop()
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError:
-        continue
-    (spaces if getattr(module, "__file__", None) is None else real).append(name)
-    left += [f"{name}.{short}" for short in names]
-print(json.dumps(real + [s for s in spaces if any(r.startswith(s + ".") for r in real)]))
+import importlib, json, os, sys, zlib
+
+def answer(path, top, names):
+    sys.path[:] = path
+    left, real, spaces = [top], [], []
+    while left:
+        name = left.pop()
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+        (spaces if getattr(module, "__file__", None) is None else real).append(name)
+        left += [f"{name}.{short}" for short in names]
+    return real + [s for s in spaces if any(r.startswith(s + ".") for r in real)]
+
+for line in sys.stdin:
+    if os.fork() == 0:
+        try:
+            told = answer(*json.loads(line))
+        except BaseException as error:
+            told = [repr(error)]
+        print(json.dumps(told), flush=True)
+        os._exit(0)
+    os.wait()
 """
+Importable = Callable[[Sequence[Path], str], set[str]]
 
 
-def importable(path: Sequence[Path], top: str) -> set[str]:
+@pytest.fixture(scope="module")
+def importable() -> Iterator[Importable]:
     command = [sys.executable, "-I", "-S", "-B", "-c", ORACLE]
-    alphabet = [*ALPHABET, "_queue"]
-    arguments = [json.dumps([str(folder) for folder in path]), top, json.dumps(alphabet)]
-    run = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True)
-    return set(json.loads(run.stdout))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as process:  # type: ignore[call-overload]
+
+        def ask(path: Sequence[Path], top: str) -> set[str]:
+            request = [[str(folder) for folder in path], top, [*ALPHABET, "_queue"]]
+            process.stdin.write(f"{json.dumps(request)}\n")
+            process.stdin.flush()
+            return set(json.loads(process.stdout.readline()))
+
+        yield ask
 
 
 FILES = st.sampled_from(
@@ -428,7 +450,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @settings(max_examples=60, deadline=None)
 @given(portions=st.lists(TREES, min_size=1, max_size=2), zipped=st.booleans())
 def test_exactly_what_a_fresh_interpreter_can_import_is_found(
-    compiled: bytes, portions: list[dict[str, object]], zipped: bool
+    compiled: bytes, importable: Importable, portions: list[dict[str, object]], zipped: bool
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = []

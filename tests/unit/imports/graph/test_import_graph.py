@@ -161,4 +161,4 @@ def test_a_thousand_modules_take_seconds() -> None:
     ]
     start = time.process_time()  # other processes do not count
     build_graph(modules)
-    assert time.process_time() - start < 15  # about 2 on an idle machine
+    assert time.process_time() - start < 60  # about 2 on an idle machine

@@ -289,7 +289,7 @@ def test_it_holds_in_a_forked_child_and_in_a_fresh_interpreter(shelf: Shelf) -> 
         os._exit(0)
     """
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, env=env, timeout=60)
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, env=env, timeout=240)
 
 
 BACKPORT = """

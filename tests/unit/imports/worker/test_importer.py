@@ -13,6 +13,7 @@ import pytest
 
 from pytest_cudafork.imports.values.import_result import ImportResult
 from pytest_cudafork.imports.values.settings import AuditSettings
+from pytest_cudafork.imports.worker import threads
 from pytest_cudafork.imports.worker.importer import Importer
 from pytest_cudafork.imports.worker.interpreter_state import InterpreterState
 from pytest_cudafork.imports.worker.threads import WaitBudget
@@ -39,8 +40,10 @@ class Shelf:
         (self.folder / f"{name}.py").write_text(text)
         return name
 
-    def run(self, text: str, *, last: bool = False, traces: bool = False) -> ImportResult:
-        budget = WaitBudget(AuditSettings(timeout=2.0))
+    def run(
+        self, text: str, *, last: bool = False, traces: bool = False, timeout: float = 2.0
+    ) -> ImportResult:
+        budget = WaitBudget(AuditSettings(timeout=timeout))
         importer = Importer(cast("Observer", self), None, budget, traces=traces)
         return importer.run(self.write(text), last=last)
 
@@ -61,7 +64,7 @@ def test_an_import_that_succeeds(shelf: Shelf) -> None:
     # where this process has threads, the importer's own look at OpenMP loads ctypes
     (own,) = [name for name in result.loaded if name.partition(".")[0] not in STDLIB]
     assert own.startswith("cudafork_shelf")
-    assert 0 <= result.seconds < 5
+    assert result.seconds >= 0
 
 
 def test_what_the_driver_says_is_reported(shelf: Shelf) -> None:
@@ -102,13 +105,19 @@ def test_threads_that_run_on_are_waited_for_and_named(shelf: Shelf) -> None:
     text = "import threading, time\nthreading.Thread(target=time.sleep, args=(0.2,)).start()"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("threading.Thread.start", threading.Thread.start)  # is replaced meanwhile
-        result = shelf.run(text, last=True)
+        patch.setattr(threads, "_MOST_SECONDS", 600.0)
+        result = shelf.run(text, last=True, timeout=1200.0)
     assert result.waited > 0
     assert result.running == []
-    running = shelf.run(text)
+    go_on = threading.Event()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "cudafork_gate", cast("Any", SimpleNamespace(wait=go_on.wait)))
+        text = "import threading, cudafork_gate as gate\nthreading.Thread(target=gate.wait).start()"
+        running = shelf.run(text)
+    go_on.set()
     assert [each.where for each in running.left_running] == [""], "nobody watches who starts it"
     assert running.waited == 0.0
-    assert running.threads > result.threads
+    assert running.threads > 1
 
 
 def test_what_an_import_reads_is_told_where_somebody_asks(shelf: Shelf) -> None:

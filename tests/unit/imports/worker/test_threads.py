@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_cudafork import ImportRecord
+from pytest_cudafork.imports.audit import verdicts
 from pytest_cudafork.imports.audit.baseline import Baseline, Entry
 from pytest_cudafork.imports.command_line import main
 from pytest_cudafork.imports.values.records import (
@@ -34,8 +36,23 @@ import threading, time
 threading.Thread(target=time.sleep, args=(600,), name="server"{}).start()"""
 
 
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[float]]:
+    """How long threads were waited for after each import of a module."""
+    judge, found = verdicts.judge, defaultdict[str, list[float]](list)
+
+    def note(package: str, settings: AuditSettings, answer: Any, *args: Any) -> ImportRecord:
+        found[answer["module"]].append(answer["told"]["waited"])
+        return judge(package, settings, answer, *args)
+
+    monkeypatch.setattr(verdicts, "judge", note)
+    return found
+
+
 @pytest.mark.slow
-def test_a_thread_that_touches_late_is_waited_for(tmp_path: Path) -> None:
+def test_a_thread_that_touches_late_is_waited_for(
+    tmp_path: Path, waited: dict[str, list[float]]
+) -> None:
     serves = LATE.replace("\nthreading.Thread", "\n    time.sleep(600)\nthreading.Thread")
     files = {
         "__init__": "",
@@ -46,9 +63,9 @@ def test_a_thread_that_touches_late_is_waited_for(tmp_path: Path) -> None:
         "ends": "import threading, time\nthreading.Thread(target=time.sleep, args=(0.2,)).start()",
     }
     write_package(tmp_path, "slow", files)
-    start = time.monotonic()
     records = audit_here("slow", tmp_path, timeout=60)
-    assert time.monotonic() - start < 15, "a thread that has touched was waited for"
+    longest = threads._MOST_SECONDS
+    assert [name for name, waits in waited.items() if max(waits) >= longest] == []
     touching = dict.fromkeys(("late", "user", "serves", "z_user"), "touches")
     expected = {f"slow.{name}": verdict for name, verdict in touching.items()}
     assert verdicts_of(records) == {"slow": "clean", "slow.ends": "clean", **expected}
@@ -71,7 +88,10 @@ def test_by_way_of_torch_too(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_one_that_runs_on_is_told_and_waited_for_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    waited: dict[str, list[float]],
 ) -> None:
     users = {f"user{number}": "import keeps.server" for number in range(30)}
     daemon = EVER.format(", daemon=True")
@@ -79,9 +99,10 @@ def test_one_that_runs_on_is_told_and_waited_for_once(
     write_package(tmp_path, "keeps", files)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    start = time.monotonic()
     assert main(["keeps", "--device=phantom:sm_90", "--jobs=2"]) == 0
-    assert time.monotonic() - start < 20, "every module was waited for"
+    assert len(waited) == 34
+    # two are imported at a time, and no other begins before it is known of one of them
+    assert sum(wait > 0 for waits in waited.values() for wait in waits) in (1, 2)
     lines = capsys.readouterr().out.splitlines()
     names = "keeps.server, keeps.user0, keeps.user1, keeps.user10, keeps.user11 and 26 more"
     assert (
@@ -103,7 +124,7 @@ def test_the_record_names_the_line_that_started_it(tmp_path: Path) -> None:
     )
     files = {"__init__": "", "pool": pool, "two": f"{EVER.format('')}\n{EVER.format('')}"}
     write_package(tmp_path, "keeps", files)
-    records = audit_here("keeps", tmp_path, confirm=False, timeout=2)
+    records = audit_here("keeps", tmp_path, confirm=False, timeout=8)
     assert verdicts_of(records) == dict.fromkeys(("keeps", "keeps.pool", "keeps.two"), "clean")
     (worker,) = records["keeps.pool"].running
     assert worker == RunningThread("ThreadPoolExecutor-0_0", f"{tmp_path}/keeps/pool.py:3", False)
@@ -116,7 +137,7 @@ def test_the_record_names_the_line_that_started_it(tmp_path: Path) -> None:
 
 def test_waiting_never_makes_an_import_take_too_long(tmp_path: Path) -> None:
     write_package(tmp_path, "keeps", {"__init__": EVER.format("")})
-    records = audit_here("keeps", tmp_path, timeout=1.5)
+    records = audit_here("keeps", tmp_path, timeout=8)
     assert verdicts_of(records) == {"keeps": "clean"}
     assert records["keeps"].so_far
 
@@ -149,16 +170,14 @@ def test_where_no_thread_was_started_nothing_is_waited_for(monkeypatch: pytest.M
     monkeypatch.setattr(threading.Thread, "start", threading.Thread.start)  # is put back
     seen = Threads()
     seen.watch()
-    begin = time.monotonic()
     assert seen.wait(60, (), lambda: False) == 0.0
-    assert time.monotonic() - begin < 0.5
     release = threading.Event()
     thread = threading.Thread(target=release.wait, name="x" * 100 + "\n")
     thread.start()
     (running,) = seen.running()
     assert running.where.startswith(f"{__file__}:")
     assert running.name == "x" * 60 + "..."
-    assert 0.05 <= seen.wait(0.05, (), lambda: False) < 5
+    assert seen.wait(0.05, (), lambda: False) >= 0.05
     assert seen.wait(60, (running.where,), lambda: False) == 0.0
     assert seen.wait(60, (), lambda: True) == 0.0
     release.set()

@@ -86,7 +86,7 @@ def _timers() -> list[threading.Thread]:
 
 def _wait_until_over() -> None:
     for timer in _timers():
-        timer.join(30)
+        timer.join(300)
 
 
 def test_a_limit_that_a_signal_keeps_is_left_to_pytest_timeout() -> None:
@@ -123,11 +123,11 @@ def test_a_limit_that_is_over_is_told_with_the_stacks_of_the_test_and_the_proces
 
     def helper_of_the_test() -> None:
         running.set()
-        over.wait(30)
+        over.wait(300)
 
     helper = threading.Thread(target=helper_of_the_test, name="the helper")
     helper.start()
-    running.wait(30)
+    running.wait(300)
     assert plugins.TimeLimit(parent.tell).pytest_timeout_set_timer(_item(), _settings(0.01))
     _wait_until_over()
     over.set()

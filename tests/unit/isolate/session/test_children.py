@@ -194,7 +194,7 @@ class _Stage:
             said.append(message.text)
             return Said.MORE
 
-        assert process.supervisor.watch(take, 30.0, until_done=True) is None
+        assert process.supervisor.watch(take, 300.0, until_done=True) is None
         self.children.keep(process, following)
         return process, said
 
@@ -362,7 +362,7 @@ def test_what_goes_wrong_in_the_teardown_of_a_group_is_warned_of(
     at_end: Callable[[Channel], None],
     words: str,
 ) -> None:
-    monkeypatch.setattr(children, "GROUP_END_SECONDS", 0.3 if "longer" in words else 30.0)
+    monkeypatch.setattr(children, "GROUP_END_SECONDS", 0.3 if "longer" in words else 300.0)
     stage.source.at_end = at_end
     stage.run(stage.items[0], stage.items[1])
     with pytest.warns(pytest.PytestWarning, match=words):

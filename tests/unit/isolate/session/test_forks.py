@@ -67,7 +67,7 @@ class _Stage:
                 said.append((message.data["when"], _shown(message.data)))
             return Said.LEAVING if isinstance(message, messages.TestOver) else Said.MORE
 
-        ending = supervisor.watch(take, 30.0)
+        ending = supervisor.watch(take, 300.0)
         assert ending is not None
         assert (ending.exitcode, ending.malformed) == (0, "")
         return said
@@ -149,7 +149,7 @@ def told(running: launch.Running) -> str:
 
     supervisor = supervision.Supervisor(running)
     supervisor.outbox.put(messages.End())
-    supervisor.watch(take, 30.0)
+    supervisor.watch(take, 300.0)
     return said[0]
 
 

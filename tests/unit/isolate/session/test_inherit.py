@@ -58,7 +58,7 @@ def test_stops(server): pytest.exit("enough")
 class TestUnit(unittest.TestCase):
     def test_unit(self): pass
 """
-FORK = Method("fork", 30.0)
+FORK = Method("fork", 300.0)
 
 
 class Stage:
@@ -170,7 +170,7 @@ def test_the_refusal_is_an_error_of_the_test(stage: Stage, monkeypatch: pytest.M
         raise ChildError("the fixture 'x' cannot be sent")
 
     monkeypatch.setattr(inherit, "pack", refuse)
-    calls = stage.run("test_next", method=Method("spawn", 30.0))
+    calls = stage.run("test_next", method=Method("spawn", 300.0))
     assert calls == ["start", "setup passed", "setup failed", "teardown passed", "finish"]
 
 

@@ -30,7 +30,7 @@ from tests.unit.isolate.session import Heard, items_of
 
 PASSED = ["start", "setup passed", "call passed", "teardown passed", "finish"]
 OVER = messages.TestOver(last=True)
-FORKSERVER = Method("forkserver", 30.0)
+FORKSERVER = Method("forkserver", 300.0)
 
 
 class _Stage:
@@ -94,7 +94,8 @@ class _Stage:
 
         running = launch.start_fork(body)
         self.pids.append(running.pid)
-        select.select([running.sock], [], [], 30.0)  # a short time limit begins with its first word
+        # a short time limit begins with its first word
+        select.select([running.sock], [], [], 300.0)
         output = os.memfd_create("output")
         os.write(output, b"last words")
         self.process = ItemProcess(supervision.Supervisor(running), asked[2].name, "", [output])
@@ -188,7 +189,7 @@ def test_an_end_that_should_not_be_fails_the_phase_with_the_output(
     stage: _Stage, steps: list[Any], words: str
 ) -> None:
     stage.child(stage.report("setup", sections=[("Captured stdout setup", "text")]), *steps)
-    stage.isolate(Method("forkserver", 0.3 if "time limit" in words else 30.0))
+    stage.isolate(Method("forkserver", 0.3 if "time limit" in words else 300.0))
     assert stage.heard.calls == CALL_DIED
     report = stage.heard.reports[-2]
     assert words in report.longreprtext
@@ -278,7 +279,7 @@ def test_a_forked_child_shares_the_files_of_the_capture(
     calls: list[object] = []
     monkeypatch.setattr(pytest_internals, "empty_capture", calls.append)
     stage.child(*stage.reports(), OVER, messages.Done())
-    stage.isolate(Method(name, 30.0))
+    stage.isolate(Method(name, 300.0))
     assert calls == [stage.item.config] * emptied
 
 

@@ -218,7 +218,7 @@ def test_a_module_that_does_not_exist_is_still_missing(package: Path) -> None:
 def test_a_module_in_execution_in_another_thread_is_waited_for(package: Path) -> None:
     (package / "slow.py").write_text(
         "import threading\nentered = threading.Event()\nleave = threading.Event()\n"
-        "from . import gate\ngate.entered.set()\ngate.leave.wait(10)\ndone = True\n"
+        "from . import gate\ngate.entered.set()\ngate.leave.wait(200)\ndone = True\n"
     )
     (package / "gate.py").write_text(
         "import threading\nentered = threading.Event()\nleave = threading.Event()\n"
@@ -226,7 +226,7 @@ def test_a_module_in_execution_in_another_thread_is_waited_for(package: Path) ->
     gate = importlib.import_module(f"{NAME}.gate")
     importer = threading.Thread(target=importlib.import_module, args=(f"{NAME}.slow",))
     importer.start()
-    assert gate.entered.wait(10)
+    assert gate.entered.wait(200)
     seen: list[bool] = []
     undos: list[Callable[[], None]] = []
 
@@ -238,8 +238,8 @@ def test_a_module_in_execution_in_another_thread_is_waited_for(package: Path) ->
     watcher.join(0.05)
     assert seen == []
     gate.leave.set()
-    importer.join(10)
-    watcher.join(10)
+    importer.join(200)
+    watcher.join(200)
     assert seen == [True]
     undos.pop()()
 
@@ -262,11 +262,76 @@ def test_many_threads_watching_and_importing_lose_no_callback(package: Path) -> 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(200)
     assert sorted(seen) == list(range(8))
     for undo in undos:
         assert callable(undo)
         undo()
+
+
+def test_two_threads_that_watch_first_have_one_finder_between_them(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    undos: list[Callable[[], None]] = []
+
+    def watch(name: str) -> None:
+        undos.append(after_import(f"{NAME}.part", lambda module: seen.append(name)))
+
+    class Path(list[Any]):
+        """Lets another thread watch while the first puts its finder in."""
+
+        other = threading.Thread(target=watch, args=["second"])
+
+        def insert(self, index: Any, finder: object) -> None:
+            if not self.other.ident:
+                self.other.start()
+                self.other.join(0.2)  # it would be through by now, or waits for the first
+            super().insert(index, finder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "meta_path", path := Path(sys.meta_path))
+        watch("first")
+        path.other.join()
+        importlib.import_module(f"{NAME}.part")
+        for undo in undos:
+            undo()
+        assert len(path) == len(Path(sys.meta_path))
+    assert sorted(seen) == ["first", "second"]
+
+
+@pytest.mark.parametrize("name", ["time", "__hello__"], ids=["built-in", "frozen"])
+def test_a_module_of_the_interpreter_that_is_executed_again_is_seen(name: str) -> None:
+    module = importlib.import_module(name)
+    loader = module.__loader__
+    assert isinstance(loader, type)
+    seen: list[ModuleType] = []
+    undo = after_import(name, Required(seen.append))
+    assert seen == [module]
+    spec = importlib.util.find_spec(name)  # asked for, and not imported
+    assert spec is not None
+    assert importlib.reload(module) is module
+    assert seen == [module, module]
+    assert module.__loader__ is loader
+    assert module.__spec__ is not None
+    assert module.__spec__.loader is loader
+    undo()
+    importlib.reload(module)
+    assert len(seen) == 2
+
+
+def test_a_module_of_the_interpreter_is_seen_when_it_is_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "__hello__", raising=False)
+    seen: list[ModuleType] = []
+    undo = after_import("__hello__", seen.append)
+    spec = importlib.util.find_spec("__hello__")
+    assert spec is not None
+    assert spec.loader is not None
+    assert spec.loader.is_package("__hello__") in (True, False)  # type: ignore[attr-defined]
+    assert seen == [importlib.import_module("__hello__")]
+    undo()
 
 
 def test_what_a_required_callback_raises_the_import_raises_each_time(package: Path) -> None:

@@ -12,11 +12,13 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_cudafork.observe.base import ledger as ledgers
 from pytest_cudafork.observe.base.ledger import Ledger, LedgerError
 
 
@@ -76,6 +78,15 @@ def test_records_carry_the_test_and_the_owner_from_the_environment(
         "42",
         os.getpid(),
     )
+
+
+def test_records_of_one_tick_of_the_clock_are_told_apart(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledgers, "time", SimpleNamespace(monotonic_ns=lambda: 5))
+    ids = [ledger.append("touch") for _ in range(3)]
+    assert len(set(ids)) == 3
+    assert [record["id"] for record in ledger.reader().new()] == ids
 
 
 def test_many_threads_and_processes_write_whole_lines(ledger: Ledger) -> None:

@@ -31,7 +31,7 @@ def run(script: str, *args: str) -> str:
         [sys.executable, "-c", textwrap.dedent(script), *args],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -5,10 +5,12 @@ from __future__ import annotations
 import linecache
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pytest_cudafork.compat.unpatched import ast
+from pytest_cudafork.observe.story import scopes
 from pytest_cudafork.observe.story.scopes import (
     Scope,
     Statement,
@@ -173,6 +175,27 @@ def test_what_cannot_be_read_is_a_statement_and_a_function(tmp_path: Path, text:
     path.write_text(text)
     assert statement_of(str(path), 1) == (Statement.OTHER, "")
     assert scope_of(str(path), 1, "anything") is Scope.FUNCTION
+
+
+def test_a_parse_that_another_thread_has_spoiled_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "code.py"
+    path.write_text("a = 1\n")
+    parse, spoiled = ast.parse, [True, True, False]
+
+    def sometimes(text: str) -> ast.Module:
+        if not spoiled or spoiled.pop(0):
+            raise SystemError("AST constructor recursion depth mismatch (before=33, after=35)")
+        return parse(text)
+
+    monkeypatch.setattr(scopes, "ast", SimpleNamespace(parse=sometimes, Module=ast.Module))
+    assert tree_of(str(path)) is not None
+    path = tmp_path / "other.py"
+    path.write_text("a = 1\n")
+    assert tree_of(str(path)) is None
+    spoiled.append(False)
+    assert tree_of(str(path)) is not None, "it is not taken for no Python"
 
 
 @pytest.mark.parametrize("name", ["/no/such/file.py", "<string>", "nul\0byte"])

@@ -110,7 +110,7 @@ def test_the_mark_of_another_users_process_is_read_without_a_capability(
         assert not leftovers.is_marked(1 << 30, cookie)
         assert leftovers.marked_processes([cookie]) == [other.pid]
         assert leftovers.end({cookie: other.pid}) == []
-        assert other.wait(10) == -signal.SIGKILL
+        assert other.wait(300) == -signal.SIGKILL
     # whoever is not root could not end it
     monkeypatch.setattr(unpatched.os, "geteuid", lambda: 1000)
     assert not leftovers.is_marked(os.getpid(), cookie)
@@ -120,7 +120,9 @@ def test_a_process_that_does_not_end_is_named_in_the_end(
     cookie: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed: list[int] = []
-    monkeypatch.setattr(leftovers, "_KILL_SECONDS", 0.05)
+    monkeypatch.setattr(
+        leftovers, "_KILL_SECONDS", 0.0
+    )  # over when it has looked for the first time
     monkeypatch.setattr(leftovers, "marked_processes", lambda cookies: [1 << 30])
     monkeypatch.setattr(unpatched.os, "kill", lambda pid, number: killed.append(pid))
     assert leftovers.end({cookie: 1 << 30}) == [1 << 30]
@@ -176,15 +178,18 @@ def test_a_mark_is_inherited_and_other_marks_are_not_taken_for_it(cookie: bytes)
             assert len(leftovers.marked_processes([cookie, other])) == 3
             assert leftovers.marked_processes([os.urandom(16)]) == []
             assert leftovers.end({cookie: one.pid}) == []
-            assert one.wait(10) == -signal.SIGKILL
+            assert one.wait(300) == -signal.SIGKILL
             assert leftovers.marked_processes([cookie, other]) == [two.pid]
             assert two.poll() is None
         finally:
             leftovers.end({cookie: one.pid, other: two.pid})
 
 
-def test_a_sweep_ends_what_ended_children_have_left_and_nothing_else(cookie: bytes) -> None:
+def test_a_sweep_ends_what_ended_children_have_left_and_nothing_else(
+    cookie: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = os.urandom(16)
+    monkeypatch.setattr(leftovers, "_SWEEP_SECONDS", 3600.0)
     sweeper = leftovers.Sweeper()
     over: list[bytes] = []
     with start(cookie, "") as one, start(other, "") as two:
@@ -193,19 +198,24 @@ def test_a_sweep_ends_what_ended_children_have_left_and_nothing_else(cookie: byt
             assert (one.poll(), two.poll()) == (None, None)
             sweeper.add(cookie, one.pid)
             sweeper.sweep()
-            assert one.wait(10) == -signal.SIGKILL
+            assert one.wait(300) == -signal.SIGKILL
             sweeper.add(other, two.pid, lambda: over.append(other))
             sweeper.sweep()  # it was done just now
             assert two.poll() is None
             assert over == []
             sweeper.sweep(now=True)
-            assert two.wait(10) == -signal.SIGKILL
+            assert two.wait(300) == -signal.SIGKILL
             assert over == [other]
         finally:
             leftovers.end({cookie: one.pid, other: two.pid})
 
 
-def test_a_process_that_tidies_up_is_given_the_time_for_it(cookie: bytes, tmp_path: Path) -> None:
+def test_a_process_that_tidies_up_is_given_the_time_for_it(
+    cookie: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "_EXEC_SECONDS", 300.0)  # it may be about to begin its program
+    monkeypatch.setattr(leftovers, "_TIDY_SECONDS", 300.0)
+    monkeypatch.setattr(leftovers, "_KILL_SECONDS", 600.0)
     tidied = tmp_path / "tidied"
     script = tmp_path / "torch_shm_manager"
     script.write_text(f"#!/bin/sh\nread word\necho done >{tidied}\n")
@@ -217,7 +227,7 @@ def test_a_process_that_tidies_up_is_given_the_time_for_it(cookie: bytes, tmp_pa
         "subprocess.Popen([name.replace('TORCH', 'torch')], stdin=subprocess.PIPE)",
     ) as process:
         assert leftovers.end({cookie: process.pid}) == []
-        process.wait(10)
+        process.wait(300)
     assert tidied.read_text() == "done\n"
 
 
@@ -225,6 +235,7 @@ def test_one_that_does_not_go_by_itself_is_killed_in_the_end(
     cookie: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leftovers, "_TIDY_SECONDS", 0.2)
+    monkeypatch.setattr(leftovers, "_KILL_SECONDS", 600.0)
     script = tmp_path / "torch_shm_manager"
     script.write_text("#!/bin/sh\nsleep 1000\n")
     script.chmod(0o755)
@@ -236,7 +247,7 @@ def test_one_that_does_not_go_by_itself_is_killed_in_the_end(
         f"open({str(pidfile)!r}, 'w').write(str(p.pid))",
     ) as process:
         assert leftovers.end({cookie: process.pid}) == []
-        process.wait(10)
+        process.wait(300)
     assert is_gone(int(pidfile.read_text()))
 
 

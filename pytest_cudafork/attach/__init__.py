@@ -1,0 +1,1 @@
+"""A process that runs: what can be read of CUDA in it, from outside, without changing anything."""

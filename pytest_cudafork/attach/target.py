@@ -1,0 +1,184 @@
+"""One process as ``/proc`` shows it: who it is, and what it has mapped and open of CUDA."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import re
+import time
+from typing import NamedTuple
+
+from pytest_cudafork.observe.driver import native_libs
+from pytest_cudafork.observe.driver.probe import runs_image_of
+from pytest_cudafork.process.descendants import process_state
+from pytest_cudafork.process.native_stacks import program_of
+from pytest_cudafork.settings import environment
+
+_PYTHON = re.compile(r"/(?:lib)?python\d?(?:\.\d+)?t?(?:[.-][\w.-]*)?$|/pypy3?[\d.]*$")
+_DRIVER = re.compile(r"/libcuda\.so")
+_UVM = "/dev/nvidia-uvm"
+"""What the driver opens in its first cuInit; NVML, which opens other devices, does not."""
+_START_TICKS = 19
+
+
+class Unreadable(Exception):
+    """A process cannot be looked at; the message says why. Recoverable by another user or PID."""
+
+
+class Target(NamedTuple):
+    """What ``/proc`` says of one process.
+
+    Attributes:
+        pid: Its number.
+        command: Its command line.
+        program: The file that it runs.
+        python: The file of its Python: an executable or a library; "" if there is none.
+        parent: The process that started it, or has taken it over.
+        forked: Whether it still runs the image that it inherited from that; None: not known.
+        started: When it was started, in seconds of the clock since the machine's start.
+        driver: The driver library that is mapped; "" for none.
+        phantom: Whether that is the phantom driver.
+        uvm: Whether the device is open or mapped that the driver opens when it is initialized.
+        ledger: The ledger that it was told to write, or has open; "".
+
+    """
+
+    pid: int
+    command: str
+    program: str
+    python: str
+    parent: int
+    forked: bool | None
+    started: float
+    driver: str
+    phantom: bool
+    uvm: bool
+    ledger: str
+
+
+def read_target(pid: int) -> Target:
+    """Read a process.
+
+    Raises:
+        Unreadable: There is none of that number, it has ended, it is a part of the kernel, or
+            another user's.
+
+    """
+    state = process_state.state_of(pid)
+    if not state:
+        raise Unreadable(f"there is no process {pid}; it may have ended")
+    if not process_state.lives(pid):
+        parent = process_state.parent_of(pid)
+        raise Unreadable(
+            f"process {pid} has ended; its parent, process {parent}, has not asked for its status"
+        )
+    try:
+        program = os.readlink(f"/proc/{pid}/exe")
+        paths = _mapped(pid)
+        opened = _opened(pid)
+    except FileNotFoundError:
+        if process_state.lives(pid):
+            raise Unreadable(f"process {pid} is a part of the kernel, and no program") from None
+        raise Unreadable(f"process {pid} ended while it was looked at") from None
+    except PermissionError:
+        raise Unreadable(f"process {pid} may not be read: {_why_not(pid)}") from None
+    except ProcessLookupError:
+        raise Unreadable(f"process {pid} ended while it was looked at") from None
+    parent = process_state.parent_of(pid)
+    driver = next((path for path in paths if _DRIVER.search(path)), "")
+    return Target(
+        pid=pid,
+        command=program_of(pid),
+        program=program,
+        python=next((path for path in (program, *paths) if _PYTHON.search(path)), ""),
+        parent=parent,
+        forked=runs_image_of(pid, parent),
+        started=_started(pid),
+        driver=driver,
+        phantom=bool(driver) and _is_phantom(driver),
+        uvm=any(path.startswith(_UVM) for path in (*paths, *opened)),
+        ledger=_ledger(pid, opened),
+    )
+
+
+def _mapped(pid: int) -> list[str]:
+    """Return the files that are mapped, each once."""
+    found: dict[str, None] = {}
+    with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            path = line.rstrip("\n").split(None, 5)[5:]  # five numbers stand before it
+            if path and path[0].startswith("/"):
+                found[path[0].removesuffix(" (deleted)")] = None
+    return list(found)
+
+
+def _opened(pid: int) -> list[str]:
+    """Return what the open descriptors lead to."""
+    found = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    return found
+
+
+def _is_phantom(driver: str) -> bool:
+    ours = os.path.realpath(str(native_libs.PHANTOM_DRIVER))
+    if os.path.realpath(driver) == ours:
+        return True
+    # another installation's, or a copy
+    return f"{os.sep}pytest_cudafork{os.sep}" in driver
+
+
+def _ledger(pid: int, opened: list[str]) -> str:
+    """Return the ledger of a process: what it was started with, else what it reads itself."""
+    from pytest_cudafork.observe.base.ledger import is_ledger
+
+    told = ""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        for entry in file.read().split(b"\0"):
+            name, _, text = entry.partition(b"=")
+            if name == environment.LEDGER.encode():
+                told = os.fsdecode(text)
+    if told and os.path.isfile(told):
+        return told
+    return next((path for path in opened if path.endswith(".jsonl") and is_ledger(path)), "")
+
+
+def _started(pid: int) -> float:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return int(fields[_START_TICKS]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError):
+        return 0.0
+
+
+def monotonic_of(started: float) -> int:
+    """Return a time since the machine's start as the ledger counts, which leaves sleep out."""
+    asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+    return int((started - asleep) * 1e9)
+
+
+def _why_not(pid: int) -> str:
+    theirs, own = _user_of(pid), _name(os.geteuid())
+    if theirs == own:
+        return (
+            f"it is {own}'s as this is, and the system protects it: a container needs the "
+            "capability SYS_PTRACE for that, and a program with rights of its own is read by root"
+        )
+    return f"it is {theirs}'s, and this is {own}. Run this as that user or as root"
+
+
+def _user_of(pid: int) -> str:
+    try:
+        return _name(os.stat(f"/proc/{pid}").st_uid)
+    except OSError:
+        return "another user"
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"

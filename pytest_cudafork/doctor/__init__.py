@@ -1,0 +1,1 @@
+"""The doctor: what of this machine and environment changes what CUDA and forks do here."""

@@ -1,0 +1,93 @@
+"""Checks of what the functions of this package are given, with the same words everywhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+__all__ = ["check_time_limit", "check_variable", "check_variables", "input_bytes"]
+
+
+def check_time_limit(timeout: object) -> None:
+    """Check a time limit in seconds; None is none, and so is infinity.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is not above 0.
+
+    """
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeError(
+            f"timeout={timeout!r}: a time limit is a number of seconds, or None for none"
+        )
+    if not timeout > 0:
+        raise ValueError(f"timeout={timeout!r}: a time limit is above 0 seconds, or None for none")
+
+
+def check_variables(what: str, variables: object) -> None:
+    """Check variables by name; a value that is None takes one away.
+
+    Args:
+        what: What the argument is called.
+        variables: What was given.
+
+    Raises:
+        TypeError: It is no mapping, or holds something that is no text.
+        ValueError: No environment can hold one of them.
+
+    """
+    if not isinstance(variables, Mapping):
+        raise TypeError(
+            f"{what}={variables!r}: variables are given as a dict of names and texts; None in "
+            "place of a text takes one away"
+        )
+    for name, text in variables.items():
+        check_variable(name, "" if text is None else text)
+
+
+def check_variable(name: object, text: object) -> None:
+    """Check that there can be a variable of this name with this value.
+
+    Raises:
+        TypeError: One of them is no text.
+        ValueError: No environment can hold it.
+
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a variable is a text, not {name!r}")
+    if not isinstance(text, str):
+        raise TypeError(
+            f"the variable {name} is to be {text!r}: a variable holds a text; None takes it away"
+        )
+    if not name or "=" in name or "\0" in name + text or not _can_be_bytes(name + text):
+        raise ValueError(f"{name!r}={text!r}: no environment can hold that")
+
+
+def _can_be_bytes(text: str) -> bool:
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def input_bytes(stdin: object) -> bytes:
+    """Return what a program reads from its standard input; a text is written as UTF-8.
+
+    Raises:
+        TypeError: It is neither text nor bytes.
+        ValueError: It is a text that has no bytes.
+
+    """
+    if isinstance(stdin, bytes | bytearray | memoryview):
+        return bytes(stdin)
+    if not isinstance(stdin, str):
+        raise TypeError(
+            f"stdin={stdin!r}: what a script reads is a text or bytes; of a file, read it first"
+        )
+    try:
+        return stdin.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"stdin: the text cannot be written as UTF-8: {error}") from None

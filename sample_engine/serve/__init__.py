@@ -1,0 +1,1 @@
+"""An HTTP server that speaks as OpenAI's does: ``python -m sample_engine serve``."""

@@ -1,0 +1,194 @@
+"""What a client of OpenAI's interface may ask for, and what of it this engine does.
+
+Fields that the engine has no meaning for are accepted where they ask for nothing, and refused by
+name where they ask for something: a text that silently obeys half of a request is a wrong answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, StrictBool, StrictInt
+
+from sample_engine.batch.sampling_params import SamplingParams
+from sample_engine.errors import PromptError
+
+Tokens = list[StrictInt]
+_NOTHING: Mapping[str, tuple[Any, ...]] = {
+    "best_of": (None, 1),
+    "echo": (None, False),
+    "suffix": (None, ""),
+    "presence_penalty": (None, 0),
+    "frequency_penalty": (None, 0),
+    "repetition_penalty": (None, 1),
+    "min_p": (None, 0),
+    "logit_bias": (None, {}),
+    "tools": (None, []),
+    "tool_choice": (None, "none", "auto"),
+    "functions": (None, []),
+    "function_call": (None, "none", "auto"),
+    "parallel_tool_calls": (None, True, False),
+    "response_format": (None, {"type": "text"}),
+    "modalities": (None, ["text"]),
+    "audio": (None,),
+    "reasoning_effort": (None, "none"),
+    "store": (None, False),
+    "service_tier": (None, "auto", "default"),
+}
+"""Fields that are known and not done, each with the values that ask for nothing."""
+_HARMLESS = ("user", "metadata", "safety_identifier", "prompt_cache_key")
+"""Fields that ask for nothing whatever they hold."""
+
+
+class UnsupportedFieldError(PromptError):
+    """A field that asks for what this engine does not do. Recoverable; ``param`` names it."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class StreamOptions(BaseModel):
+    """What a stream is to hold beside the text."""
+
+    model_config = ConfigDict(extra="allow")
+    include_usage: StrictBool = False
+
+
+class _Request(BaseModel):
+    """What both kinds of requests have; the defaults are OpenAI's."""
+
+    model_config = ConfigDict(extra="allow")
+    model: str
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: StrictInt | None = None
+    n: StrictInt | None = None
+    seed: StrictInt | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: Tokens | None = None
+    ignore_eos: StrictBool = False
+    stream: StrictBool | None = None
+    stream_options: StreamOptions | None = None
+
+    @property
+    def with_usage(self) -> bool:
+        """Whether a stream ends with what it has cost."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def params(self) -> SamplingParams:
+        """Return what the engine is asked for.
+
+        Raises:
+            PromptError: a value is out of range, or a field asks for what is not done.
+
+        """
+        for name, given in (self.model_extra or {}).items():
+            _check_extra(name, given)
+        max_tokens, logprobs = self._limits()
+        return SamplingParams(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            top_k=0 if self.top_k is None else self.top_k,
+            n=1 if self.n is None else self.n,
+            seed=self.seed,
+            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ()),
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            ignore_eos=self.ignore_eos,
+            max_tokens=max_tokens,
+            logprobs=logprobs,
+        )
+
+    def _limits(self) -> tuple[int | None, int | None]:
+        """The most tokens, and how many log probabilities beside each token's own."""
+        raise NotImplementedError
+
+
+class CompletionRequest(_Request):
+    """The body of ``POST /v1/completions``."""
+
+    prompt: str | Tokens | list[str] | list[Tokens]
+    max_tokens: StrictInt | None = 16
+    logprobs: StrictInt | None = None
+
+    def prompts(self) -> list[str | Mapping[str, Any]]:
+        """Return the prompts as the engine takes them; a list of tokens is one prompt."""
+        given: list[Any] = [self.prompt] if isinstance(self.prompt, str) else list(self.prompt)
+        if given and all(isinstance(each, int) for each in given):
+            given = [given]
+        if not given:
+            raise UnsupportedFieldError("prompt", "prompt is empty: give a text, or tokens.")
+        return [each if isinstance(each, str) else {"prompt_token_ids": each} for each in given]
+
+    def _limits(self) -> tuple[int | None, int | None]:
+        return self.max_tokens, self.logprobs
+
+
+class Message(BaseModel):
+    """One message of a conversation."""
+
+    model_config = ConfigDict(extra="allow")
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+    def text(self) -> str:
+        """Return its text.
+
+        Raises:
+            UnsupportedFieldError: it holds something else.
+
+        """
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
+        parts = []
+        for part in self.content:
+            if part.get("type") != "text" or not isinstance(part.get("text"), str):
+                raise UnsupportedFieldError(
+                    "messages",
+                    f"A message holds a part of the type {part.get('type')!r}; this model reads "
+                    "text alone.",
+                )
+            parts.append(part["text"])
+        return "".join(parts)
+
+
+class ChatRequest(_Request):
+    """The body of ``POST /v1/chat/completions``."""
+
+    messages: list[Message]
+    max_tokens: StrictInt | None = None
+    max_completion_tokens: StrictInt | None = None
+    logprobs: StrictBool | None = None
+    top_logprobs: StrictInt | None = None
+
+    def prompts(self) -> list[str | Mapping[str, Any]]:
+        """Return the one prompt: a line for each message, and the beginning of the answer's.
+
+        The models of this engine were not trained on conversations and have no template.
+        """
+        if not self.messages:
+            raise UnsupportedFieldError("messages", "messages is empty: give at least one.")
+        lines = [f"{message.role}: {message.text()}\n" for message in self.messages]
+        return ["".join([*lines, "assistant: "])]
+
+    def _limits(self) -> tuple[int | None, int | None]:
+        if self.top_logprobs and not self.logprobs:
+            raise UnsupportedFieldError("top_logprobs", "top_logprobs needs logprobs=true.")
+        most = self.max_completion_tokens
+        return (
+            self.max_tokens if most is None else most,
+            (self.top_logprobs or 0) if self.logprobs else None,
+        )
+
+
+def _check_extra(name: str, given: object) -> None:
+    """Check a field that no class above has."""
+    if name in _HARMLESS:
+        return
+    if name not in _NOTHING:
+        raise UnsupportedFieldError(name, f"{name!r} is no field that this server knows.")
+    if not any(given == each for each in _NOTHING[name]):
+        raise UnsupportedFieldError(
+            name, f"{name}={given!r} is not supported by this engine: leave it out."
+        )

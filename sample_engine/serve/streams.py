@@ -1,0 +1,119 @@
+"""Between the server's event loop and the engine, whose streams are read in threads.
+
+A stream is ended where nobody reads it any more: the engine then forgets its request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from sample_engine.batch.outputs import RequestOutput
+from sample_engine.batch.sampling_params import SamplingParams
+from sample_engine.errors import EngineDeadError, PromptError, RemoteError
+from sample_engine.llm import LLM
+
+Prompt = str | Mapping[str, Any]
+Item = tuple[int, RequestOutput]
+"""The place of a prompt in its request, and what is new of one of its completions."""
+
+
+class OverloadedError(Exception):
+    """There are as many requests as may wait. Recoverable: later."""
+
+
+class Streams:
+    """The streams of an engine.
+
+    Attributes:
+        llm: The engine.
+        dead: Why the engine is gone; None while it works.
+
+    """
+
+    def __init__(self, llm: LLM, *, at_once: int, waiting: int) -> None:
+        """Read so many prompts' streams at the same time; of others so many may wait."""
+        self.llm = llm
+        self.dead: Exception | None = None
+        self._most = at_once + waiting
+        self._count = 0
+        self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="stream")
+        self._closing = threading.Event()
+
+    @property
+    def count(self) -> int:
+        """How many prompts are under way or wait."""
+        return self._count
+
+    async def read(
+        self, prompts: Sequence[Prompt], params: SamplingParams
+    ) -> AsyncGenerator[Item, None]:
+        """Complete prompts; give what is new of any of them, as it comes.
+
+        Raises:
+            PromptError: A prompt is refused; the others are ended.
+            OverloadedError: Too many wait already.
+            EngineDeadError, RemoteError: The engine is gone, and so is the server's use.
+
+        """
+        if self._count + len(prompts) > self._most:
+            raise OverloadedError(f"{self._count} prompts are under way or wait; try again later")
+        loop = asyncio.get_running_loop()
+        brought: asyncio.Queue[Item | Exception | None] = asyncio.Queue()
+        gone = threading.Event()
+
+        def bring(item: Item | Exception | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(brought.put_nowait, item)
+
+        self._count += len(prompts)
+        jobs = [
+            loop.run_in_executor(self._pool, self._complete, place, prompt, params, bring, gone)
+            for place, prompt in enumerate(prompts)
+        ]
+        try:
+            left = len(jobs)
+            while left:
+                item = await brought.get()
+                if item is None:
+                    left -= 1
+                elif isinstance(item, Exception):
+                    raise item
+                else:
+                    yield item
+        finally:
+            gone.set()
+            self._count -= len(prompts)
+            for job in jobs:
+                job.cancel()  # one that waits for its turn; the others see that nobody reads
+
+    def _complete(
+        self, place: int, prompt: Prompt, params: SamplingParams, bring: Any, gone: threading.Event
+    ) -> None:
+        """Read one prompt's stream, in a thread."""
+        try:
+            stream: Any = self.llm.generate_stream(prompt, params)  # a generator, which is closed
+            with contextlib.closing(stream):
+                for output in stream:
+                    if output.error is not None:
+                        raise PromptError(output.error)
+                    if gone.is_set() or self._closing.is_set():
+                        break
+                    bring((place, output))
+        except (EngineDeadError, RemoteError) as error:
+            self.dead = error
+            bring(error)
+        except Exception as error:
+            bring(error)
+        finally:
+            bring(None)
+
+    def close(self) -> None:
+        """End all streams and the engine."""
+        self._closing.set()
+        self.llm.shutdown()
+        self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,155 @@
+"""The server over real HTTP, asked by OpenAI's own client and by none."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the server needs it")
+pytest.importorskip("uvicorn", reason="the server needs it")
+
+from tests.engine.support.process import Script
+from tests.engine.support.serving import WAIT_SECONDS, Server, serving
+
+ENDLESS = 1 << 40
+HI = [{"role": "user", "content": "hi"}]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving(Script(tokens_per_step=2)) as made:
+        yield made
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Any]:
+    openai = pytest.importorskip("openai", reason="it needs Python 3.11")
+    with openai.OpenAI(
+        base_url=server.url, api_key="none", timeout=WAIT_SECONDS, max_retries=0
+    ) as made:
+        yield made
+
+
+def test_openais_client_gets_whole_answers(client: Any) -> None:
+    assert [model.id for model in client.models.list().data] == ["tiny"]
+    assert client.models.retrieve("tiny").id == "tiny"
+    answer = client.completions.create(model="tiny", prompt=["ab", "xyz"], max_tokens=5)
+    assert [(one.index, one.text, one.finish_reason) for one in answer.choices] == [
+        (0, "ababa", "length"),
+        (1, "xyzxy", "length"),
+    ]
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (5, 10)
+    chat = client.chat.completions.create(model="tiny", messages=HI, max_tokens=8, n=2)
+    assert [one.message.content for one in chat.choices] == ["user: hi"] * 2
+
+
+def test_openais_client_gets_streams(client: Any) -> None:
+    parts = list(
+        client.completions.create(
+            model="tiny",
+            prompt="abc",
+            max_tokens=5,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    assert [part.choices[0].text for part in parts[:-1]] == ["ab", "ca", "b"]
+    assert parts[-2].choices[0].finish_reason == "length"
+    assert (parts[-1].choices, parts[-1].usage.total_tokens) == ([], 8)
+    chat = client.chat.completions.create(model="tiny", messages=HI, max_tokens=4, stream=True)
+    deltas = [part.choices[0].delta for part in chat]
+    assert "".join(delta.content for delta in deltas) == "user"
+    assert [delta.role for delta in deltas] == ["assistant", None]
+
+
+def test_many_clients_are_answered_at_once(server: Server) -> None:
+    def ask(number: int) -> str:
+        body = {"model": "tiny", "prompt": f"<{number}>", "max_tokens": 12}
+        status, answer = server.ask("POST", "/v1/completions", body)
+        assert status == 200, answer
+        return str(answer["choices"][0]["text"])
+
+    with ThreadPoolExecutor(12) as threads:
+        texts = list(threads.map(ask, range(12)))
+    assert texts == [(f"<{number}>" * 4)[:12] for number in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("completions", {"model": "gpt", "prompt": "a"}, 404, "no model 'gpt' here; there is"),
+        ("completions", {"model": "tiny", "prompt": ""}, 400, "empty prompt"),
+        ("completions", {"model": "tiny", "prompt": "", "stream": True}, 400, "empty prompt"),
+        ("completions", {"model": "tiny"}, 400, "prompt: Field required"),
+        ("completions", {"model": "tiny", "prompt": "a", "top_p": 7}, 400, "top_p=7"),
+        ("completions", {"model": "tiny", "prompt": "a", "echo": True}, 400, "echo=True"),
+        ("chat/completions", {"model": "tiny", "messages": []}, 400, "messages is empty"),
+        ("chat/completions", {"model": "tiny", "messages": "hi"}, 400, "messages: "),
+        ("completions", b"{", 400, "JSON"),
+        ("embeddings", {}, 404, "POST /v1/embeddings: Not Found"),
+    ],
+)
+def test_wrong_requests_have_errors_that_clients_read(
+    path: str, body: Any, status: int, words: str, server: Server
+) -> None:
+    got, answer = server.ask("POST", f"/v1/{path}", body)
+    assert got == status
+    assert words in answer["error"]["message"]
+    assert answer["error"]["type"] == "invalid_request_error"
+
+
+def test_a_method_or_a_model_that_there_is_not(server: Server) -> None:
+    assert server.ask("GET", "/v1/completions")[0] == 405
+    assert server.ask("GET", "/v1/models/nope")[0] == 404
+    server.wait_until_idle()
+    assert server.ask("GET", "/health") == (200, {"status": "ok", "running": 0})
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_away_frees_its_place(stream: bool, server: Server) -> None:
+    body = {"model": "tiny", "prompt": "a", "max_tokens": ENDLESS, "stream": stream}
+    with contextlib.closing(server.connect()) as connection:
+        connection.request(
+            "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
+        )
+        if stream:
+            assert connection.getresponse().readline().startswith(b"data: {")
+        else:
+            while not server.streams.count:  # until it is under way
+                server.ask("GET", "/health")
+    server.wait_until_idle()
+    assert (
+        server.ask("POST", "/v1/completions", {**body, "max_tokens": 1, "stream": False})[0] == 200
+    )
+
+
+def test_more_requests_than_may_wait_are_refused() -> None:
+    with serving(at_once=1, waiting=0) as small, contextlib.closing(small.connect()) as busy:
+        body = {"model": "tiny", "prompt": "a", "max_tokens": ENDLESS, "stream": True}
+        headers = {"Content-Type": "application/json"}
+        busy.request("POST", "/v1/completions", json.dumps(body), headers)
+        assert busy.getresponse().readline().startswith(b"data: {")
+        status, answer = small.ask("POST", "/v1/completions", {**body, "max_tokens": 1})
+        assert (status, answer["error"]["code"]) == (503, "overloaded")
+
+
+def test_an_engine_that_is_gone_is_told_and_ends_the_server() -> None:
+    with serving() as broken, contextlib.closing(broken.connect()) as busy:
+        body = {"model": "tiny", "prompt": "a", "max_tokens": ENDLESS, "stream": True}
+        headers = {"Content-Type": "application/json"}
+        busy.request("POST", "/v1/completions", json.dumps(body), headers)
+        stream = busy.getresponse()
+        assert stream.readline().startswith(b"data: {")
+        broken.streams.llm.shutdown()
+        rest = stream.read().decode()
+        assert '"code":"engine_dead"' in rest, "a stream that has begun says it in a part"
+        assert rest.endswith("data: [DONE]\n\n")
+        status, answer = broken.ask("POST", "/v1/completions", {**body, "stream": False})
+        assert (status, answer["error"]["code"]) == (500, "engine_dead")
+        assert broken.ask("GET", "/health")[0] == 503
+    assert broken.deaths == ["dead", "dead"]

@@ -1,0 +1,189 @@
+"""``python -m sample_engine serve``: wrong input, a port that is taken, a whole life."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the server needs it")
+pytest.importorskip("uvicorn", reason="the server needs it")
+
+import uvicorn
+
+import sample_engine.llm
+from sample_engine.__main__ import main
+from sample_engine.errors import EngineDeadError, WeightsError
+from sample_engine.serve import command_line
+from sample_engine.serve.streams import Streams
+from tests.engine.support.process import PROJECT, children, wait_until_gone
+
+WAIT_SECONDS = 600.0
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Run the command in this process; return exit code, stdout and stderr."""
+    try:
+        code = main(["serve", *arguments])
+    except SystemExit as end:
+        code = int(str(end.code))
+    return code, *capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--port", "http"], "'http' is no port: 0 to 65535"),
+        (["--port", "65536"], "'65536' is no port"),
+        (["--max-num-seqs", "0"], "'0' is no whole number above 0"),
+        (["--speculative-config", "{"], "is not JSON"),
+        (["--speculative-config", "[]"], "is not a JSON object"),
+        (["--nope"], "unrecognized arguments: --nope; see serve --help"),
+        (["--port=0", "--model", "/no/such/model"], "/no/such/model"),
+        (["--port=0", "--host", "203.0.113.1"], "port 0 of 203.0.113.1 cannot be had"),
+    ],
+)
+def test_wrong_input_is_one_line_and_status_2(
+    arguments: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if "203.0.113.1" in arguments:
+        monkeypatch.setattr(sample_engine.llm, "LLM", _Engine)
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("sample_engine: error: ")
+    assert words in err
+
+
+def test_a_port_that_is_taken_is_told_before_a_model_is_loaded(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(sample_engine.llm, "LLM")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, _, err = run(capsys, f"--port={port}")
+    assert code == 2
+    assert f"port {port} of 127.0.0.1 cannot be had: Address already in use" in err
+
+
+def test_a_library_that_is_missing_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    code, _, err = run(capsys, "--port=0")
+    assert code == 2
+    assert "uvicorn" in err
+    assert "pip install fastapi uvicorn" in err
+
+
+class _Engine:
+    """Stands for an engine."""
+
+    def __init__(self, model: str, **settings: Any) -> None:
+        if model == "broken":
+            raise WeightsError("the weights are cut short")
+        self.settings = settings
+
+    def info(self) -> dict[str, Any]:
+        return {}
+
+    def shutdown(self) -> None:
+        pass
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sample_engine.llm, "LLM", _Engine)
+
+
+@pytest.mark.usefixtures("engine")
+def test_an_engine_that_does_not_start_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "--port=0", "--model=broken")
+    assert (code, err) == (1, "sample_engine: error: the weights are cut short\n")
+
+
+@pytest.mark.usefixtures("engine")
+def test_an_engine_that_is_gone_ends_the_server_with_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Streams] = []
+    create = Streams.__init__
+
+    def keep(self: Streams, *args: Any, **kw: Any) -> None:
+        create(self, *args, **kw)
+        made.append(self)
+
+    def serve(self: Any, sockets: list[socket.socket]) -> None:
+        made[0].dead = EngineDeadError("it was killed")
+
+    monkeypatch.setattr(Streams, "__init__", keep)
+    monkeypatch.setattr(uvicorn.Server, "run", serve)
+    code, out, err = run(capsys, "--port=0")
+    assert code == 1
+    assert out.startswith("http://127.0.0.1:")
+    assert err == "sample_engine: error: the engine is gone: it was killed\n"
+
+
+@pytest.mark.usefixtures("engine")
+def test_ctrl_c_ends_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Any, sockets: list[socket.socket]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(uvicorn.Server, "run", interrupted)
+    assert run(capsys, "--port=0")[0] == 130
+    assert command_line._parser().parse_args([]).port == 8000
+
+
+def test_a_whole_life_with_the_own_model() -> None:
+    before = children()
+    command = [sys.executable, "-m", "sample_engine", "serve", "--port=0", "--max-model-len=128"]
+    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as server:
+        guard = threading.Timer(WAIT_SECONDS, server.kill)  # for a server that hangs
+        guard.start()
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().strip()
+            assert address.startswith("http://127.0.0.1:"), address
+            below = _descendants(server.pid)
+            body = {"model": "tiny", "prompt": "def f(", "max_tokens": 4, "temperature": 0}
+            answer = _ask(f"{address}/v1/completions", body)
+            assert answer["usage"]["completion_tokens"] == 4
+            assert answer["choices"][0]["finish_reason"] == "length"
+            server.send_signal(signal.SIGTERM)
+            assert server.wait() in (0, -signal.SIGTERM)
+        finally:
+            guard.cancel()
+            with contextlib.suppress(OSError):
+                server.kill()
+    for pid in below:
+        wait_until_gone(pid, WAIT_SECONDS)
+    assert children() == before
+
+
+def _ask(url: str, body: Any) -> Any:
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=WAIT_SECONDS) as answer:
+        return json.loads(answer.read())
+
+
+def _descendants(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+            found += [int(word) for word in file.read().split()]
+    return found

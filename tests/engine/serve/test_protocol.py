@@ -1,0 +1,116 @@
+"""What a request asks the engine for, and what is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pydantic", reason="the server needs it, with FastAPI")
+
+from pydantic import ValidationError
+
+from sample_engine.batch.sampling_params import SamplingParams
+from sample_engine.errors import PromptError
+from sample_engine.serve.protocol import ChatRequest, CompletionRequest, UnsupportedFieldError
+
+USER = {"role": "user", "content": "hi"}
+
+
+def completion(**fields: Any) -> CompletionRequest:
+    return CompletionRequest.model_validate({"model": "tiny", "prompt": "a", **fields})
+
+
+def chat(**fields: Any) -> ChatRequest:
+    return ChatRequest.model_validate({"model": "tiny", "messages": [USER], **fields})
+
+
+def test_the_defaults_are_those_of_openai() -> None:
+    assert completion().params() == SamplingParams(temperature=1.0, max_tokens=16)
+    assert chat().params() == SamplingParams(temperature=1.0, max_tokens=None)
+
+
+def test_all_that_the_engine_can_do_is_passed_on() -> None:
+    fields = {"temperature": 0.5, "top_p": 0.9, "top_k": 4, "n": 2, "seed": 7, "ignore_eos": True}
+    more = {"stop": ["x", "y"], "stop_token_ids": [3], "max_tokens": 9, "logprobs": 2}
+    wanted: Any = {**fields, **more, "stop": ("x", "y"), "stop_token_ids": (3,)}
+    assert completion(**fields, **more).params() == SamplingParams(**wanted)
+    assert completion(stop="end").params().stop == ("end",)
+
+
+def test_chat_has_names_of_its_own() -> None:
+    assert chat(max_tokens=5).params().max_tokens == 5
+    assert chat(max_tokens=5, max_completion_tokens=3).params().max_tokens == 3
+    assert chat(logprobs=True).params().logprobs == 0
+    assert chat(logprobs=True, top_logprobs=4).params().logprobs == 4
+    with pytest.raises(UnsupportedFieldError, match="needs logprobs=true"):
+        chat(top_logprobs=4).params()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("a", ["a"]),
+        (["a", "b"], ["a", "b"]),
+        ([1, 2], [{"prompt_token_ids": [1, 2]}]),
+        ([[1], [2, 3]], [{"prompt_token_ids": [1]}, {"prompt_token_ids": [2, 3]}]),
+    ],
+)
+def test_prompts_have_four_forms(prompt: Any, expected: list[Any]) -> None:
+    assert completion(prompt=prompt).prompts() == expected
+
+
+def test_messages_become_lines() -> None:
+    parts = [{"type": "text", "text": "what "}, {"type": "text", "text": "now?"}]
+    messages = [{"role": "system", "content": "be short"}, {"role": "user", "content": parts}]
+    assert chat(messages=messages).prompts() == ["system: be short\nuser: what now?\nassistant: "]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"best_of": 3}, "best_of"),
+        ({"echo": True}, "echo"),
+        ({"suffix": "x"}, "suffix"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"temprature": 0.5}, "temprature"),
+    ],
+)
+def test_what_is_not_done_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+    for request in (completion(**fields), chat(**fields)):
+        with pytest.raises(UnsupportedFieldError, match=param) as refused:
+            request.params()
+        assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"best_of": 1, "echo": False, "suffix": None, "presence_penalty": 0, "logit_bias": {}},
+        {"user": "me", "tools": [], "response_format": {"type": "text"}, "frequency_penalty": 0.0},
+    ],
+)
+def test_what_asks_for_nothing_is_accepted(fields: dict[str, Any]) -> None:
+    assert completion(**fields).params() == completion().params()
+
+
+def test_empty_requests_are_refused() -> None:
+    for request in (completion(prompt=[]), chat(messages=[])):
+        with pytest.raises(UnsupportedFieldError, match="is empty"):
+            request.prompts()
+    with pytest.raises(UnsupportedFieldError, match="'image_url'"):
+        chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]).prompts()
+    assert chat(messages=[{"role": "user", "content": None}]).prompts() == ["user: \nassistant: "]
+
+
+def test_values_out_of_range_and_of_another_type_are_refused() -> None:
+    with pytest.raises(PromptError, match="temperature=-1"):
+        completion(temperature=-1).params()
+    with pytest.raises(PromptError, match="n=2 needs a temperature"):
+        completion(temperature=0, n=2).params()
+    for fields in ({"max_tokens": "5"}, {"n": 1.5}, {"prompt": [True]}, {"stream": "yes"}):
+        with pytest.raises(ValidationError):
+            completion(**fields)

@@ -1,0 +1,77 @@
+"""A server of the engine in a thread of this process, and clients of it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from sample_engine.llm import LLM
+from tests.engine.support.process import Script
+
+WAIT_SECONDS = 300.0
+"""For hangs alone."""
+
+
+class Server(NamedTuple):
+    """A server that runs: where, the streams of its engine, and what was told of its end."""
+
+    port: int
+    streams: Any
+    deaths: list[str]
+
+    @property
+    def url(self) -> str:
+        """What a client of OpenAI's is given."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def connect(self) -> http.client.HTTPConnection:
+        """Return a connection."""
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_SECONDS)
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """Send a request; return status and answer."""
+        with contextlib.closing(self.connect()) as connection:
+            data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
+            connection.request(method, path, data, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+
+    def wait_until_idle(self) -> None:
+        """Wait until no request is under way."""
+        until = time.monotonic() + WAIT_SECONDS
+        while self.ask("GET", "/health")[1]["running"]:
+            assert time.monotonic() < until, "requests that nobody waits for go on"
+            time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def serving(
+    script: Script | None = None, *, at_once: int = 8, waiting: int = 8
+) -> Iterator[Server]:
+    """Serve a core that repeats its prompt until the block ends."""
+    import uvicorn
+
+    from sample_engine.serve.app import Service, create_app
+    from sample_engine.serve.streams import Streams
+
+    llm = LLM(core_factory=script or Script(), worker_method="inproc")
+    streams = Streams(llm, at_once=at_once, waiting=waiting)
+    deaths: list[str] = []
+    service = Service(streams, "tiny", on_dead=lambda: deaths.append("dead"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        config = uvicorn.Config(create_app(service), log_level="critical", log_config=None)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield Server(listening.getsockname()[1], streams, deaths)
+        finally:
+            server.should_exit = True
+            thread.join(WAIT_SECONDS)
+            assert not thread.is_alive(), "the server does not end"

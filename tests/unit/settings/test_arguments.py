@@ -1,0 +1,73 @@
+"""What functions of the package may be given."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.settings.arguments import (
+    check_time_limit,
+    check_variable,
+    check_variables,
+    input_bytes,
+)
+
+
+@pytest.mark.parametrize("timeout", [None, 1, 0.5, math.inf])
+def test_seconds_above_0_are_a_time_limit(timeout: object) -> None:
+    check_time_limit(timeout)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "error"),
+    [
+        (0, ValueError),
+        (-1.0, ValueError),
+        (math.nan, ValueError),
+        ("3", TypeError),
+        (True, TypeError),
+        ([3], TypeError),
+    ],
+)
+def test_other_things_are_none(timeout: object, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"timeout=.* or None for none"):
+        check_time_limit(timeout)
+
+
+def test_variables_are_texts_or_taken_away() -> None:
+    check_variables("env", {"A": "", "B": None, "C": "x=y", "D": "\udcff"})
+
+
+@pytest.mark.parametrize(
+    ("variables", "error", "words"),
+    [
+        ("A=x", TypeError, "env='A=x': variables are given as a dict"),
+        ([("A", "x")], TypeError, "variables are given as a dict"),
+        ({"A": 1}, TypeError, "the variable A is to be 1"),
+        ({b"A": "x"}, TypeError, "the name of a variable is a text, not b'A'"),
+        ({"A=": None}, ValueError, "no environment can hold that"),
+    ],
+)
+def test_what_are_no_variables_is_told(variables: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        check_variables("env", variables)
+
+
+@pytest.mark.parametrize(("name", "text"), [("", "x"), ("A", "\0"), ("A\0", ""), ("A", "\ud800")])
+def test_what_no_environment_holds_is_told(name: str, text: str) -> None:
+    with pytest.raises(ValueError, match="no environment can hold that"):
+        check_variable(name, text)
+
+
+@pytest.mark.parametrize("given", ["\xe9", b"\xc3\xa9", bytearray(b"\xc3\xa9")])
+def test_input_is_text_or_bytes(given: object) -> None:
+    assert input_bytes(given) == b"\xc3\xa9"
+
+
+def test_what_is_no_input_is_told() -> None:
+    with pytest.raises(TypeError, match="stdin=3: what a script reads is a text or bytes"):
+        input_bytes(3)
+    with pytest.raises(ValueError, match="cannot be written as UTF-8"):
+        input_bytes("\ud800")
