@@ -10,21 +10,27 @@ that sees less, and says so.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 from setuptools.command.build_py import build_py
+from setuptools.command.editable_wheel import editable_wheel
 
 SOURCE = "pytest_cudafork/observe/driver/native"
 OUTPUT = f"{SOURCE}/lib"
+AT_START = "pytest_cudafork_run.pth"
+"""What every Python of the environment runs at its start: nothing, unless a variable is set."""
 
 WITNESS = ("witness.c", "record.c", "text.c", "native_stack.c", "python_stack.c", "python_dump.c")
 PHANTOM = (
@@ -169,7 +175,26 @@ class BuildNative(Command):
 
 
 class BuildPython(build_py):
-    """Copies the package without libraries that an editable install left in the source tree."""
+    """Copies the package without libraries that an editable install left in the source tree.
+
+    With it goes the line that every Python of the environment runs at its start, which does nothing
+    unless a variable is set.
+    """
+
+    def run(self) -> None:
+        """Copy; for an editable install ``EditableWheel`` adds the line."""
+        super().run()
+        if not self.editable_mode:
+            target = Path(str(self.build_lib), AT_START)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self.copy_file(AT_START, str(target), preserve_mode=False)
+
+    def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        """Return the files that are made."""
+        outputs: list[str] = super().get_outputs(include_bytecode)
+        return (
+            outputs if self.editable_mode else [*outputs, str(Path(str(self.build_lib), AT_START))]
+        )
 
     def find_data_files(self, package: str, src_dir: str) -> list[str]:
         """Return the package's data files."""
@@ -181,6 +206,34 @@ class Build(build):
     """The usual steps and the native libraries."""
 
     sub_commands = [*build.sub_commands, ("build_native", None)]  # noqa: RUF012
+
+
+class EditableWheel(editable_wheel):
+    """An editable install with the same line."""
+
+    def run(self) -> None:
+        """Make the wheel, and add the line to it."""
+        super().run()
+        for wheel in Path(self.dist_dir).glob("*.whl"):
+            add_to_wheel(wheel, Path(AT_START))
+
+
+def add_to_wheel(wheel: Path, file: Path) -> None:
+    """Put a file at the top of a wheel, and into its record."""
+    content = file.read_bytes()
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+    made = wheel.with_suffix(".new")
+    with (
+        zipfile.ZipFile(wheel) as before,
+        zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as after,
+    ):
+        for entry in before.infolist():
+            data = before.read(entry)
+            if entry.filename.endswith(".dist-info/RECORD"):
+                data = f"{file.name},sha256={digest},{len(content)}\n".encode() + data
+            after.writestr(entry, data)
+        after.writestr(file.name, content)
+    made.replace(wheel)
 
 
 class BuildWheel(bdist_wheel):
@@ -205,5 +258,6 @@ setup(
         "build": Build,
         "build_native": BuildNative,
         "build_py": BuildPython,
+        "editable_wheel": EditableWheel,
     },
 )

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from pytest_cudafork.programs.isolated_env import isolated_env
     from pytest_cudafork.programs.result import ScriptResult
     from pytest_cudafork.programs.run_script import run_script
+    from pytest_cudafork.programs.watching import watch
 
 __all__ = [
     "CaptureFinding",
@@ -92,6 +93,7 @@ __all__ = [
     "isolated",
     "isolated_env",
     "run_script",
+    "watch",
 ]
 
 _HOME = {
@@ -109,6 +111,7 @@ _HOME = {
     "isolated": ("call.isolated", "isolated"),
     "isolated_env": ("programs.isolated_env", "isolated_env"),
     "run_script": ("programs.run_script", "run_script"),
+    "watch": ("programs.watching", "watch"),
 }
 
 

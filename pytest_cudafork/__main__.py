@@ -33,8 +33,18 @@ def main(args: list[str] | None = None) -> int:
         from pytest_cudafork.doctor.command_line import main as doctor
 
         return doctor(args[1:])
+    if args[:1] == ["run"]:
+        from pytest_cudafork.programs.run_command import main as run
+
+        return run(args[1:])
+    if args[:1] == ["explain"]:
+        from pytest_cudafork.explain.command_line import main as explain
+
+        return explain(args[1:])
     usage = (
-        "usage: python -m pytest_cudafork imports PKG [options]\n"
+        "usage: python -m pytest_cudafork run [options] SCRIPT | -m MODULE | -- PROGRAM\n"
+        "       python -m pytest_cudafork explain [FILE] [options]\n"
+        "       python -m pytest_cudafork imports PKG [options]\n"
         "       python -m pytest_cudafork merge LEDGER... [options]\n"
         "       python -m pytest_cudafork doctor [options]\n"
         "       python -m pytest_cudafork attach PID [options]\n"

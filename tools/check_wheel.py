@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import venv
 import zipfile
 from pathlib import Path
@@ -19,6 +20,9 @@ PROJECT = Path(__file__).resolve().parent.parent
 PACKAGE = "pytest_cudafork"
 CONSTRAINTS = PROJECT / "constraints" / "dev.txt"
 NATIVE = ("cuda/libcuda.so.1", "nvml/libnvidia-ml.so.1", "libcudafork_injection.so")
+AT_START = "pytest_cudafork_run.pth"
+REPORT_SECONDS = 120
+"""How long the report on a program that has ended may take; only one that never comes does."""
 SKIPPED = (".git", ".*cache", ".hypothesis", ".tox", ".venv*", "*.egg-info", "__pycache__")
 
 CLEAN_TEST = """\
@@ -114,11 +118,11 @@ def check_contents(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     top = {name.split("/")[0] for name in names}
-    foreign = {name for name in top if name != PACKAGE and not name.endswith(".dist-info")}
+    foreign = {name for name in top - {PACKAGE, AT_START} if not name.endswith(".dist-info")}
     if foreign:
         raise WheelError(f"{wheel.name} holds {sorted(foreign)} beside {PACKAGE!r}")
     expected = {f"{PACKAGE}/observe/driver/native/lib/{library}" for library in NATIVE}
-    expected |= {f"{PACKAGE}/py.typed", f"{PACKAGE}/_startup/sitecustomize.py"}
+    expected |= {AT_START, f"{PACKAGE}/py.typed", f"{PACKAGE}/_startup/sitecustomize.py"}
     modules = (path.relative_to(PROJECT) for path in (PROJECT / PACKAGE).rglob("*.py"))
     expected |= {module.as_posix() for module in modules}
     assets = (PROJECT / PACKAGE / "imports" / "graph" / "assets").iterdir()
@@ -153,6 +157,24 @@ def check_sessions(python: Path, scratch: Path) -> None:
         expect(refused, "1 failed", "fork refused", f"{prefix}test_forking.py:4", "cuInit")
 
 
+def check_start(python: Path, scratch: Path) -> None:
+    """Run a program that is watched because a variable is set.
+
+    Raises:
+        WheelError: nothing was written of it.
+
+    """
+    program, report = scratch / "touching.py", scratch / "report.txt"
+    program.write_text("import ctypes\nctypes.CDLL('libcuda.so.1').cuInit(0)\n", encoding="utf-8")
+    run("env", f"PYTEST_CUDA_FORK_RUN={report}", python, program, cwd=scratch)
+    until = time.monotonic() + REPORT_SECONDS
+    while not (report.exists() and report.read_text(encoding="utf-8")):
+        if time.monotonic() > until:
+            raise WheelError(f"{AT_START} has begun no watch: {report.name} is empty")
+        time.sleep(0.05)
+    expect(report.read_text(encoding="utf-8"), "touching.py:2", "cuInit")
+
+
 def expect(output: str, *texts: str) -> None:
     """Check that a session printed these texts.
 
@@ -172,7 +194,9 @@ def main() -> int:
         try:
             wheel = build(scratch)
             check_contents(wheel)
-            check_sessions(environment(scratch / "empty", wheel), scratch)
+            python = environment(scratch / "empty", wheel)
+            check_sessions(python, scratch)
+            check_start(python, scratch)
         except WheelError as error:
             sys.stderr.write(f"wheel-check: {error}\n")
             return 1

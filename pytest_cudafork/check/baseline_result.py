@@ -17,7 +17,7 @@ from pytest_cudafork.check.findings import Finding, expected_ids, find, reported
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.observe.base.ledger import Record
 from pytest_cudafork.observe.story.stories import History
-from pytest_cudafork.settings.option_texts import Level
+from pytest_cudafork.settings import Level
 
 _JUDGED = {
     Level.POISON: (POISONED,),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 from pytest_cudafork.observe.base.ledger import Record
-from pytest_cudafork.settings.option_texts import Level
+from pytest_cudafork.settings import Level, environment
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.story.stories import History
@@ -111,6 +111,7 @@ class Finding(NamedTuple):
                 fork_id="" if raised else self.id,
                 told_at=told_at,
                 refused=not self._unguarded,
+                program=self.record.get("phase") == environment.PROGRAM,
             )
         touch = Touch.from_record(self.record)
         if self.error is PoisonedTouchError:

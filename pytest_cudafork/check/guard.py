@@ -201,6 +201,7 @@ def _story(observer: Watched, api: str, state: CudaState, frame: FrameType | Non
         frames_from(stack_of(frame)),
         why=state.why,
         simulated=observer.simulated,
+        program=environment.value(environment.PHASE) == environment.PROGRAM,
     )
 
 

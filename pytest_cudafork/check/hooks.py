@@ -28,9 +28,8 @@ from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.errors import CudaForkError, CudaTouchError
 from pytest_cudafork.observe.base.ledger import LedgerReader, Record
 from pytest_cudafork.observe.observer import Observer
-from pytest_cudafork.settings import environment
+from pytest_cudafork.settings import Level, environment
 from pytest_cudafork.settings.markers import marks_of
-from pytest_cudafork.settings.option_texts import Level
 
 _NEEDED_IN_TESTS = (
     "pytest_cudafork.check.caught",

@@ -12,7 +12,7 @@ from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.driver.native_libs import NativeUnavailable, NativeWitness
 from pytest_cudafork.observe.driver.phantom import PhantomError
 from pytest_cudafork.observe.driver.phantom import install as install_phantom
-from pytest_cudafork.observe.observer import WatchSettings
+from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.settings.devices import ABSENT, parse_face
 
 if TYPE_CHECKING:

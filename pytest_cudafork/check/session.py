@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.devices import (
-    ABSENT,
-    REAL_DRIVER_SIGNS,
-    Device,
-    DeviceKind,
-    has_real_driver,
-)
+from pytest_cudafork.settings import devices, environment
+from pytest_cudafork.settings.devices import Device
 from pytest_cudafork.settings.options import Settings, read_settings
 
 if TYPE_CHECKING:
@@ -104,7 +98,7 @@ def _is_xdist_worker() -> bool:
 
 def _begin_own_watch(config: pytest.Config, session: CudaForkSession, owner: str) -> None:
     from pytest_cudafork.check.watch import Watch
-    from pytest_cudafork.observe.observer import WatchSettings
+    from pytest_cudafork.observe.handed_on import WatchSettings
     from pytest_cudafork.observe.witnesses import WitnessError
 
     settings = session.settings
@@ -203,15 +197,7 @@ def resolve_device(device: Device) -> str:
         pytest.UsageError: the real driver was asked for, and there is none.
 
     """
-    if device.kind is DeviceKind.REAL and not has_real_driver():
-        raise pytest.UsageError(
-            "--cuda-fork-device=real: this machine has no NVIDIA driver (none of "
-            f"{', '.join(REAL_DRIVER_SIGNS)} exists); use auto or phantom"
-        )
-    if device.kind is DeviceKind.NONE:
-        return "none"
-    if device.kind is DeviceKind.PHANTOM:
-        return device.face
-    if device.kind is DeviceKind.REAL or has_real_driver():
-        return "real"
-    return ABSENT
+    try:
+        return devices.resolve(device)
+    except ValueError as error:
+        raise pytest.UsageError(f"--cuda-fork-device={error}") from None

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
 
 from pytest_cudafork.check.accepted import Acceptance
 from pytest_cudafork.check.guard import DEFAULT_ALLOW, Rules
 from pytest_cudafork.check.guard import install as install_guard
 from pytest_cudafork.check.refusal import Refusals
 from pytest_cudafork.compat.unpatched import contextlib, os
-from pytest_cudafork.observe.observer import Observer, WatchSettings
+from pytest_cudafork.observe.handed_on import ROOT, STARTUP, WatchSettings
+from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.settings import environment
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_STARTUP = os.path.join(_PACKAGE, "_startup")
 _REFUSING_LEVELS = frozenset({"fork", "touch"})
 
 
@@ -66,8 +64,8 @@ class Watch:
         self._undo.callback(self.observer.stop)
         self.observer.start()
         # Python processes that are started by exec find _startup/sitecustomize.py on their path.
-        environment.set_variable(self._undo, environment.ROOT, os.path.dirname(_PACKAGE))
-        environment.prepend_path(self._undo, environment.PYTHON_PATH, _STARTUP)
+        environment.set_variable(self._undo, environment.ROOT, ROOT)
+        environment.prepend_path(self._undo, environment.PYTHON_PATH, STARTUP)
         rules = Rules(
             observer=self.observer,
             refuse=settings.level in _REFUSING_LEVELS,
@@ -93,28 +91,6 @@ _nested: list[Watch] = []
 def current_watch() -> Watch | None:
     """Return the watch that is in force in this process."""
     return _nested[-1] if _nested else None
-
-
-def variables_for_program(
-    settings: WatchSettings, owner: str, environ: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the variables by which a Python program inherits a watch that is not this process's.
-
-    Args:
-        settings: The watch.
-        owner: The process for which it is.
-        environ: The environment that the program would have otherwise.
-
-    """
-    path = environ.get(environment.PYTHON_PATH, "")
-    folders = [folder for folder in path.split(os.pathsep) if folder != _STARTUP] if path else []
-    return {
-        environment.LEDGER: settings.ledger,
-        environment.OWNER: owner,
-        environment.WATCH: settings.to_text(),
-        environment.ROOT: os.path.dirname(_PACKAGE),
-        environment.PYTHON_PATH: os.pathsep.join([_STARTUP, *folders]),
-    }
 
 
 def inherited_settings() -> WatchSettings | None:
@@ -143,7 +119,7 @@ def begin_inherited() -> None:
             return
         watch.begin()
         watch.observer.note_process()
-        if watch.observer.settings.detailed:
+        if watch.observer.settings.detailed or watch.observer.limits:
             watch.observer.note_watch()
     except Exception as error:
         # The process may have been started without a stderr, or with a broken one.

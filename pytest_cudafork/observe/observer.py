@@ -9,62 +9,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from pytest_cudafork.compat import written_in_c
 from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.base.stacks import StackItem, stack_of
 from pytest_cudafork.observe.driver.lineage import process_lineage
 from pytest_cudafork.observe.driver.probe import CudaState, Driver, ask_driver, ask_torch, judge
+from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.settings import environment
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.witnesses import Witnesses
-
-
-_write_json = written_in_c.json_writer()
-_read_json = written_in_c.json_reader()
-
-
-class WatchSettings(NamedTuple):
-    """What every process of a session has to know.
-
-    ``device`` is "real", "none", or the phantom's face: "absent", "sm_90x2". With ``detailed``
-    every process also tells with which eyes it is watched, of forks that are harmless, and of what
-    ``multiprocessing`` starts.
-    """
-
-    ledger: str
-    device: str
-    level: str
-    allow: tuple[str, ...] = ()
-    detailed: bool = False
-
-    def to_text(self) -> str:
-        """One line for the environment."""
-        return _write_json(self._asdict())
-
-    @classmethod
-    def from_text(cls, text: str) -> WatchSettings:
-        """Read ``to_text``'s line.
-
-        Raises:
-            ValueError: the line is not one of ours.
-
-        """
-        try:
-            data = _read_json(text, None)
-            return cls(
-                data["ledger"],
-                data["device"],
-                data["level"],
-                tuple(data["allow"]),
-                bool(data.get("detailed", False)),
-            )
-        except (KeyError, TypeError, StopIteration) as error:
-            raise ValueError(f"{environment.WATCH} holds {text!r}: {error!r}") from None
 
 
 class Observer:
@@ -291,8 +248,13 @@ class Observer:
             level=self.settings.level,
             device=self.settings.device,
             witness=self.witnesses.words if self.witnesses else "none",
-            limits=list(self.witnesses.limits) if self.witnesses else [],
+            limits=list(self.limits),
         )
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What the witnesses in this process cannot see, in words."""
+        return self.witnesses.limits if self.witnesses is not None else ()
 
     def records(self) -> list[Record]:
         """Everything in the ledger so far."""

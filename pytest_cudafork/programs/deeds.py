@@ -13,8 +13,8 @@ from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.observe.story.touch import Frame, Touch, frames_from
 from pytest_cudafork.observe.story.words import fork_line, place_of
+from pytest_cudafork.settings import Level
 from pytest_cudafork.settings.environment import COMMON_METHOD
-from pytest_cudafork.settings.option_texts import Level
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,8 @@ class Deeds:
         start_method: The method in force in the first process, and why.
         findings: The records that are errors.
         unseen: What could not be seen, in words; empty: nothing is known to be missing.
+        watched: Whether the first process was watched; else nothing is known of it.
+        lost: What is known to be missing from the ledger, in words.
         history: All of it, for stories.
 
     """
@@ -101,10 +103,17 @@ class Deeds:
     findings: tuple[Finding, ...]
     unseen: tuple[str, ...]
     history: History
+    watched: bool = True
+    lost: tuple[str, ...] = ()
 
 
 def read_deeds(
-    records: Iterable[Record], pid: int, env: Mapping[str, str], level: Level, lost: Iterable[str]
+    records: Iterable[Record],
+    pid: int,
+    env: Mapping[str, str],
+    level: Level,
+    lost: Iterable[str],
+    before: Iterable[Record] = (),
 ) -> Deeds:
     """Read the records of a run.
 
@@ -114,10 +123,11 @@ def read_deeds(
         env: The environment that it was given.
         level: What is an error.
         lost: What is known to be missing from the ledger, in words.
+        before: Records of what happened earlier, which stories may go back to.
 
     """
-    records = list(records)
-    history = History(records)
+    records, lost = list(records), tuple(lost)
+    history = History([*before, *records])
     processes = {
         int(record["pid"]): plain(" ".join(record.get("argv", ())))
         for record in records
@@ -142,13 +152,15 @@ def read_deeds(
     )
     return Deeds(
         processes,
-        tuple(history.touches),
+        tuple(Touch.from_record(record) for record in records if record["k"] == "touch"),
         forks,
         starts,
         _method_in_force(records, pid, env),
         tuple(find(records, level, expected=expected_ids(records))),
-        (*_unseen(records, pid), *lost),
+        (*_unseen(records, watched=pid in processes), *lost),
         history,
+        pid in processes,
+        lost,
     )
 
 
@@ -170,19 +182,19 @@ def _method_in_force(
     return StartMethodInForce(method, why)
 
 
-def _unseen(records: Iterable[Record], pid: int) -> list[str]:
+def _unseen(records: Iterable[Record], *, watched: bool) -> list[str]:
     """Say what could not be seen: who was watched, and with which eyes."""
-    records = list(records)
     limits = dict.fromkeys(
         plain(limit)
         for record in records
         if record["k"] == "watch"
         for limit in record.get("limits", ())
     )
-    if any(record["k"] == "process" and int(record["pid"]) == pid for record in records):
+    if watched:
         return list(limits)
     blind = (
-        "the program's first process was not watched (it ended before its first line, or its "
-        "interpreter was told to leave its start-up out), so that nothing is known of it"
+        "the program's first process was not watched (it is no Python, it ended before its first "
+        "line, or its interpreter was told to leave its start-up out), so that nothing is known of "
+        "it"
     )
     return [blind, *limits]

@@ -15,22 +15,21 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_cudafork.check.session import resolve_device
 from pytest_cudafork.check.state import current_state
-from pytest_cudafork.check.watch import current_watch, variables_for_program
+from pytest_cudafork.check.watch import current_watch
 from pytest_cudafork.errors import CudaForkWarning, ScriptTimeout
-from pytest_cudafork.observe.base.ledger_folder import make_ledger, remove_ledger
 from pytest_cudafork.observe.driver.probe import CudaState
-from pytest_cudafork.observe.observer import Observer, WatchSettings
+from pytest_cudafork.observe.handed_on import WatchSettings, variables_for_program
+from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.programs.command import command_of, never_ran
 from pytest_cudafork.programs.deeds import read_deeds
 from pytest_cudafork.programs.isolated_env import changes, compose
+from pytest_cudafork.programs.own_ledger import new_ledger, seen_device
 from pytest_cudafork.programs.program import STACKS_ON_ABORT, ProgramRun, run_program
 from pytest_cudafork.programs.result import ScriptResult, command_name
+from pytest_cudafork.settings import Level
 from pytest_cudafork.settings.arguments import check_time_limit, check_variables, input_bytes
-from pytest_cudafork.settings.devices import parse_device
-from pytest_cudafork.settings.option_texts import Level
 
 
 def run_script(
@@ -151,16 +150,10 @@ def _new_watch(
     if device is not None and not isinstance(device, str):
         raise TypeError(f"device={device!r}: a text as that of --cuda-fork-device, or None")
     outer = current_watch()
-    ledger = make_ledger("run-", folder)
-    undo.callback(remove_ledger, ledger)
     here = outer.observer.settings if outer is not None else None
-    if device is not None or here is None:
-        seen = resolve_device(parse_device(device or "auto"))
-    else:
-        seen = here.device
     settings = WatchSettings(
-        ledger.path,
-        seen,
+        new_ledger(undo, folder),
+        here.device if device is None and here is not None else seen_device(device),
         here.level if here is not None else Level.FORK.value,
         here.allow if here is not None else (),
         detailed=True,

@@ -54,6 +54,27 @@ def has_real_driver() -> bool:
     return any(os.path.exists(path) for path in REAL_DRIVER_SIGNS)
 
 
+def resolve(device: Device) -> str:
+    """Return "real", "none" or the phantom's face for this machine.
+
+    Raises:
+        ValueError: The real driver was asked for, and there is none.
+
+    """
+    if device.kind is DeviceKind.REAL and not has_real_driver():
+        raise ValueError(
+            f"{DeviceKind.REAL.value}: this machine has no NVIDIA driver (none of "
+            f"{', '.join(REAL_DRIVER_SIGNS)} exists); use auto or phantom"
+        )
+    if device.kind is DeviceKind.NONE:
+        return DeviceKind.NONE.value
+    if device.kind is DeviceKind.PHANTOM:
+        return device.face
+    if device.kind is DeviceKind.REAL or has_real_driver():
+        return DeviceKind.REAL.value
+    return ABSENT
+
+
 def parse_device(text: str) -> Device:
     """Read a device, for instance ``phantom:sm_90x2``.
 

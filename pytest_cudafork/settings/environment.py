@@ -28,6 +28,9 @@ PATCHES = "_CUDAFORK_PATCHES"
 TEST_SESSION = "_CUDAFORK_SESSION"
 PHANTOM_MEMORY = "_CUDAFORK_PHANTOM_MEMORY"
 
+PROGRAM = "program"
+"""What ``PHASE`` says in a program that is watched by itself, and not in a session."""
+
 # What is set for a while.
 PYTHON_PATH = "PYTHONPATH"
 INJECTION = "CUDA_INJECTION64_PATH"
@@ -39,7 +42,11 @@ VLLM_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 COMMON_METHOD = "MULTIPROCESSING_START_METHOD"
 NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 
+# What a user sets for programs that others start.
+RUN = "PYTEST_CUDA_FORK_RUN"
+
 # What is read alone.
+TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 TEST = "PYTEST_CURRENT_TEST"
 XDIST_WORKERS = "PYTEST_XDIST_WORKER_COUNT"
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -59,7 +66,8 @@ PREFIX = "_CUDAFORK_"
 INTERNAL = {
     LEDGER: "the file that every process of the session records into; without it nothing is",
     OWNER: "pid of the pytest process for which a process works",
-    PHASE: 'what the session does: "start", "collect test_it.py"; empty in a test, or "run 2"',
+    PHASE: 'what the session does: "start", "collect test_it.py"; empty in a test, or "run 2"; '
+    '"program" where there is none',
     WATCH: "the settings of the watch, which a Python process started by exec takes over",
     ROOT: "the folder that holds the package, for processes of another environment",
     FORK_OK: "the reason of the marker cuda_fork_ok, while its test runs",
@@ -86,6 +94,8 @@ CHANGED = {
 """Why each of these is set for a while; the user's own value comes back."""
 
 READ = {
+    **dict.fromkeys(TEMPORARY, "the folder for the ledger of a program that is run by itself"),
+    RUN: "the file for the report on a Python program that others start; %p is its process",
     TEST: "the test to which a record belongs, set by pytest",
     XDIST_WORKERS: "how many workers of pytest-xdist share the cores",
     NVML_CHECK: "whether torch.cuda.is_available asks NVML, and so initializes nothing",

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, HEALTH, METHODS, NONE
+from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, HEALTH, METHODS, NONE, Level
 from pytest_cudafork.settings.markers import MAPPED, SCOPES
 from pytest_cudafork.settings.option import parse_file
 
 if TYPE_CHECKING:
     from pytest_cudafork.settings.gpu_requests import GpuChoice
     from pytest_cudafork.settings.marker_map import MarkerMap
-
-
-class Level(enum.Enum):
-    """What ``--cuda-fork-check`` treats as an error."""
-
-    OFF = "off"
-    POISON = "poison"
-    FORK = "fork"
-    TOUCH = "touch"
 
 
 GRAPHS = (AUTO, *GRAPH_BACKENDS)

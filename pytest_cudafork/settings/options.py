@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from pytest_cudafork.settings import Level
 from pytest_cudafork.settings.devices import Device, DeviceKind, parse_device
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS, read_imports
 from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT
 from pytest_cudafork.settings.option import Option, Table, parse_file, parse_modules, read_table
 from pytest_cudafork.settings.option_texts import (
-    Level,
     parse_expected,
     parse_gib,
     parse_gpus,

@@ -21,7 +21,7 @@ RACE = """
 import ctypes, os, sys, threading
 import torch
 from pytest_cudafork.observe.base.ledger import Ledger
-from pytest_cudafork.observe.observer import WatchSettings
+from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.check.watch import Watch
 
 path = sys.argv[1]

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_cudafork import CudaForkError, PoisonedTouchError, isolated_env, run_script
 from pytest_cudafork.check.watch import Watch
-from pytest_cudafork.observe.observer import WatchSettings
+from pytest_cudafork.observe.handed_on import WatchSettings
 
 POST = Path(__file__).resolve().parents[2] / "demo" / "service" / "post.py"
 NEEDED = [name for name in ("torch", "msgspec", "tqdm") if importlib.util.find_spec(name) is None]

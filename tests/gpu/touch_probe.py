@@ -14,7 +14,7 @@ import tempfile
 from typing import Any
 
 from pytest_cudafork.check.watch import Watch
-from pytest_cudafork.observe.observer import WatchSettings
+from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.observe.story.stories import History
 from tests.gpu.touch_cases import CASES, Case
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 import pytest_cudafork.plugin
-from pytest_cudafork.settings import import_options
+from pytest_cudafork.settings import Level, import_options
 from pytest_cudafork.settings.devices import DeviceKind
 from pytest_cudafork.settings.markers import MARKERS
-from pytest_cudafork.settings.option_texts import Level
 from pytest_cudafork.settings.options import OPTIONS, PARSERS
 from tests.repo.sources import DOCS, PROJECT
 

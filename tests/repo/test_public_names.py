@@ -41,6 +41,7 @@ PUBLIC = {
     "isolated",
     "isolated_env",
     "run_script",
+    "watch",
 }
 
 

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pytest_cudafork.check.watch import variables_for_program
 from pytest_cudafork.observe.base.ledger import Ledger
-from pytest_cudafork.observe.observer import WatchSettings
-from pytest_cudafork.settings.option_texts import Level
+from pytest_cudafork.observe.handed_on import WatchSettings, variables_for_program
+from pytest_cudafork.settings import Level
 
 HANGS_SECONDS = 900
 """After which a program that nobody ends does so by itself."""

@@ -19,7 +19,8 @@ from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import importer, preload
 from pytest_cudafork.imports.worker.interpreter_state import LoadedModules
 from pytest_cudafork.imports.worker.threads import WaitBudget
-from pytest_cudafork.observe.observer import Observer, WatchSettings
+from pytest_cudafork.observe.handed_on import WatchSettings
+from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.observe.witnesses import WitnessError
 from pytest_cudafork.process import child, fork_server
 from pytest_cudafork.process.descendants import leftovers

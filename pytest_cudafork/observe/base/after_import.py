@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.abc
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_cudafork.compat import standard_library
-from pytest_cudafork.compat.unpatched import threading, traceback
+from pytest_cudafork.compat.unpatched import threading
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 __all__ = ["Required", "after_import"]
 
@@ -65,7 +66,7 @@ class _Waiting:
         self.ran = False
 
 
-class _UntilExecuted(importlib.abc.Loader):
+class _UntilExecuted:
     """Stands in for a loader that is a class, until that has executed the module of a spec."""
 
     def __init__(
@@ -91,10 +92,12 @@ class _UntilExecuted(importlib.abc.Loader):
         self._executed(self._spec.name, module)
 
 
-class _AfterImportFinder(importlib.abc.MetaPathFinder):
+class _AfterImportFinder:
     """The finder that lets the others find, and listens to the loader of a watched name.
 
-    Who adds a callback, or takes one away, holds the lock of this module.
+    Who adds a callback, or takes one away, holds the lock of this module. Neither class is derived
+    from one of ``importlib.abc``, which nothing asks for: that would import a fifth of all that a
+    watched program imports at its start.
     """
 
     def __init__(self) -> None:
@@ -158,7 +161,7 @@ class _AfterImportFinder(importlib.abc.MetaPathFinder):
             self._cannot(spec.name, loader)
             return
         if isinstance(loader, type):
-            spec.loader = _UntilExecuted(spec, loader, self.executed)
+            spec.loader = _UntilExecuted(spec, loader, self.executed)  # type: ignore[assignment]
             return
 
         if spec.name in getattr(execute, "names", ()):
@@ -234,6 +237,8 @@ def _run(callback: Callback, module: ModuleType) -> None:
     try:
         callback(module)
     except Exception:
+        from pytest_cudafork.compat.unpatched import traceback  # late: few programs need it
+
         _warn(
             f"pytest-cudafork could not set up its witness for {_name_of(module)!r}, so CUDA"
             f" touches through it are not recorded:\n{traceback.format_exc()}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-from pytest_cudafork.compat.unpatched import inspect, os
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.base.stacks import MOST_FRAMES, StackItem
 from pytest_cudafork.observe.base.undo import UndoStack
 
@@ -19,6 +19,8 @@ Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], "FrameTy
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _MARK = "pytest-cudafork: the hook goes here"
+_CO_VARARGS, _CO_VARKEYWORDS, _CO_GENERATOR = 0x04, 0x08, 0x20
+"""Of a code object's flags, as ``inspect`` has them."""
 
 
 def hook(undo: UndoStack, owner: Any, name: str, around: Around) -> None:
@@ -44,11 +46,16 @@ def standing(owner: Any, name: str) -> Any:
     """Return what stands at ``owner.name``, which a hook is put into.
 
     Statically, to see __new__ as it stands in the class; a module may answer in __getattr__ only.
+    ``inspect`` is imported for others than modules alone: every watched program begins here.
 
     Raises:
         AttributeError: there is no such attribute.
 
     """
+    if isinstance(owner, ModuleType):
+        return vars(owner).get(name) or getattr(owner, name)
+    from pytest_cudafork.compat.unpatched import inspect
+
     return inspect.getattr_static(owner, name, None) or getattr(owner, name)
 
 
@@ -93,7 +100,7 @@ def _exchange_code(undo: UndoStack, function: FunctionType, around: Around) -> N
     def yielding_bridge(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return (yield from around(original, args, kwargs, sys._getframe(1).f_back))
 
-    generator = bool(code.co_flags & inspect.CO_GENERATOR)
+    generator = bool(code.co_flags & _CO_GENERATOR)
     function.__code__ = _calling_code(function, yielding_bridge if generator else bridge)
     undo.add(lambda: setattr(function, "__code__", code))
 
@@ -112,20 +119,20 @@ def _calling_code(function: FunctionType, bridge: Callable[..., Any]) -> CodeTyp
     rest = code.co_argcount + code.co_kwonlyargcount
     args, kwargs = list(positional), [f"{name!r}: {name}" for name in keyword]
     parameters = [*positional[:required], *(["/"] if required else []), *positional[required:]]
-    if code.co_flags & inspect.CO_VARARGS:
+    if code.co_flags & _CO_VARARGS:
         parameters.append("*" + names[rest])
         args.append("*" + names[rest])
         rest += 1
     elif keyword:
         parameters.append("*")
     parameters += keyword
-    if code.co_flags & inspect.CO_VARKEYWORDS:
+    if code.co_flags & _CO_VARKEYWORDS:
         parameters.append("**" + names[rest])
         kwargs.append("**" + names[rest])
     free = code.co_freevars
     given = "".join(f"{arg}, " for arg in args)
     call = f"_cudafork_bridge(({given}), {{{', '.join(kwargs)}}})"
-    if code.co_flags & inspect.CO_GENERATOR:
+    if code.co_flags & _CO_GENERATOR:
         call = f"(yield from {call})"
     lines = [
         "def outer():",

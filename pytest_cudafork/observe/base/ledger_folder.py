@@ -64,8 +64,9 @@ def _is_abandoned(folder: str) -> bool:
         found = os.lstat(folder)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
             return False
-        if not {_LEDGER, GPUS}.issuperset(os.listdir(folder)):
-            return False
+        names = [name for name in os.listdir(folder) if name != GPUS]
     except OSError:
         return False
-    return Ledger(os.path.join(folder, _LEDGER)).is_abandoned
+    if len(names) != 1 or not names[0].startswith("ledger") or not names[0].endswith(".jsonl"):
+        return False
+    return Ledger(os.path.join(folder, names[0])).is_abandoned

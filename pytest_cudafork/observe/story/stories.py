@@ -29,6 +29,12 @@ _UNGUARDED = [
 ]
 
 
+_ALLOW = {
+    False: "mark the test @pytest.mark.cuda_fork_ok(reason='...')",
+    True: "allow the module that forks: --allow MODULE",
+}
+
+
 class History:
     """The ledger's records, with the questions that stories ask of them."""
 
@@ -94,6 +100,12 @@ class History:
         return self._caught.get(fork_id)
 
 
+def poisoned_processes(history: History) -> set[int]:
+    """Return the processes that were forked from an initialized one, as far as they are known."""
+    told = {int(record["pid"]) for record in history.records if record["k"] == "child"}
+    return told | {touch.pid for touch in history.touches if touch.poisoned}
+
+
 def _stand_in(simulated: bool) -> str:
     return " No GPU here: the phantom driver stands in for one." if simulated else ""
 
@@ -109,6 +121,7 @@ def fork_story(
     fork_id: str = "",
     told_at: str = "",
     refused: bool = True,
+    program: bool = False,
 ) -> str:
     """Tell why a fork is refused: who initialized, who forks, who touched afterwards.
 
@@ -123,6 +136,7 @@ def fork_story(
             the error that is shown.
         told_at: the test at which the touch has been told in full; "" tells it in full here.
         refused: whether it was; else it was made past the guard.
+        program: whether that was in a program that is watched by itself, and not in a session.
 
     """
     first = history.initializer(pid)
@@ -133,8 +147,7 @@ def fork_story(
         *([] if refused else _UNGUARDED),
         *_swallowed_lines(history, fork_id),
         "",
-        "If this fork is right as it is (the child never uses CUDA), mark the test "
-        "@pytest.mark.cuda_fork_ok(reason='...').",
+        f"If this fork is right as it is (the child never uses CUDA), {_ALLOW[program]}.",
     ]
     if told_at and first is not None:
         return "\n".join([top, "", *_as_above(first, told_at), *forks_at, *end])

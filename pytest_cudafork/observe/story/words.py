@@ -9,6 +9,7 @@ from pytest_cudafork.observe.story.advice import advise, kind_of_line, what_the_
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.scopes import source_line
 from pytest_cudafork.observe.story.touch import MACHINERY, Frame, Touch, culprit_of
+from pytest_cudafork.settings import environment
 
 _SITE = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 _STDLIB = re.compile(r".*[/\\]lib(?:64)?[/\\](python3\.\d+t?[/\\])(?!site-packages|dist-packages)")
@@ -75,6 +76,8 @@ def when_of(touch: Touch) -> str:
         phase = f"in {touch.test}"
     elif touch.phase.startswith("collect"):
         phase = f"while {touch.phase.removeprefix('collect').strip() or 'the suite'} was collected"
+    elif touch.phase == environment.PROGRAM:
+        return f"process {touch.pid}"
     elif touch.phase:
         phase = "while pytest started (conftest or plugin)"
     else:

@@ -24,7 +24,8 @@ import warnings
 from typing import Any
 
 from pytest_cudafork.observe.driver.probe import Driver, ask_driver
-from pytest_cudafork.observe.observer import Observer, WatchSettings
+from pytest_cudafork.observe.handed_on import WatchSettings
+from pytest_cudafork.observe.observer import Observer
 from tests.gpu.surface import calls
 from tests.gpu.surface.statements import STATEMENTS
 

@@ -16,6 +16,7 @@ import pytest
 from tests.support.native import ROOT
 
 NATIVE = ROOT / "pytest_cudafork/observe/driver/native"
+AT_START = "pytest_cudafork_run.pth"
 LIB = "pytest_cudafork/observe/driver/native/lib/"
 
 
@@ -28,7 +29,7 @@ def project(tmp_path: Path) -> Path:
         copy / "pytest_cudafork",
         ignore=shutil.ignore_patterns("__pycache__", "lib"),
     )
-    for name in ("pyproject.toml", "setup.py", "LICENSE", "README.md", "MANIFEST.in"):
+    for name in ("pyproject.toml", "setup.py", "LICENSE", "README.md", "MANIFEST.in", AT_START):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, copy / name)
     (copy / "README.md").touch()
@@ -61,7 +62,11 @@ def needs_compiler() -> str:
 def wheel(project: Path) -> tuple[str, list[str]]:
     (path,) = project.glob("dist/*.whl")
     with zipfile.ZipFile(path) as archive:
-        return path.name, [name for name in archive.namelist() if LIB in name]
+        names = archive.namelist()
+        (record,) = (name for name in names if name.endswith(".dist-info/RECORD"))
+        assert names.count(AT_START) == 1
+        assert f"{AT_START},sha256=" in archive.read(record).decode()
+        return path.name, [name for name in names if LIB in name]
 
 
 def test_the_sources_compile_without_a_warning(tmp_path: Path) -> None:
@@ -107,6 +112,7 @@ def test_an_editable_install_compiles_into_the_source_tree(project: Path, compil
     if compiler == "cc":
         compiler = needs_compiler()
     build(project, "-q", "editable_wheel", "--dist-dir", "dist", CC=compiler)
+    assert wheel(project)[1] == []
     made = {path.name for path in (project / LIB).rglob("*.so*")}
     names = {"libcuda.so.1", "libcudafork_injection.so", "libnvidia-ml.so.1"}
     assert made - {"libold.so"} == (set() if compiler == "/bin/false" else names)
@@ -119,7 +125,7 @@ def test_the_sdist_holds_the_sources_and_no_library(project: Path) -> None:
         names = {name.split("/", 1)[-1] for name in archive.getnames()}
     sources = {p.name for p in NATIVE.iterdir() if p.suffix in {".c", ".h", ".inc"}}
     assert {f"pytest_cudafork/observe/driver/native/{name}" for name in sources} <= names
-    assert "setup.py" in names
+    assert {"setup.py", AT_START} <= names
     assert not {name for name in names if name.startswith(LIB) and "so" in name}
 
 

@@ -14,7 +14,7 @@ from pytest_cudafork.baseline.culprit import Culprit
 from pytest_cudafork.baseline.entries import Accepted, CheckBaseline
 from pytest_cudafork.check.accepted import Acceptance, Terms
 from pytest_cudafork.check.baseline_hooks import BaselineHooks
-from pytest_cudafork.settings.option_texts import Level
+from pytest_cudafork.settings import Level
 from pytest_cudafork.settings.options import Settings
 from tests.unit.check.test_accepted import Notes
 from tests.unit.check.test_hooks import through

@@ -13,7 +13,7 @@ from pytest_cudafork.check.accepted import Terms
 from pytest_cudafork.check.baseline_result import BaselineResult, Seen, result_of
 from pytest_cudafork.check.findings import Finding
 from pytest_cudafork.errors import CudaForkError
-from pytest_cudafork.settings.option_texts import Level
+from pytest_cudafork.settings import Level
 
 TEST = "test_it.py::test_a"
 LINE = Culprit("lib.py", "f", "")

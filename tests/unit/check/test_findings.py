@@ -18,7 +18,7 @@ from pytest_cudafork.check.findings import (
 )
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 from pytest_cudafork.observe.story.stories import History
-from pytest_cudafork.settings.option_texts import Level
+from pytest_cudafork.settings import Level
 
 PYTEST, CHILD = 10, 11
 

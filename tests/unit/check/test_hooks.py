@@ -13,8 +13,7 @@ from pytest_cudafork.check.hooks import CheckHooks
 from pytest_cudafork.check.refusal import Refusals
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 from pytest_cudafork.observe.base.ledger import Ledger
-from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.option_texts import Level
+from pytest_cudafork.settings import Level, environment
 from pytest_cudafork.settings.options import Settings
 
 OWNER = "77"

@@ -13,7 +13,7 @@ from pytest_cudafork.check import phantom_fixture
 from pytest_cudafork.check.phantom_fixture import PhantomCuda, phantom_for
 from pytest_cudafork.observe.driver.native_libs import NativeUnavailable
 from pytest_cudafork.observe.driver.phantom import PhantomError
-from pytest_cudafork.observe.observer import WatchSettings
+from pytest_cudafork.observe.handed_on import WatchSettings
 
 OUTER = WatchSettings("/tmp/ledger", "absent", "touch", ("a",))
 

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.check import session as sessions
 from pytest_cudafork.check import watch as watches
 from pytest_cudafork.check.session import SESSION, begin, resolve_device
 from pytest_cudafork.observe import witnesses
 from pytest_cudafork.observe.base.ledger import Ledger
-from pytest_cudafork.observe.observer import WatchSettings
-from pytest_cudafork.settings import environment
+from pytest_cudafork.observe.handed_on import WatchSettings
+from pytest_cudafork.settings import devices, environment
 from pytest_cudafork.settings.devices import Device, DeviceKind
 from pytest_cudafork.settings.options import OPTIONS
 
@@ -218,11 +217,11 @@ def begin_checked(config: Any) -> Any:
 def test_a_device_is_what_it_means_on_this_machine(
     device: Device, driver: bool, resolved: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "has_real_driver", lambda: driver)
+    monkeypatch.setattr(devices, "has_real_driver", lambda: driver)
     assert resolve_device(device) == resolved
 
 
 def test_the_real_device_without_a_driver_names_the_signs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "has_real_driver", lambda: False)
+    monkeypatch.setattr(devices, "has_real_driver", lambda: False)
     with pytest.raises(pytest.UsageError, match=r"none of /dev/nvidiactl, .* exists"):
         resolve_device(Device(DeviceKind.REAL))

@@ -17,10 +17,9 @@ from pytest_cudafork.check.watch import (
     begin_inherited,
     inherited_settings,
     inherited_watch,
-    variables_for_program,
 )
 from pytest_cudafork.observe import witnesses
-from pytest_cudafork.observe.observer import WatchSettings
+from pytest_cudafork.observe.handed_on import WatchSettings, variables_for_program
 from pytest_cudafork.settings import environment
 
 

@@ -13,7 +13,7 @@ from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.intent import baseline, promise
 from pytest_cudafork.intent.hooks import CARRIED, IntentHooks, reason_of
 from pytest_cudafork.observe.base.ledger import Ledger
-from pytest_cudafork.settings.option_texts import Level
+from pytest_cudafork.settings import Level
 from pytest_cudafork.settings.options import Settings
 from tests.unit.check.test_hooks import through
 

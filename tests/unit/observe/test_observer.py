@@ -12,7 +12,8 @@ import pytest
 from pytest_cudafork.observe import observer as observers
 from pytest_cudafork.observe import witnesses
 from pytest_cudafork.observe.driver.probe import Driver, DriverAnswer, TorchFlags, Verdict
-from pytest_cudafork.observe.observer import Observer, WatchSettings
+from pytest_cudafork.observe.handed_on import WatchSettings
+from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.settings import environment
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from pytest_cudafork.errors import CudaForkError, PoisonedTouchError
 from pytest_cudafork.programs.deeds import Deeds, read_deeds
+from pytest_cudafork.settings import Level
 from pytest_cudafork.settings.environment import COMMON_METHOD
-from pytest_cudafork.settings.option_texts import Level
 
 FIRST, CHILD = 10, 11
 DEFAULT = multiprocessing.get_all_start_methods()[0]

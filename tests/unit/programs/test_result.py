@@ -11,7 +11,7 @@ from pytest_cudafork.observe.driver.probe import CudaState, Driver, Verdict
 from pytest_cudafork.programs.deeds import read_deeds
 from pytest_cudafork.programs.program import LeftProcess
 from pytest_cudafork.programs.result import ScriptResult, command_name
-from pytest_cudafork.settings.option_texts import Level
+from pytest_cudafork.settings import Level
 
 INITIALIZED = CudaState(Verdict.INITIALIZED, Driver.INITIALIZED, None, None, "the driver says so")
 BEGUN = {"k": "process", "id": "p", "pid": 10, "argv": ["python", "post.py"]}

@@ -206,7 +206,7 @@ def test_at_level_poison_a_touch_in_a_forked_child_is_told() -> None:
     )
     written(FORKS_AFTER_A_TOUCH, "child.py")
     from pytest_cudafork.check.watch import Watch
-    from pytest_cudafork.observe.observer import WatchSettings
+    from pytest_cudafork.observe.handed_on import WatchSettings
 
     watch = Watch(WatchSettings(str(Path("ledger").absolute()), "absent", "poison"), "1")
     watch.observer.ledger.create()

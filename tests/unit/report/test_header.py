@@ -14,7 +14,7 @@ import pytest
 
 from pytest_cudafork.capture import choose
 from pytest_cudafork.report.header import graph_line, header, limits_of
-from pytest_cudafork.settings.option_texts import Level
+from pytest_cudafork.settings import Level
 from pytest_cudafork.settings.options import Settings
 
 

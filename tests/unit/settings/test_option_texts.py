@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_cudafork.settings import option_texts, options
-from pytest_cudafork.settings.option_texts import Level, parse_level
+from pytest_cudafork.settings import Level, option_texts, options
+from pytest_cudafork.settings.option_texts import parse_level
 
 
 @settings(deadline=None)

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from pytest_cudafork.imports.values.settings import AuditSettings
+from pytest_cudafork.settings import Level
 from pytest_cudafork.settings.devices import Device, DeviceKind
 from pytest_cudafork.settings.gpu_requests import GpuChoice
 from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.marker_map import parse_map
 from pytest_cudafork.settings.markers import MAPPED
-from pytest_cudafork.settings.option_texts import Level
 from pytest_cudafork.settings.options import OPTIONS, Settings, read_settings, spell_out_flags
 
 LOW, MIDDLE, HIGH = 0, 1, 2

@@ -17,7 +17,7 @@ from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.report.places import import_lines
 from pytest_cudafork.report.terminal import Counts
-from pytest_cudafork.settings.option_texts import Level
+from pytest_cudafork.settings import Level
 
 TOUCH: dict[str, Any] = {
     "k": "touch", "id": "6-2", "t": 3, "pid": 6, "tid": 5, "owner": "6", "test": "", "phase": "",

@@ -1,0 +1,199 @@
+"""The account of a program: what it and all that descends from it did with CUDA, for its reader.
+
+As text for a terminal or a file, and as plain data for other programs.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_cudafork.check.findings import tell
+from pytest_cudafork.observe.story.advice import advise
+from pytest_cudafork.observe.story.plain_text import plain
+from pytest_cudafork.observe.story.stories import poisoned_processes
+from pytest_cudafork.observe.story.touch import Frame, Touch
+from pytest_cudafork.observe.story.words import headline, indent, touch_lines
+from pytest_cudafork.process import exit_status
+from pytest_cudafork.programs.deeds import Deeds, Fork
+
+VERSION = 1
+"""Of the form of the plain data; a later one may have more keys."""
+TITLE = "CUDA and fork (pytest-cudafork)"
+_MOST_PLACES = 8
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a program did.
+
+    Attributes:
+        command: Its command; (): code within this process.
+        exitcode: Its exit status; negative: the signal that killed it; None: not known.
+        seconds: How long it ran, or was watched.
+        deeds: What its ledger tells.
+        simulated: Whether the driver that it saw was the phantom.
+        running: What descends from it and ran on when this was told: process and command.
+
+    """
+
+    command: tuple[str, ...]
+    exitcode: int | None
+    seconds: float
+    deeds: Deeds
+    simulated: bool
+    running: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing of it is an error, no record is lost, and its first process was seen."""
+        return not self.deeds.findings and not self.deeds.lost and self.deeds.watched
+
+    def lines(self) -> list[str]:
+        """Tell it."""
+        return [TITLE, *self._how_it_ended(), *self._errors(), *self._rest(), *self._unseen()]
+
+    def text(self) -> str:
+        """Tell it, as one text that ends in a line break."""
+        return "\n".join([*self.lines(), ""])
+
+    def _how_it_ended(self) -> list[str]:
+        if not self.command:
+            return []
+        words = plain(shlex.join(self.command))
+        return [f"{words}: {exit_status.describe(self.exitcode)} after {self.seconds:.1f} s"]
+
+    def _errors(self) -> list[str]:
+        if not self.deeds.findings:
+            return []
+        story = tell(
+            list(self.deeds.findings), self.deeds.history, simulated=self.simulated, told={}
+        )
+        return ["", *story.split("\n"), ""]
+
+    def _rest(self) -> list[str]:
+        """Tell what is no error: touches, forks of an initialized process, and their number."""
+        deeds = self.deeds
+        initialized = initialized_forks(deeds.forks)
+        lines: list[str] = []
+        first = next((touch for touch in deeds.touches if not touch.poisoned), None)
+        if first is not None and not deeds.findings:
+            lines += [
+                "CUDA was initialized by",
+                *indent(touch_lines(first, advice=bool(initialized))),
+            ]
+        told = {first.where} if first is not None and not deeds.findings else self._told()
+        others = _unique(headline(touch) for touch in deeds.touches if touch.where not in told)
+        lines += _places("also touched by", others)
+        lines += _places(
+            "forked while CUDA was initialized (a child of that can never use CUDA)",
+            _unique(f"{fork.place}: {fork.verdict}" for fork in initialized),
+        )
+        running = [f"{pid} {plain(command)}" for pid, command in self.running]
+        lines += _places("still running, and what it does from now on is not seen", running)
+        return [*lines, self._numbers()]
+
+    def _told(self) -> set[str]:
+        """Return the lines that the stories of the errors name."""
+        lines = {found.culprit(self.deeds.history) for found in self.deeds.findings}
+        return lines | {touch.where for touch in self.deeds.touches if touch.poisoned}
+
+    def _numbers(self) -> str:
+        deeds = self.deeds
+        if not deeds.touches:
+            seen = "no touch of CUDA was seen"
+            if not deeds.watched and not deeds.processes:
+                seen = "nothing was watched"
+            return f"{seen}; watched: {_count(len(deeds.processes), 'Python process')}"
+        poisoned = sum(touch.poisoned for touch in deeds.touches)
+        forks = len(initialized_forks(deeds.forks))
+        return (
+            f"touches: {len(deeds.touches)}, forks while initialized: {forks}, poisoned children: "
+            f"{len(poisoned_processes(deeds.history))}, of which touched CUDA: {poisoned}; "
+            f"watched: {_count(len(deeds.processes), 'Python process')}"
+        )
+
+    def _unseen(self) -> list[str]:
+        return [f"not observable: {plain(words)}" for words in self.deeds.unseen]
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        deeds = self.deeds
+        return {
+            "version": VERSION,
+            "command": [plain(word) for word in self.command],
+            "exit_status": self.exitcode,
+            "seconds": round(self.seconds, 3),
+            "good": self.is_good,
+            "simulated_driver": self.simulated,
+            "findings": [
+                {
+                    "error": found.error.__name__,
+                    "place": found.place,
+                    "process": int(found.record["pid"]),
+                    "culprit": found.culprit(deeds.history),
+                    "story": found.story(deeds.history, simulated=self.simulated),
+                }
+                for found in deeds.findings
+            ],
+            "touches": [_plain_touch(touch) for touch in deeds.touches],
+            "forks": [
+                {
+                    "process": fork.pid,
+                    "call": fork.api,
+                    "verdict": fork.verdict,
+                    "place": fork.place,
+                    "stack": _plain_stack(fork.frames),
+                }
+                for fork in initialized_forks(deeds.forks)
+            ],
+            "processes": {str(pid): command for pid, command in deeds.processes.items()},
+            "running": [{"process": pid, "command": plain(text)} for pid, text in self.running],
+            "not_observable": [plain(words) for words in deeds.unseen],
+        }
+
+
+def initialized_forks(forks: Iterable[Fork]) -> list[Fork]:
+    """Return the forks that were made, or refused, while CUDA was initialized."""
+    return [fork for fork in forks if fork.verdict != "clean"]
+
+
+def _plain_touch(touch: Touch) -> dict[str, Any]:
+    return {
+        "process": touch.pid,
+        "call": touch.entry,
+        "library": touch.library,
+        "culprit": touch.where,
+        "words": headline(touch),
+        "at_import": touch.at_import,
+        "poisoned": touch.poisoned,
+        "again": touch.again,
+        "imported_through": _plain_stack(touch.import_chain),
+        "stack": _plain_stack(touch.frames),
+        "advice": advise(touch),
+    }
+
+
+def _plain_stack(frames: Iterable[Frame]) -> list[dict[str, Any]]:
+    return [
+        {"file": plain(frame.filename), "line": frame.lineno, "function": frame.name}
+        for frame in frames
+    ]
+
+
+def _unique(words: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(words))
+
+
+def _places(title: str, places: list[str]) -> list[str]:
+    if not places:
+        return []
+    lines = [f"{title}:", *(f"    {place}" for place in places[:_MOST_PLACES])]
+    left = len(places) - _MOST_PLACES
+    return [*lines, f"    ... and {left} more"] if left > 0 else lines
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 'es'}"

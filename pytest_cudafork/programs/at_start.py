@@ -1,0 +1,101 @@
+"""The watch over a program that others start: begun by a variable, in the program itself.
+
+A line in a ``.pth`` file of the environment calls ``begin`` where ``PYTEST_CUDA_FORK_RUN`` names a
+report. The program keeps its process and has no child of ours: what writes the report is started
+beside it (``waiter.py``).
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pytest_cudafork.compat.unpatched import contextlib, os
+from pytest_cudafork.observe.handed_on import ROOT, WatchSettings, variables_for_program
+from pytest_cudafork.programs.own_ledger import new_ledger, seen_device
+from pytest_cudafork.settings import environment
+
+LEVEL = "poison"
+_MARK_BYTES = 16
+_CODE = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from pytest_cudafork.programs.waiter import main; main(sys.argv[2:])"
+)
+
+
+def begin() -> None:
+    """Begin the watch; whatever goes wrong is told on stderr, and the program goes on without."""
+    if environment.is_set(environment.WATCH) or sys.platform != "linux":
+        return  # a child of a watched program, or of a session
+    report = environment.value(environment.RUN).replace("%p", str(os.getpid()))
+    try:
+        _begin(os.path.abspath(report))
+    except Exception as error:
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            sys.stderr.write(f"pytest-cudafork: {environment.RUN}: no watch: {error}\n")
+
+
+def _begin(report: str) -> None:
+    """Begin it.
+
+    Raises:
+        OSError: The report or the ledger cannot be written, or no process be started.
+
+    """
+    with open(report, "w", encoding="utf-8"):
+        pass  # better known now
+    with contextlib.ExitStack() as undo:
+        settings = WatchSettings(new_ledger(undo), seen_device(None), LEVEL)
+        mark = os.urandom(_MARK_BYTES)
+        _start_waiter(report, settings, mark)
+        undo.pop_all()  # the waiter removes it
+    from pytest_cudafork.check.watch import begin_inherited
+    from pytest_cudafork.process.descendants import leftovers
+
+    leftovers.mark_process(mark)
+    given = variables_for_program(settings, str(os.getpid()), os.environ)
+    for name, text in {**given, environment.PHASE: environment.PROGRAM}.items():
+        environment.put(name, text)
+    begin_inherited()
+
+
+def _start_waiter(report: str, settings: WatchSettings, mark: bytes) -> None:
+    """Start the process that waits, as no child of this one, in a session of its own.
+
+    Raises:
+        OSError: No process can be had.
+
+    """
+    pidfd = os.pidfd_open(os.getpid())
+    try:
+        words = [report, settings.to_text(), mark.hex(), str(os.getpid()), str(pidfd)]
+        code = [sys.executable, "-I", "-S", "-c", _CODE, ROOT, *words, *sys.orig_argv]
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setsid()
+                if os.fork() == 0:
+                    _become(code, pidfd)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+    finally:
+        os.close(pidfd)
+
+
+def _become(command: list[str], pidfd: int) -> None:
+    """Turn this process into the waiter, which holds nothing of the program's.
+
+    Raises:
+        OSError: It cannot be executed.
+
+    """
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2 and fd != pidfd:  # one of them is that of the list itself, closed by now
+            with contextlib.suppress(OSError):
+                os.close(fd)
+    os.set_inheritable(pidfd, True)
+    os.execv(command[0], command)

@@ -1,0 +1,90 @@
+"""What ``run`` tells when its program has ended: from the ledger to a report."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from pytest_cudafork.compat.unpatched import contextlib, io, os
+from pytest_cudafork.observe.handed_on import WatchSettings
+from pytest_cudafork.observe.observer import Observer
+from pytest_cudafork.process import native_stacks
+from pytest_cudafork.programs.account import Account
+from pytest_cudafork.programs.deeds import read_deeds
+from pytest_cudafork.settings import Level
+
+
+class Ended(NamedTuple):
+    """A program that has ended: its process, command, exit code (None: not known) and time."""
+
+    pid: int
+    command: tuple[str, ...]
+    exitcode: int | None
+    seconds: float
+
+
+def account_of(
+    ended: Ended, settings: WatchSettings, env: Mapping[str, str], running: Iterable[int]
+) -> Account:
+    """Read what a program that has ended did, and all that descends from it until now.
+
+    Args:
+        ended: The program.
+        settings: Its watch.
+        env: Its environment.
+        running: What descends from it and runs on.
+
+    """
+    observer = Observer(settings, str(os.getpid()))
+    others = tuple((pid, native_stacks.program_of(pid)) for pid in running)
+    lost = observer.lost_records()
+    deeds = read_deeds(observer.records(), ended.pid, env, Level(settings.level), lost)
+    return Account(ended.command, ended.exitcode, ended.seconds, deeds, observer.simulated, others)
+
+
+def tell(account: Account, report: str, *, as_json: bool) -> bool:
+    """Write an account into a file, or to stderr where none is named; False if it is not there.
+
+    What cannot be written into the file goes to stderr: nobody would know of it otherwise.
+    """
+    text = account.text()
+    if report:
+        data = f"{json.dumps(account.as_plain(), indent=2)}\n" if as_json else text
+        try:
+            _write(os.path.realpath(report), data)
+        except OSError as error:
+            _write_stderr(f"pytest-cudafork run: the report cannot be written: {error}\n{text}")
+            return False
+        return True
+    _write_stderr(f"\n{text}")
+    return True
+
+
+def _write(path: str, text: str) -> None:
+    """Write a file at once, so that who waits for it never reads a part.
+
+    Raises:
+        OSError: It cannot be written.
+
+    """
+    beside = f"{path}.{os.getpid()}"
+    try:
+        if not os.path.isfile(path):
+            raise OSError("a pipe or a device is written as it is")
+        with io.open(beside, "x", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(beside, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        with io.open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+def _write_stderr(text: str) -> None:
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+            sys.stderr.flush()

@@ -1,0 +1,51 @@
+"""The process that waits for the end of a program that others started, and writes the report.
+
+It is started by ``at_start.py``. The program's exit status is for whoever started that: it is not
+known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_cudafork.compat.unpatched import os, select, signal, time
+from pytest_cudafork.observe.handed_on import WatchSettings
+from pytest_cudafork.process.descendants import leftovers
+from pytest_cudafork.programs import run_report
+from pytest_cudafork.programs.own_ledger import remove_ledger
+
+_DEADLY = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+_LOOK_SECONDS = 0.5
+_WORDS = 5
+
+
+def main(words: Sequence[str]) -> None:
+    """Wait for a program, write its report, and once more when its last descendant has ended.
+
+    Args:
+        words: The report, the settings of the watch, the mark of the program's descendants, its
+            process, a descriptor that becomes readable at its end, and its command.
+
+    """
+    report, text, mark, pid, pidfd = words[:_WORDS]
+    for number in _DEADLY:  # what ends the program must not end this
+        signal.signal(number, signal.SIG_IGN)
+    leftovers.forget_mark()
+    settings, cookie = WatchSettings.from_text(text), bytes.fromhex(mark)
+    began = time.monotonic()
+    poller = select.poll()
+    poller.register(int(pidfd), select.POLLIN)
+    poller.poll()
+    seconds = time.monotonic() - began
+    try:
+        while True:
+            running = leftovers.busy_processes(cookie)
+            ended = run_report.Ended(int(pid), tuple(words[_WORDS:]), None, seconds)
+            account = run_report.account_of(ended, settings, dict(os.environ), running)
+            run_report.tell(account, report, as_json=report.endswith(".json"))
+            if not running:
+                break
+            while leftovers.busy_processes(cookie):  # a server that has become a daemon
+                time.sleep(_LOOK_SECONDS)
+    finally:
+        remove_ledger(settings.ledger)

@@ -1,0 +1,303 @@
+"""``python -m pytest_cudafork run``: programs run as they would, and what they did is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_cudafork.process.descendants import process_state
+from tests.support.programs import (
+    FINDING,
+    LIMIT,
+    TOUCHES_AND_FORKS,
+    command,
+    environment,
+    plainly,
+    wait_until,
+    watched,
+)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.fresh_interpreter("how an interpreter is started is what this is about"),
+]
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a program and return its path."""
+
+    def write(text: str, name: str = "prog.py") -> Path:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def test_a_report_leaves_both_streams_as_they_are(tmp_path: Path, write: Write) -> None:
+    write(TOUCHES_AND_FORKS)
+    done = watched("--report", "r.json", "--json", "prog.py", cwd=tmp_path)
+    assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 3)
+    told = json.loads((tmp_path / "r.json").read_text())
+    assert [one["story"].split("\n")[0] for one in told["findings"]] == [FINDING]
+    assert [(one["place"], one["verdict"]) for one in told["forks"]] == [("prog.py:16", "watched")]
+    assert told["exit_status"] == 3
+    assert told["not_observable"] == []
+    assert list(tmp_path.glob("*ledger*")) == []
+
+
+def test_without_one_a_block_follows_the_programs_last_word(tmp_path: Path, write: Write) -> None:
+    write(TOUCHES_AND_FORKS)
+    done = watched("prog.py", cwd=tmp_path)
+    assert (done.stdout, done.returncode) == ("out\n", 3)
+    own, block, rest = done.stderr.partition("\nCUDA and fork (pytest-cudafork)\n")
+    assert (own, bool(block)) == ("err\n", True)
+    assert rest.splitlines()[2] == FINDING
+    assert "prog.py: exited with status 3 after" in rest
+
+
+def test_the_guard_refuses_the_fork_where_it_happens(tmp_path: Path, write: Write) -> None:
+    write(TOUCHES_AND_FORKS)
+    done = watched("--guard", "--report=r", "prog.py", cwd=tmp_path)
+    assert done.returncode == 1
+    assert 'prog.py", line 16, in <module>' in done.stderr
+    assert "pytest_cudafork.CudaForkError: fork refused at prog.py:16" in done.stderr
+    told = (tmp_path / "r").read_text()
+    assert "fork refused at prog.py:16: CUDA was initialized at prog.py:8 (in touch)" in told
+    assert "allow the module that forks: --allow MODULE" in told
+    assert "pytest.mark" not in told.split("A refusal that is expected")[0]
+    allowed = watched("--guard", "--allow=__main__", "--report=r", "prog.py", cwd=tmp_path)
+    assert allowed.returncode == 3
+    assert "prog.py:16: allowed" in (tmp_path / "r").read_text()
+
+
+def test_a_finding_is_an_exit_status_if_asked_for(tmp_path: Path, write: Write) -> None:
+    program = write(TOUCHES_AND_FORKS.replace("exit(3)", "exit(0)"))
+    assert watched(program, cwd=tmp_path).returncode == 0
+    assert watched("--fail", program, cwd=tmp_path).returncode == 1
+    clean = watched("--fail", write("pass", "clean.py"), cwd=tmp_path)
+    assert clean.returncode == 0
+    assert "no touch of CUDA was seen; watched: 1 Python process" in clean.stderr
+
+
+SHOWS_ITSELF = """\
+import json, os, sys
+import pickle
+print(json.dumps({
+    "argv": sys.argv, "path": sys.path, "name": __name__, "file": __file__, "cwd": os.getcwd(),
+    "flags": list(sys.flags), "xoptions": sorted(sys._xoptions.items()), "spec": bool(__spec__),
+    "group": os.getpgrp() == os.getpgid(os.getppid()),
+    "main": list(sys.modules["__main__"].__dict__),
+}))
+"""
+
+
+def test_a_program_finds_itself_as_it_would(tmp_path: Path, write: Write) -> None:
+    (tmp_path / "sub").mkdir()
+    script = write(SHOWS_ITSELF, "sub/show.py")
+    for words in ([script, "a", "--json"], ["-m", "sub.show", "-h"]):
+        alone, seen = plainly(*words, cwd=tmp_path), watched("--report=r", *words, cwd=tmp_path)
+        assert json.loads(seen.stdout) == json.loads(alone.stdout)
+    options = ["-X", "dev", "-O", "-W", "ignore"]
+    alone = plainly(*options, script, cwd=tmp_path)
+    seen = plainly(*options, "-m", "pytest_cudafork", "run", "--report=r", script, cwd=tmp_path)
+    assert json.loads(seen.stdout) == json.loads(alone.stdout)
+
+
+ENDS = {
+    "os._exit": ("import os; os._exit(9)", 9),
+    "signal": ("import os; os.kill(os.getpid(), 11)", -11),
+    "sigkill": ("import os; os.kill(os.getpid(), 9)", -9),
+    "exec": ("import os, sys; os.execv(sys.executable, ['python', 'next.py'])", 4),
+    "no Python": ("#!/bin/sh\necho no", 1),
+    "closes": ("import os; os.closerange(0, 4096); os._exit(5)", 5),
+}
+
+
+@pytest.mark.parametrize(("text", "status"), ENDS.values(), ids=ENDS)
+def test_whatever_its_end_is_that_is_kept(
+    tmp_path: Path, write: Write, text: str, status: int
+) -> None:
+    write("import ctypes; ctypes.CDLL('libcuda.so.1').cuInit(0); raise SystemExit(4)", "next.py")
+    done = watched("--report=r", write(text), cwd=tmp_path)
+    assert done.returncode == status
+    told = (tmp_path / "r").read_text()
+    assert "watched: " in told
+    assert ("next.py:1: script" in told) is (status == 4)
+
+
+def test_what_is_not_there_is_said_as_ever(tmp_path: Path, write: Write) -> None:
+    done, alone = watched("--report=r", "no.py", cwd=tmp_path), plainly("no.py", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, alone.stderr)
+    absent = watched("--", "nosuchprogram", cwd=tmp_path)
+    assert absent.returncode == 127
+    assert absent.stderr == "pytest-cudafork run: nosuchprogram: No such file or directory\n"
+    write("text", "data")
+    assert watched("--", "./data", cwd=tmp_path).returncode == 126
+    wrong = watched("--nonsense", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "there is no option '--nonsense'" in wrong.stderr
+    full = watched("--report", tmp_path / "no" / "r", "prog.py", cwd=tmp_path)
+    assert full.returncode == 2
+    assert "--report: " in full.stderr
+    assert watched("--help", cwd=tmp_path).stdout.startswith("usage: ")
+
+
+@pytest.mark.parametrize("option", ["-I", "-S", "-E"])
+def test_an_interpreter_without_its_start_up_runs_and_nothing_is_said_to_be_clean(
+    tmp_path: Path, write: Write, option: str
+) -> None:
+    program = write("print('here')")
+    done = watched("--fail", "--", sys.executable, option, program, cwd=tmp_path)
+    assert (done.stdout, done.returncode) == ("here\n", 1)
+    assert "nothing was watched" in done.stderr
+    assert "not observable: the program's first process was not watched" in done.stderr
+
+
+def test_a_program_may_fork_a_thousand_times(tmp_path: Path, write: Write) -> None:
+    program = write(
+        "import os\n"
+        "for _ in range(1000):\n"
+        "    pid = os.fork()\n"
+        "    pid or os._exit(0)\n"
+        "    os.waitpid(pid, 0)\n"
+    )
+    done = watched("--fail", "--ledger=l", program, cwd=tmp_path)
+    assert done.returncode == 0
+    assert (tmp_path / "l").stat().st_size < 4096  # clean forks are nobody's business
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_program_that_becomes_another_user_is_still_seen(tmp_path: Path, write: Write) -> None:
+    program = write(
+        "import ctypes, os\n"
+        "library = ctypes.CDLL('libcuda.so.1')\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "library.cuInit(0)\n"
+    )
+    done = watched("--fail", program, cwd=tmp_path, env=environment(TMPDIR="/tmp"))
+    assert done.returncode == 0, done.stderr
+    assert "prog.py:4: script" in done.stderr
+
+
+def test_what_it_leaves_running_goes_on_and_is_named(tmp_path: Path, write: Write) -> None:
+    program = write(
+        "import os, signal, sys\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    os.closerange(0, 3)\n"
+        "    signal.alarm(300)\n"
+        "    signal.pause()\n"
+        "os._exit(0)\n"
+    )
+    done = watched("--json", "--report=r", program, cwd=tmp_path)
+    assert done.returncode == 0
+    (running,) = json.loads((tmp_path / "r").read_text())["running"]
+    assert "prog.py" in running["command"]
+    os.kill(running["process"], signal.SIGKILL)  # it was still there
+
+
+HANDLES = """\
+import os, signal, sys
+got = []
+def handle(number, frame):
+    got.append(number)
+    os.write(1, b"got %d\\n" % number)
+    if number == signal.SIGTERM:
+        sys.exit(7)
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT):
+    signal.signal(number, handle)
+os.write(1, b"%d\\n" % os.getpid())
+while True:
+    signal.pause()
+"""
+
+
+def test_signals_are_passed_on(tmp_path: Path, write: Write) -> None:
+    with subprocess.Popen(
+        command("--report=r", write(HANDLES)),
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        for number in (signal.SIGUSR1, signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            process.send_signal(number)
+            assert process.stdout.readline() == b"got %d\n" % number
+        assert process.wait(LIMIT) == 7
+    assert "exited with status 7" in (tmp_path / "r").read_text()
+
+
+def test_who_kills_the_command_kills_the_program(tmp_path: Path, write: Write) -> None:
+    with subprocess.Popen(
+        command("--report=r", write(HANDLES)),
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        program = int(process.stdout.readline())
+        process.kill()
+    wait_until(lambda: not process_state.lives(program))
+
+
+def test_a_terminal_stays_one_and_signals_once(tmp_path: Path, write: Write) -> None:
+    program = write(HANDLES.replace('os.write(1, b"%d', 'print(os.isatty(0)); os.write(1, b"%d'))
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(sys.executable, command("--report=r", program), environment())
+    try:
+        text = _until(terminal, b"True\r\n")
+        text = _until(terminal, b"\r\n", text.split(b"True\r\n")[1])  # its process
+        os.write(terminal, b"\x03")
+        text = _until(terminal, b"got 2\r\n", text)
+        os.kill(pid, signal.SIGTERM)
+        text = _until(terminal, b"got 15\r\n", text)
+        assert text.count(b"got 2\r\n") == 1
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    finally:
+        os.close(terminal)
+
+
+def _until(terminal: int, words: bytes, text: bytes = b"") -> bytes:
+    """Read a terminal up to some words."""
+    while words not in text:
+        ready, _, _ = select.select([terminal], [], [], LIMIT)
+        assert ready, text
+        text += os.read(terminal, 4096)
+    return text
+
+
+def test_one_variable_watches_what_others_start(tmp_path: Path, write: Write) -> None:
+    program = write(TOUCHES_AND_FORKS)
+    done = subprocess.run(
+        [sys.executable, program],
+        cwd=tmp_path,
+        env=environment(PYTEST_CUDA_FORK_RUN="%p.json"),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 3)
+    reports = list(tmp_path.glob("*.json"))
+    assert len(reports) == 1  # its child is none that others have started
+    wait_until(lambda: bool(reports[0].read_text()))
+    told = json.loads(reports[0].read_text())
+    assert [one["story"].split("\n")[0] for one in told["findings"]] == [FINDING]
+    assert told["exit_status"] is None
+    assert told["command"][1:] == [str(program)]

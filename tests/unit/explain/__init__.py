@@ -1,0 +1,1 @@
+"""Tests of what explains a pasted log."""

@@ -1,0 +1,109 @@
+"""``explain``: from a file or standard input, as text or JSON, and for input that is no log."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_cudafork.__main__ import main as commands
+from pytest_cudafork.explain.command_line import main
+
+LOG = """\
+Traceback (most recent call last):
+  File "vllm/v1/attention/flash_attn.py", line 176, in FlashAttentionMetadataBuilder
+  File "torch/cuda/__init__.py", line 398, in _lazy_init
+RuntimeError: Cannot re-initialize CUDA in forked subprocess
+RuntimeError: Engine core initialization failed. See root cause above.
+"""
+
+
+def given(data: bytes, *, terminal: bool = False) -> SimpleNamespace:
+    """Return a standard input."""
+    return SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(data)), isatty=lambda: terminal)
+
+
+def test_a_file_is_explained_causes_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").write_text(LOG)
+    assert commands(["explain", str(tmp_path / "log")]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("poisoned-child: ")
+    assert "\n  torch, line 4: RuntimeError: Cannot re-initialize" in said
+    assert "flash_attn.py:176 in FlashAttentionMetadataBuilder: a class body" in said
+    assert "    python -m pytest_cudafork run YOUR_SCRIPT.py ..." in said
+    assert "    python -m pytest_cudafork imports vllm    # every" in said
+    assert said.index("poisoned-child") < said.index("\nconsequence: ")
+
+
+def test_standard_input_and_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", given(LOG.encode(), terminal=True))
+    assert main(["--json"]) == 0
+    said = capsys.readouterr()
+    assert "Ctrl-D" in said.err
+    data = json.loads(said.out)
+    assert [each["kind"] for each in data["errors"]] == ["poisoned-child", "consequence"]
+    (message,) = data["errors"][0]["messages"]
+    assert message["frames"][0] == ["torch/cuda/__init__.py", 398, "_lazy_init"]
+    assert message["source"]
+
+
+def test_a_log_without_a_known_error_is_said_to_be_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", given(b"ValueError: of something else\n"))
+    assert main([]) == 1
+    assert "none of the known messages" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "stdin", given(b"ValueError: of something else\n"))
+    assert main(["--json"]) == 1
+    assert json.loads(capsys.readouterr().out) == {"version": 1, "known": False, "errors": []}
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "the input is empty"),
+        (b" \n\n", "the input is empty"),
+        (b"\x7fELF\x00\x01", "it holds null bytes"),
+    ],
+)
+def test_no_text_is_an_error(
+    data: bytes,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "stdin", given(data))
+    with pytest.raises(SystemExit) as caught:
+        main(["-"])
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_read_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("nosuch", "."):
+        with pytest.raises(SystemExit):
+            main([str(tmp_path / name)])
+        assert f"error: {tmp_path / name}: " in capsys.readouterr().err
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(SystemExit):
+        main([])
+    assert "there is no standard input" in capsys.readouterr().err
+
+
+def test_odd_encodings_and_endless_lines_are_read(tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes(b"\xe9\n" + LOG.encode())
+    assert main([str(tmp_path / "latin")]) == 0
+    (tmp_path / "wide").write_text(LOG, encoding="utf-16")
+    assert main([str(tmp_path / "wide")]) == 0
+    (tmp_path / "long").write_bytes(b"x" * (3 << 20) + b"\n" + LOG.encode())
+    assert main([str(tmp_path / "long")]) == 0

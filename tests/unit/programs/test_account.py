@@ -1,0 +1,122 @@
+"""The account of a program: its errors, what is no error, and what was not seen."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pytest_cudafork.programs.account import TITLE, Account
+from pytest_cudafork.programs.deeds import read_deeds
+from pytest_cudafork.settings import Level
+
+STACK = [["/w/post.py", 7, "touch", 3], ["/w/post.py", 12, "<module>", 0]]
+FORKS = [["/w/post.py", 20, "<module>", 0]]
+PROCESS = {"k": "process", "id": "1-1", "pid": 10, "t": 1, "ppid": 9, "argv": ["python", "post.py"]}
+TOUCH = {
+    "k": "touch",
+    "id": "1-2",
+    "pid": 10,
+    "t": 2,
+    "entry": "cuInit",
+    "stack": STACK,
+    "poisoned": False,
+    "phase": "program",
+}
+FORK = {
+    "k": "fork",
+    "id": "1-3",
+    "pid": 10,
+    "t": 3,
+    "api": "os.fork",
+    "verdict": "watched",
+    "stack": FORKS,
+    "phase": "program",
+}
+CHILD = {"k": "child", "id": "2-4", "pid": 11, "t": 4, "parent": 10, "fork": "1-3", "ppid": 10}
+AGAIN = {**TOUCH, "id": "2-5", "pid": 11, "t": 5, "poisoned": True}
+
+
+def account(*records: dict[str, Any], lost: tuple[str, ...] = (), **more: Any) -> Account:
+    """Return the account of a program that wrote these records."""
+    deeds = read_deeds(records, 10, {}, Level.POISON, lost)
+    given = {"command": ("python", "post.py"), "exitcode": 1, "seconds": 0.25, "simulated": False}
+    return Account(**{**given, **more, "deeds": deeds})
+
+
+def test_a_poisoned_child_is_told_with_all_three_lines() -> None:
+    found = account(PROCESS, TOUCH, FORK, CHILD, AGAIN)
+    assert not found.is_good
+    text = found.text()
+    assert text.startswith(f"{TITLE}\npython post.py: exited with status 1 after 0.2 s\n")
+    assert (
+        "a forked child touched CUDA at /w/post.py:7: CUDA was initialized at /w/post.py:7" in text
+    )
+    assert "the child was forked by\n    /w/post.py:20" in text
+    assert "touched CUDA by cuInit in process 10\n" in text  # and of no test
+    assert "    /w/post.py:20: watched\n" in text
+    assert "touches: 2, forks while initialized: 1, poisoned children: 1" in text
+    assert "also touched by" not in text
+
+
+def test_a_fork_that_has_done_no_harm_yet_is_told_and_is_no_error() -> None:
+    found = account(PROCESS, TOUCH, FORK, CHILD)
+    assert found.is_good
+    text = found.text()
+    assert "CUDA was initialized by\n    /w/post.py:7: in touch" in text
+    assert "what to do:" in text
+    assert "poisoned children: 1, of which touched CUDA: 0" in text
+
+
+def test_a_touch_alone_needs_no_advice() -> None:
+    other = {**TOUCH, "id": "1-9", "t": 9, "stack": [["/w/other.py", 1, "f", 3]]}
+    text = account(PROCESS, TOUCH, other).text()
+    assert "what to do:" not in text
+    assert "also touched by:\n    /w/other.py:1: in f\n" in text
+
+
+def test_nothing_seen_differs_from_nobody_watching() -> None:
+    clean = account(PROCESS)
+    assert clean.is_good
+    assert "no touch of CUDA was seen; watched: 1 Python process\n" in clean.text()
+    blind = account()
+    assert not blind.is_good
+    assert "nothing was watched; watched: 0 Python processes\nnot observable: " in blind.text()
+    lost = account(PROCESS, lost=("a line is cut short",))
+    assert not lost.is_good
+    assert "not observable: a line is cut short" in lost.text()
+
+
+def test_what_runs_on_is_named() -> None:
+    text = account(PROCESS, running=((55, "sleep\n9"),)).text()
+    assert "is not seen:\n    55 sleep\\n9\n" in text
+
+
+def test_many_places_are_cut() -> None:
+    touches = [
+        {**TOUCH, "id": f"1-{n}", "t": n, "stack": [["/w/a.py", n, "f", 3]]} for n in range(2, 14)
+    ]
+    assert "... and 3 more" in account(PROCESS, *touches).text()
+
+
+def test_code_within_a_process_has_no_command() -> None:
+    assert "exited" not in account(PROCESS, command=(), exitcode=None).text()
+
+
+def test_plain_data_has_all_of_it() -> None:
+    data = account(PROCESS, TOUCH, FORK, CHILD, AGAIN, running=((5, "x"),)).as_plain()
+    assert json.loads(json.dumps(data)) == data
+    assert data["exit_status"] == 1
+    assert data["good"] is False
+    (finding,) = data["findings"]
+    assert finding["error"] == "PoisonedTouchError"
+    assert finding["culprit"] == "/w/post.py:7"
+    assert finding["process"] == 11
+    assert [touch["poisoned"] for touch in data["touches"]] == [False, True]
+    assert data["touches"][0]["stack"][1] == {
+        "file": "/w/post.py",
+        "line": 12,
+        "function": "<module>",
+    }
+    assert data["forks"][0]["place"] == "/w/post.py:20"
+    assert data["running"] == [{"process": 5, "command": "x"}]
+    assert data["processes"] == {"10": "python post.py"}

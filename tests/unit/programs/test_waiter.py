@@ -1,0 +1,56 @@
+"""The process that waits for a program writes its report, and goes when nothing of it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.compat import unpatched
+from pytest_cudafork.observe.base.ledger import Ledger
+from pytest_cudafork.observe.handed_on import WatchSettings
+from pytest_cudafork.process.descendants import leftovers
+from pytest_cudafork.programs import waiter
+from pytest_cudafork.programs.own_ledger import new_ledger
+
+
+@pytest.mark.parametrize("name", ["report.json", "report.txt"])
+def test_the_report_is_written_at_the_end_and_once_more_at_the_last_end(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / name
+    ignored: list[Any] = []
+    monkeypatch.setattr(unpatched.signal, "signal", lambda number, how: ignored.append(number))
+    monkeypatch.setattr(leftovers, "forget_mark", lambda: None)
+    first_report: list[str] = []
+    # A daemon that runs when the program has ended, and still at the second look.
+    looks = iter([[os.getpid()], [os.getpid()], [], []])
+    monkeypatch.setattr(leftovers, "busy_processes", lambda cookie: next(looks))
+    monkeypatch.setattr(
+        unpatched.time, "sleep", lambda seconds: first_report.append(report.read_text())
+    )
+    ledger = new_ledger(contextlib.ExitStack(), str(tmp_path))
+    process = subprocess.Popen([sys.executable, "-c", "pass"], stdin=subprocess.DEVNULL)
+    pidfd = os.pidfd_open(process.pid)
+    Ledger(ledger).append("process", argv=["python"], ppid=1)
+    text = WatchSettings(ledger, "absent", "poison").to_text()
+    words = [str(report), text, bytes(16).hex(), str(os.getpid()), str(pidfd), "python", "x.py"]
+    waiter.main(words)
+    os.close(pidfd)
+    assert process.wait(0) == 0  # it was waited for
+    assert ignored == list(waiter._DEADLY)
+    assert not os.path.exists(os.path.dirname(ledger))
+    assert len(first_report) == 1
+    if name.endswith(".json"):
+        assert len(json.loads(first_report[0])["running"]) == 1
+        told = json.loads(report.read_text())
+        assert (told["running"], told["command"]) == ([], ["python", "x.py"])
+    else:
+        assert "still running" in first_report[0]
+        assert "still running" not in report.read_text()

@@ -1,0 +1,133 @@
+"""``watch()``: a program asks what a part of it did."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_cudafork import CudaForkError, PoisonedTouchError, watch
+from pytest_cudafork.check import watch as watches
+from pytest_cudafork.check.watch import Watch
+from pytest_cudafork.observe.base.ledger import Ledger
+from pytest_cudafork.observe.handed_on import WatchSettings
+from pytest_cudafork.programs.watching import own_records
+from tests.support.programs import LIMIT, environment
+
+LIBRARY = "__import__('ctypes').CDLL('libcuda.so.1')"
+TOUCH = f"{LIBRARY}.cuInit(0)"
+
+
+@pytest.fixture(autouse=True)
+def nothing_outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No watch of this very session."""
+    monkeypatch.setattr(watches, "_nested", [])
+    before = os.fork, variables()
+    yield
+    assert (os.fork, variables()) == before
+
+
+def variables() -> dict[str, str]:
+    """Return the environment, without what pytest changes for each phase of a test."""
+    return {name: text for name, text in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+def child(code: str) -> None:
+    """Run Python code in a process of its own."""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT)
+
+
+def test_what_a_child_did_is_told_and_kept() -> None:
+    with watch() as watched:
+        child(TOUCH)
+        assert len(watched.touches) == 1
+    assert [touch.frames[0].filename for touch in watched.touches] == ["<string>"]
+    assert (watched.forks, watched.findings) == ((), ())
+    watched.check()
+    assert "CUDA was initialized by\n    <string>:1" in str(watched)
+    child(f"try:\n    {TOUCH}\nexcept OSError:\n    pass")  # there may be no driver any more
+    assert len(watched.touches) == 1  # it is over
+
+
+def test_an_error_is_told_with_its_lines() -> None:
+    poisons = (
+        f"import os\ndef touch():\n    {TOUCH}\ntouch()\npid = os.fork()\n"
+        "if not pid:\n    touch()\n    os._exit(0)\nos.waitpid(pid, 0)"
+    )
+    with watch() as watched:
+        child(poisons)
+    (finding,) = watched.findings
+    assert finding.error is PoisonedTouchError
+    assert len(watched.forks) == 1
+    with pytest.raises(PoisonedTouchError, match="a forked child touched CUDA at <string>:3"):
+        watched.check()
+
+
+def test_the_guard_refuses_and_knows_what_an_outer_watch_has_seen(tmp_path: Path) -> None:
+    program = tmp_path / "refused.py"
+    program.write_text(
+        f"{TOUCH}\nimport os\nfrom pytest_cudafork import CudaForkError, watch\n"
+        "with watch(guard=True) as watched:\n"
+        "    try:\n        os.fork()\n    except CudaForkError:\n        pass\n"
+        "assert watched.findings == (), watched\n"
+        "assert [fork.verdict for fork in watched.forks] == ['guarded']\n"
+        "assert watched.touches == watched.unseen == (), watched\n"
+        "with watch(guard=True) as watched:\n"
+        "    try:\n        os.fork()\n    except Exception:\n        pass\n"
+        "assert 'refused.py:14: CUDA was initialized at' in str(watched), watched\n"
+    )
+    with watch():
+        subprocess.run([sys.executable, program], check=True, timeout=LIMIT)
+
+
+def test_a_watch_in_force_goes_on_and_misses_nothing(tmp_path: Path) -> None:
+    settings = WatchSettings(str(tmp_path / "ledger"), "absent", "poison")
+    Ledger(settings.ledger).create()
+    outer = Watch(settings, str(os.getpid()))
+    outer.begin()
+    try:
+        outer.observer.record_touch("before", again=False, stack=[])
+        with watch(device="none") as inner:
+            assert watches.current_watch() is outer
+            child(TOUCH)
+        assert [touch.entry for touch in inner.touches] == ["cuInit"]
+        with watch(guard=True):
+            stricter = watches.current_watch()
+            assert stricter is not None
+            assert stricter.observer.settings == settings._replace(level="fork")
+            child(TOUCH)
+        assert watches.current_watch() is outer
+        touches = [one for one in outer.observer.records() if one["k"] == "touch"]
+        assert [one["entry"] for one in touches] == ["before", "cuInit", "cuInit"]
+    finally:
+        outer.end()
+
+
+def test_records_of_others_are_not_ours() -> None:
+    records = [
+        {"k": "process", "id": "a", "pid": 3, "ppid": 2},
+        {"k": "process", "id": "b", "pid": 2, "ppid": 1},
+        {"k": "fork", "id": "c", "pid": 1},
+        {"k": "caught", "id": "d", "pid": 9, "fork": "c"},
+        {"k": "touch", "id": "e", "pid": 8, "ppid": 7},
+    ]
+    assert [one["id"] for one in own_records(records, 1)] == ["a", "b", "c", "d"]
+
+
+def test_there_may_be_no_such_device_or_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="is not a device"), watch(device="tpu"):
+        pass
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(RuntimeError, match="works on Linux only"), watch():
+        pass
+
+
+def test_it_ends_with_the_block_whatever_ends_that() -> None:
+    with pytest.raises(CudaForkError), watch() as watched:
+        raise CudaForkError("of somebody")
+    assert watched.touches == ()
+    assert environment().keys() <= os.environ.keys()
