@@ -33,11 +33,13 @@ if TYPE_CHECKING:
         ConfigError,
         EngineDeadError,
         EngineError,
+        KVTransferError,
         PromptError,
         RankLostError,
         RemoteError,
         WeightsError,
     )
+    from sample_engine.kv_transfer.config import KVTransferConfig
     from sample_engine.llm import LLM
     from sample_engine.process.messages import MessageError
 
@@ -51,6 +53,8 @@ __all__ = [
     "EngineDeadError",
     "EngineError",
     "FinishReason",
+    "KVTransferConfig",
+    "KVTransferError",
     "Logprob",
     "MessageError",
     "PromptError",
@@ -69,6 +73,7 @@ _PLACES = {
     "WorkerMethod": "config",
     "CompletionOutput": "batch.outputs",
     "FinishReason": "batch.request",
+    "KVTransferConfig": "kv_transfer.config",
     "Logprob": "batch.outputs",
     "MessageError": "process.messages",
     "RequestOutput": "batch.outputs",

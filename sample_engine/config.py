@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sample_engine.errors import ConfigError
+from sample_engine.kv_transfer.config import KVTransferConfig
 
 __all__ = [
     "REJECTION_METHODS",
@@ -113,7 +114,8 @@ class EngineConfig:
     ``num_blocks`` is the size of the KV cache in blocks of ``block_size`` tokens, the null block
     included; ``None``: what ``gpu_memory_utilization`` of the free device memory holds, on a CPU
     what ``max_num_seqs`` requests of full length need, up to 1 GiB. ``speculative_config`` is what
-    :class:`SpeculativeConfig` is made of.
+    :class:`SpeculativeConfig` is made of; ``kv_transfer_config`` is a
+    :class:`~sample_engine.kv_transfer.config.KVTransferConfig`, or what one is made of.
 
     Raises :class:`ConfigError` for a value of another type or out of range.
     """
@@ -133,6 +135,7 @@ class EngineConfig:
     attention_backend: str = "auto"
     worker_method: WorkerMethod = WorkerMethod.AUTO
     speculative_config: Mapping[str, Any] | None = None
+    kv_transfer_config: KVTransferConfig | Mapping[str, Any] | None = None
     cudagraph_mode: CUDAGraphMode = CUDAGraphMode.NONE
     cudagraph_capture_sizes: tuple[int, ...] | None = None  # tokens, requests; None: 1, 2, 4, ...
     tensor_parallel_size: int = 1  # ranks: processes with a part of the model and a GPU each
@@ -150,6 +153,13 @@ class EngineConfig:
         if self.speculative_config is None:
             return None
         return SpeculativeConfig.of(self.speculative_config, warn=False)
+
+    @property
+    def kv_transfer(self) -> KVTransferConfig | None:
+        """With whom to share KV blocks; None: with nobody."""
+        if self.kv_transfer_config is None:
+            return None
+        return KVTransferConfig.of(self.kv_transfer_config)
 
     @classmethod
     def of(cls, **settings: Any) -> EngineConfig:
@@ -226,7 +236,8 @@ def _wrong(config: EngineConfig) -> list[str]:
         )
     if isinstance(config.device, str) and not _DEVICE.fullmatch(config.device):
         found.append(f"device={config.device!r} is not one of auto, cpu, cuda, cuda:0, cuda:1, ...")
-    return found + _wrong_ranks(config) + _wrong_speculation(config)
+    found += _wrong_ranks(config) + _wrong_speculation(config)
+    return found + _wrong_kv_transfer(config)
 
 
 def _wrong_ranks(config: EngineConfig) -> list[str]:
@@ -243,6 +254,11 @@ def _wrong_ranks(config: EngineConfig) -> list[str]:
         found.append(
             f"worker_method='inproc' starts no process, and tensor_parallel_size={size} needs one "
             "for each rank: leave worker_method out, or use 'fork', 'spawn' or 'forkserver'."
+        )
+    if config.kv_transfer_config is not None:
+        found.append(
+            f"kv_transfer_config and tensor_parallel_size={size} do not go together: each rank has "
+            "a part of every KV block, and only whole ones are shared. Leave one of the two out."
         )
     return found
 
@@ -311,6 +327,20 @@ def _wrong_speculation(config: EngineConfig) -> list[str]:
         f"speculative_config: num_speculative_tokens={drafts} must be less than "
         f"max_num_batched_tokens={config.max_num_batched_tokens!r}, as a token and its drafts are "
         "verified in one step: lower it, or raise that."
+    ]
+
+
+def _wrong_kv_transfer(config: EngineConfig) -> list[str]:
+    if config.kv_transfer_config is None:
+        return []
+    try:
+        KVTransferConfig.of(config.kv_transfer_config)
+    except ConfigError as error:
+        return [str(error)]
+    if config.enable_prefix_caching is not False:
+        return []
+    return [
+        "kv_transfer_config needs enable_prefix_caching=True: blocks are known by their prefix."
     ]
 
 

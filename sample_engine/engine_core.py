@@ -24,6 +24,9 @@ from sample_engine.batch.scheduled_batch import ScheduledBatch, StepResult
 from sample_engine.config import EngineConfig
 from sample_engine.errors import EngineDeadError, PromptError
 from sample_engine.graphs.execution import GraphExecution
+from sample_engine.kv_transfer.block_mover import BlockMover
+from sample_engine.kv_transfer.connector import KVConnector
+from sample_engine.kv_transfer.model_hash import model_hash
 from sample_engine.model_runner import ModelRunner
 from sample_engine.parallel.place import RankPlace
 from sample_engine.scheduler import Scheduler
@@ -48,6 +51,7 @@ class EngineCore:
         self._vocab_size = self._runner.model_config.vocab_size
         self._arrivals = 0
         speculator = self._runner.speculator
+        self._connector = _connector(self._runner)
         self.scheduler = Scheduler(
             SchedulerLimits(
                 num_blocks=self._runner.num_blocks,
@@ -60,7 +64,8 @@ class EngineCore:
                 eos_token_id=self._runner.model_config.eos_token_id,
                 lookahead=speculator.lookahead if speculator else 0,
                 sees_next_token=speculator is not None and speculator.sees_next_token,
-            )
+            ),
+            self._connector,
         )
 
     @property
@@ -98,7 +103,10 @@ class EngineCore:
         batch = self.scheduler.schedule()
         result = runner.run(batch) if batch.requests else StepResult((), ())
         self._last_step = batch, result
-        return self.scheduler.postprocess(batch, result)
+        outputs = self.scheduler.postprocess(batch, result)
+        if self._connector is not None:
+            self._connector.save(self.scheduler.kv.take_computed())
+        return outputs
 
     def step_digest(self) -> int:
         """A number of what the last step computed and chose: the same in each rank, or they differ.
@@ -117,7 +125,8 @@ class EngineCore:
 
     def metrics(self) -> dict[str, Any]:
         """What happened so far, in numbers."""
-        return self.scheduler.metrics()
+        shared = {} if self._connector is None else {"kv_transfer": self._connector.metrics()}
+        return {**self.scheduler.metrics(), **shared}
 
     def info(self) -> dict[str, Any]:
         """What the configuration came to on this machine. Plain values."""
@@ -128,6 +137,8 @@ class EngineCore:
         runner, self._runner = self._runner, None
         if runner is None:
             return
+        if self._connector is not None:
+            self._connector.close()
         on_gpu, ranks = runner.device.type == "cuda", runner.ranks
         del runner
         self._last_step = None
@@ -152,6 +163,25 @@ class EngineCore:
         return tokens
 
 
+def _connector(runner: ModelRunner) -> KVConnector | None:
+    """What shares the runner's KV blocks with other engines, if that is asked for."""
+    config = runner.config.kv_transfer
+    if config is None:
+        return None
+    layers, modules = [*runner.caches], [runner.model]
+    speculator = runner.speculator
+    if speculator is not None:  # its own cache travels with the model's
+        layers += speculator.caches
+        modules += speculator.modules
+    return KVConnector(
+        config,
+        BlockMover([cache for layer in layers for cache in layer]),
+        model_hash=model_hash(modules, (runner.model_config, len(layers))),
+        dtype=str(runner.dtype).removeprefix("torch."),
+        block_size=runner.config.block_size,
+    )
+
+
 def _info(runner: ModelRunner) -> dict[str, Any]:
     return {
         "model": runner.config.model,
@@ -163,6 +193,8 @@ def _info(runner: ModelRunner) -> dict[str, Any]:
         "speculative_config": (
             dataclasses.asdict(runner.config.speculative) if runner.config.speculative else None
         ),
+        "kv_connector": runner.config.kv_transfer and runner.config.kv_transfer.kv_connector,
+        "kv_role": runner.config.kv_transfer and runner.config.kv_transfer.kv_role,
         "device": str(runner.device),
         "tensor_parallel_size": runner.config.tensor_parallel_size,
         "cudagraph_mode": runner.cudagraph_mode.value,

@@ -13,6 +13,7 @@ __all__ = [
     "ConfigError",
     "EngineDeadError",
     "EngineError",
+    "KVTransferError",
     "PromptError",
     "RankLostError",
     "RemoteError",
@@ -55,6 +56,15 @@ class RankLostError(EngineError):
 
     It ends the rank that raises it; callers get an :class:`EngineDeadError` that says what became
     of the lost one.
+    """
+
+    __module__ = "sample_engine"
+
+
+class KVTransferError(EngineError):
+    """Shared KV blocks cannot be had, and ``kv_load_failure_policy`` is ``"fail"``.
+
+    Recoverable; at the start no engine is made.
     """
 
     __module__ = "sample_engine"

@@ -27,6 +27,7 @@ from sample_engine.frontend.detokenizer import RequestText
 from sample_engine.frontend.progress import progress_bar
 from sample_engine.process.client import make_client
 from sample_engine.process.core_process import CoreFactory, make_engine_core, refusal
+from sample_engine.process.interrupts import interrupts_deferred
 from sample_engine.tokenizers.byte_tokenizer import ByteTokenizer
 
 __all__ = ["LLM"]
@@ -258,15 +259,21 @@ class LLM:
     def _pump(self) -> None:
         """Wait for outputs and hand them to the requests that they belong to, whoever asked."""
         with self._in_turn():
-            for output in self._client.get_outputs(_WAIT_SECONDS):
-                request = self._live.get(output.request_id)
-                if request is None:  # nobody wants it any more
-                    continue
-                request.add(output)
-                if request.text.finished:
-                    del self._live[output.request_id]
-                    if output.finish_reason is None:  # a stop string: the core does not know of it
-                        self._to_abort.append(output.request_id)
+            self._client.wait_for_outputs(_WAIT_SECONDS)
+            # Ctrl-C ends this call; what belongs to those of other threads must reach them.
+            with interrupts_deferred():
+                for output in self._client.get_outputs(0.0):
+                    self._hand_out(output)
+
+    def _hand_out(self, output: CoreOutput) -> None:
+        request = self._live.get(output.request_id)
+        if request is None:  # nobody wants it any more
+            return
+        request.add(output)
+        if request.text.finished:
+            del self._live[output.request_id]
+            if output.finish_reason is None:  # a stop string: the core does not know of it
+                self._to_abort.append(output.request_id)
 
     def _drop(self, requests: list[_Live]) -> None:
         """Abort those that have not finished.
@@ -277,11 +284,7 @@ class LLM:
         for request in requests:
             if self._live.pop(request.core_id, None) is not None:
                 self._to_abort.append(request.core_id)
-        if self._to_abort and self._lock.acquire(blocking=False):
-            try:
-                self._tell_aborts()
-            finally:
-                self._lock.release()
+        self._tell_aborts_unless_busy()
 
     @contextlib.contextmanager
     def _in_turn(self) -> Iterator[None]:
@@ -291,6 +294,15 @@ class LLM:
         with self._lock:
             yield
             self._tell_aborts()
+        self._tell_aborts_unless_busy()  # of those who found the lock taken since
+
+    def _tell_aborts_unless_busy(self) -> None:
+        """Tell the core, or leave it to the call that has the lock: it looks again at its end."""
+        while self._to_abort and self._lock.acquire(blocking=False):
+            try:
+                self._tell_aborts()
+            finally:
+                self._lock.release()
 
     def _tell_aborts(self) -> None:
         request_ids = []

@@ -22,8 +22,8 @@ from sample_engine.batch.outputs import CoreOutput, TokenLogprobs
 from sample_engine.batch.request import FinishReason, Request, RequestStatus
 from sample_engine.batch.request_limits import SchedulerLimits
 from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest, StepResult
-from sample_engine.errors import PromptError
-from sample_engine.kv_cache.manager import KVCacheManager
+from sample_engine.errors import KVTransferError, PromptError
+from sample_engine.kv_cache.manager import ExternalBlocks, KVCacheManager
 
 __all__ = ["Scheduler", "SchedulerCounters"]
 
@@ -39,6 +39,8 @@ class SchedulerCounters:
     preemptions: int = 0
     prefix_queried_tokens: int = 0
     prefix_cached_tokens: int = 0
+    external_queried_tokens: int = 0  # not found here, and looked for in another engine's blocks
+    external_cached_tokens: int = 0
     first_tokens: int = 0  # the only ones of their step: nothing is drafted before
     sampling_steps: int = 0  # of each request, those that brought tokens
     drafted_per_position: list[int] = dataclasses.field(default_factory=list)
@@ -51,13 +53,14 @@ class Scheduler:
     One step is :meth:`schedule`, a run of the model by the caller, :meth:`postprocess`.
     """
 
-    def __init__(self, limits: SchedulerLimits) -> None:
+    def __init__(self, limits: SchedulerLimits, external: ExternalBlocks | None = None) -> None:
         self.limits = limits
         self.kv = KVCacheManager(
             limits.num_blocks,
             limits.block_size,
             limits.enable_prefix_caching,
             limits.sees_next_token,
+            external,
         )
         self.counters = SchedulerCounters()
         self.waiting: deque[Request] = deque()  # by arrival
@@ -131,7 +134,7 @@ class Scheduler:
         wanted = self._blocks_wanted(request, stop)
         while not self.kv.grow(request, wanted):
             if not self.limits.fits_cache(request.num_tokens):
-                self._refuse(request)
+                self._refuse(request, self.limits.why_no_further(request))
                 return False
             victim = self.running.pop()
             self._preempt(victim)
@@ -163,7 +166,8 @@ class Scheduler:
         while self.waiting and budget and len(self.running) < self.limits.max_num_seqs:
             request = self.waiting[0]
             if not self.limits.fits_cache(request.num_tokens):
-                self._refuse(self.waiting.popleft())  # it had grown, and then it was preempted
+                self.waiting.popleft()  # it had grown, and then it was preempted
+                self._refuse(request, self.limits.why_no_further(request))
                 continue
             prefix = self.kv.find_prefix(request)
             start = len(prefix) * self.limits.block_size
@@ -178,22 +182,35 @@ class Scheduler:
             wanted = self._soon_wanted(request) - len(prefix)
             if self.running and wanted + promised > self.kv.num_free_besides(prefix):
                 break
-            self._start(self.waiting.popleft(), prefix)
+            if not self._start(self.waiting.popleft(), prefix):
+                continue
+            start = request.num_computed_tokens
+            stop = _stop_within(request, start, budget)
             given = self.kv.grow(request, self._blocks_wanted(request, stop))
             assert given, f"no blocks for {request.request_id!r}, though they were counted"
             promised += self._soon_wanted(request)
-            budget -= stop - start
-            parts.append(_part(request, start, stop))
+            if stop > start:  # else all that is left are drafts that have to wait for the next step
+                budget -= stop - start
+                parts.append(_part(request, start, stop))
         return parts
 
-    def _start(self, request: Request, prefix: list[int]) -> None:
+    def _start(self, request: Request, prefix: list[int]) -> bool:
+        """Let a request run, with all of it that is known. False: it ended instead."""
         self.kv.admit(request, prefix)
-        if request.status is RequestStatus.WAITING:
-            request.num_cached_tokens = request.num_computed_tokens
         self.counters.prefix_queried_tokens += request.num_tokens
         self.counters.prefix_cached_tokens += request.num_computed_tokens
+        try:
+            queried, cached = self.kv.load_further(request)
+        except KVTransferError as error:
+            self._refuse(request, f"Request {request.request_id!r}: {error}")
+            return False
+        self.counters.external_queried_tokens += queried
+        self.counters.external_cached_tokens += cached
+        if request.status is RequestStatus.WAITING:
+            request.num_cached_tokens = request.num_computed_tokens
         request.status = RequestStatus.RUNNING
         self.running.append(request)
+        return True
 
     def _soon_wanted(self, request: Request) -> int:
         """Blocks that a request lacks for its tokens and, if it may become longer, one more.
@@ -283,9 +300,9 @@ class Scheduler:
 
     # Ends
 
-    def _refuse(self, request: Request) -> None:
-        """End a request that has outgrown the whole cache, with what it has."""
-        request.error = self.limits.why_no_further(request)
+    def _refuse(self, request: Request, why: str) -> None:
+        """End a request that cannot go on, with what it has."""
+        request.error = why
         self._finish(request, FinishReason.ERROR)
         self._refused.append(_output_of(request, ()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,18 +15,25 @@ from tests.support import interpreters, slow_folders
 from tests.support.frozen_objects import FrozenObjects
 
 # How long an example takes says how busy the machine is; and on a new one the first text waits for
-# the table of Unicode.
+# the table of Unicode. A test gets the same examples each time, until it is changed: so a failure
+# says something about the change at hand. ``--hypothesis-profile=explore`` looks for new ones.
 hypothesis.settings.register_profile(
-    "suite",
+    "explore",
     parent=hypothesis.settings(),
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile(
+    "suite", parent=hypothesis.settings.get_profile("explore"), derandomize=True, database=None
 )
 hypothesis.settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Take note of the environment before a test changes it; no server is started yet."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As in what a shell script starts in the background; tests are about Ctrl-C, too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     interpreters.servers()
     config.pluginmanager.register(FrozenObjects())
 

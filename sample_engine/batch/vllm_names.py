@@ -48,7 +48,6 @@ ENGINE: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "enable_lora": (False,),
         "hf_overrides": (None, {}),
         "kv_cache_dtype": ("auto",),
-        "kv_transfer_config": (None,),
         "limit_mm_per_prompt": (None, {}),
         "pipeline_parallel_size": (1,),
         "quantization": (None,),

@@ -6,11 +6,32 @@ imports no torch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 from sample_engine.batch.request import Request
 from sample_engine.kv_cache.block_pool import BlockPool
 from sample_engine.kv_cache.prefix_cache import ROOT_HASH, PrefixCache, block_hash
 
-__all__ = ["KVCacheManager"]
+__all__ = ["ExternalBlocks", "KVCacheManager"]
+
+
+class ExternalBlocks(Protocol):
+    """Where blocks come from that this engine has not computed; ``kv_transfer`` has one.
+
+    ``fetches``: whether it is to be asked at all; it may be there only to be given blocks.
+    """
+
+    @property
+    def fetches(self) -> bool:
+        """Whether :meth:`load` may find anything."""
+
+    def load(self, hashes: Sequence[bytes], block_ids: Sequence[int]) -> int:
+        """Fill blocks with what has those hashes, up to the first that is not there.
+
+        Returns how many these were. Raises :class:`KVTransferError` where a request that could not
+        be looked for is not to be computed either.
+        """
 
 
 class _Known:
@@ -28,6 +49,7 @@ class KVCacheManager:
 
     ``sees_next_token``: what a block holds of its last token depends on the token after it, too (a
     draft head gets both). Then a block is found only by texts that have this token in common.
+    ``external``: who has blocks that are not found here; blocks that are computed are noted for it.
     """
 
     def __init__(
@@ -36,12 +58,15 @@ class KVCacheManager:
         block_size: int,
         enable_prefix_caching: bool,
         sees_next_token: bool = False,
+        external: ExternalBlocks | None = None,
     ) -> None:
         self.pool = BlockPool(num_blocks)
         self.block_size = block_size
         self.prefix_cache = PrefixCache()
         self._caching = enable_prefix_caching
         self._ahead = int(sees_next_token)
+        self._external = external
+        self._computed: list[tuple[bytes, int]] = []  # since they were last taken
         self._known: dict[int, _Known] = {}  # by Request.arrival, which no two requests share
 
     def num_blocks_for(self, num_tokens: int) -> int:
@@ -67,6 +92,35 @@ class KVCacheManager:
         request.block_ids = list(prefix)
         request.num_computed_tokens = len(prefix) * self.block_size
         self._known.setdefault(request.arrival, _Known()).published = len(prefix)
+
+    def load_further(self, request: Request) -> tuple[int, int]:
+        """Fetch what follows the prefix of a request that was just admitted, as far as it is there.
+
+        Returns how many tokens were looked for, and how many came; one token at least is left to
+        compute. Raises :class:`KVTransferError`.
+        """
+        first, size = len(request.block_ids), self.block_size
+        num_full = (request.num_tokens - 1) // size
+        external = self._external
+        if external is None or not external.fetches or num_full <= first:
+            return 0, 0
+        if not self.grow(request, num_full * size):
+            return 0, 0
+        hashes = self._hashes(request, num_full)[first:num_full]
+        count = external.load(hashes, request.block_ids[first:num_full])
+        for index in range(count):
+            self.prefix_cache.put(hashes[index], request.block_ids[first + index])
+        self._known[request.arrival].published = first + count
+        request.num_computed_tokens += count * size
+        return len(hashes) * size, count * size
+
+    def take_computed(self) -> list[tuple[bytes, int]]:
+        """The full blocks that were computed since the last call: their hashes, and where they are.
+
+        To be used before another step is scheduled, which may give the blocks away.
+        """
+        found, self._computed = self._computed, []
+        return found
 
     def grow(self, request: Request, num_tokens: int) -> bool:
         """Give a request the blocks for so many tokens; False: there are not enough, none given."""
@@ -95,7 +149,9 @@ class KVCacheManager:
             return
         hashes = self._hashes(request, num_full)
         for index in range(entry.published, num_full):
-            self.prefix_cache.put(hashes[index], request.block_ids[index])
+            block_id = request.block_ids[index]
+            if self.prefix_cache.put(hashes[index], block_id) and self._external is not None:
+                self._computed.append((hashes[index], block_id))
         entry.published = num_full
 
     def release(self, request: Request, *, forget: bool) -> None:

@@ -52,12 +52,17 @@ class PrefixCache:
             found.append(block_id)
         return found
 
-    def put(self, each: bytes, block_id: int) -> None:
-        """Let a block be found. The first block of a hash stays: others of its kind are copies."""
-        if each not in self._block_of:
-            assert block_id not in self._hash_of, f"block {block_id} has other contents already"
-            self._block_of[each] = block_id
-            self._hash_of[block_id] = each
+    def put(self, each: bytes, block_id: int) -> bool:
+        """Let a block be found. The first block of a hash stays: others of its kind are copies.
+
+        Returns whether this is the first.
+        """
+        if each in self._block_of:
+            return False
+        assert block_id not in self._hash_of, f"block {block_id} has other contents already"
+        self._block_of[each] = block_id
+        self._hash_of[block_id] = each
+        return True
 
     def forget(self, block_id: int) -> None:
         """The block is about to be overwritten. Harmless for a block that cannot be found."""

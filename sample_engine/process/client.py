@@ -33,6 +33,7 @@ from sample_engine.process.messages import (
     Abort,
     Add,
     Failed,
+    MessageError,
     Metrics,
     MetricsWanted,
     Outputs,
@@ -78,6 +79,13 @@ class CoreClient(abc.ABC):
         """Nothing more is wanted of these; outputs on their way may still come.
 
         A core that is gone computes nothing anyway: the next call tells of it.
+        """
+
+    @abc.abstractmethod
+    def wait_for_outputs(self, timeout: float | None = None) -> None:
+        """Wait until there is something to get, at most ``timeout`` seconds.
+
+        Without a process it waits for nothing. Ctrl-C may end the wait; nothing is lost by that.
         """
 
     @abc.abstractmethod
@@ -156,6 +164,9 @@ class InprocClient(CoreClient):
         with contextlib.suppress(EngineDeadError):
             self._running.abort(list(request_ids))
 
+    def wait_for_outputs(self, timeout: float | None = None) -> None:
+        """Do nothing: who gets outputs computes them."""
+
     def get_outputs(self, timeout: float | None = None) -> list[CoreOutput]:
         """Compute a step; ``timeout`` has no meaning here."""
         found, self._waiting = self._waiting, []
@@ -224,7 +235,7 @@ class ProcessClient(CoreClient):
         """Forget requests."""
         self._handle.send(Abort(list(request_ids)), quiet=True)
 
-    def get_outputs(self, timeout: float | None = None) -> list[CoreOutput]:
+    def wait_for_outputs(self, timeout: float | None = None) -> None:
         """Wait for outputs. Raises :class:`EngineDeadError` or :class:`RemoteError`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._outputs:
@@ -232,6 +243,10 @@ class ProcessClient(CoreClient):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not self._take(left) and left is not None and left <= 0:
                 break
+
+    def get_outputs(self, timeout: float | None = None) -> list[CoreOutput]:
+        """Wait for outputs. Raises :class:`EngineDeadError` or :class:`RemoteError`."""
+        self.wait_for_outputs(timeout)
         found = list(self._outputs)
         self._outputs.clear()
         return found
@@ -260,7 +275,9 @@ class ProcessClient(CoreClient):
         ready: dict[int, dict[str, Any]] = {}
         activity = "starting a Python interpreter and importing the core's loop"
         while (left := deadline - time.monotonic()) > 0:
-            for message in self._handle.receive(left):
+            messages: list[ToFrontEnd] = []
+            self._handle.receive(left, messages.append)
+            for message in messages:
                 if isinstance(message, Ready):
                     ready[message.pid] = message.info
                 if isinstance(message, Stage):
@@ -278,10 +295,11 @@ class ProcessClient(CoreClient):
 
     def _take(self, timeout: float | None) -> bool:
         """Read what has come; whether anything has."""
-        messages = self._handle.receive(timeout)
-        for message in messages:
-            self._note(message)
-        return bool(messages)
+        try:
+            return self._handle.receive(timeout, self._note) > 0
+        except MessageError as error:
+            self._failure = error  # raised once all that came before it has been handed out
+            return True
 
     def _raise_failure(self) -> None:
         error, self._failure = self._failure, None
@@ -294,11 +312,18 @@ class ProcessClient(CoreClient):
         elif isinstance(message, Metrics):
             self._answers[message.number] = message.values
         elif isinstance(message, Failed):
-            cause = self._handle.cause_of(message)
-            # Raised once all that came before it has been handed out.
-            self._failure = _remote_error(cause, self._handle.name_of(cause.rank))
-            why = f"ended after an error: {cause.error_type}: {cause.text}"
-            self._handle.give_up(why, cause.rank)
+            self._note_failure(message)
+
+    def _note_failure(self, message: Failed) -> None:
+        """Find what it came from, and end the engine. The error is raised as late, too."""
+        try:
+            cause = self._handle.cause_of(message, self._note)
+        except EngineDeadError as error:
+            self._failure = error
+            return
+        self._failure = _remote_error(cause, self._handle.name_of(cause.rank))
+        why = f"ended after an error: {cause.error_type}: {cause.text}"
+        self._handle.give_up(why, cause.rank)
 
 
 def _check_request(message: Add) -> None:

@@ -42,9 +42,11 @@ __all__ = ["CoreHandle"]
 
 _REAP_SECONDS = 5.0
 _TERMINATE_SECONDS = 2.0
+# What is killed dies, but a busy machine and a big process take their time.
+_KILL_SECONDS = 30.0
 _LAST_SECONDS = 1.0
 # How long another rank's own words, or its death, are waited for after one was found missing.
-_CAUSE_SECONDS = 3.0
+_CAUSE_SECONDS = 10.0
 # Messages that are read at one go: so many that a fast core does not keep the reader for ever.
 _MOST_AT_ONCE = 64
 _Result = TypeVar("_Result")
@@ -99,25 +101,28 @@ class CoreHandle:
             if not quiet:
                 raise self._why() from None
 
-    def receive(self, timeout: float | None) -> list[ToFrontEnd]:
-        """Wait for messages and return all that are there; none after ``timeout`` seconds.
+    def receive(self, timeout: float | None, take: Callable[[ToFrontEnd], object]) -> int:
+        """Wait for messages, hand all that are there to ``take``, and return how many they were.
 
-        Raises :class:`EngineDeadError` when the process is dead and all that it said has been read.
+        After ``timeout`` seconds there are none. Ctrl-C comes between two messages as little as in
+        the middle of one: what was read has been taken. Raises :class:`EngineDeadError` when the
+        process is dead and all that it said has been read.
         """
         try:
-            return self._in_turn(lambda: self._receive(timeout))
+            return self._in_turn(lambda: self._receive(timeout, take))
         except _Over:
             raise self._why() from None
 
-    def cause_of(self, failed: Failed) -> Failed:
+    def cause_of(self, failed: Failed, take: Callable[[ToFrontEnd], object]) -> Failed:
         """What a failure came from: where a rank only misses another one, what became of that.
 
-        Raises :class:`EngineDeadError` where that has died or does not go on, and could not say so.
+        ``take`` is handed what else the ranks have said meanwhile. Raises :class:`EngineDeadError`
+        where that other one has died or does not go on, and could not say so.
         """
         if failed.error_type != RankLostError.__name__ or len(self._ranks) == 1:
             return failed
         try:
-            return self._in_turn(lambda: self._cause_of(failed))
+            return self._in_turn(lambda: self._cause_of(failed, take))
         except _Over:
             raise self._why() from None
 
@@ -137,7 +142,7 @@ class CoreHandle:
         if not self._turn.acquire(timeout=max(seconds, _LAST_SECONDS)):
             # A thread waits in the middle of a message. The death lets it go.
             for rank in self._ranks:
-                rank.kill()
+                rank.send_signal(signal.SIGKILL)
             self._turn.acquire()
         try:
             if self._death is None:
@@ -190,7 +195,14 @@ class CoreHandle:
         with self._turn:
             if self._is_over():
                 raise _Over
-            return call()
+            try:
+                return call()
+            except (OSError, TypeError, ValueError):
+                # A signal handler has ended the process between two lines of the call, which then
+                # finds closed what it had looked at before, or None where a descriptor was.
+                if self._death is not None:
+                    raise _Over from None
+                raise
 
     def _send(self, message: ToCore) -> None:
         try:
@@ -201,62 +213,65 @@ class CoreHandle:
         except OSError:
             raise self._dead() from None
 
-    def _receive(self, timeout: float | None, *, ending: bool = False) -> list[ToFrontEnd]:
+    def _receive(
+        self,
+        timeout: float | None,
+        take: Callable[[ToFrontEnd], object],
+        *,
+        ending: bool = False,
+    ) -> int:
         """Wait and read; ``ending``: for the thread that ends the process, the others are woken."""
         ranks = self._ranks[:1] if ending else self._ranks
         woken = self._wake[:1] if self._wake is not None and not ending else ()
         watched = [fd for rank in ranks for fd in rank.watched]
-        try:
-            ready = wait([*(rank.connection for rank in ranks), *watched, *woken], timeout)
-        except (OSError, ValueError):
-            if self._is_over():  # a signal handler has ended the process meanwhile
-                raise _Over from None
-            raise
+        ready = wait([*(rank.connection for rank in ranks), *watched, *woken], timeout)
         if not ending and self._is_over():
             raise _Over
         if not ready:
             self._look_for_stopped()
-            return []
-        found: list[ToFrontEnd] = []
-        try:
-            for rank in ranks:
-                self._read(rank, found)
-        except (EOFError, OSError):
-            if not found:
-                raise self._dead() from None
+            return 0
+        found = sum(self._read(rank, take) for rank in ranks)
         if not found:  # nothing to read, and still something was ready: the process has ended
             raise self._dead()
         return found
 
-    def _read(self, rank: RankProcess, found: list[ToFrontEnd]) -> None:
-        """Read what a process has said."""
+    def _read(self, rank: RankProcess, take: Callable[[ToFrontEnd], object]) -> int:
+        """Read what a process has said, and return how many messages that were.
+
+        A pipe that is closed has none: what became of the process is looked at after all of them
+        have been read.
+        """
+        found = 0
         try:
             with interrupts_deferred():
-                while len(found) < _MOST_AT_ONCE and rank.connection.poll(0):
-                    found.append(decode_to_front_end(rank.connection.recv_bytes(MOST_BYTES)))
+                while found < _MOST_AT_ONCE and rank.connection.poll(0):
+                    message = decode_to_front_end(rank.connection.recv_bytes(MOST_BYTES))
+                    found += 1
+                    take(message)
         except BlockingIOError:
             raise self._stuck("stopped in the middle of a message") from None
         except MessageError as error:
             self._end_now(f"{rank.name} was ended: {error}")
             self._death_reported = True
             raise
+        except (EOFError, OSError):
+            pass
+        return found
 
-    def _cause_of(self, failed: Failed) -> Failed:
+    def _cause_of(self, failed: Failed, take: Callable[[ToFrontEnd], object]) -> Failed:
         """Wait for a rank that says more, or has died without a word."""
         said = {failed.rank: failed}
         deadline = time.monotonic() + _CAUSE_SECONDS
         while len(said) < len(self._ranks) and time.monotonic() < deadline:
             for number, rank in enumerate(self._ranks):
                 was_dead = rank.wait_for_end(0)  # before the pipe is read to its end
-                found: list[ToFrontEnd] = []
-                with contextlib.suppress(EOFError, OSError):
-                    self._read(rank, found)
-                for message in found:
-                    if isinstance(message, Failed):
-                        said[number] = message
-                        if message.error_type != RankLostError.__name__:
-                            return message
-                if was_dead and number not in said:
+                failures: list[Failed] = []
+                count = self._read(rank, _sorter(failures, take))
+                for other in failures:
+                    said[number] = other
+                    if other.error_type != RankLostError.__name__:
+                        return other
+                if was_dead and not count and number not in said:
                     raise self._dead()
             time.sleep(0.01)
         self._end_now(words_on_stuck(self._ranks, said))
@@ -283,7 +298,9 @@ class CoreHandle:
             self._send(Stop())
             while (left := deadline - time.monotonic()) > 0:
                 # A core that waits for somebody to read cannot hear the word.
-                if any(isinstance(word, Stopped) for word in self._receive(left, ending=True)):
+                words: list[ToFrontEnd] = []
+                self._receive(left, words.append, ending=True)
+                if any(isinstance(word, Stopped) for word in words):
                     break
         if self._death is None:
             self._wait_for_end(max(0.1, deadline - time.monotonic()))
@@ -309,11 +326,14 @@ class CoreHandle:
         if self._death is not None:  # a signal handler was faster
             return
         self._death = EngineDeadError(why)
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for number, seconds in (
+            (signal.SIGTERM, _TERMINATE_SECONDS),
+            (signal.SIGKILL, _KILL_SECONDS),
+        ):
             alive = [rank for rank in self._ranks if not rank.wait_for_end(0)]
             for rank in alive:
-                rank.kill(number)
-            _wait_for_all(alive, _TERMINATE_SECONDS)
+                rank.send_signal(number)
+            _wait_for_all(alive, seconds)
         for rank in self._ranks:
             rank.exit_code()  # reaps it
         self._close()
@@ -331,6 +351,20 @@ class CoreHandle:
             rank.close()
 
 
+def _sorter(
+    failures: list[Failed], take: Callable[[ToFrontEnd], object]
+) -> Callable[[ToFrontEnd], None]:
+    """What takes messages and puts failures aside."""
+
+    def sort(message: ToFrontEnd) -> None:
+        if isinstance(message, Failed):
+            failures.append(message)
+        else:
+            take(message)
+
+    return sort
+
+
 def _wait_for_a_cause(ranks: Sequence[RankProcess], seconds: float) -> None:
     """Wait until one has died for itself. One whose rank 0 is gone ends with exit code 0."""
     deadline = time.monotonic() + seconds
@@ -338,7 +372,7 @@ def _wait_for_a_cause(ranks: Sequence[RankProcess], seconds: float) -> None:
         alive = [rank for rank in ranks if not rank.wait_for_end(0)]
         if not alive or any(rank.exit_code() != 0 for rank in ranks if rank not in alive):
             return
-        wait([rank.watched[-1] for rank in alive], left)
+        wait([fd for rank in alive for fd in rank.watched[-1:]], left)
 
 
 def _wait_for_all(ranks: Sequence[RankProcess], seconds: float) -> None:

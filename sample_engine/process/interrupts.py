@@ -24,20 +24,28 @@ def interrupts_deferred() -> Iterator[None]:
         yield
         return
     before: Any = signal.getsignal(signal.SIGINT)
-    if not callable(before):  # ignored, or handled outside of Python
+    # Ignored, or handled outside of Python; or held back already, by a block around this one.
+    if not callable(before) or isinstance(before, _Holder):
         yield
         return
-    caught: list[tuple[int, FrameType | None]] = []
-
-    def hold(number: int, frame: FrameType | None) -> None:
-        caught.append((number, frame))
-        if len(caught) > 1:
-            before(number, frame)
-
-    signal.signal(signal.SIGINT, hold)
+    holder = _Holder(before)
+    signal.signal(signal.SIGINT, holder)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        if len(caught) == 1:
-            before(*caught[0])
+        if len(holder.caught) == 1:
+            before(*holder.caught[0])
+
+
+class _Holder:
+    """The handler that holds the first signal back and gives the second to the one before it."""
+
+    def __init__(self, before: Any) -> None:
+        self._before = before
+        self.caught: list[tuple[int, FrameType | None]] = []
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.caught.append((number, frame))
+        if len(self.caught) > 1:
+            self._before(number, frame)

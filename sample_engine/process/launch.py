@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,6 +26,19 @@ __all__ = ["launch"]
 _OPENMP = ("libgomp", "libomp", "libiomp5")
 _PAUSE_SOFT = 1
 
+# What a start changes for a moment is the whole process's: its main module, filters of warnings.
+# Two threads at once would each put back what the other one had changed.
+_one_at_a_time = threading.RLock()
+
+
+def _in_forked_child() -> None:
+    """Forget a thread that was starting a core: it is not here to let go of the lock."""
+    global _one_at_a_time
+    _one_at_a_time = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
+
 
 def launch(
     method: WorkerMethod, target: Callable[..., None], arguments: tuple[Any, ...]
@@ -38,6 +52,7 @@ def launch(
         target=target, args=arguments, name="sample_engine core", daemon=True
     )
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_one_at_a_time)
         if method is WorkerMethod.FORK:
             _pause_openmp()
             stack.enter_context(_without_fork_warning())

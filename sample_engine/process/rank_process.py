@@ -17,14 +17,16 @@ from multiprocessing.process import BaseProcess
 from sample_engine.config import WorkerMethod
 from sample_engine.process.core_process import CoreOrder, run_core
 from sample_engine.process.launch import launch
-from sample_engine.process.stderr_log import STACKS_SIGNAL
+from sample_engine.process.stderr_log import STACKS_SIGNAL, are_whole
 
 __all__ = ["STUCK_SECONDS", "RankProcess", "limit_waits"]
 
 # A process that for so long takes no byte of a message, or does not go on with one, is stuck.
 STUCK_SECONDS = 60
-_STACKS_SECONDS = 1.0
+_STACKS_SECONDS = 10.0
 _LAST_SECONDS = 1.0
+# A fork server has to be given a processor before it can tell of a death that is known already.
+_TOLD_SECONDS = 30.0
 
 
 class RankProcess:
@@ -62,7 +64,8 @@ class RankProcess:
 
         Not ``join``, which waits for the sentinel, and that a child of the core may hold open.
         """
-        return not self._watched or bool(wait(self._watched[-1:], seconds))
+        watched = self._watched
+        return not watched or bool(wait(watched[-1:], seconds))
 
     def is_stopped(self) -> bool:
         """Whether a signal has stopped the process, so that it does nothing until it is resumed."""
@@ -72,17 +75,22 @@ class RankProcess:
 
     def exit_code(self) -> int | None:
         """The exit code of the dead process; None if somebody else has reaped it."""
-        deadline = time.monotonic() + _LAST_SECONDS
+        told = self._method is WorkerMethod.FORKSERVER
+        deadline = time.monotonic() + (_TOLD_SECONDS if told else _LAST_SECONDS)
         with contextlib.suppress(ValueError):  # closed by a signal handler meanwhile
             while self._process.exitcode is None and time.monotonic() < deadline:
                 time.sleep(0.005)  # a fork server reaps it, and tells
             return self._process.exitcode
         return None
 
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send the process a signal; one that has gone needs none."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+    def send_signal(self, number: int) -> None:
+        """Send the process a signal, and no other that has its number by now."""
+        watched = self._watched
+        with contextlib.suppress(OSError):  # it is dead
+            if len(watched) > 1:
+                signal.pidfd_send_signal(watched[-1], number)
+            elif watched:
+                os.kill(self.pid, number)
 
     def last_words(self) -> str:
         """What the process last wrote on its stderr; "" for nothing."""
@@ -91,24 +99,22 @@ class RankProcess:
     def stacks(self) -> str:
         """Make the process write what its threads do, and return it; "" if it does not."""
         before = self._stderr_log.size()
-        with contextlib.suppress(OSError):
-            os.kill(self.pid, STACKS_SIGNAL)
+        self.send_signal(STACKS_SIGNAL)
         deadline = time.monotonic() + _STACKS_SECONDS
         while time.monotonic() < deadline:
-            time.sleep(0.05)
-            if self._stderr_log.size() > before:
-                time.sleep(0.05)
-                return self._stderr_log.since(before)
-        return ""
+            # They come line by line.
+            if are_whole(self._stderr_log.written_since(before)) or self.wait_for_end(0.02):
+                break
+        return self._stderr_log.since(before)
 
     def close(self) -> None:
-        """Give all descriptors back."""
+        """Give all descriptors back; twice does no harm."""
         self.connection.close()
         self._stderr_log.close()
-        for fd in self._watched[1:]:
+        watched, self._watched = self._watched, []
+        for fd in watched[1:]:
             os.close(fd)
-        if self._watched:
-            self._watched = []
+        if watched:
             with contextlib.suppress(ValueError):  # alive after a kill: in the kernel's hands
                 self._process.close()
 

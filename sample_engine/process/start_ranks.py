@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Mapping
 from multiprocessing.connection import Connection, Pipe
 
@@ -91,6 +92,6 @@ def _pipes(
 
 def _end(started: list[RankProcess]) -> None:
     for process in started:
-        process.kill()
+        process.send_signal(signal.SIGKILL)
         process.exit_code()  # reaps it
         process.close()

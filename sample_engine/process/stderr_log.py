@@ -15,7 +15,7 @@ import sys
 
 from sample_engine.process.memory_file import MemoryFile
 
-__all__ = ["STACKS_SIGNAL", "StderrLog", "keep_stderr_log"]
+__all__ = ["STACKS_SIGNAL", "StderrLog", "are_whole", "keep_stderr_log"]
 
 # On this signal a core writes the stacks of all its threads, whatever they do.
 STACKS_SIGNAL = signal.SIGUSR1
@@ -27,6 +27,7 @@ _LINES_BEFORE = 5
 _CRASH = "Fatal Python error"
 _FRAME = "  File "
 _LOOP = " in run_core"
+_CUT = "  ..."  # a stack that is too deep is cut off there
 
 
 class StderrLog(MemoryFile):
@@ -47,9 +48,7 @@ class StderrLog(MemoryFile):
 
     def since(self, start: int) -> str:
         """Return what was written from ``start`` on, without the frames below the core's loop."""
-        if self._fd < 0:
-            return ""
-        text = os.pread(self._fd, _KEPT_BYTES, start).decode("utf-8", "replace")
+        text = self.written_since(start)
         found = []
         below = False
         for line in text.rstrip().splitlines():
@@ -58,6 +57,21 @@ class StderrLog(MemoryFile):
                 found.append(line)
             below = below or (line.startswith(_FRAME) and line.endswith(_LOOP))
         return "\n".join(found)
+
+    def written_since(self, start: int) -> str:
+        """Return all that was written from ``start`` on; "" once it is closed."""
+        if self._fd < 0:
+            return ""
+        return os.pread(self._fd, _KEPT_BYTES, start).decode("utf-8", "replace")
+
+
+def are_whole(stacks: str) -> bool:
+    """Whether stacks of a core's threads have come to their end, which is the core's loop.
+
+    The main thread's stack is the last one. It is written from the innermost frame outwards.
+    """
+    lines = stacks.splitlines(keepends=True)
+    return any(line.endswith((f"{_LOOP}\n", f"{_CUT}\n")) for line in lines)
 
 
 class _Tee(io.TextIOBase):

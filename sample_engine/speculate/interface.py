@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from sample_engine.attention.interface import CommonAttentionMetadata
+from sample_engine.attention.interface import CommonAttentionMetadata, LayerCache
 from sample_engine.batch.draft_tensors import Drafts, RequestSampling
 
 if TYPE_CHECKING:  # they import this module
@@ -91,3 +91,13 @@ class Speculator(abc.ABC):
     def allocate_cache(self, num_blocks: int) -> None:
         """Make its own KV cache of so many blocks; an earlier one is let go."""
         del num_blocks
+
+    @property
+    def caches(self) -> Sequence[LayerCache]:
+        """Its own KV cache, which shares the model's block tables; none, by default."""
+        return ()
+
+    @property
+    def modules(self) -> Sequence[torch.nn.Module]:
+        """The weights that its cache depends on; none, by default."""
+        return ()

@@ -30,6 +30,7 @@ _KERNELS = (
     "attention.kernels.prefill_contiguous",
     "attention.kernels.prefill_paged",
     "attention.kernels.write_kv",
+    "kv_transfer.kernels.move_blocks",
     "model.kernels.linear",
     "model.kernels.rms_norm",
     "model.kernels.rotate",

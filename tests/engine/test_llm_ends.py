@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
-import time
+from collections.abc import Callable
 
 import pytest
 
 from sample_engine import LLM, SamplingParams
 from sample_engine.errors import EngineDeadError
-from tests.engine.support.process import PROJECT, Script, children, is_running, wait_until_gone
+from tests.engine.support.process import (
+    EVENTS,
+    HANG_SECONDS,
+    Script,
+    children,
+    is_running,
+    wait_until,
+    wait_until_gone,
+)
+from tests.engine.support.programs import run_python
 
 ENDLESS = SamplingParams(max_tokens=10**9)
 
 
-def shut_down_soon(llm: LLM, seconds: float) -> tuple[threading.Thread, list[BaseException]]:
+def shut_down_when(
+    llm: LLM, condition: Callable[[], bool]
+) -> tuple[threading.Thread, list[BaseException]]:
     """Shut an engine down from another thread; what that raises is in the list."""
     raised: list[BaseException] = []
 
     def end() -> None:
-        time.sleep(seconds)
         try:
+            wait_until(condition, "the calls are under way")
             llm.shutdown()
         except BaseException as error:
             raised.append(error)
@@ -38,16 +47,15 @@ def shut_down_soon(llm: LLM, seconds: float) -> tuple[threading.Thread, list[Bas
 def test_a_shutdown_from_another_thread_ends_a_call_and_says_so(method: str) -> None:
     before = children()
     llm = LLM(worker_method=method, device="cpu", core_factory=Script(step_seconds=0.01))
-    thread, raised = shut_down_soon(llm, 0.3)
-    began = time.monotonic()
+    # The first prompt has been completed, and the second one is under way.
+    thread, raised = shut_down_when(llm, lambda: list(llm._live) == ["1"])
     with pytest.raises(EngineDeadError, match="was shut down: make a new engine") as caught:
         llm.generate(["ab", "cd"], [SamplingParams(max_tokens=2), ENDLESS])
-    thread.join(20)
+    thread.join(HANG_SECONDS)
     assert not thread.is_alive()
-    assert time.monotonic() - began < 8
     assert raised == []
     assert [output.text for output in caught.value.outputs] == ["ab"]
-    assert children() == before
+    assert not children() - before
 
 
 def test_a_shutdown_ends_the_calls_of_all_threads() -> None:
@@ -63,20 +71,24 @@ def test_a_shutdown_ends_the_calls_of_all_threads() -> None:
     threads = [threading.Thread(target=complete) for _ in range(3)]
     for thread in threads:
         thread.start()
-    ending, raised = shut_down_soon(llm, 0.3)
+    ending, raised = shut_down_when(llm, lambda: len(llm._live) == len(threads))
     for thread in [*threads, ending]:
-        thread.join(20)
+        thread.join(HANG_SECONDS)
     assert raised == []
     assert len(said) == 3
     assert all("was shut down: make a new engine" in text for text in said)
 
 
-def test_a_signal_handler_may_shut_down_what_its_own_thread_waits_for() -> None:
-    llm = LLM(worker_method="fork", device="cpu", core_factory=Script(step_seconds=0.01))
+def test_a_signal_handler_may_shut_down_what_its_own_thread_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    front_end = os.getpid()
+    monkeypatch.setitem(EVENTS, "alarm", lambda: os.kill(front_end, signal.SIGALRM))
+    script = Script(at_step="alarm", step_number=5)
+    llm = LLM(worker_method="fork", device="cpu", core_factory=script)
     pid = llm.info()["core_pid"]
     before = signal.signal(signal.SIGALRM, lambda *_: llm.shutdown())
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
         with pytest.raises(EngineDeadError, match="was shut down: make a new engine"):
             llm.generate("ab", ENDLESS)
     finally:
@@ -101,7 +113,7 @@ def test_a_forked_child_is_told_that_the_core_is_not_its_own(method: str, lock: 
         pid = os.fork()
         if pid == 0:
             code = 1
-            signal.alarm(10)
+            signal.alarm(int(HANG_SECONDS))
             try:
                 llm.generate("a")
             except EngineDeadError as error:
@@ -134,22 +146,10 @@ def test_a_crash_that_an_abort_meets_is_told_in_full_by_the_next_call() -> None:
         next(stream)
         pid = llm.info()["core_pid"]
         os.kill(pid, signal.SIGSEGV)
-        wait_until_gone(pid, 5)
+        wait_until_gone(pid)
         stream.close()  # type: ignore[attr-defined]
         with pytest.raises(EngineDeadError, match=r"SIGSEGV\.\nIt last wrote on its stderr:"):
             llm.generate("a")
-
-
-def run_python(code: str) -> subprocess.CompletedProcess[str]:
-    """Run a program."""
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=PROJECT,
-    )
 
 
 REFUSED = """

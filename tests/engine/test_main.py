@@ -21,7 +21,14 @@ from sample_engine.__main__ import main
 from sample_engine.batch.outputs import RequestOutput
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.llm import LLM
-from tests.engine.support.process import PROJECT, Script, children, wait_until_gone
+from tests.engine.support.process import (
+    HANG_SECONDS,
+    PROJECT,
+    Script,
+    children,
+    wait_until,
+    wait_until_gone,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +39,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(sample_engine.llm, "LLM", made)
     monkeypatch.setenv("SAMPLE_ENGINE_WORKER_METHOD", "inproc")
     yield
-    assert children() == before
+    assert not children() - before
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -217,13 +224,8 @@ def command(at_start: str, *arguments: str) -> subprocess.Popen[bytes]:
 def child_of(pid: int) -> int:
     """The first child process that a process has."""
     path = Path(f"/proc/{pid}/task/{pid}/children")
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        found = path.read_text().split()
-        if found:
-            return int(found[-1])
-        time.sleep(0.02)
-    raise AssertionError(f"process {pid} started no other")
+    wait_until(lambda: bool(path.read_text().split()), f"process {pid} has started another")
+    return int(path.read_text().split()[-1])
 
 
 @pytest.mark.parametrize("method", ["inproc", "fork", "spawn"])
@@ -233,12 +235,12 @@ def test_ctrl_c_ends_it_quietly_and_its_core_too(method: str) -> None:
         assert process.stdout.read(6) == b"abcabc"
         core = child_of(process.pid) if method != "inproc" else None
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 130
     assert err == b""
     assert out.endswith(b"\n")
     if core is not None:
-        wait_until_gone(core, 3)
+        wait_until_gone(core)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
@@ -248,10 +250,10 @@ def test_ctrl_c_while_the_core_starts_is_quiet_too(method: str, delay: float) ->
         core = child_of(process.pid)
         time.sleep(delay)
         os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 130
     assert err == b""
-    wait_until_gone(core, 3)
+    wait_until_gone(core)
 
 
 def test_a_reader_that_has_seen_enough_ends_it_without_a_word() -> None:
@@ -261,7 +263,7 @@ def test_a_reader_that_has_seen_enough_ends_it_without_a_word() -> None:
         assert process.stdout.read(5) == b"abcab"
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(30) == 0
+        assert process.wait(HANG_SECONDS) == 0
 
 
 def test_the_real_engine_completes_a_text() -> None:
@@ -273,7 +275,7 @@ def test_the_real_engine_completes_a_text() -> None:
         ],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
-        timeout=120,
+        timeout=HANG_SECONDS,
     )
     assert done.returncode == 0
     assert done.stdout.startswith(b"def f(")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 
 from sample_engine.batch.request import FinishReason, RequestStatus
 from sample_engine.batch.sampling_params import SamplingParams
+from tests.engine.support.programs import run_python
 from tests.engine.support.scheduler import (
     EOS,
     VOCAB,
@@ -23,7 +22,7 @@ from tests.engine.support.scheduler import (
 
 def test_it_imports_no_torch() -> None:
     code = "import sample_engine.scheduler, sys; sys.exit('torch' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert run_python(code).returncode == 0
 
 
 # Batching

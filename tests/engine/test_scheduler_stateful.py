@@ -61,12 +61,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         most_drafts=st.sampled_from([0, 0, 1, 4]),
         share_right=st.sampled_from([0.0, 0.5, 1.0]),
         seed=st.integers(0, 1000),
+        shares=st.booleans(),
     )
     def start(
-        self, within: SchedulerLimits, most_drafts: int, share_right: float, seed: int
+        self,
+        within: SchedulerLimits,
+        most_drafts: int,
+        share_right: float,
+        seed: int,
+        shares: bool,
     ) -> None:
         guesses = Guesses(most_drafts, share_right, random.Random(seed))
-        self.harness = Harness(within, guesses if most_drafts else None)
+        # What was evicted here comes back from the store.
+        self.harness = Harness(within, guesses if most_drafts else None, {} if shares else None)
 
     @rule(
         beginning=st.sampled_from(BEGINNINGS),

@@ -476,9 +476,11 @@ def run(
             raise subprocess.TimeoutExpired(list(command), timeout)
         process.wait(max(0.0, until - time.monotonic()))
     except BaseException:
-        if start_new_session:
-            os.killpg(process.pid, signal.SIGKILL)
         process.kill()
+        if start_new_session:
+            # What a server forks becomes the leader of its session a moment later, or does not.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         raise
     finally:

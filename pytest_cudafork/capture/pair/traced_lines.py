@@ -63,6 +63,8 @@ class _Tracer:
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self._open = {number: (slot, _mark(slot)) for number, slot in enumerate(slots)}
+        # Kept, so that no other object gets the identity of one that is gone.
+        self._first = [slot.get() for slot in slots]
         self._line: dict[FrameType, int] = {}
         self.found: dict[str, str] = {}
 

@@ -21,12 +21,12 @@ shared only by texts that have the token after the block in common (``sees_next_
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from sample_engine.attention.interface import AttentionSpec, CommonAttentionMetadata
+from sample_engine.attention.interface import AttentionSpec, CommonAttentionMetadata, LayerCache
 from sample_engine.attention.registry import choose
 from sample_engine.batch.draft_tensors import Drafts
 from sample_engine.errors import ConfigError
@@ -99,6 +99,17 @@ class EagleSpeculator(Speculator):
         """Make the head's cache."""
         self.passes.cache = None
         (self.passes.cache,) = allocate_caches(self.spec, 1, num_blocks)
+
+    @property
+    def caches(self) -> Sequence[LayerCache]:
+        """The head's cache."""
+        assert self.passes.cache is not None, "allocate_cache comes first"
+        return (self.passes.cache,)
+
+    @property
+    def modules(self) -> Sequence[torch.nn.Module]:
+        """The head."""
+        return (self.passes.head,)
 
     def propose(self, state: SpeculatorState) -> Drafts | None:
         """Prefill, and k - 1 decode passes if anything was sampled."""

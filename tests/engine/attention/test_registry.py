@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from sample_engine.attention.flash_libraries import find_library
 from sample_engine.attention.registry import backend_class, choose
 from sample_engine.errors import BackendUnavailableError
 from tests.engine.support.attention import BACKENDS, Shape
+from tests.engine.support.programs import run_python
 
 ON_CPU = Shape().spec
 ON_GPU = dataclasses.replace(ON_CPU, device=torch.device("cuda", 0), dtype=torch.bfloat16)
@@ -174,7 +174,6 @@ def test_the_registry_imports_no_backend_before_it_is_asked() -> None:
         " 'sample_engine.attention.flash', 'sample_engine.attention.triton_backend');"
         "print([name for name in late if name in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, timeout=120
-    )
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"

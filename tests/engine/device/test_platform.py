@@ -7,7 +7,6 @@ import os
 import stat
 import subprocess
 import sys
-import textwrap
 import types
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from pytest_cudafork.observe.driver import native_libs
 from sample_engine.device import platform
 from sample_engine.device.platform import Gpu, Gpus, parse_smi, visible_gpus
 from sample_engine.errors import ConfigError
+from tests.engine.support.programs import run_python
 
 H200 = [Gpu(n, f"GPU-{n}{n}aa-bb", "NVIDIA H200", (9, 0), 141 << 30) for n in range(4)]
 MIG = [
@@ -342,11 +342,4 @@ def test_the_platform_needs_no_torch() -> None:
     platform.gpu_count()
     print("torch" in sys.modules)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "False\n"
+    assert run_python(code).stdout == "False\n"

@@ -48,8 +48,26 @@ def test_in_another_thread_there_is_nothing_to_hold_back() -> None:
     done: list[str] = []
     thread = threading.Thread(target=_work, args=(done, 0))
     thread.start()
-    thread.join(10)
+    thread.join()
     assert done == ["first half", "second half"]
+
+
+def test_work_within_work_is_held_together_and_the_second_interrupt_still_gets_through() -> None:
+    done: list[str] = []
+
+    def outer(interrupts: int) -> None:
+        with interrupts_deferred():
+            _work(done, interrupts)
+            done.append("the rest")
+
+    with pytest.raises(KeyboardInterrupt):
+        outer(1)
+    assert done == ["first half", "second half", "the rest"]
+    done.clear()
+    with pytest.raises(KeyboardInterrupt):
+        outer(2)
+    assert done == ["first half"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_an_ignored_interrupt_stays_ignored() -> None:

@@ -169,7 +169,7 @@ def test_a_whole_life_with_the_own_model() -> None:
             with contextlib.suppress(OSError):
                 server.kill()
     for pid in below:
-        wait_until_gone(pid, WAIT_SECONDS)
+        wait_until_gone(pid)
     assert children() == before
 
 

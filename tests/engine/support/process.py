@@ -1,7 +1,8 @@
 """Cores without a model for tests of processes, and what is looked at around them.
 
 A core repeats its prompt for ever, so that every answer is known. It is made by a :class:`Script`,
-which every start method can carry to the core's process.
+which every start method can carry to the core's process. That imports this module, so that it
+imports no pytest: for a core that is spawned this would be most of its start.
 """
 
 from __future__ import annotations
@@ -9,16 +10,14 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
+import select
 import signal
-import stat
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
-
-import pytest
 
 from sample_engine.batch.outputs import CoreOutput
 from sample_engine.batch.request import FinishReason
@@ -31,15 +30,17 @@ from sample_engine.process.start_method import StartDecision
 
 PROJECT = Path(__file__).resolve().parents[3]
 METHODS = [WorkerMethod.FORK, WorkerMethod.SPAWN, WorkerMethod.FORKSERVER]
-EACH_METHOD = pytest.mark.parametrize("method", METHODS, ids=lambda m: m.value)
 MOST_PROMPT = 1_000_000
+HANG_SECONDS = 120.0
+"""How long to wait for what must come: for hangs only, so that no busy machine is one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Script:
     """What a core does. ``at_start`` and ``at_step`` are names of ``EVENTS``.
 
-    Of several ranks, ``on_rank`` is the one on which they happen.
+    ``at_step`` happens in one step, the one of ``step_number``, or in each if that is 0. Of several
+    ranks, ``on_rank`` is the one on which they happen.
     """
 
     at_start: str = ""
@@ -90,7 +91,7 @@ class ScriptedCore:
         self._steps += 1
         if self._script.at_step == "differ":
             self._steps_off = 1
-        elif self._script.at_step and self._steps == self._script.step_number:
+        elif self._script.at_step and self._script.step_number in (0, self._steps):
             EVENTS[self._script.at_step]()
         time.sleep(self._script.step_seconds)
         return [self._advance(request_id) for request_id in list(self._requests)]
@@ -157,24 +158,6 @@ def _sleep() -> None:
     time.sleep(600)
 
 
-def _write_garbage() -> None:
-    """Write a frame that is none to every socket of this process: one is the pipe."""
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        try:
-            if stat.S_ISSOCK(os.fstat(fd).st_mode):
-                os.write(fd, b"\x00\x00\x00\x05hello")
-        except OSError:
-            pass  # the descriptor of the listing itself, or one that is not connected
-
-
-def _leave_child_with_pipe() -> None:
-    """Fork a child that keeps every descriptor open for a while, and die."""
-    if os.fork() == 0:
-        time.sleep(8)
-        os._exit(0)
-    _kill()
-
-
 EVENTS: dict[str, Callable[[], None]] = {
     "config error": _config_error,
     "error": _error,
@@ -182,9 +165,32 @@ EVENTS: dict[str, Callable[[], None]] = {
     "kill": _kill,
     "crash": _crash,
     "sleep": _sleep,
-    "garbage": _write_garbage,
-    "kill beside a child": _leave_child_with_pipe,
 }
+
+
+class Milestone:
+    """What a forked core comes to, and the test waits for."""
+
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+
+    def reach(self) -> None:
+        """Say that it is there: what the core calls."""
+        os.write(self._writing, b"!")
+
+    def is_reached(self) -> bool:
+        """Whether it was said."""
+        return bool(select.select([self._reading], [], [], 0)[0])
+
+    def wait(self) -> None:
+        """Wait for it; fails the test if it does not come."""
+        if not select.select([self._reading], [], [], HANG_SECONDS)[0]:
+            raise AssertionError(f"the core has not come there in {HANG_SECONDS:.0f} s")
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        os.close(self._reading)
+        os.close(self._writing)
 
 
 def start(
@@ -200,7 +206,7 @@ def start(
 
 
 def collect(
-    client: CoreClient, count: int = 1, seconds: float = 30.0
+    client: CoreClient, count: int = 1, seconds: float = HANG_SECONDS
 ) -> dict[str, list[CoreOutput]]:
     """Take outputs until so many requests have finished."""
     found: dict[str, list[CoreOutput]] = {}
@@ -217,7 +223,8 @@ def collect(
 def take_for_ever(client: CoreClient, found: list[CoreOutput] | None = None) -> NoReturn:
     """Take outputs, into ``found`` if it is given, until an error ends it."""
     while True:
-        outputs = client.get_outputs(None)
+        outputs = client.get_outputs(HANG_SECONDS)
+        assert outputs, f"neither outputs nor an error came in {HANG_SECONDS:.0f} s"
         if found is not None:
             found += outputs
 
@@ -236,24 +243,36 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def wait_until_gone(pid: int, seconds: float) -> None:
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something; fails the test with ``what`` did not happen if it does not come."""
+    deadline = time.monotonic() + HANG_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not so after {HANG_SECONDS:.0f} s"
+        time.sleep(0.01)
+
+
+def wait_until_gone(pid: int) -> None:
     """Wait for the end of a process; fails the test if it does not come."""
-    deadline = time.monotonic() + seconds
-    while is_running(pid):
-        assert time.monotonic() < deadline, f"process {pid} still runs after {seconds} s"
-        time.sleep(0.02)
+    wait_until(lambda: not is_running(pid), f"process {pid} has ended")
 
 
-def wait_until_stopped(pid: int, seconds: float) -> None:
+def wait_until_stopped(pid: int) -> None:
     """Wait until a signal has stopped a process."""
-    deadline = time.monotonic() + seconds
-    while Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"T":
-        assert time.monotonic() < deadline, f"process {pid} is not stopped after {seconds} s"
-        time.sleep(0.02)
+    stat = Path(f"/proc/{pid}/stat")
+    wait_until(
+        lambda: stat.read_bytes().rpartition(b")")[2].split()[0] == b"T",
+        f"process {pid} is stopped",
+    )
 
 
 def children() -> set[int]:
-    """Processes below this one, but for the two that multiprocessing keeps until the end."""
+    """Processes below this one, but for those that are kept until the end.
+
+    These are two of multiprocessing, and the servers of interpreters.
+    """
+    from tests.support import interpreters  # here, as a core that is spawned has no use for it
+
+    kept = {server.pid for server in interpreters.servers().running()}
     found = set()
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -266,7 +285,7 @@ def children() -> set[int]:
         own = b"multiprocessing.resource_tracker" in command or (
             b"multiprocessing.forkserver" in command and parent == os.getpid()
         )
-        if parent == os.getpid() and not own:
+        if parent == os.getpid() and not own and int(name) not in kept:
             found.add(int(name))
     return found
 

@@ -6,6 +6,7 @@ it notices a block that is shared wrongly, overwritten too early, or left from o
 
 from __future__ import annotations
 
+import sys
 import zlib
 from array import array
 from collections import Counter
@@ -17,7 +18,7 @@ from sample_engine.batch.request import FinishReason, Request, RequestStatus
 from sample_engine.batch.request_limits import SchedulerLimits
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest, StepResult
-from sample_engine.errors import PromptError
+from sample_engine.errors import KVTransferError, PromptError
 from sample_engine.kv_cache.prefix_cache import ROOT_HASH, block_hash
 from sample_engine.scheduler import Scheduler
 from tests.engine.support.rejection import accept_drafts
@@ -31,6 +32,15 @@ Drafter = Callable[[Sequence[int]], Sequence[int]]
 
 def digest(tokens: Sequence[int]) -> int:
     return zlib.crc32(array("q", tokens).tobytes())
+
+
+def digests(tokens: Sequence[int]) -> list[int]:
+    """The digests of a text up to each of its tokens."""
+    found, value = [], 0
+    for token in tokens:
+        value = zlib.crc32(token.to_bytes(8, sys.byteorder), value)
+        found.append(value)
+    return found
 
 
 def next_token(tokens: Sequence[int]) -> int:
@@ -79,8 +89,8 @@ class FakeModel:
         for part in batch.requests:
             text = part.request.token_ids(0, part.start + part.count)
             assert len(text) == part.start + part.count, "a part beyond the request's end"
-            for position in range(part.start, len(text)):
-                self.memory[self._slot(part, position)] = digest(text[: position + 1])
+            for position, value in enumerate(digests(text)[part.start :], part.start):
+                self.memory[self._slot(part, position)] = value
         sampled = tuple(self._sampled(part) for part in batch.requests)
         if drafter is None:
             return StepResult(sampled, ())
@@ -100,8 +110,8 @@ class FakeModel:
     def _sampled(self, part: ScheduledRequest) -> tuple[int, ...]:
         stop = part.start + part.count
         text = part.request.token_ids(0, stop)
-        for position in range(stop):
-            assert self.memory.get(self._slot(part, position)) == digest(text[: position + 1]), (
+        for position, value in enumerate(digests(text)):
+            assert self.memory.get(self._slot(part, position)) == value, (
                 f"the cache holds another text at position {position} of {part}"
             )
         if not part.samples:
@@ -111,17 +121,59 @@ class FakeModel:
         return accept_drafts(chosen, text[first:])
 
 
-class Harness:
-    """A scheduler and a model, with everything checked that must hold at every step."""
+class FakeStore:
+    """Keeps what is in blocks by their hashes, for any number of models.
 
-    def __init__(self, within: SchedulerLimits, drafter: Drafter | None = None) -> None:
+    Asked for several blocks it forgets the last of them now and then, as a store that evicts does.
+    """
+
+    def __init__(self, model: FakeModel, blocks: dict[bytes, list[int]] | None = None) -> None:
+        self._model = model
+        self.blocks = {} if blocks is None else blocks
+        self.error: str | None = None
+        self.loaded = 0
+        self.fetches = True
+
+    def load(self, hashes: Sequence[bytes], block_ids: Sequence[int]) -> int:
+        assert len(hashes) == len(block_ids) > 0
+        if self.error is not None:
+            raise KVTransferError(self.error)
+        for count, (each, block_id) in enumerate(zip(hashes, block_ids, strict=True)):
+            if each not in self.blocks or (count and each[0] % 5 == 0):
+                return count
+            for place, value in enumerate(self.blocks[each]):
+                self._model.memory[block_id * self._model.block_size + place] = value
+            self.loaded += 1
+        return len(hashes)
+
+    def save(self, blocks: Sequence[tuple[bytes, int]]) -> None:
+        size = self._model.block_size
+        for each, block_id in blocks:
+            slots = range(block_id * size, (block_id + 1) * size)
+            self.blocks[each] = [self._model.memory[slot] for slot in slots]
+
+
+class Harness:
+    """A scheduler and a model, with everything checked that must hold at every step.
+
+    ``shared``: blocks that other harnesses have stored, and this one's; None: none are shared.
+    """
+
+    def __init__(
+        self,
+        within: SchedulerLimits,
+        drafter: Drafter | None = None,
+        shared: dict[bytes, list[int]] | None = None,
+    ) -> None:
         self.limits = within
-        self.scheduler = Scheduler(within)
         self.model = FakeModel(within.block_size)
+        self.store = None if shared is None else FakeStore(self.model, shared)
+        self.scheduler = Scheduler(within, self.store)
         self.drafter = drafter
         self.requests: dict[str, Request] = {}
         self.tokens: dict[str, list[int]] = {}
         self.ended: dict[str, FinishReason] = {}
+        self.expected: dict[str, tuple[list[int], FinishReason]] = {}
         self.last_batch = ScheduledBatch(())
 
     def add(self, request_id: str, prompt: Sequence[int], **params: Any) -> Request:
@@ -151,6 +203,8 @@ class Harness:
         self._check_batch(batch, alive)
         result = self.model.run(batch, self.drafter) if batch.requests else StepResult((), ())
         outputs = self.scheduler.postprocess(batch, result)
+        if self.store is not None:
+            self.store.save(self.scheduler.kv.take_computed())
         for output in outputs:
             self._take(output)
         assert bool(outputs or batch.requests) == bool(alive), "a step without progress"
@@ -217,7 +271,10 @@ class Harness:
         assert name not in self.ended, f"{name!r} had ended"
         request = self.requests[name]
         self.tokens[name] += output.new_token_ids
-        expected, reason = continuation(request.prompt_token_ids, request.params, self.limits)
+        if name not in self.expected:
+            whole = continuation(request.prompt_token_ids, request.params, self.limits)
+            self.expected[name] = whole
+        expected, reason = self.expected[name]
         assert self.tokens[name] == expected[: len(self.tokens[name])]
         if output.finish_reason is not None:
             self.ended[name] = output.finish_reason

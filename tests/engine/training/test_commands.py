@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.engine.support.programs import run_python
 from tools.training import evaluate, train_eagle
 from tools.training import train as train_module
 
@@ -61,9 +60,8 @@ def test_nothing_of_the_engine_imports_the_training() -> None:
         "print([name for name in sys.modules if 'training' in name])"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
+    done = run_python(script)
 
+    assert done.returncode == 0, done.stderr
     assert "tools" not in done.stdout
     assert "sample_engine" not in done.stdout

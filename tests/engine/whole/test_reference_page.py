@@ -34,6 +34,8 @@ PUBLIC = {
     "EngineDeadError",
     "EngineError",
     "FinishReason",
+    "KVTransferConfig",
+    "KVTransferError",
     "Logprob",
     "MessageError",
     "PromptError",

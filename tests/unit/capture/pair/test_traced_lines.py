@@ -53,6 +53,16 @@ def test_the_line_that_sets_a_slot() -> None:
     assert lines_that_set(run, slots(one, other)) == {"x0": f"{__file__}:{first + 1}"}
 
 
+def test_another_object_at_the_address_of_the_one_that_was_there_is_a_change() -> None:
+    one = Box()
+    one.value = [1]
+
+    text = "def run():\n    one.value = None; one.value = [2]\n"  # it gets the memory of [1]
+    names: dict[str, Any] = {"one": one}
+    exec(compile(text, __file__, "exec"), names)
+    assert lines_that_set(names["run"], slots(one)) == {"x0": f"{__file__}:2"}
+
+
 def test_an_error_ends_the_search_with_what_was_found() -> None:
     one = Box()
 

@@ -140,13 +140,19 @@ class Layer:
 
 def test_another_tensor_at_the_address_of_one_that_is_gone_is_a_change() -> None:
     holder = collections.UserDict({"cache": torch.zeros(2)})
-    carried = Carried(lambda: holder)
-    assert not carried.has_changed()
-    before = id(holder["cache"])
-    holder["cache"] = None
-    kept: list[Any] = []
-    while len(kept) < 10_000 and (not kept or id(kept[-1]) != before):
-        kept.append(torch.zeros(2))
-    holder["cache"] = kept[-1]
-    assert id(holder["cache"]) == before
-    assert carried.has_changed()
+    collects = gc.isenabled()
+    gc.disable()  # what else it frees would be used first
+    try:
+        for _ in range(10_000):
+            carried = Carried(lambda: holder)
+            assert not carried.has_changed()
+            before = id(holder["cache"])
+            holder["cache"] = None
+            holder["cache"] = torch.zeros(2)  # gets, as a rule, what has just been freed
+            assert carried.has_changed()
+            if id(holder["cache"]) == before:
+                return
+    finally:
+        if collects:
+            gc.enable()
+    pytest.fail("no address was handed out again")

@@ -138,9 +138,7 @@ def test_a_property_is_not_called() -> None:
 
 
 def test_containers_of_plain_values_count_as_one_object() -> None:
-    begin = time.perf_counter()
     assert len(paths({"n": list(range(1_000_000)), "d": {i: i for i in range(10_000)}})) == 3
-    assert time.perf_counter() - begin < 10
 
 
 @pytest.mark.slow

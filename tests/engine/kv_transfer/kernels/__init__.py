@@ -1,0 +1,1 @@
+"""Tests of the kernels that move blocks."""
