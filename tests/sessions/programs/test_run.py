@@ -245,7 +245,7 @@ def test_who_kills_the_command_kills_the_program(tmp_path: Path, write: Write) -
     with subprocess.Popen(
         command("--report=r", write(HANDLES)),
         cwd=tmp_path,
-        env=environment(),
+        env=environment(TMPDIR=str(tmp_path)),
         stdout=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
