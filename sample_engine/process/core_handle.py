@@ -35,15 +35,13 @@ from sample_engine.process.messages import (
     decode_to_front_end,
     encode,
 )
-from sample_engine.process.rank_process import STUCK_SECONDS, RankProcess
+from sample_engine.process.rank_process import KILL_SECONDS, STUCK_SECONDS, RankProcess
 from sample_engine.process.start_ranks import start_ranks, step_seconds
 
 __all__ = ["CoreHandle"]
 
 _REAP_SECONDS = 5.0
 _TERMINATE_SECONDS = 2.0
-# What is killed dies, but a busy machine and a big process take their time.
-_KILL_SECONDS = 30.0
 _LAST_SECONDS = 1.0
 # How long another rank's own words, or its death, are waited for after one was found missing.
 _CAUSE_SECONDS = 10.0
@@ -209,7 +207,7 @@ class CoreHandle:
             with interrupts_deferred():
                 self._core.connection.send_bytes(encode(message))
         except BlockingIOError:
-            raise self._stuck("does not take what it is told") from None
+            raise self._stuck(self._core, "does not take what it is told") from None
         except OSError:
             raise self._dead() from None
 
@@ -249,7 +247,7 @@ class CoreHandle:
                     found += 1
                     take(message)
         except BlockingIOError:
-            raise self._stuck("stopped in the middle of a message") from None
+            raise self._stuck(rank, "stopped in the middle of a message") from None
         except MessageError as error:
             self._end_now(f"{rank.name} was ended: {error}")
             self._death_reported = True
@@ -306,11 +304,11 @@ class CoreHandle:
             self._wait_for_end(max(0.1, deadline - time.monotonic()))
             self._end_now(self._shut_down)
 
-    def _stuck(self, what: str) -> _Over:
+    def _stuck(self, rank: RankProcess, what: str) -> _Over:
         if self._death is None:
             stacks = self.stacks()
             self._end_now(
-                f"{self.name} {what} for {STUCK_SECONDS} seconds and was ended.\n"
+                f"{rank.name} {what} for {STUCK_SECONDS} seconds and was ended.\n"
                 f"Its stacks:\n{stacks}"
             )
         return _Over()
@@ -328,7 +326,7 @@ class CoreHandle:
         self._death = EngineDeadError(why)
         for number, seconds in (
             (signal.SIGTERM, _TERMINATE_SECONDS),
-            (signal.SIGKILL, _KILL_SECONDS),
+            (signal.SIGKILL, KILL_SECONDS),
         ):
             alive = [rank for rank in self._ranks if not rank.wait_for_end(0)]
             for rank in alive:

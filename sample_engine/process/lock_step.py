@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -80,7 +79,9 @@ class StepWatch:
         self._number = 0
         self._under_way = 0  # the number of the step; 0: none
         self._main = threading.get_ident()
-        threading.Thread(target=self._watch, name="watch over steps", daemon=True).start()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watch over steps", daemon=True)
+        self._thread.start()
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -92,11 +93,15 @@ class StepWatch:
         finally:
             self._under_way = 0
 
+    def close(self) -> None:
+        """End the watch; a process that ends does not need to."""
+        self._over.set()
+        self._thread.join()
+
     def _watch(self) -> None:
         tick = min(_LONGEST_TICK, self._seconds / _TICKS)
         seen, waited = 0, 0.0
-        while True:
-            time.sleep(tick)
+        while not self._over.wait(tick):
             number = self._under_way
             waited = waited + tick if number and number == seen else 0.0
             seen = number

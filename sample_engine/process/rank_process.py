@@ -19,10 +19,12 @@ from sample_engine.process.core_process import CoreOrder, run_core
 from sample_engine.process.launch import launch
 from sample_engine.process.stderr_log import STACKS_SIGNAL, are_whole
 
-__all__ = ["STUCK_SECONDS", "RankProcess", "limit_waits"]
+__all__ = ["KILL_SECONDS", "STUCK_SECONDS", "RankProcess", "limit_waits"]
 
 # A process that for so long takes no byte of a message, or does not go on with one, is stuck.
 STUCK_SECONDS = 60
+# What is killed dies, but a busy machine and a big process take their time.
+KILL_SECONDS = 30.0
 _STACKS_SECONDS = 10.0
 _LAST_SECONDS = 1.0
 # A fork server has to be given a processor before it can tell of a death that is known already.

@@ -16,7 +16,7 @@ from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.errors import ConfigError
 from sample_engine.process.core_process import CoreFactory, CoreOrder, RankOrder
 from sample_engine.process.memory_file import MemoryFile
-from sample_engine.process.rank_process import RankProcess, limit_waits
+from sample_engine.process.rank_process import KILL_SECONDS, RankProcess, limit_waits
 from sample_engine.process.stderr_log import StderrLog
 
 __all__ = ["STEP_SECONDS_ENV", "seconds_of", "start_ranks", "step_seconds"]
@@ -93,5 +93,6 @@ def _pipes(
 def _end(started: list[RankProcess]) -> None:
     for process in started:
         process.send_signal(signal.SIGKILL)
+        process.wait_for_end(KILL_SECONDS)
         process.exit_code()  # reaps it
         process.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection, Pipe
@@ -41,9 +42,11 @@ def unused(text: str, stack: str) -> None:
     raise AssertionError(f"{text}\n{stack}")
 
 
-def watch() -> StepWatch:
-    """A watch whose time never comes."""
-    return StepWatch(3600, unused)
+@pytest.fixture
+def watch() -> Iterator[StepWatch]:
+    """A watch whose time never comes. Its thread does not outlive the test."""
+    with contextlib.closing(StepWatch(3600, unused)) as made:
+        yield made
 
 
 def heard(link: Connection) -> list[ToRank]:
@@ -55,11 +58,11 @@ def heard(link: Connection) -> list[ToRank]:
 
 
 def test_rank_0_tells_what_it_takes_and_not_what_it_refuses(
-    pipe: tuple[Connection, Connection],
+    pipe: tuple[Connection, Connection], watch: StepWatch
 ) -> None:
     ours, theirs = pipe
     own = Script()(EngineConfig())
-    core = LeadingCore(own, [ours], watch())
+    core = LeadingCore(own, [ours], watch)
     core.add_request("a", (1, 2), PARAMS)
     with pytest.raises(PromptError):
         core.add_request("b", [], PARAMS)
@@ -77,55 +80,59 @@ def test_rank_0_tells_what_it_takes_and_not_what_it_refuses(
 
 
 def test_a_rank_that_does_not_hear_is_an_error_that_names_it(
-    pipe: tuple[Connection, Connection],
+    pipe: tuple[Connection, Connection], watch: StepWatch
 ) -> None:
     ours, theirs = pipe
     theirs.close()
-    core = LeadingCore(Script()(EngineConfig()), [ours], watch())
+    core = LeadingCore(Script()(EngineConfig()), [ours], watch)
     with pytest.raises(RankLostError, match="Rank 1 does not hear rank 0"):
         core.step()
 
 
-def test_another_rank_does_what_it_is_told(pipe: tuple[Connection, Connection]) -> None:
+def test_another_rank_does_what_it_is_told(
+    pipe: tuple[Connection, Connection], watch: StepWatch
+) -> None:
     ours, theirs = pipe
     core = Script()(EngineConfig())
     for message in (Add("a", [1, 2], PARAMS), Step(0), Abort(["a"]), Step(1), Stop()):
         ours.send_bytes(encode(message))
-    follow(core, theirs, watch())
+    follow(core, theirs, watch)
     assert core.metrics()["steps"] == 2
     assert core.aborted == ["a"]
     assert core.was_shut_down
 
 
 def test_another_rank_ends_without_a_word_when_rank_0_is_gone(
-    pipe: tuple[Connection, Connection],
+    pipe: tuple[Connection, Connection], watch: StepWatch
 ) -> None:
     ours, theirs = pipe
     core = Script()(EngineConfig())
     ours.send_bytes(encode(Step(0)))
     ours.close()
-    follow(core, theirs, watch())
+    follow(core, theirs, watch)
     assert core.metrics()["steps"] == 1
     assert not core.was_shut_down
 
 
 def test_ranks_that_came_to_different_ends_do_not_go_on(
-    pipe: tuple[Connection, Connection],
+    pipe: tuple[Connection, Connection], watch: StepWatch
 ) -> None:
     ours, theirs = pipe
     core = Script()(EngineConfig())
     for message in (Step(0), Step(7)):
         ours.send_bytes(encode(message))
     with pytest.raises(EngineError, match=r"something else than that of rank 0 \(1 and 7\)"):
-        follow(core, theirs, watch())
+        follow(core, theirs, watch)
     assert core.metrics()["steps"] == 1
 
 
-def test_what_is_no_message_is_an_error(pipe: tuple[Connection, Connection]) -> None:
+def test_what_is_no_message_is_an_error(
+    pipe: tuple[Connection, Connection], watch: StepWatch
+) -> None:
     ours, theirs = pipe
     ours.send_bytes(b"hello")
     with pytest.raises(MessageError, match="from rank 0"):
-        follow(Script()(EngineConfig()), theirs, watch())
+        follow(Script()(EngineConfig()), theirs, watch)
 
 
 def test_a_step_without_end_is_told_with_the_stack_and_a_short_one_is_not() -> None:
@@ -136,12 +143,12 @@ def test_a_step_without_end_is_told_with_the_stack_and_a_short_one_is_not() -> N
         told.append((text, stack))
         over.set()
 
-    guard = StepWatch(0.5, tell)
-    for _ in range(100):
+    with contextlib.closing(StepWatch(0.5, tell)) as guard:
+        for _ in range(100):
+            with guard.step():
+                pass
         with guard.step():
-            pass
-    with guard.step():
-        assert over.wait(120)
+            assert over.wait(120)
     ((text, stack),) = told
     assert text == "A step has not ended for 0.5 seconds."
     assert "in test_a_step_without_end" in stack

@@ -196,7 +196,7 @@ class Milestone:
 def start(
     method: WorkerMethod,
     script: Script | None = None,
-    start_seconds: float = 60.0,
+    start_seconds: float = HANG_SECONDS,
     ranks: int = 1,
 ) -> ProcessClient:
     """Start a process with a scripted core, or one for each rank."""
