@@ -248,12 +248,15 @@ def test_a_core_that_ends_while_it_starts_is_told_with_its_exit_code(method: Wor
 def test_a_start_that_takes_too_long_says_what_was_waited_for(
     asleep: Milestone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = [False]
+    looks = 0
 
     def now() -> float:
-        """Stand still until the core sleeps, and all that it said before was read."""
-        looks.append(asleep.is_reached())
-        return 1.0 if looks[-2] else 0.0
+        """Let the core come to its sleep first, and then what it said before be read once."""
+        nonlocal looks
+        looks += 1
+        if looks == 1:  # for the deadline
+            asleep.wait()
+        return 0.0 if looks <= 2 else 1.0
 
     monkeypatch.setattr(client_module, "time", types.SimpleNamespace(monotonic=now))
     with pytest.raises(EngineDeadError) as caught:

@@ -178,10 +178,6 @@ class Milestone:
         """Say that it is there: what the core calls."""
         os.write(self._writing, b"!")
 
-    def is_reached(self) -> bool:
-        """Whether it was said."""
-        return bool(select.select([self._reading], [], [], 0)[0])
-
     def wait(self) -> None:
         """Wait for it; fails the test if it does not come."""
         if not select.select([self._reading], [], [], HANG_SECONDS)[0]:
