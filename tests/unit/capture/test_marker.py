@@ -20,7 +20,12 @@ def config(option: str | None) -> Any:
     session: Any = SimpleNamespace(settings=SimpleNamespace(graphs=option))
     stash[SESSION] = session
     cleanups: list[Any] = []
-    return SimpleNamespace(stash=stash, cleanups=cleanups, add_cleanup=cleanups.append)
+    return SimpleNamespace(
+        stash=stash,
+        cleanups=cleanups,
+        add_cleanup=cleanups.append,
+        pluginmanager=pytest.PytestPluginManager(),
+    )
 
 
 def request(option: str | None, **param: str) -> Any:
@@ -32,8 +37,14 @@ def test_the_option_says_what_auto_means_for_the_session() -> None:
     marker.choose_for_session(session)
     try:
         assert choose.resolve("auto") == "software"
+        assert session.pluginmanager.has_plugin("cudafork-stand-ins")
     finally:
         session.cleanups[0]()
+    for option in (None, "auto"):
+        session = config(option)
+        marker.choose_for_session(session)
+        session.cleanups[0]()
+        assert not session.pluginmanager.has_plugin("cudafork-stand-ins")
 
 
 def test_real_graphs_need_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:

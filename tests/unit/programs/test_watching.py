@@ -18,6 +18,9 @@ from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.programs.watching import own_records
 from tests.support.programs import LIMIT, environment
 
+# A driver that was loaded stays: what comes later in this process would see it, initialized.
+pytestmark = pytest.mark.isolated(method="fork")
+
 LIBRARY = "__import__('ctypes').CDLL('libcuda.so.1')"
 TOUCH = f"{LIBRARY}.cuInit(0)"
 
