@@ -2,10 +2,10 @@
 
 Which memory does is noted by storage, so views, parameters and what operators make of such tensors
 lie there, too. The plugin's own code is told the truth. Operators on tensors of both kinds are not
-refused, as a GPU would; a capture refuses copies between them, but from pinned memory. Not covered: tensors that no call of the
-Python API of torch makes (gradients, operators called through ``torch.ops``) say "cpu";
-``torch.load`` to a GPU, generators on one and threads that ran before are refused by the present
-face.
+refused, as a GPU would; a capture refuses copies between them, but from pinned memory. Not covered:
+tensors that no call of the Python API of torch makes (gradients, operators called through
+``torch.ops``) say "cpu"; ``torch.load`` to a GPU, generators on one and threads that ran before are
+refused by the present face.
 """
 
 from __future__ import annotations
