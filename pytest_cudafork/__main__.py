@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
 import sys
 
 
 def main(args: list[str] | None = None) -> int:
     """Run one command and return its exit status.
 
+    Where nobody reads the output to its end, as with ``| head``, it is that of SIGPIPE.
+
     Args:
         args: The arguments; None: those of the process.
 
     """
-    args = sys.argv[1:] if args is None else args
+    try:
+        status = _run(sys.argv[1:] if args is None else args)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _write_nowhere()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _write_nowhere()
+        sys.stderr.write(f"pytest-cudafork: the output cannot be written: {error}\n")
+        return 2
+    return status
+
+
+def _write_nowhere() -> None:
+    """Let what is still to be written go nowhere: Python tries again when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _run(args: list[str]) -> int:
     if args[:1] == ["imports"]:
         from pytest_cudafork.imports.command_line import main as imports
 

@@ -10,6 +10,8 @@ The shortest way through a step, along the modules at the top:
   ``attention`` reads and writes the pages of the ``kv_cache``.
 - ``sampling``: ``sample`` chooses the next tokens. With a speculator ``speculate.step`` verifies
   its drafts instead, and asks it for the next ones.
+- With ``tensor_parallel_size`` above 1 each rank is a process that goes this way in lock-step with
+  the others (``process.lock_step``); what they compute together is in ``parallel``.
 - ``Scheduler.postprocess`` adds the tokens to their requests and says what is new of each.
 
 The names below are imported when they are first asked for: ``import sample_engine`` imports neither
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
         EngineError,
         KVTransferError,
         PromptError,
+        RankLostError,
         RemoteError,
         WeightsError,
     )
@@ -55,6 +58,7 @@ __all__ = [
     "Logprob",
     "MessageError",
     "PromptError",
+    "RankLostError",
     "RemoteError",
     "RequestOutput",
     "SamplingParams",

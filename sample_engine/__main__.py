@@ -98,6 +98,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
         "worker_method",
         "speculative_config",
         "cudagraph_mode",
+        "tensor_parallel_size",
     )
     given = {name: getattr(options, name) for name in names}
     return {name: value for name, value in given.items() if value is not None}
@@ -206,6 +207,12 @@ def _parser() -> argparse.ArgumentParser:
         "--cudagraph-mode",
         metavar="MODE",
         help=f"on a GPU: {', '.join(mode.value for mode in CUDAGraphMode)} (default: NONE)",
+    )
+    add(
+        "--tensor-parallel-size",
+        type=int,
+        metavar="N",
+        help="spread the model over so many processes, with a GPU each (default: 1)",
     )
     add("--metrics", action="store_true", help="show what the engine did, on stderr")
     return parser

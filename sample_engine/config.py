@@ -138,7 +138,7 @@ class EngineConfig:
     kv_transfer_config: KVTransferConfig | Mapping[str, Any] | None = None
     cudagraph_mode: CUDAGraphMode = CUDAGraphMode.NONE
     cudagraph_capture_sizes: tuple[int, ...] | None = None  # tokens, requests; None: 1, 2, 4, ...
-    tensor_parallel_size: int = 1
+    tensor_parallel_size: int = 1  # ranks: processes with a part of the model and a GPU each
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -208,6 +208,7 @@ _WHOLE = {
     "max_num_batched_tokens": (1, 1 << 24),
     "max_model_len": (1, (1 << 31) - 1),
     "num_blocks": (2, (1 << 31) - 1),
+    "tensor_parallel_size": (1, 1 << 10),
     "seed": (-(1 << 63), (1 << 64) - 1),
 }
 _MAY_BE_NONE = ("max_model_len", "num_blocks")
@@ -235,12 +236,31 @@ def _wrong(config: EngineConfig) -> list[str]:
         )
     if isinstance(config.device, str) and not _DEVICE.fullmatch(config.device):
         found.append(f"device={config.device!r} is not one of auto, cpu, cuda, cuda:0, cuda:1, ...")
-    if config.tensor_parallel_size != 1:
+    found += _wrong_ranks(config) + _wrong_speculation(config)
+    return found + _wrong_kv_transfer(config)
+
+
+def _wrong_ranks(config: EngineConfig) -> list[str]:
+    """What does not go with several ranks, a line each."""
+    size, found = config.tensor_parallel_size, []
+    if not _is_whole(size) or size <= 1:
+        return []
+    if isinstance(config.device, str) and ":" in config.device:
         found.append(
-            f"tensor_parallel_size={config.tensor_parallel_size!r}: this engine runs a model on "
-            "one device; only 1 is supported."
+            f"device={config.device!r} is one GPU, and tensor_parallel_size={size} needs {size}: "
+            "use device='cuda', and choose GPUs by CUDA_VISIBLE_DEVICES."
         )
-    return found + _wrong_speculation(config) + _wrong_kv_transfer(config)
+    if config.worker_method is WorkerMethod.INPROC:
+        found.append(
+            f"worker_method='inproc' starts no process, and tensor_parallel_size={size} needs one "
+            "for each rank: leave worker_method out, or use 'fork', 'spawn' or 'forkserver'."
+        )
+    if config.kv_transfer_config is not None:
+        found.append(
+            f"kv_transfer_config and tensor_parallel_size={size} do not go together: each rank has "
+            "a part of every KV block, and only whole ones are shared. Leave one of the two out."
+        )
+    return found
 
 
 def _wrong_types(config: EngineConfig) -> list[str]:

@@ -20,7 +20,7 @@ from sample_engine.batch.outputs import CoreOutput
 from sample_engine.batch.request import Request
 from sample_engine.batch.request_limits import SchedulerLimits
 from sample_engine.batch.sampling_params import SamplingParams
-from sample_engine.batch.scheduled_batch import StepResult
+from sample_engine.batch.scheduled_batch import ScheduledBatch, StepResult
 from sample_engine.config import EngineConfig
 from sample_engine.errors import EngineDeadError, PromptError
 from sample_engine.graphs.execution import GraphExecution
@@ -28,6 +28,7 @@ from sample_engine.kv_transfer.block_mover import BlockMover
 from sample_engine.kv_transfer.connector import KVConnector
 from sample_engine.kv_transfer.model_hash import model_hash
 from sample_engine.model_runner import ModelRunner
+from sample_engine.parallel.place import RankPlace
 from sample_engine.scheduler import Scheduler
 
 __all__ = ["EngineCore"]
@@ -36,9 +37,15 @@ __all__ = ["EngineCore"]
 class EngineCore:
     """A model and the requests that it works on."""
 
-    def __init__(self, config: EngineConfig, graph_execution: GraphExecution | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        graph_execution: GraphExecution | None = None,
+        place: RankPlace | None = None,
+    ) -> None:
         self.config = config
-        self._runner: ModelRunner | None = ModelRunner(config, graph_execution)
+        self._last_step: tuple[ScheduledBatch, StepResult] | None = None
+        self._runner: ModelRunner | None = ModelRunner(config, graph_execution, place)
         self._runner.capture_graphs()
         self._info = _info(self._runner)
         self._vocab_size = self._runner.model_config.vocab_size
@@ -95,10 +102,22 @@ class EngineCore:
         runner = self.runner
         batch = self.scheduler.schedule()
         result = runner.run(batch) if batch.requests else StepResult((), ())
+        self._last_step = batch, result
         outputs = self.scheduler.postprocess(batch, result)
         if self._connector is not None:
             self._connector.save(self.scheduler.kv.take_computed())
         return outputs
+
+    def step_digest(self) -> int:
+        """A number of what the last step computed and chose: the same in each rank, or they differ.
+
+        0 before the first step.
+        """
+        if self._last_step is None:
+            return 0
+        batch, result = self._last_step
+        parts = ((part.request.arrival, part.start, part.count) for part in batch.requests)
+        return hash((*parts, result.sampled, result.drafts))  # whole numbers alone: not salted
 
     def has_unfinished(self) -> bool:
         """Whether another step has something to do or to say."""
@@ -120,10 +139,13 @@ class EngineCore:
             return
         if self._connector is not None:
             self._connector.close()
-        on_gpu = runner.device.type == "cuda"
+        on_gpu, ranks = runner.device.type == "cuda", runner.ranks
         del runner
+        self._last_step = None
         if on_gpu:
             torch.cuda.empty_cache()
+        if ranks is not None:
+            ranks.close()
 
     def _checked(self, request_id: str, prompt_token_ids: Sequence[int]) -> list[int]:
         """The tokens as plain numbers of the vocabulary."""
@@ -174,6 +196,7 @@ def _info(runner: ModelRunner) -> dict[str, Any]:
         "kv_connector": runner.config.kv_transfer and runner.config.kv_transfer.kv_connector,
         "kv_role": runner.config.kv_transfer and runner.config.kv_transfer.kv_role,
         "device": str(runner.device),
+        "tensor_parallel_size": runner.config.tensor_parallel_size,
         "cudagraph_mode": runner.cudagraph_mode.value,
         "dtype": str(runner.dtype).removeprefix("torch."),
         "num_blocks": runner.num_blocks,

@@ -15,6 +15,7 @@ __all__ = [
     "EngineError",
     "KVTransferError",
     "PromptError",
+    "RankLostError",
     "RemoteError",
     "WeightsError",
 ]
@@ -46,6 +47,16 @@ class BackendUnavailableError(ConfigError):
 
 class WeightsError(EngineError):
     """Weights that are missing, corrupt, of another shape or not finite. No engine is made."""
+
+    __module__ = "sample_engine"
+
+
+class RankLostError(EngineError):
+    """A rank of a tensor parallel engine does not answer the others. Unrecoverable.
+
+    It ends the rank that raises it; callers get an :class:`EngineDeadError` that says what became
+    of the lost one.
+    """
 
     __module__ = "sample_engine"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,10 +30,15 @@ from sample_engine.graphs.model_graphs import ModelGraphs, allowed_mode
 from sample_engine.graphs.piecewise import AttendInto
 from sample_engine.kv_cache.memory import allocate_caches, num_blocks_on_cpu, num_blocks_on_gpu
 from sample_engine.model.loading import load_model, read_config
+from sample_engine.model.shards import config_of_shard
+from sample_engine.parallel.place import RankPlace
 from sample_engine.sampling import sample
 from sample_engine.speculate.interface import Speculator
 from sample_engine.speculate.registry import SpeculatorParts, make_speculator
 from sample_engine.speculate.step import finish_step
+
+if TYPE_CHECKING:
+    from sample_engine.parallel.group import RankGroup
 
 __all__ = ["ForwardOutput", "ModelRunner"]
 
@@ -49,18 +54,25 @@ class ForwardOutput:
 class ModelRunner:
     """The model of a configuration, with its KV cache. One step is :meth:`run`."""
 
-    def __init__(self, config: EngineConfig, graph_execution: GraphExecution | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        graph_execution: GraphExecution | None = None,
+        place: RankPlace | None = None,
+    ) -> None:
         self.config = config
         self.model_config = read_config(config.model)
-        resolved = resolve(config, self.model_config)
+        resolved = resolve(config, self.model_config, place.rank if place is not None else 0)
         self.device, self.dtype = resolved.device, resolved.dtype
         self.max_model_len = resolved.max_model_len
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # kernels are launched on the current device
+        self.ranks = _ranks(place, self.device) if place is not None else None
+        own = config_of_shard(self.model_config, self.ranks.size if self.ranks else 1)
         self.spec = AttentionSpec(
-            num_heads=self.model_config.num_attention_heads,
-            num_kv_heads=self.model_config.num_key_value_heads,
-            head_dim=self.model_config.head_dim,
+            num_heads=own.num_attention_heads,
+            num_kv_heads=own.num_key_value_heads,
+            head_dim=own.head_dim,
             block_size=config.block_size,
             dtype=self.dtype,
             device=self.device,
@@ -77,6 +89,7 @@ class ModelRunner:
             device=self.device,
             dtype=self.dtype,
             seed=config.seed,
+            ranks=self.ranks,
         )
         self.speculator, self.draft_state = self._speculator()
         self.inputs = InputBatch(
@@ -91,6 +104,8 @@ class ModelRunner:
         self.num_layers = self.model_config.num_hidden_layers
         self.layer_names = tuple(f"layers.{index}" for index in range(self.num_layers))
         self.num_blocks = self._num_blocks()
+        if self.ranks is not None:
+            self.num_blocks = self.ranks.least(self.num_blocks)
         self._allocate(self.num_blocks)
 
     def run(self, batch: ScheduledBatch) -> StepResult:
@@ -291,6 +306,12 @@ class ModelRunner:
         for part in batch.requests:
             part.request.status = RequestStatus.FINISHED
         self.caches = []
+
+
+def _ranks(place: RankPlace, device: torch.device) -> RankGroup:
+    from sample_engine.parallel.group import RankGroup
+
+    return RankGroup(place, device)
 
 
 def _shared_out(batch: ScheduledBatch, chosen: Sequence[int]) -> tuple[tuple[int, ...], ...]:

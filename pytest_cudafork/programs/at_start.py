@@ -23,15 +23,24 @@ _CODE = (
 
 
 def begin() -> None:
-    """Begin the watch; whatever goes wrong is told on stderr, and the program goes on without."""
+    """Begin the watch; whatever goes wrong is told on stderr, and the program goes on without.
+
+    It is told once: neither by what the program starts, nor where ``.pth`` files are read twice.
+    """
     if environment.is_set(environment.WATCH) or sys.platform != "linux":
         return  # a child of a watched program, or of a session
     report = environment.value(environment.RUN).replace("%p", str(os.getpid()))
     try:
         _begin(os.path.abspath(report))
     except Exception as error:
+        environment.put(environment.RUN, "")
         with contextlib.suppress(AttributeError, OSError, ValueError):
-            sys.stderr.write(f"pytest-cudafork: {environment.RUN}: no watch: {error}\n")
+            sys.stderr.write(
+                f"pytest-cudafork: {environment.RUN}: no watch: {error}; name a file in a folder "
+                "that is there and can be written\n"
+                if isinstance(error, OSError)
+                else f"pytest-cudafork: {environment.RUN}: no watch: {error}\n"
+            )
 
 
 def _begin(report: str) -> None:
@@ -44,7 +53,7 @@ def _begin(report: str) -> None:
     with open(report, "w", encoding="utf-8"):
         pass  # better known now
     with contextlib.ExitStack() as undo:
-        settings = WatchSettings(new_ledger(undo), seen_device(None), LEVEL)
+        settings = WatchSettings(new_ledger(undo, outlives=True), seen_device(None), LEVEL)
         mark = os.urandom(_MARK_BYTES)
         _start_waiter(report, settings, mark)
         undo.pop_all()  # the waiter removes it

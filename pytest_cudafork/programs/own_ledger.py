@@ -27,7 +27,13 @@ def seen_device(text: str | None) -> str:
     return devices.resolve(devices.parse_device(text or devices.DeviceKind.AUTO.value))
 
 
-def new_ledger(undo: contextlib.ExitStack, folder: str | None = None, path: str = "") -> str:
+def new_ledger(
+    undo: contextlib.ExitStack,
+    folder: str | None = None,
+    path: str = "",
+    *,
+    outlives: bool = False,
+) -> str:
     """Create a ledger, and return its path; one among temporary files is removed by ``undo``.
 
     Where root makes a temporary one, a program that becomes another user can still write it; that
@@ -37,6 +43,8 @@ def new_ledger(undo: contextlib.ExitStack, folder: str | None = None, path: str 
         undo: What is closed when the ledger was read.
         folder: The folder for a temporary one; None: that of temporary files.
         path: The file to be, which is then kept; "": a temporary one.
+        outlives: Whether a temporary one is needed when this process has gone; else whoever finds
+            that it was killed may remove it.
 
     Raises:
         LedgerError: The file is something else, or the ledger of a session that runs.
@@ -51,7 +59,7 @@ def new_ledger(undo: contextlib.ExitStack, folder: str | None = None, path: str 
     secret = f"-{os.urandom(_SECRET_BYTES).hex()}" if shared else ""
     path = os.path.join(made, f"ledger{secret}.jsonl")
     undo.callback(remove_ledger, path)
-    Ledger(path).create(temporary=True)
+    Ledger(path).create(temporary=not outlives)
     if shared:
         os.chmod(path, _MAY_WRITE)
         os.chmod(made, _MAY_ENTER)

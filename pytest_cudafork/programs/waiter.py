@@ -37,12 +37,14 @@ def main(words: Sequence[str]) -> None:
     poller.register(int(pidfd), select.POLLIN)
     poller.poll()
     seconds = time.monotonic() - began
+    told = False
     try:
-        while True:
+        # Once it is told, a ledger that somebody has removed must not make a worse report of it.
+        while not told or os.path.isfile(settings.ledger):
             running = leftovers.busy_processes(cookie)
             ended = run_report.Ended(int(pid), tuple(words[_WORDS:]), None, seconds)
             account = run_report.account_of(ended, settings, dict(os.environ), running)
-            run_report.tell(account, report, as_json=report.endswith(".json"))
+            told = run_report.tell(account, report, as_json=report.endswith(".json"))
             if not running:
                 break
             while leftovers.busy_processes(cookie):  # a server that has become a daemon

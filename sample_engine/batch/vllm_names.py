@@ -43,6 +43,7 @@ ENGINE: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "data_parallel_size": (1,),
         "disable_custom_all_reduce": (False, True),
         "disable_log_stats": (True, False),
+        "distributed_executor_backend": (None, "mp"),
         "enable_expert_parallel": (False,),
         "enable_lora": (False,),
         "hf_overrides": (None, {}),

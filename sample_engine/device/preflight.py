@@ -13,15 +13,39 @@ from sample_engine.device import platform
 from sample_engine.errors import ConfigError
 from sample_engine.model.config import LlamaConfig
 from sample_engine.model.config_file import read_config
+from sample_engine.model.shards import why_not_cut
 
 __all__ = ["check_before_start", "gpu_index", "longest_text", "why_no_gpu"]
 
 
 def check_before_start(config: EngineConfig) -> None:
     """Raise :class:`ConfigError` for a model, a length or a device that cannot be had."""
-    longest_text(config, read_config(config.model))
+    model = read_config(config.model)
+    longest_text(config, model)
+    if config.tensor_parallel_size > 1:
+        _check_ranks(config, model)
     if config.device.startswith("cuda"):
         gpu_index(config.device, platform.gpu_count(), why_no_gpu)
+
+
+def _check_ranks(config: EngineConfig, model: LlamaConfig) -> None:
+    """Refuse more ranks than the model can be cut for, or than there are GPUs."""
+    size = config.tensor_parallel_size
+    why = why_not_cut(model, size)
+    if why:
+        raise ConfigError(
+            f"tensor_parallel_size={size} does not go with model={config.model!r}: "
+            f"{'; '.join(why)}."
+        )
+    if config.device == "cpu":
+        return
+    count = platform.gpu_count()
+    if count < size and (count or config.device != "auto"):
+        see = why_no_gpu() if not count else f"this process sees {'one' if count == 1 else count}"
+        raise ConfigError(
+            f"tensor_parallel_size={size} needs {size} GPUs, and {see}. Lower it, show the process "
+            "more (CUDA_VISIBLE_DEVICES), or use device='cpu'."
+        )
 
 
 def longest_text(config: EngineConfig, model: LlamaConfig) -> int:

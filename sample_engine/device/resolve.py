@@ -26,22 +26,25 @@ class Resolved:
     max_model_len: int
 
 
-def resolve(config: EngineConfig, model: LlamaConfig) -> Resolved:
-    """Work out what the configuration leaves open.
+def resolve(config: EngineConfig, model: LlamaConfig, rank: int = 0) -> Resolved:
+    """Work out what the configuration leaves open, for a rank of a tensor parallel engine too.
 
     Raises :class:`ConfigError` for what this machine, the model or this engine does not offer.
     """
-    device = _device(config.device)
+    device = _device(config.device, rank)
     names = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
     default = torch.float32 if device.type == "cpu" else torch.bfloat16
     return Resolved(device, names.get(config.dtype, default), longest_text(config, model))
 
 
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda", 0) if _num_gpus() else torch.device("cpu")
+def _device(name: str, rank: int) -> torch.device:
+    """The device of a rank: the first rank has the first GPU, the next one the next."""
+    if name == "auto" and not _num_gpus():
+        return torch.device("cpu")
     if name == "cpu":
         return torch.device("cpu")
+    if name == "auto" or rank:
+        name = f"cuda:{rank}"
     return torch.device("cuda", gpu_index(name, _num_gpus(), _why_no_gpu))
 
 

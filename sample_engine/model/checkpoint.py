@@ -16,15 +16,41 @@ from torch import Tensor, nn
 
 from sample_engine.errors import WeightsError
 from sample_engine.model.config import LlamaConfig
+from sample_engine.model.shards import Shard
 
-__all__ = ["Part", "llama_parts", "metadata_of", "plain_parts", "read", "write"]
+__all__ = [
+    "Part",
+    "Parts",
+    "llama_parts",
+    "metadata_of",
+    "parts_of_shard",
+    "plain_parts",
+    "read",
+    "write",
+]
 
 
 class Part(NamedTuple):
-    """A tensor in a file. A parameter of a module is the parts of a list, stacked by rows."""
+    """A tensor in a file. A parameter of a module is the parts of a list, stacked by rows.
+
+    Of a model that is cut for several ranks, ``cut`` is what this rank takes of each dimension, and
+    ``more_rows`` how many rows of zeros fill that up.
+    """
 
     name: str
     shape: tuple[int, ...]
+    cut: tuple[slice, ...] = ()
+    more_rows: int = 0
+
+    def piece_of(self, tensor: Tensor) -> Tensor:
+        """Return what is taken of a tensor of ``shape``."""
+        return tensor[self.cut] if self.cut else tensor
+
+    def filled_up(self, piece: Tensor) -> Tensor:
+        """Return a piece with its rows of zeros."""
+        if not self.more_rows:
+            return piece
+        return torch.cat([piece, piece.new_zeros(self.more_rows, *piece.shape[1:])])
 
 
 # Which parts each parameter of a module is made of.
@@ -56,6 +82,27 @@ def llama_parts(config: LlamaConfig, module: nn.Module) -> Parts:
                     for piece, rows in pieces.items()
                 ]
     return parts
+
+
+def parts_of_shard(parts: Parts, config: LlamaConfig, shard: Shard) -> Parts:
+    """Return what a rank takes of each part of :func:`llama_parts`."""
+    return {name: [_cut(part, config, shard) for part in row] for name, row in parts.items()}
+
+
+def _cut(part: Part, config: LlamaConfig, shard: Shard) -> Part:
+    every, name = slice(None), part.name.removesuffix(".weight").rpartition(".")[2]
+    if name in ("embed_tokens", "lm_head"):
+        rows = shard.vocabulary_of(config.vocab_size)
+        more = shard.rows_of(config.vocab_size) - (rows.stop - rows.start)
+        return part._replace(cut=(rows, every), more_rows=more)
+    if name in ("k_proj", "v_proj"):
+        heads, size = shard.kv_heads_of(config.num_key_value_heads), config.head_dim
+        return part._replace(cut=(slice(heads.start * size, heads.stop * size), every))
+    if name in ("q_proj", "gate_proj", "up_proj"):
+        return part._replace(cut=(shard.part_of(part.shape[0]), every))
+    if name in ("o_proj", "down_proj"):
+        return part._replace(cut=(every, shard.part_of(part.shape[1])))
+    return part  # a norm: all ranks have it
 
 
 def plain_parts(module: nn.Module) -> Parts:
@@ -100,8 +147,12 @@ def read(path: Path, parts: Parts, place: Callable[[Tensor], Tensor]) -> dict[st
                 )
 
             def placed(part: Part) -> Tensor:
-                tensor = _floating(path, part, file.get_tensor(part.name))
-                return _finite(path, part, place(tensor))
+                if part.cut:
+                    tensor = file.get_slice(part.name)[part.cut]
+                else:
+                    tensor = file.get_tensor(part.name)
+                tensor = place(_floating(path, part, tensor))
+                return part.filled_up(_finite(path, part, tensor))
 
             return {name: torch.cat([placed(part) for part in row]) for name, row in parts.items()}
     except (SafetensorError, OSError) as error:
@@ -158,7 +209,7 @@ def _finite(path: Path, part: Part, tensor: Tensor) -> Tensor:
 
     Least and most are found in one pass without another tensor, and a NaN is both of them.
     """
-    if not all(bool(torch.isfinite(end)) for end in torch.aminmax(tensor)):
+    if tensor.numel() and not all(bool(torch.isfinite(end)) for end in torch.aminmax(tensor)):
         raise WeightsError(
             f"{part.name} in {str(path)!r} holds numbers that are not finite in {tensor.dtype}: "
             "the weights were damaged when they were trained or saved, or need a dtype of a "

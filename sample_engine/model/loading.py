@@ -5,9 +5,9 @@ Which device and dtype, is for the caller to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,10 @@ from sample_engine.model.config import LlamaConfig
 from sample_engine.model.config_file import TINY_FOLDER, is_shape_alone, read_config
 from sample_engine.model.eagle_head import EagleConfig, EagleHead
 from sample_engine.model.llama import Llama
+from sample_engine.model.shards import Shard
+
+if TYPE_CHECKING:
+    from sample_engine.model.parallel_llama import Collectives
 
 _Module = TypeVar("_Module", bound=nn.Module)
 
@@ -31,20 +35,26 @@ def load_model(
     device: torch.device | str,
     dtype: torch.dtype,
     seed: int = 0,
+    ranks: Collectives | None = None,
 ) -> Llama:
     """Return a model for inference: its weights on ``device``, without gradients.
 
-    ``load_format="dummy"`` makes random weights, directly on the device. Raises
-    :class:`ConfigError` for a model that is unknown or of another kind and :class:`WeightsError`
-    for weights that are missing or wrong.
+    ``load_format="dummy"`` makes random weights, directly on the device. With ``ranks`` it is this
+    rank's part of the model, and nothing else of it is read. Raises :class:`ConfigError` for a
+    model that is unknown or of another kind and :class:`WeightsError` for weights that are missing
+    or wrong.
     """
     config = read_config(model)
     with torch.device("meta"):
-        module = Llama(config)
+        whole = module = Llama(config)
+        if ranks is not None:
+            module = _part_of(config, ranks)
+    parts = checkpoint.llama_parts(config, whole)
+    if ranks is not None:
+        parts = checkpoint.parts_of_shard(parts, config, Shard(ranks.rank, ranks.size))
     if load_format == "dummy":
-        return _filled(module, _random(module, torch.device(device), dtype, seed))
+        return _filled(module, _random(whole, torch.device(device), dtype, seed, parts))
     path = _folder(model) / "model.safetensors"
-    parts = checkpoint.llama_parts(config, module)
     return _filled(module, checkpoint.read(path, parts, _placer(device, dtype)))
 
 
@@ -70,9 +80,16 @@ def load_eagle_head(
     with torch.device("meta"):
         module = EagleHead(config)
     if path is None:
-        return _filled(module, _random(module, torch.device(device), dtype, seed))
+        random = _random(module, torch.device(device), dtype, seed, checkpoint.plain_parts(module))
+        return _filled(module, random)
     parts = checkpoint.plain_parts(module)
     return _filled(module, checkpoint.read(path, parts, _placer(device, dtype)))
+
+
+def _part_of(config: LlamaConfig, ranks: Collectives) -> Llama:
+    from sample_engine.model.parallel_llama import ParallelLlama
+
+    return ParallelLlama(config, ranks)
 
 
 def _folder(model: str) -> Path:
@@ -110,17 +127,33 @@ def _placer(device: torch.device | str, dtype: torch.dtype) -> Callable[[Tensor]
 
 
 def _random(
-    module: nn.Module, device: torch.device, dtype: torch.dtype, seed: int
+    module: nn.Module,
+    device: torch.device,
+    dtype: torch.dtype,
+    seed: int,
+    parts: checkpoint.Parts,
 ) -> dict[str, Tensor]:
-    """Return random weights for each parameter, of a scale that keeps activations near one."""
+    """Return random weights for each parameter, of a scale that keeps activations near one.
+
+    They are made whole, whatever is taken of them: so the ranks' parts are those of one model.
+    """
     generator = torch.Generator(device).manual_seed(seed)
     weights = {}
     for name, parameter in module.named_parameters():
         weight = torch.ones(parameter.shape, device=device, dtype=dtype)
         if weight.dim() > 1:
             weight.normal_(std=weight.shape[-1] ** -0.5, generator=generator)
-        weights[name] = weight
+        weights[name] = _taken(weight, parts[name])
     return weights
+
+
+def _taken(weight: Tensor, row: Sequence[checkpoint.Part]) -> Tensor:
+    """Return what of a parameter is taken."""
+    if not any(part.cut for part in row):
+        return weight
+    tensors = weight.split([part.shape[0] for part in row])
+    pieces = (part.filled_up(part.piece_of(each)) for part, each in zip(row, tensors, strict=True))
+    return torch.cat(list(pieces))
 
 
 def _filled(module: _Module, weights: dict[str, Tensor]) -> _Module:

@@ -43,6 +43,7 @@ from sample_engine.process.messages import (
     why_not_sent,
 )
 from sample_engine.process.start_method import StartDecision, choose_start_method
+from sample_engine.process.start_ranks import seconds_of
 
 __all__ = ["START_SECONDS_ENV", "CoreClient", "InprocClient", "ProcessClient", "make_client"]
 
@@ -112,6 +113,11 @@ def make_client(
     if decision is None:
         decision = choose_start_method(config)
     if decision.method is WorkerMethod.INPROC:
+        if config.tensor_parallel_size > 1:
+            raise ConfigError(
+                f"tensor_parallel_size={config.tensor_parallel_size} needs a process for each "
+                f"rank, and the engine is to start none: {'; '.join(decision.reasons)}."
+            )
         return InprocClient(config, factory, decision)
     return ProcessClient(config, factory, decision)
 
@@ -124,7 +130,7 @@ class InprocClient(CoreClient):
         self._core: Core | None = factory(config)
         self._turn = threading.RLock()  # a step, or the end
         self._waiting: list[CoreOutput] = []
-        self.info = {**self._core.info(), **_about(decision, self._owner)}
+        self.info = {**self._core.info(), **_about(decision, [self._owner])}
 
     @property
     def _running(self) -> Core:
@@ -201,14 +207,14 @@ class ProcessClient(CoreClient):
         start_seconds: float | None = None,
     ) -> None:
         if start_seconds is None:
-            start_seconds = _start_seconds(os.environ)
+            start_seconds = seconds_of(os.environ, START_SECONDS_ENV, _START_SECONDS)
         self._outputs: deque[CoreOutput] = deque()
         self._answers: dict[int, dict[str, Any]] = {}
         self._asked = 0
         self._failure: EngineError | None = None
         self._handle = CoreHandle(decision.method, config, factory)
         try:
-            self.info = {**self._handshake(start_seconds), **_about(decision, self._handle.pid)}
+            self.info = {**self._handshake(start_seconds), **_about(decision, self._handle.pids)}
         except BaseException:
             self._handle.end(0)
             raise
@@ -264,19 +270,22 @@ class ProcessClient(CoreClient):
         self._handle.end(_STOP_SECONDS)
 
     def _handshake(self, seconds: float) -> dict[str, Any]:
-        """Wait until the core is ready."""
+        """Wait until the core is ready, with all its ranks."""
         deadline = time.monotonic() + seconds
+        ready: dict[int, dict[str, Any]] = {}
         activity = "starting a Python interpreter and importing the core's loop"
         while (left := deadline - time.monotonic()) > 0:
             messages: list[ToFrontEnd] = []
             self._handle.receive(left, messages.append)
             for message in messages:
                 if isinstance(message, Ready):
-                    return message.info
+                    ready[message.pid] = message.info
                 if isinstance(message, Stage):
                     activity = message.text
                 self._note(message)
             self._raise_failure()
+            if len(ready) == len(self._handle.pids):
+                return ready[self._handle.pid]
         stacks = self._handle.stacks()
         raise EngineDeadError(
             f"{self._handle.name} was not ready after {seconds:g} seconds and was ended. It was "
@@ -303,9 +312,18 @@ class ProcessClient(CoreClient):
         elif isinstance(message, Metrics):
             self._answers[message.number] = message.values
         elif isinstance(message, Failed):
-            # Raised as late, too.
-            self._failure = _remote_error(message, self._handle.name)
-            self._handle.give_up(f"ended after an error: {message.error_type}: {message.text}")
+            self._note_failure(message)
+
+    def _note_failure(self, message: Failed) -> None:
+        """Find what it came from, and end the engine. The error is raised as late, too."""
+        try:
+            cause = self._handle.cause_of(message, self._note)
+        except EngineDeadError as error:
+            self._failure = error
+            return
+        self._failure = _remote_error(cause, self._handle.name_of(cause.rank))
+        why = f"ended after an error: {cause.error_type}: {cause.text}"
+        self._handle.give_up(why, cause.rank)
 
 
 def _check_request(message: Add) -> None:
@@ -338,21 +356,11 @@ def _remote_error(failed: Failed, name: str) -> EngineError:
     return error
 
 
-def _start_seconds(environ: Mapping[str, str]) -> float:
-    text = environ.get(START_SECONDS_ENV, "").strip()
-    try:
-        seconds = float(text) if text else _START_SECONDS
-    except ValueError:
-        seconds = 0.0
-    if not seconds > 0:
-        raise ConfigError(f"{START_SECONDS_ENV}={text!r} is not a number of seconds above 0.")
-    return seconds
-
-
-def _about(decision: StartDecision, pid: int) -> dict[str, Any]:
-    """What the handshake adds to what the core says of itself."""
+def _about(decision: StartDecision, pids: Sequence[int]) -> dict[str, Any]:
+    """What the handshake adds to what the core says of itself. The core is rank 0."""
     return {
         "worker_method": decision.method.value,
         "worker_reasons": list(decision.reasons),
-        "core_pid": pid,
+        "core_pid": pids[0],
+        "rank_pids": list(pids),
     }

@@ -1,8 +1,11 @@
-"""A core's process as the front end holds it: its pipe, its life and its death.
+"""An engine's processes as the front end holds them: what is said to them, their life and death.
 
 Whoever waits for a message waits for the death, too, so that a dead core is noticed at once. One
 thread at a time holds it; :meth:`CoreHandle.end` of another thread, or of a signal handler, gets in
 between.
+
+Where there are several ranks, the front end talks to rank 0 and listens to all. One that is lost
+takes the others with it: they wait for it in the middle of a step.
 """
 
 from __future__ import annotations
@@ -10,21 +13,20 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
-import struct
 import threading
 import time
-from collections.abc import Callable
-from multiprocessing.connection import Connection, Pipe, wait
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
 from typing import TypeVar
 
 from sample_engine.config import EngineConfig, WorkerMethod
-from sample_engine.errors import EngineDeadError
-from sample_engine.process.core_process import CoreFactory, CoreOrder, run_core
+from sample_engine.errors import EngineDeadError, RankLostError
+from sample_engine.process.core_process import CoreFactory
 from sample_engine.process.interrupts import interrupts_deferred
-from sample_engine.process.launch import launch
+from sample_engine.process.lost_rank import words_on_dead, words_on_stuck
 from sample_engine.process.messages import (
     MOST_BYTES,
+    Failed,
     MessageError,
     Stop,
     Stopped,
@@ -33,20 +35,16 @@ from sample_engine.process.messages import (
     decode_to_front_end,
     encode,
 )
-from sample_engine.process.stderr_log import STACKS_SIGNAL, StderrLog, are_whole
+from sample_engine.process.rank_process import KILL_SECONDS, STUCK_SECONDS, RankProcess
+from sample_engine.process.start_ranks import start_ranks, step_seconds
 
 __all__ = ["CoreHandle"]
 
-# A core that for so long takes no byte of a message, or does not go on with one, is stuck.
-_STUCK_SECONDS = 60
 _REAP_SECONDS = 5.0
 _TERMINATE_SECONDS = 2.0
-# What is killed dies, but a busy machine and a big process take their time.
-_KILL_SECONDS = 30.0
 _LAST_SECONDS = 1.0
-# A fork server has to be given a processor before it can tell of a death that is known already.
-_TOLD_SECONDS = 30.0
-_STACKS_SECONDS = 10.0
+# How long another rank's own words, or its death, are waited for after one was found missing.
+_CAUSE_SECONDS = 10.0
 # Messages that are read at one go: so many that a fast core does not keep the reader for ever.
 _MOST_AT_ONCE = 64
 _Result = TypeVar("_Result")
@@ -57,13 +55,10 @@ class _Over(Exception):
 
 
 class CoreHandle:
-    """A core's process. Starting it is all that the constructor does; it waits for nothing."""
+    """An engine's processes. Starting them is all the constructor does; it waits for nothing."""
 
     def __init__(self, method: WorkerMethod, config: EngineConfig, factory: CoreFactory) -> None:
-        self._method = method
         self._owner = os.getpid()
-        self._connection, theirs = Pipe()
-        self._stderr_log = StderrLog()
         self._death: EngineDeadError | None = None
         self._death_reported = False
         # A signal handler may end the process in the middle of a call of its own thread.
@@ -71,28 +66,22 @@ class CoreHandle:
         self._to_end = False
         self._waking = threading.RLock()
         self._wake: tuple[int, int] | None = None  # a pipe: readable once somebody ends the process
-        self._watched: list[int] = []  # readable once the process is dead; the best one last
-        to_close = self._connection if method is WorkerMethod.FORK else None
-        order = CoreOrder(theirs, factory, config, self._owner, self._stderr_log, to_close)
-        try:
-            self._process = launch(method, run_core, (order,))
-        except BaseException:
-            self._close()
-            raise
-        finally:
-            theirs.close()
-        self.pid = self._process.pid or 0
-        self._watched = [self._process.sentinel]
-        with contextlib.suppress(AttributeError, OSError):
-            # The sentinel alone does not tell of the death if a child of the core holds it.
-            self._watched.append(os.pidfd_open(self.pid))
+        self._step_seconds = step_seconds()
+        self._stopped_since: dict[int, float] = {}
+        self._ranks = start_ranks(method, config, factory, self._owner, self._step_seconds)
+        self._core = self._ranks[0]
+        self.pids = tuple(rank.pid for rank in self._ranks)
+        self.pid = self._core.pid
         self._wake = os.pipe()  # made after the core, which has no use for it
-        _limit_waits(self._connection)
 
     @property
     def name(self) -> str:
-        """The process, for messages."""
-        return f"The engine core (pid {self.pid}, started by {self._method.value})"
+        """The core's process, for messages."""
+        return self._core.name
+
+    def name_of(self, rank: int) -> str:
+        """A rank's process, for messages."""
+        return self._ranks[rank].name
 
     def check(self) -> None:
         """Raise :class:`EngineDeadError` if the core is gone, or is another process' to talk to."""
@@ -122,6 +111,19 @@ class CoreHandle:
         except _Over:
             raise self._why() from None
 
+    def cause_of(self, failed: Failed, take: Callable[[ToFrontEnd], object]) -> Failed:
+        """What a failure came from: where a rank only misses another one, what became of that.
+
+        ``take`` is handed what else the ranks have said meanwhile. Raises :class:`EngineDeadError`
+        where that other one has died or does not go on, and could not say so.
+        """
+        if failed.error_type != RankLostError.__name__ or len(self._ranks) == 1:
+            return failed
+        try:
+            return self._in_turn(lambda: self._cause_of(failed, take))
+        except _Over:
+            raise self._why() from None
+
     def end(self, seconds: float) -> None:
         """End the process: ask, and after some seconds terminate, and kill; twice does no harm.
 
@@ -137,7 +139,8 @@ class CoreHandle:
                 os.write(self._wake[1], b"!")
         if not self._turn.acquire(timeout=max(seconds, _LAST_SECONDS)):
             # A thread waits in the middle of a message. The death lets it go.
-            self._signal(signal.SIGKILL)
+            for rank in self._ranks:
+                rank.send_signal(signal.SIGKILL)
             self._turn.acquire()
         try:
             if self._death is None:
@@ -145,23 +148,21 @@ class CoreHandle:
         finally:
             self._turn.release()
 
-    def give_up(self, why: str) -> None:
-        """End the process at once; ``why`` is what is said to whoever still wants something."""
+    def give_up(self, why: str, rank: int = 0) -> None:
+        """End the process at once; ``why`` is what is said to whoever still wants something.
+
+        ``rank`` is the one that it is said of.
+        """
         with self._turn:
             if self._death is None:
                 self._wait_for_end(_LAST_SECONDS)  # most likely it is about to end by itself
-                self._end_now(f"{self.name} {why}")
+                self._end_now(f"{self.name_of(rank)} {why}")
 
     def stacks(self) -> str:
         """Make the process write what its threads do, and return it; "" if it does not."""
-        before = self._stderr_log.size()
-        self._signal(STACKS_SIGNAL)
-        deadline = time.monotonic() + _STACKS_SECONDS
-        while time.monotonic() < deadline:
-            # They come line by line.
-            if are_whole(self._stderr_log.written_since(before)) or self._wait_for_end(0.02):
-                break
-        return self._stderr_log.since(before)
+        if len(self._ranks) == 1:
+            return self._core.stacks()
+        return "\n".join(f"{rank.name}:\n{rank.stacks()}" for rank in self._ranks)
 
     @property
     def _shut_down(self) -> str:
@@ -204,9 +205,9 @@ class CoreHandle:
     def _send(self, message: ToCore) -> None:
         try:
             with interrupts_deferred():
-                self._connection.send_bytes(encode(message))
+                self._core.connection.send_bytes(encode(message))
         except BlockingIOError:
-            raise self._stuck("does not take what it is told") from None
+            raise self._stuck(self._core, "does not take what it is told") from None
         except OSError:
             raise self._dead() from None
 
@@ -218,33 +219,79 @@ class CoreHandle:
         ending: bool = False,
     ) -> int:
         """Wait and read; ``ending``: for the thread that ends the process, the others are woken."""
+        ranks = self._ranks[:1] if ending else self._ranks
         woken = self._wake[:1] if self._wake is not None and not ending else ()
-        ready = wait([self._connection, *self._watched, *woken], timeout)
+        watched = [fd for rank in ranks for fd in rank.watched]
+        ready = wait([*(rank.connection for rank in ranks), *watched, *woken], timeout)
         if not ending and self._is_over():
             raise _Over
         if not ready:
+            self._look_for_stopped()
             return 0
-        found = 0
-        try:
-            with interrupts_deferred():
-                while found < _MOST_AT_ONCE and self._connection.poll(0):
-                    message = decode_to_front_end(self._connection.recv_bytes(MOST_BYTES))
-                    found += 1
-                    take(message)
-        except BlockingIOError:
-            raise self._stuck("stopped in the middle of a message") from None
-        except MessageError as error:
-            self._end_now(f"{self.name} was ended: {error}")
-            self._death_reported = True
-            raise
-        except (EOFError, OSError):
-            if not found:
-                raise self._dead() from None
+        found = sum(self._read(rank, take) for rank in ranks)
         if not found:  # nothing to read, and still something was ready: the process has ended
             raise self._dead()
         return found
 
+    def _read(self, rank: RankProcess, take: Callable[[ToFrontEnd], object]) -> int:
+        """Read what a process has said, and return how many messages that were.
+
+        A pipe that is closed has none: what became of the process is looked at after all of them
+        have been read.
+        """
+        found = 0
+        try:
+            with interrupts_deferred():
+                while found < _MOST_AT_ONCE and rank.connection.poll(0):
+                    message = decode_to_front_end(rank.connection.recv_bytes(MOST_BYTES))
+                    found += 1
+                    take(message)
+        except BlockingIOError:
+            raise self._stuck(rank, "stopped in the middle of a message") from None
+        except MessageError as error:
+            self._end_now(f"{rank.name} was ended: {error}")
+            self._death_reported = True
+            raise
+        except (EOFError, OSError):
+            pass
+        return found
+
+    def _cause_of(self, failed: Failed, take: Callable[[ToFrontEnd], object]) -> Failed:
+        """Wait for a rank that says more, or has died without a word."""
+        said = {failed.rank: failed}
+        deadline = time.monotonic() + _CAUSE_SECONDS
+        while len(said) < len(self._ranks) and time.monotonic() < deadline:
+            for number, rank in enumerate(self._ranks):
+                was_dead = rank.wait_for_end(0)  # before the pipe is read to its end
+                failures: list[Failed] = []
+                count = self._read(rank, _sorter(failures, take))
+                for other in failures:
+                    said[number] = other
+                    if other.error_type != RankLostError.__name__:
+                        return other
+                if was_dead and not count and number not in said:
+                    raise self._dead()
+            time.sleep(0.01)
+        self._end_now(words_on_stuck(self._ranks, said))
+        raise _Over
+
+    def _look_for_stopped(self) -> None:
+        """End an engine of several ranks one of which was stopped by a signal and not resumed.
+
+        In a step the others' watch over it notices; between two steps nobody else does.
+        """
+        if len(self._ranks) == 1:
+            return
+        now = time.monotonic()
+        stopped = {number for number, rank in enumerate(self._ranks) if rank.is_stopped()}
+        self._stopped_since = {n: self._stopped_since.get(n, now) for n in stopped}
+        if any(now - since > self._step_seconds for since in self._stopped_since.values()):
+            self._end_now(words_on_stuck(self._ranks, {}))
+            raise _Over
+
     def _end(self, deadline: float) -> None:
+        if any(rank.wait_for_end(0) for rank in self._ranks):  # and the others wait for it
+            deadline = min(deadline, time.monotonic() + _LAST_SECONDS)
         with contextlib.suppress(_Over, MessageError):
             self._send(Stop())
             while (left := deadline - time.monotonic()) > 0:
@@ -257,11 +304,11 @@ class CoreHandle:
             self._wait_for_end(max(0.1, deadline - time.monotonic()))
             self._end_now(self._shut_down)
 
-    def _stuck(self, what: str) -> _Over:
+    def _stuck(self, rank: RankProcess, what: str) -> _Over:
         if self._death is None:
             stacks = self.stacks()
             self._end_now(
-                f"{self.name} {what} for {_STUCK_SECONDS} seconds and was ended.\n"
+                f"{rank.name} {what} for {STUCK_SECONDS} seconds and was ended.\n"
                 f"Its stacks:\n{stacks}"
             )
         return _Over()
@@ -269,10 +316,8 @@ class CoreHandle:
     def _dead(self) -> _Over:
         """Reap the process and note what became of it."""
         if self._death is None:
-            self._wait_for_end(_REAP_SECONDS)
-            words = self._stderr_log.tail()
-            said = f"\nIt last wrote on its stderr:\n{words}" if words else ""
-            self._end_now(f"{self.name} {_ending(self._exit_code())}.{said}")
+            _wait_for_a_cause(self._ranks, _REAP_SECONDS)
+            self._end_now(words_on_dead(self._ranks))
         return _Over()
 
     def _end_now(self, why: str) -> None:
@@ -281,73 +326,55 @@ class CoreHandle:
         self._death = EngineDeadError(why)
         for number, seconds in (
             (signal.SIGTERM, _TERMINATE_SECONDS),
-            (signal.SIGKILL, _KILL_SECONDS),
+            (signal.SIGKILL, KILL_SECONDS),
         ):
-            if self._wait_for_end(0):
-                break
-            self._signal(number)
-            self._wait_for_end(seconds)
-        self._exit_code()  # reaps it
+            alive = [rank for rank in self._ranks if not rank.wait_for_end(0)]
+            for rank in alive:
+                rank.send_signal(number)
+            _wait_for_all(alive, seconds)
+        for rank in self._ranks:
+            rank.exit_code()  # reaps it
         self._close()
 
-    def _wait_for_end(self, seconds: float) -> bool:
-        """Whether the process is dead, after at most so many seconds.
-
-        Not ``join``, which waits for the sentinel, and that a child of the core may hold open.
-        """
-        return not self._watched or bool(wait(self._watched[-1:], seconds))
-
-    def _signal(self, number: int) -> None:
-        """Send a signal to the process, and to no other that has its number by now."""
-        with contextlib.suppress(OSError):  # it is dead
-            if len(self._watched) > 1:
-                signal.pidfd_send_signal(self._watched[-1], number)
-            else:
-                os.kill(self.pid, number)
-
-    def _exit_code(self) -> int | None:
-        """The exit code of the dead process; None if somebody else has reaped it."""
-        told = self._method is WorkerMethod.FORKSERVER
-        deadline = time.monotonic() + (_TOLD_SECONDS if told else _LAST_SECONDS)
-        with contextlib.suppress(ValueError):  # closed by a signal handler meanwhile
-            while self._process.exitcode is None and time.monotonic() < deadline:
-                time.sleep(0.005)  # a fork server reaps it, and tells
-            return self._process.exitcode
-        return None
+    def _wait_for_end(self, seconds: float) -> None:
+        _wait_for_all(self._ranks, seconds)
 
     def _close(self) -> None:
         """Give all descriptors back."""
-        self._connection.close()
-        self._stderr_log.close()
         with self._waking:
             wake, self._wake = self._wake, None
-        for fd in (*self._watched[1:], *(wake or ())):
+        for fd in wake or ():
             os.close(fd)
-        if self._watched:
-            self._watched = []
-            with contextlib.suppress(ValueError):  # alive after a kill: in the kernel's hands
-                self._process.close()
+        for rank in self._ranks:
+            rank.close()
 
 
-def _ending(code: int | None) -> str:
-    """What became of a process."""
-    if code is None:
-        return "does not speak any more, and what became of it is not known"
-    if code >= 0:
-        return f"ended by itself with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    hint = ""
-    if -code == signal.SIGKILL:
-        hint = ", as the system does when memory runs out (see dmesg), or somebody with kill -9"
-    return f"was killed by {name}{hint}"
+def _sorter(
+    failures: list[Failed], take: Callable[[ToFrontEnd], object]
+) -> Callable[[ToFrontEnd], None]:
+    """What takes messages and puts failures aside."""
+
+    def sort(message: ToFrontEnd) -> None:
+        if isinstance(message, Failed):
+            failures.append(message)
+        else:
+            take(message)
+
+    return sort
 
 
-def _limit_waits(connection: Connection) -> None:
-    """Let reading and writing in the middle of a message fail instead of waiting for ever."""
-    limit = struct.pack("ll", _STUCK_SECONDS, 0)
-    with socket.socket(fileno=os.dup(connection.fileno())) as end:
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+def _wait_for_a_cause(ranks: Sequence[RankProcess], seconds: float) -> None:
+    """Wait until one has died for itself. One whose rank 0 is gone ends with exit code 0."""
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        alive = [rank for rank in ranks if not rank.wait_for_end(0)]
+        if not alive or any(rank.exit_code() != 0 for rank in ranks if rank not in alive):
+            return
+        wait([fd for rank in alive for fd in rank.watched[-1:]], left)
+
+
+def _wait_for_all(ranks: Sequence[RankProcess], seconds: float) -> None:
+    """Wait until all of them are dead, or so many seconds are over."""
+    deadline = time.monotonic() + seconds
+    for rank in ranks:
+        rank.wait_for_end(max(0.0, deadline - time.monotonic()))

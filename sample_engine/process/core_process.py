@@ -18,13 +18,16 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 from sample_engine.batch.outputs import CoreOutput
 from sample_engine.batch.request import FinishReason
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import EngineConfig
-from sample_engine.errors import PromptError
+from sample_engine.errors import PromptError, RankLostError
+from sample_engine.parallel.place import RankPlace
+from sample_engine.process.lock_step import LeadingCore, RankCore, StepWatch, follow
+from sample_engine.process.memory_file import MemoryFile
 from sample_engine.process.messages import (
     MOST_BYTES,
     Abort,
@@ -45,7 +48,15 @@ from sample_engine.process.messages import (
 )
 from sample_engine.process.stderr_log import StderrLog, keep_stderr_log
 
-__all__ = ["Core", "CoreFactory", "CoreOrder", "make_engine_core", "refusal", "run_core"]
+__all__ = [
+    "Core",
+    "CoreFactory",
+    "CoreOrder",
+    "RankOrder",
+    "make_engine_core",
+    "refusal",
+    "run_core",
+]
 
 # How long a step may still take once the front end is gone.
 _ALONE_SECONDS = 2.0
@@ -78,7 +89,22 @@ class Core(Protocol):
         """Let go of everything."""
 
 
-CoreFactory = Callable[[EngineConfig], Core]
+# Makes a core of an EngineConfig. Where there are several ranks, each makes one of its own, and the
+# RankPlace is the second argument; such a core is a lock_step.RankCore.
+CoreFactory = Callable[..., Core]
+
+
+class RankOrder(NamedTuple):
+    """Which rank a process is to be. ``links``: of rank 0 to all others; of another one to rank 0.
+
+    A step that takes more than ``step_seconds`` is one that a rank is stuck in.
+    """
+
+    rank: int
+    size: int
+    rendezvous: MemoryFile
+    links: tuple[Connection, ...]
+    step_seconds: float
 
 
 class CoreOrder(NamedTuple):
@@ -89,14 +115,15 @@ class CoreOrder(NamedTuple):
     config: EngineConfig
     front_end_pid: int
     stderr_log: StderrLog
-    to_close: Connection | None
+    to_close: tuple[Connection, ...]
+    ranks: RankOrder | None = None
 
 
-def make_engine_core(config: EngineConfig) -> Core:
-    """Make the real core."""
+def make_engine_core(config: EngineConfig, place: RankPlace | None = None) -> Core:
+    """Make the real core, or that of a rank."""
     from sample_engine.engine_core import EngineCore
 
-    return EngineCore(config)
+    return EngineCore(config, place=place)
 
 
 def refusal(request_id: str, error: Exception) -> CoreOutput:
@@ -113,10 +140,12 @@ def run_core(order: CoreOrder) -> NoReturn:
     code = 1
     try:
         front_end.send(Stage(text="building the engine core: imports, weights, KV cache"))
-        core = order.factory(order.config)
+        core = _core_of(order)
         front_end.send(Ready(pid=os.getpid(), info=core.info()))
         activity = "running"
-        if _serve(core, front_end):
+        if order.ranks is not None:
+            core = _in_lock_step(cast(RankCore, core), order.ranks, front_end)
+        if core is not None and _serve(core, front_end):
             activity = "shutting down"
             core.shutdown()
             front_end.send(Stopped())
@@ -128,10 +157,27 @@ def run_core(order: CoreOrder) -> NoReturn:
     _leave(code)
 
 
+def _core_of(order: CoreOrder) -> Core:
+    if order.ranks is None:
+        return order.factory(order.config)
+    rank, size, rendezvous, *_ = order.ranks
+    return order.factory(order.config, RankPlace(rank, size, rendezvous.path()))
+
+
+def _in_lock_step(core: RankCore, ranks: RankOrder, front_end: _FrontEnd) -> Core | None:
+    """Return the core of rank 0, to be served; another rank follows that here, to the end."""
+    watch = StepWatch(ranks.step_seconds, front_end.report_stuck)
+    if ranks.rank == 0:
+        return LeadingCore(core, ranks.links, watch)
+    (link,) = ranks.links
+    follow(core, link, watch)
+    return None
+
+
 def _settle_process(order: CoreOrder) -> None:
     """Undo what a fork inherits, and leave Ctrl-C to the front end, which ends this process."""
-    if order.to_close is not None:
-        order.to_close.close()  # held here, it would hide the front end's death from this process
+    for connection in order.to_close:
+        connection.close()  # held here, it would hide the death of who has the other end
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
@@ -199,6 +245,8 @@ class _FrontEnd:
     def __init__(self, order: CoreOrder) -> None:
         self._connection = order.connection
         self._pid = order.front_end_pid
+        self._rank = order.ranks.rank if order.ranks is not None else 0
+        self._sending = threading.Lock()  # the watch over steps may have something to say, too
         self._inbox: queue.SimpleQueue[ToCore | Exception] = queue.SimpleQueue()
         threading.Thread(target=self._listen, name="front end", daemon=True).start()
 
@@ -216,8 +264,10 @@ class _FrontEnd:
 
     def send(self, message: ToFrontEnd) -> None:
         """Say something; waits while the front end does not listen."""
+        frame = encode(message)
         try:
-            self._connection.send_bytes(encode(message))
+            with self._sending:
+                self._connection.send_bytes(frame)
         except OSError:
             raise _FrontEndGone from None
 
@@ -229,9 +279,30 @@ class _FrontEnd:
             name = f"{kind.__module__}.{name}"
         trace = "".join(traceback.format_exception(kind, error, error.__traceback__))
         try:
-            self.send(Failed(activity=activity, error_type=name, text=str(error), traceback=trace))
+            self.send(
+                Failed(
+                    activity=activity,
+                    error_type=name,
+                    text=str(error),
+                    traceback=trace,
+                    rank=self._rank,
+                )
+            )
         except (_FrontEndGone, ValueError, TypeError):
             traceback.print_exception(kind, error, error.__traceback__)
+
+    def report_stuck(self, text: str, stack: str) -> None:
+        """Say that this rank cannot go on, most likely because of another one."""
+        with contextlib.suppress(_FrontEndGone):
+            self.send(
+                Failed(
+                    activity="running",
+                    error_type=RankLostError.__name__,
+                    text=text,
+                    traceback=stack,
+                    rank=self._rank,
+                )
+            )
 
     def _listen(self) -> None:
         try:

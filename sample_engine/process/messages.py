@@ -28,12 +28,15 @@ __all__ = [
     "Outputs",
     "Ready",
     "Stage",
+    "Step",
     "Stop",
     "Stopped",
     "ToCore",
     "ToFrontEnd",
+    "ToRank",
     "decode_to_core",
     "decode_to_front_end",
+    "decode_to_rank",
     "encode",
     "why_not_sent",
 ]
@@ -75,6 +78,12 @@ class Stop(msgspec.Struct, tag="stop", frozen=True):
     """Front end: end the process."""
 
 
+class Step(msgspec.Struct, tag="step", frozen=True):
+    """Rank 0, to the others: compute a step. ``digest`` is what the one before came to."""
+
+    digest: int
+
+
 class Stage(msgspec.Struct, tag="stage", frozen=True):
     """Core: what it does now, while it starts."""
 
@@ -108,6 +117,7 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
     error_type: str
     text: str
     traceback: str
+    rank: int = 0
 
 
 class Stopped(msgspec.Struct, tag="stopped", frozen=True):
@@ -115,11 +125,12 @@ class Stopped(msgspec.Struct, tag="stopped", frozen=True):
 
 
 ToCore = Add | Abort | MetricsWanted | Stop
+ToRank = Add | Abort | Step | Stop
 ToFrontEnd = Stage | Ready | Outputs | Metrics | Failed | Stopped
 _Message = TypeVar("_Message")
 
 
-def encode(message: ToCore | ToFrontEnd) -> bytes:
+def encode(message: ToCore | ToFrontEnd | ToRank) -> bytes:
     """Return the frame of a message. A value that msgpack does not know goes as its text."""
     frame = bytearray(_LETTERS)
     frame.append(PROTOCOL)
@@ -135,6 +146,11 @@ def decode_to_core(frame: bytes) -> ToCore:
 def decode_to_front_end(frame: bytes) -> ToFrontEnd:
     """Read a frame of the engine core. Raises :class:`MessageError` that says what came."""
     return _decode(frame, _decoder_to_front_end(), "the engine core")
+
+
+def decode_to_rank(frame: bytes) -> ToRank:
+    """Read a frame of rank 0. Raises :class:`MessageError` that says what came."""
+    return _decode(frame, _decoder_to_rank(), "rank 0")
 
 
 def why_not_sent(message: ToCore) -> str | None:
@@ -157,6 +173,11 @@ def _decoder_to_core() -> msgspec.msgpack.Decoder[ToCore]:
 @functools.cache
 def _decoder_to_front_end() -> msgspec.msgpack.Decoder[ToFrontEnd]:
     return msgspec.msgpack.Decoder(ToFrontEnd)
+
+
+@functools.cache
+def _decoder_to_rank() -> msgspec.msgpack.Decoder[ToRank]:
+    return msgspec.msgpack.Decoder(ToRank)
 
 
 def _decode(frame: bytes, decoder: msgspec.msgpack.Decoder[_Message], sender: str) -> _Message:

@@ -12,9 +12,8 @@ import io
 import os
 import signal
 import sys
-import tempfile
-from multiprocessing import reduction
-from typing import Any
+
+from sample_engine.process.memory_file import MemoryFile
 
 __all__ = ["STACKS_SIGNAL", "StderrLog", "are_whole", "keep_stderr_log"]
 
@@ -31,18 +30,8 @@ _LOOP = " in run_core"
 _CUT = "  ..."  # a stack that is too deep is cut off there
 
 
-class StderrLog:
+class StderrLog(MemoryFile):
     """The file. It can be handed to a child process by every start method."""
-
-    def __init__(self, fd: int | None = None) -> None:
-        self._fd = _new_file() if fd is None else fd
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _from_duplicate, (reduction.DupFd(self._fd),)
-
-    def fileno(self) -> int:
-        """Return the descriptor."""
-        return self._fd
 
     def size(self) -> int:
         """Return how much has been written; 0 once it is closed."""
@@ -75,12 +64,6 @@ class StderrLog:
             return ""
         return os.pread(self._fd, _KEPT_BYTES, start).decode("utf-8", "replace")
 
-    def close(self) -> None:
-        """Give the descriptor back; twice does no harm."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
 
 def are_whole(stacks: str) -> bool:
     """Whether stacks of a core's threads have come to their end, which is the core's loop.
@@ -89,17 +72,6 @@ def are_whole(stacks: str) -> bool:
     """
     lines = stacks.splitlines(keepends=True)
     return any(line.endswith((f"{_LOOP}\n", f"{_CUT}\n")) for line in lines)
-
-
-def _from_duplicate(duplicate: Any) -> StderrLog:
-    return StderrLog(duplicate.detach())
-
-
-def _new_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("sample_engine stderr", os.MFD_CLOEXEC)
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
 
 
 class _Tee(io.TextIOBase):

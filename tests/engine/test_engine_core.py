@@ -143,3 +143,18 @@ def test_a_gpu_makes_the_same_tokens(
     core = make_core(folder, device="cuda", dtype="float32", attention_backend=backend, **settings)
     assert generate(core, PROMPTS, params) == expected[params]
     core.shutdown()
+
+
+def test_what_a_step_came_to_is_the_same_number_in_cores_that_do_the_same(folder: str) -> None:
+    first, second, other = (make_core(folder) for _ in range(3))
+    assert first.step_digest() == 0
+    for core, seed in ((first, 1), (second, 1), (other, 2)):
+        core.add_request("a", PROMPTS["own-8"], SamplingParams(temperature=5.0, seed=seed))
+    seen = []
+    for _ in range(8):
+        for core in (first, second, other):
+            core.step()
+        assert first.step_digest() == second.step_digest()
+        seen.append((first.step_digest(), other.step_digest()))
+    assert any(one != two for one, two in seen)  # another seed, other tokens
+    assert len({one for one, _ in seen}) == len(seen)

@@ -20,6 +20,7 @@ from sample_engine import LLM, EngineConfig, SamplingParams
 from sample_engine.batch.outputs import CompletionOutput, CoreOutput, RequestOutput
 from sample_engine.batch.request import FinishReason
 from sample_engine.errors import ConfigError, EngineDeadError, PromptError, RemoteError
+from sample_engine.process import messages
 from tests.engine.support.process import (
     EVENTS,
     HANG_SECONDS,
@@ -104,6 +105,18 @@ def test_a_prompt_without_room_is_refused_before_it_travels() -> None:
         with pytest.raises(PromptError, match="has a prompt of 9 tokens"):
             short.generate({"prompt_token_ids": [1] * 9})
         assert short.generate("abc", SamplingParams(max_tokens=1))[0].text == "a"
+
+
+def test_a_prompt_beyond_the_limit_of_a_message_does_not_end_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(messages, "MOST_BYTES", 10_000)
+    with LLM(worker_method="fork", device="cpu", core_factory=Script()) as engine:
+        with pytest.raises(PromptError, match=r"bytes, and a message may have 10,000\."):
+            engine.generate("x" * 20_000)
+        fits, long = engine.generate(["abc", "x" * 20_000], SamplingParams(max_tokens=4))
+        assert fits.text == "abca"
+        assert "a message may have 10,000" in str(long.error)
 
 
 def test_no_prompts_are_no_outputs(llm: LLM) -> None:
@@ -461,10 +474,10 @@ def test_a_program_that_forgets_its_engine_ends_and_leaves_nothing() -> None:
     atexit.register(lambda: print(signals))  # the last thing that happens
     from sample_engine import LLM, SamplingParams
     from sample_engine.process import client
-    from sample_engine.process.core_handle import CoreHandle
+    from sample_engine.process.rank_process import RankProcess
     from tests.engine.support.process import HANG_SECONDS, Script
     client._STOP_SECONDS = HANG_SECONDS
-    CoreHandle._signal = lambda handle, number: signals.append(number)
+    RankProcess.send_signal = lambda process, number: signals.append(number)
     llm = LLM(worker_method="fork", device="cpu", core_factory=Script())
     stream = llm.generate_stream("abc", SamplingParams(max_tokens=10**9))
     next(stream)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -71,3 +74,19 @@ def test_the_command_gets_the_arguments_behind_it_and_gives_the_status(
     assert __main__.main(["imports"]) == 7
     assert __main__.main(["fileworker", "--result-fd=3"]) == 7
     assert given == [["pkg", "--jobs=2"], [], ["--result-fd=3"]]
+
+
+@pytest.mark.parametrize(("error", "status"), [(errno.EPIPE, 141), (errno.ENOSPC, 2)])
+def test_an_output_that_nobody_takes_is_no_traceback(
+    error: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(args: list[str]) -> int:
+        raise OSError(error, "as it is said")
+
+    monkeypatch.setattr(explain, "main", fails)
+    with open(tmp_path / "stdout", "w") as stdout, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stdout)
+        assert __main__.main(["explain"]) == status
+    monkeypatch.setattr(explain, "main", lambda args: os.open(tmp_path, os.O_WRONLY))
+    with pytest.raises(IsADirectoryError):  # another error is not about the output
+        __main__.main(["explain"])

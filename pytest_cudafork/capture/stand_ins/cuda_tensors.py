@@ -1,10 +1,11 @@
 """Tensors on "cuda" where a present face shows GPUs: CPU tensors that say that they lie there.
 
 Which memory does is noted by storage, so views, parameters and what operators make of such tensors
-lie there, too. The plugin's own code is told the truth. Not covered: tensors that no call of the
-Python API of torch makes (gradients, operators called through ``torch.ops``) say "cpu";
-``torch.load`` to a GPU, generators on one and threads that ran before are refused by the present
-face.
+lie there, too. The plugin's own code is told the truth. Operators on tensors of both kinds are not
+refused, as a GPU would; a capture refuses copies between them, but from pinned memory. Not covered:
+tensors that no call of the Python API of torch makes (gradients, operators called through
+``torch.ops``) say "cpu"; ``torch.load`` to a GPU, generators on one and threads that ran before are
+refused by the present face.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
+from pytest_cudafork.capture.stand_ins.streams import current_capture
 from pytest_cudafork.compat.thread_internals import BOOTSTRAP
 from pytest_cudafork.compat.torch_graphs import default_device, identity_of, makes_tensors
 from pytest_cudafork.observe.base.undo import UndoStack
@@ -35,8 +37,9 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
     def __init__(self) -> None:
         super().__init__()
         self._noted: dict[int, tuple[Any, int]] = {}  # storage: weak reference, index of the GPU
+        self._locked: dict[int, Any] = {}  # storages of pinned memory: weak reference
         self._limit = _ENOUGH
-        self._plain_to = Tensor.to
+        self._plain_to, self._plain_copy = Tensor.to, Tensor.copy_
         self._asked: dict[Any, Callable[[Tensor], Any]] = {
             Tensor.device.__get__: self._device,
             Tensor.is_cuda.__get__: lambda tensor: self.index_of(tensor) is not None,
@@ -44,10 +47,11 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             Tensor.get_device: self._get_device,
         }
         self._moves: dict[Any, Callable[..., Tensor]] = {
-            Tensor.pin_memory: lambda tensor, device=None: tensor,
+            Tensor.pin_memory: lambda tensor, device=None: self._pinned(tensor),
             Tensor.cuda: self._cuda,
             Tensor.cpu: lambda tensor, **kwargs: self._to(tensor, torch.device("cpu"), **kwargs),
             Tensor.to: self._to,
+            Tensor.copy_: self._copy,
         }
 
     @contextlib.contextmanager
@@ -74,7 +78,8 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
         if ask is not None:
             ours = _is_ours(sys._getframe(1).f_globals)
             return func(*args, **kwargs) if ours else ask(args[0])
-        move = self._moves.get(func)
+        # Within a capture some methods are replaced, and torch says what stands in their place.
+        move = self._moves.get(getattr(func, "__wrapped__", func))
         if move is not None:
             return move(*args, **kwargs)
         asked = kwargs.get("device")
@@ -86,12 +91,11 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             device = torch.device(asked)
             index = (device.index or 0) if device.type == "cuda" else None
             kwargs["device"] = torch.device("cpu") if device.type == "cuda" else device
-        if kwargs.get("pin_memory"):
-            kwargs["pin_memory"] = False
+        pinned = kwargs.pop("pin_memory", False)
         result = func(*args, **kwargs)
         if index is not None:
             self._note(result, index)
-        return result
+        return self._pinned(result) if pinned else result
 
     def index_of(self, tensor: Tensor) -> int | None:
         """Return the GPU that a tensor lies on; None: on none."""
@@ -129,11 +133,35 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
                 after = None
             args, kwargs = ((device, *args[1:]), kwargs) if args else ((), {**kwargs, name: device})
         if before != after:
+            self._check_move(tensor, before, after, "to(device)")
             kwargs["copy"] = True
         result: Tensor = self._plain_to(tensor, *args, **kwargs)
         if after is not None:
             self._note(result, after)
         return result
+
+    def _copy(self, tensor: Tensor, source: Any, *args: Any, **kwargs: Any) -> Tensor:
+        if isinstance(source, Tensor):
+            before, after = self.index_of(source), self.index_of(tensor)
+            self._check_move(source, before, after, "copy_")
+        return self._plain_copy(tensor, source, *args, **kwargs)
+
+    def _check_move(self, tensor: Tensor, before: int | None, after: int | None, call: str) -> None:
+        """Refuse a copy between host and device within a capture, but from pinned memory."""
+        mode = current_capture()
+        if mode is None or (before is None) is (after is None):
+            return
+        if before is not None:
+            mode.refusals.sync(f"{call} of a tensor on the device to the host")
+        storage = _storage(tensor)
+        if storage is None or identity_of(storage) not in self._locked:
+            mode.refusals.host_data(f"{call} of a tensor on the host")
+
+    def _pinned(self, tensor: Tensor) -> Tensor:
+        storage = _storage(tensor)
+        if storage is not None:
+            self._locked[identity_of(storage)] = StorageWeakRef(storage)
+        return tensor
 
     def _index_among(self, args: Any, kwargs: dict[str, Any]) -> int | None:
         if not self._noted:
@@ -150,6 +178,8 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             noted = list(self._noted.items())  # other threads may add
             alive = {key: each for key, each in noted if not each[0].expired()}
             self._noted, self._limit = alive, 2 * len(alive) + _ENOUGH
+            locked = list(self._locked.items())
+            self._locked = {key: each for key, each in locked if not each.expired()}
 
 
 def _is_ours(names: dict[str, Any]) -> bool:

@@ -18,7 +18,7 @@ from pytest_cudafork.capture.interface.backend import CaptureFailedError, Captur
 from pytest_cudafork.capture.software.backend import OpenCapture, SoftwareBackend, SoftwareCapture
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.pool import Pool
-from pytest_cudafork.capture.stand_ins.streams import Stream
+from pytest_cudafork.capture.stand_ins.streams import Stream, current_capture
 from pytest_cudafork.capture.story.findings import finding_lines
 from pytest_cudafork.capture.story.remarks import remark
 from pytest_cudafork.compat.torch_graphs import active_modes, identity_of
@@ -70,7 +70,7 @@ def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
 
 def is_current_stream_capturing() -> bool:
     """Whether a capture is under way in this thread."""
-    return any(isinstance(mode, CaptureMode) for mode in active_modes())
+    return current_capture() is not None
 
 
 class CUDAGraph:

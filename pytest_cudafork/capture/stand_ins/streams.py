@@ -17,6 +17,7 @@ __all__ = [
     "Event",
     "ExternalStream",
     "Stream",
+    "current_capture",
     "current_stream",
     "default_stream",
     "set_stream",
@@ -61,7 +62,7 @@ class Stream:
 
     def is_capturing(self) -> bool:
         """Whether a capture is under way."""
-        return _capture_mode() is not None
+        return current_capture() is not None
 
     def __enter__(self) -> Stream:
         self._entered.append(stream(self))
@@ -162,11 +163,12 @@ def set_stream(stream: Any) -> None:
 _CURRENT: ContextVar[Any] = ContextVar("cudafork_stream_of_software_graph", default=None)
 
 
-def _capture_mode() -> CaptureMode | None:
+def current_capture() -> CaptureMode | None:
+    """Return the capture that is under way in this thread."""
     return next((mode for mode in active_modes() if isinstance(mode, CaptureMode)), None)
 
 
 def _refuse_within_capture(call: str, *, waits: bool = False) -> None:
-    mode = _capture_mode()
+    mode = current_capture()
     if mode is not None:
         (mode.refusals.wait if waits else mode.refusals.stream)(call)

@@ -27,9 +27,9 @@ from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.errors import ConfigError, EngineDeadError, PromptError, RemoteError
 from sample_engine.process import client as client_module
 from sample_engine.process.client import START_SECONDS_ENV, InprocClient, ProcessClient
-from sample_engine.process.core_handle import CoreHandle
 from sample_engine.process.interrupts import interrupts_deferred
 from sample_engine.process.messages import MessageError
+from sample_engine.process.rank_process import RankProcess
 from sample_engine.process.start_method import StartDecision
 from tests.engine.support.process import (
     EVENTS,
@@ -85,13 +85,13 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Iterator[Milestone]:
 def signals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The signals that cores are sent: none is needed for one that ends when it is asked to."""
     sent: list[int] = []
-    original = CoreHandle._signal
+    original = RankProcess.send_signal
 
-    def note(handle: CoreHandle, number: int) -> None:
+    def note(process: RankProcess, number: int) -> None:
         sent.append(number)
-        original(handle, number)
+        original(process, number)
 
-    monkeypatch.setattr(CoreHandle, "_signal", note)
+    monkeypatch.setattr(RankProcess, "send_signal", note)
     return sent
 
 
@@ -100,7 +100,7 @@ def wait_until_it_writes(client: ProcessClient) -> None:
     count = array.array("i", [0])
 
     def has_begun() -> bool:
-        fcntl.ioctl(client._handle._connection.fileno(), termios.FIONREAD, count)
+        fcntl.ioctl(client._handle._core.connection.fileno(), termios.FIONREAD, count)
         return count[0] > 0
 
     wait_until(has_begun, "the core writes")
@@ -248,12 +248,15 @@ def test_a_core_that_ends_while_it_starts_is_told_with_its_exit_code(method: Wor
 def test_a_start_that_takes_too_long_says_what_was_waited_for(
     asleep: Milestone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = [False]
+    looks = 0
 
     def now() -> float:
-        """Stand still until the core sleeps, and all that it said before was read."""
-        looks.append(asleep.is_reached())
-        return 1.0 if looks[-2] else 0.0
+        """Let the core come to its sleep first, and then what it said before be read once."""
+        nonlocal looks
+        looks += 1
+        if looks == 1:  # for the deadline
+            asleep.wait()
+        return 0.0 if looks <= 2 else 1.0
 
     monkeypatch.setattr(client_module, "time", types.SimpleNamespace(monotonic=now))
     with pytest.raises(EngineDeadError) as caught:
@@ -464,7 +467,8 @@ def test_a_core_can_be_started_from_a_thread_and_outlives_it() -> None:
         client.shutdown()
 
 
-def test_ctrl_c_while_it_waits_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ctrl_c_while_it_waits_loses_nothing(ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The core interrupts the front end in each step, once the one before was noticed.
 
     The first one comes after the request was sent and before an output: while it is expected.
@@ -487,7 +491,8 @@ def test_ctrl_c_while_it_waits_loses_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setitem(EVENTS, "interrupt", interrupt)
     before = signal.signal(signal.SIGINT, handle)
-    client = start(FORK, Script(at_step="interrupt", step_number=0, step_seconds=0.002))
+    script = Script(at_step="interrupt", step_number=0, step_seconds=0.002)
+    client = start(FORK, script, ranks=ranks)
     found: list[CoreOutput] = []
     interrupts = 0
     to_send = [SamplingParams(max_tokens=40)]

@@ -24,6 +24,7 @@ from sample_engine.batch.request import FinishReason
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.errors import ConfigError, PromptError
+from sample_engine.parallel.place import RankPlace
 from sample_engine.process.client import CoreClient, ProcessClient
 from sample_engine.process.start_method import StartDecision
 
@@ -38,7 +39,8 @@ HANG_SECONDS = 120.0
 class Script:
     """What a core does. ``at_start`` and ``at_step`` are names of ``EVENTS``.
 
-    ``at_step`` happens in one step, the one of ``step_number``, or in each if that is 0.
+    ``at_step`` happens in one step, the one of ``step_number``, or in each if that is 0. Of several
+    ranks, ``on_rank`` is the one on which they happen.
     """
 
     at_start: str = ""
@@ -47,12 +49,15 @@ class Script:
     step_seconds: float = 0.0
     tokens_per_step: int = 1
     max_model_len: int = 1 << 40
+    on_rank: int = 0
 
-    def __call__(self, config: EngineConfig) -> ScriptedCore:
-        """Make the core."""
-        if self.at_start:
-            EVENTS[self.at_start]()
-        return ScriptedCore(self)
+    def __call__(self, config: EngineConfig, place: RankPlace | None = None) -> ScriptedCore:
+        """Make the core, or that of a rank."""
+        rank = 0 if place is None else place.rank
+        here = self if rank == self.on_rank else dataclasses.replace(self, at_start="", at_step="")
+        if here.at_start:
+            EVENTS[here.at_start]()
+        return ScriptedCore(here)
 
 
 class ScriptedCore:
@@ -61,7 +66,7 @@ class ScriptedCore:
     def __init__(self, script: Script) -> None:
         self._script = script
         self._requests: dict[str, tuple[Sequence[int], SamplingParams, int]] = {}
-        self._steps = 0
+        self._steps = self._steps_off = 0
         self.aborted: list[str] = []
         self.was_shut_down = False
 
@@ -84,7 +89,9 @@ class ScriptedCore:
     def step(self) -> list[CoreOutput]:
         """Say some more tokens of each request."""
         self._steps += 1
-        if self._script.at_step and self._script.step_number in (0, self._steps):
+        if self._script.at_step == "differ":
+            self._steps_off = 1
+        elif self._script.at_step and self._script.step_number in (0, self._steps):
             EVENTS[self._script.at_step]()
         time.sleep(self._script.step_seconds)
         return [self._advance(request_id) for request_id in list(self._requests)]
@@ -99,6 +106,10 @@ class ScriptedCore:
             return CoreOutput(request_id, tokens)
         del self._requests[request_id]
         return CoreOutput(request_id, tokens, FinishReason.LENGTH)
+
+    def step_digest(self) -> int:
+        """What the last step came to: its number, unless this rank's differ."""
+        return self._steps + self._steps_off
 
     def has_unfinished(self) -> bool:
         """Whether there is a request."""
@@ -167,10 +178,6 @@ class Milestone:
         """Say that it is there: what the core calls."""
         os.write(self._writing, b"!")
 
-    def is_reached(self) -> bool:
-        """Whether it was said."""
-        return bool(select.select([self._reading], [], [], 0)[0])
-
     def wait(self) -> None:
         """Wait for it; fails the test if it does not come."""
         if not select.select([self._reading], [], [], HANG_SECONDS)[0]:
@@ -183,11 +190,15 @@ class Milestone:
 
 
 def start(
-    method: WorkerMethod, script: Script | None = None, start_seconds: float = 60.0
+    method: WorkerMethod,
+    script: Script | None = None,
+    start_seconds: float = HANG_SECONDS,
+    ranks: int = 1,
 ) -> ProcessClient:
-    """Start a process with a scripted core."""
+    """Start a process with a scripted core, or one for each rank."""
     decision = StartDecision(method, ("a test asks for it",), method)
-    return ProcessClient(EngineConfig(), script or Script(), decision, start_seconds)
+    config = EngineConfig(tensor_parallel_size=ranks)
+    return ProcessClient(config, script or Script(), decision, start_seconds)
 
 
 def collect(
@@ -239,6 +250,15 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 def wait_until_gone(pid: int) -> None:
     """Wait for the end of a process; fails the test if it does not come."""
     wait_until(lambda: not is_running(pid), f"process {pid} has ended")
+
+
+def wait_until_stopped(pid: int) -> None:
+    """Wait until a signal has stopped a process."""
+    stat = Path(f"/proc/{pid}/stat")
+    wait_until(
+        lambda: stat.read_bytes().rpartition(b")")[2].split()[0] == b"T",
+        f"process {pid} is stopped",
+    )
 
 
 def children() -> set[int]:

@@ -39,6 +39,7 @@ PUBLIC = {
     "Logprob",
     "MessageError",
     "PromptError",
+    "RankLostError",
     "RemoteError",
     "RequestOutput",
     "SamplingParams",

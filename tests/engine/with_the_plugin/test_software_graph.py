@@ -6,9 +6,18 @@ from typing import Any
 
 import pytest
 
-from sample_engine.config import CUDAGraphMode
+from sample_engine import LLM
+from sample_engine.config import CUDAGraphMode, EngineConfig
 from sample_engine.engine_core import EngineCore
-from tests.engine.support.engine import GREEDY, PROMPTS, config_of, generate
+from sample_engine.parallel.place import RankPlace
+from tests.engine.support.engine import (
+    COUNT,
+    GREEDY,
+    PROMPTS,
+    config_of,
+    generate,
+    plain_tokens,
+)
 from tests.engine.support.graphs import SoftwareExecution
 from tests.engine.support.speculation import EAGLE, NGRAM
 
@@ -30,3 +39,39 @@ def test_the_engines_graphs_are_right_for_the_plugin(
     core = EngineCore(config_of(folder, cudagraph_mode=mode, **settings), execution)
     assert not execution.findings
     assert generate(core, PROMPTS, GREEDY) == expected
+
+
+def recorded_core(config: EngineConfig, place: RankPlace) -> EngineCore:
+    """A rank's core whose graphs are the plugin's: recorded without a finding, sums included."""
+    execution = SoftwareExecution()
+    core = EngineCore(config, execution, place)
+    assert not execution.findings, execution.findings
+    names = [name for graph in execution.graphs for name in graph.names]
+    sums = [name for name in names if "all_reduce" in name]
+    waits = [name for name in names if "wait_tensor" in name]
+    sizes = len(core.config.cudagraph_capture_sizes or ())
+    assert len(sums) == len(waits) == sizes * (1 + 2 * core.runner.num_layers)
+    return core
+
+
+@pytest.mark.parametrize("mode", ["FULL", "PIECEWISE"])
+def test_the_graphs_of_two_ranks_hold_their_sums(folder: str, mode: str) -> None:
+    given = {name: PROMPTS[name] for name in ("alike-0", "alike-9", "own-1", "own-33")}
+    with LLM(
+        model=folder,
+        device="cpu",
+        worker_method="fork",
+        tensor_parallel_size=2,
+        cudagraph_mode=mode,
+        cudagraph_capture_sizes=[1, 8],
+        max_model_len=64,
+        block_size=4,
+        num_blocks=60,
+        max_num_seqs=8,
+        max_num_batched_tokens=16,
+        core_factory=recorded_core,
+    ) as llm:
+        prompts = [{"prompt_token_ids": tokens} for tokens in given.values()]
+        outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
+    for prompt, output in zip(given.values(), outputs, strict=True):
+        assert list(output.token_ids) == plain_tokens(folder, prompt, COUNT, GREEDY)

@@ -45,6 +45,8 @@ def test_the_program_begins_a_watch_like_one_that_it_inherits(
     assert WatchSettings.from_text(environment.value(environment.WATCH)) == settings
     assert environment.value(environment.PHASE) == environment.PROGRAM
     assert Path(settings.ledger).is_file()  # the waiter reads and removes it
+    # Nobody else does, when this process has gone.
+    assert "temporary" not in Path(settings.ledger).read_text()
     at_start.begin()  # a child of it, by exec
     assert len(started) == 3
 
@@ -57,6 +59,7 @@ def test_a_report_that_cannot_be_written_is_told_and_stops_nothing(
     assert started == []
     assert f"{environment.RUN}: no watch: " in capsys.readouterr().err
     assert not environment.is_set(environment.WATCH)
+    assert environment.value(environment.RUN) == ""  # nobody tells it again
 
 
 def test_nothing_is_left_where_no_process_can_be_had(

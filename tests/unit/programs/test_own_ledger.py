@@ -25,6 +25,7 @@ def test_a_temporary_one_is_removed_with_its_folder(
     with contextlib.ExitStack() as undo:
         path = new_ledger(undo)
         assert Path(path).parent.parent == tmp_path
+        assert "temporary" in Path(path).read_text()
         Ledger(path).append("x")
         assert [record["k"] for record in Ledger(path).reader().new()] == ["x"]
     assert list(tmp_path.iterdir()) == []

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from pytest_cudafork.capture.interface.backend import CaptureFailedError  # noqa: E402
 from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
+from pytest_cudafork.capture.stand_ins.graphs import CUDAGraph, graph  # noqa: E402
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -75,6 +78,36 @@ def test_modules_and_devices_of_a_with() -> None:
         assert torch.ones(3).is_cuda
         assert not torch.ones(3, device="cpu").is_cuda
     assert not torch.ones(3).is_cuda
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize(
+    ("copies", "words"),
+    [
+        (lambda host, there: host.to("cuda"), "from host data"),
+        (lambda host, there: host.cuda(non_blocking=True), "from host data"),
+        (lambda host, there: host.to(there), "from host data"),
+        (lambda host, there: there[:1].copy_(host[:1]), "from host data"),
+        (lambda host, there: host.copy_(there), "reads a value on the host"),
+        (lambda host, there: there.to(host.device), "reads a value on the host"),
+    ],
+)
+def test_a_capture_refuses_copies_between_host_and_device(copies: Any, words: str) -> None:
+    host, there = torch.zeros(2), torch.zeros(2, device="cuda")
+    with pytest.raises(CaptureFailedError, match=words), graph(CUDAGraph()):
+        copies(host, there)
+
+
+@pytest.mark.usefixtures("mode")
+def test_a_capture_takes_copies_of_pinned_memory() -> None:
+    there, made = torch.zeros(2, device="cuda"), CUDAGraph()
+    pinned, too = torch.ones(2, pin_memory=True), torch.ones(2).pin_memory()
+    with graph(made):
+        there.copy_(pinned, non_blocking=True)
+        moved = too.to("cuda")
+    made.replay()
+    assert there.tolist() == moved.tolist() == [1, 1]
+    assert moved.is_cuda
 
 
 def test_threads_that_are_started_meanwhile_make_them_too() -> None:

@@ -1,0 +1,115 @@
+"""A Llama of which each rank holds a part, cut as vLLM and Megatron-LM do.
+
+Query, key and value projections and the first half of the feed-forward part are cut by columns:
+each rank computes its own heads. What follows them is cut by rows: each rank's result is a term of
+a sum, which all ranks get. So a layer has two sums. The embedding and the output layer are cut by
+the vocabulary. Norms are on all ranks.
+
+Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
+Parallelism", 2019.
+
+Shapes as in ``llama``, and::
+
+    P  ranks
+    V  tokens of the vocabulary; V' of one rank, those that fill up included
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sample_engine.model import ops
+from sample_engine.model.config import LlamaConfig
+from sample_engine.model.llama import Linear, Llama
+from sample_engine.model.shards import Shard, config_of_shard
+
+__all__ = ["Collectives", "ParallelLlama"]
+
+
+class Collectives(Protocol):
+    """What the ranks compute together; ``parallel.group.RankGroup`` is one."""
+
+    rank: int
+    size: int
+
+    def all_reduce(self, tensor: Tensor, /) -> Tensor:
+        """The sum of all ranks' tensors; may overwrite its argument."""
+
+    def all_gather(self, tensor: Tensor, /) -> Tensor:
+        """All ranks' tensors, along a new first dimension."""
+
+
+class _RowParallel(Linear):
+    """A linear layer whose inputs are spread over the ranks; all of them get its result."""
+
+    def __init__(self, in_size: int, out_size: int, ranks: Collectives) -> None:
+        super().__init__(in_size, out_size)
+        self._ranks = ranks
+
+    def forward(
+        self,
+        x: Tensor,  # [T, in], this rank's
+    ) -> Tensor:
+        """Return ``[T, out]``."""
+        return self._ranks.all_reduce(ops.linear(x, self.weight))
+
+    def added_to(
+        self,
+        residual: Tensor,  # [T, out]
+        x: Tensor,  # [T, in], this rank's
+    ) -> Tensor:
+        """Return ``residual + self(x)``: added once, after the ranks' results are."""
+        return self(x) + residual
+
+
+class _VocabParallelEmbedding(nn.Embedding):  # type: ignore[misc]  # torch is not followed
+    """An embedding of which each rank holds the vectors of some tokens."""
+
+    def __init__(self, vocab_size: int, size: int, shard: Shard, ranks: Collectives) -> None:
+        super().__init__(shard.rows_of(vocab_size), size)
+        self._first = shard.vocabulary_of(vocab_size).start
+        self._ranks = ranks
+
+    def forward(
+        self,
+        input_ids: Tensor,  # [T] int64
+    ) -> Tensor:
+        """Return ``[T, C]``: of each token the one rank that knows it has the vector."""
+        rows = input_ids - self._first
+        elsewhere = (rows < 0) | (rows >= self.num_embeddings)
+        found = F.embedding(rows.masked_fill(elsewhere, 0), self.weight)
+        return self._ranks.all_reduce(found.masked_fill_(elsewhere.unsqueeze(-1), 0))
+
+
+class ParallelLlama(Llama):
+    """One rank's part of a Llama. It takes and returns what a whole one does."""
+
+    def __init__(self, config: LlamaConfig, ranks: Collectives) -> None:
+        shard = Shard(ranks.rank, ranks.size)
+        super().__init__(config_of_shard(config, ranks.size))
+        self._ranks = ranks
+        size, rows = config.hidden_size, shard.rows_of(config.vocab_size)
+        self.embed_tokens = _VocabParallelEmbedding(config.vocab_size, size, shard, ranks)
+        if self.lm_head is not None:
+            self.lm_head = Linear(size, rows)
+        for layer in self.layers:
+            for module, name in ((layer.self_attn, "o_proj"), (layer.mlp, "down_proj")):
+                whole: Linear = getattr(module, name)
+                setattr(module, name, _RowParallel(whole.in_features, size, ranks))
+
+    def compute_logits(
+        self,
+        hidden: Tensor,  # [N, C], normed
+    ) -> Tensor:
+        """Return the logits ``[N, V]`` in float32: the same bits on all ranks."""
+        head = self.embed_tokens if self.lm_head is None else self.lm_head
+        own = ops.linear(hidden, head.weight)  # [N, V']
+        if not own.shape[0]:
+            return torch.empty(0, self.config.vocab_size, device=own.device)
+        each = self._ranks.all_gather(own)  # [P, N, V']
+        joined = each.transpose(0, 1).flatten(1)  # [N, P * V']
+        return joined[:, : self.config.vocab_size].float()
