@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
@@ -197,6 +198,7 @@ def test_an_error_without_a_process_is_one_line_too(
 COMMAND = """
 import sys
 from functools import partial
+from pathlib import Path
 import sample_engine.llm
 from sample_engine.__main__ import main
 from sample_engine.llm import LLM
@@ -205,32 +207,51 @@ from sample_engine.batch.sampling_params import SamplingParams
 from tests.engine.support.process import Script
 script = Script(at_start=sys.argv.pop(1), step_seconds=0.02)
 sample_engine.llm.LLM = partial(sample_engine.llm.LLM, core_factory=script)
+Path(sys.argv.pop(1)).touch()
 sys.exit(main())
 """
 
 
-def command(at_start: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start the command in a process group of its own, with a core that does not end by itself."""
-    return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, at_start, "abc", "--max-tokens=1000000", *arguments],
+@pytest.fixture
+def imported(tmp_path: Path) -> Path:
+    """What is there once the command has imported all: what that starts has ended by then."""
+    return tmp_path / "imported"
+
+
+@contextlib.contextmanager
+def command(at_start: str, imported: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the command in a process group of its own, with a core that does not end by itself."""
+    words = [at_start, str(imported), "abc", "--max-tokens=1000000", *arguments]
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *words],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=PROJECT,
         start_new_session=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:  # the test has failed
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def child_of(pid: int) -> int:
-    """The first child process that a process has."""
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    wait_until(lambda: bool(path.read_text().split()), f"process {pid} has started another")
-    return int(path.read_text().split()[-1])
+    """The last child process that a process has, which gets one at least."""
+    found: list[str] = []
+
+    def look() -> bool:
+        found[:] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return bool(found)
+
+    wait_until(look, f"process {pid} has started another")
+    return int(found[-1])
 
 
 @pytest.mark.parametrize("method", ["inproc", "fork", "spawn"])
-def test_ctrl_c_ends_it_quietly_and_its_core_too(method: str) -> None:
-    with command("", f"--worker-method={method}") as process:
+def test_ctrl_c_ends_it_quietly_and_its_core_too(method: str, imported: Path) -> None:
+    with command("", imported, f"--worker-method={method}") as process:
         assert process.stdout is not None
         assert process.stdout.read(6) == b"abcabc"
         core = child_of(process.pid) if method != "inproc" else None
@@ -245,8 +266,11 @@ def test_ctrl_c_ends_it_quietly_and_its_core_too(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("delay", [0.0, 0.05, 0.2])
-def test_ctrl_c_while_the_core_starts_is_quiet_too(method: str, delay: float) -> None:
-    with command("sleep", f"--worker-method={method}") as process:
+def test_ctrl_c_while_the_core_starts_is_quiet_too(
+    method: str, delay: float, imported: Path
+) -> None:
+    with command("sleep", imported, f"--worker-method={method}") as process:
+        wait_until(imported.exists, "the command has imported all")
         core = child_of(process.pid)
         time.sleep(delay)
         os.killpg(process.pid, signal.SIGINT)
@@ -256,8 +280,8 @@ def test_ctrl_c_while_the_core_starts_is_quiet_too(method: str, delay: float) ->
     wait_until_gone(core)
 
 
-def test_a_reader_that_has_seen_enough_ends_it_without_a_word() -> None:
-    with command("", "--worker-method=fork") as process:
+def test_a_reader_that_has_seen_enough_ends_it_without_a_word(imported: Path) -> None:
+    with command("", imported, "--worker-method=fork") as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.read(5) == b"abcab"
