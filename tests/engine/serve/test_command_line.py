@@ -184,6 +184,9 @@ def _descendants(pid: int) -> list[int]:
     """The processes that a process has started."""
     found = []
     for task in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+        with (
+            contextlib.suppress(OSError),  # a thread that has ended meanwhile
+            open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file,
+        ):
             found += [int(word) for word in file.read().split()]
     return found
