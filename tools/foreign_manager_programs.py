@@ -358,15 +358,8 @@ MANAGERS: dict[str, tuple[Callable[[], dict[str, Plant]], Callable[[], None]]] =
     "sglang: VLADenoiseGraphRunner": (denoise_plants, run_denoise),
     "transformers: continuous batching": (batching_plants, run_batching),
 }
-CASES = [
-    (name, plant)
-    for name, plants in {
-        "sglang: MetadataGlueGraph": 4,
-        "sglang: VLADenoiseGraphRunner": 4,
-        "transformers: continuous batching": 4,
-    }.items()
-    for plant in range(plants)
-]
+_FORMS = 4  # as published, and with three bugs
+CASES = [(name, which) for name in MANAGERS for which in range(_FORMS)]
 
 
 @pytest.mark.parametrize(("name", "which"), CASES)
@@ -380,7 +373,9 @@ def test_manager(
     """Run one manager, as published or with one bug."""
     assert graph_backend.name == "software"
     plants, run = MANAGERS[name]
-    words, plant = list(plants().items())[which]
+    forms = list(plants().items())
+    assert len(forms) == _FORMS
+    words, plant = forms[which]
     record_property("manager", name)
     record_property("planted", words)
     plant(monkeypatch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ctypes
 import json
@@ -19,6 +18,7 @@ from demo.service.script_runs import (
     ScriptSettings,
     ScriptTooSlowError,
 )
+from sample_engine.serve.disconnects import unless_gone
 
 CLIENT_WENT_AWAY = 499
 """What nobody reads: the status that nginx gives such a request in its log."""
@@ -80,22 +80,3 @@ def create_app(settings: ScriptSettings) -> FastAPI:
             return JSONResponse(wrong, status_code=502)
 
     return app
-
-
-async def unless_gone(request: Request, work: Any) -> bytes | None:
-    """Return what a coroutine returns; None if the client goes away first, which ends it."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_until_gone(request))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        return await task if task.done() else None
-    finally:
-        gone.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-
-async def _until_gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

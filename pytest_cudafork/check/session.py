@@ -168,7 +168,7 @@ def _make_ledger(config: pytest.Config, settings: Settings) -> str:
         # that test is writing; emptying that would lose what it has seen.
         if not path or _same_file(path, environment.value(environment.LEDGER)):
             made = make_ledger()
-            config.add_cleanup(lambda: remove_ledger(made))
+            config.add_cleanup(lambda: remove_ledger(made.path))
             return made.path
         Ledger(path).create()
     except LedgerError as error:

@@ -35,12 +35,9 @@ def begin() -> None:
     except Exception as error:
         environment.put(environment.RUN, "")
         with contextlib.suppress(AttributeError, OSError, ValueError):
-            sys.stderr.write(
-                f"pytest-cudafork: {environment.RUN}: no watch: {error}; name a file in a folder "
-                "that is there and can be written\n"
-                if isinstance(error, OSError)
-                else f"pytest-cudafork: {environment.RUN}: no watch: {error}\n"
-            )
+            todo = "; name a file in a folder that is there and can be written"
+            todo = todo if isinstance(error, OSError) else ""
+            sys.stderr.write(f"pytest-cudafork: {environment.RUN}: no watch: {error}{todo}\n")
 
 
 def _begin(report: str) -> None:

@@ -8,13 +8,8 @@ from __future__ import annotations
 
 from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.observe.base.ledger import Ledger
-from pytest_cudafork.settings import devices, environment
-
-_MAY_ENTER = 0o711
-_MAY_WRITE = 0o666
-_SECRET_BYTES = 8
-_PREFIX = "pytest-cudafork-run-"
-_TEMPORARY = ("/tmp", "/var/tmp", os.curdir)
+from pytest_cudafork.observe.base.ledger_folder import make_ledger, remove_ledger
+from pytest_cudafork.settings import devices
 
 
 def seen_device(text: str | None) -> str:
@@ -54,42 +49,6 @@ def new_ledger(
     if path:
         Ledger(path).create()
         return path
-    made = _new_folder(folder)
-    shared = os.geteuid() == 0
-    secret = f"-{os.urandom(_SECRET_BYTES).hex()}" if shared else ""
-    path = os.path.join(made, f"ledger{secret}.jsonl")
-    undo.callback(remove_ledger, path)
-    Ledger(path).create(temporary=not outlives)
-    if shared:
-        os.chmod(path, _MAY_WRITE)
-        os.chmod(made, _MAY_ENTER)
-    return path
-
-
-def remove_ledger(path: str) -> None:
-    """Remove a temporary ledger with its folder; what cannot be removed is left."""
-    with contextlib.suppress(OSError):
-        os.unlink(path)
-    with contextlib.suppress(OSError):
-        os.rmdir(os.path.dirname(path))
-
-
-def _new_folder(parent: str | None) -> str:
-    """Make a folder that only this user can look into; ``tempfile`` takes longer to import.
-
-    Raises:
-        OSError: None can be made.
-
-    """
-    named = [environment.value(name) for name in environment.TEMPORARY]
-    parents = [parent] if parent is not None else [*filter(None, named), *_TEMPORARY]
-    error = OSError("there is no folder for temporary files")
-    for each in parents:
-        path = os.path.join(os.path.abspath(each), f"{_PREFIX}{os.urandom(_SECRET_BYTES).hex()}")
-        try:
-            os.mkdir(path, 0o700)
-        except OSError as found:
-            error = found
-        else:
-            return path
-    raise error
+    ledger = make_ledger("run-", folder, shared=os.geteuid() == 0, outlives=outlives)
+    undo.callback(remove_ledger, ledger.path)
+    return ledger.path

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_cudafork.compat.unpatched import os, select, signal, time
+from pytest_cudafork.observe.base.ledger_folder import remove_ledger
 from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.programs import run_report
-from pytest_cudafork.programs.own_ledger import remove_ledger
 
 _DEADLY = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 _LOOK_SECONDS = 0.5

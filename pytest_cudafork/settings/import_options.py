@@ -16,6 +16,7 @@ import pytest
 
 from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.option import Option, Table, parse_file, parse_modules, read_table
+from pytest_cudafork.settings.option_texts import number_in
 
 YES = ("yes", "true", "on", "1")
 NO = ("no", "false", "off", "0")
@@ -186,10 +187,7 @@ def parse_seconds(text: str) -> float:
         ValueError: it is not a number above 0.
 
     """
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
+    seconds = number_in(text)
     if not 0 < seconds < math.inf:
         raise ValueError(f"{text!r} is not a number of seconds above 0")
     return seconds

@@ -109,6 +109,14 @@ def parse_health(text: str) -> str:
     return _one_of(text, HEALTH, "a way to look after the GPU")
 
 
+def number_in(text: str) -> float:
+    """Return the number that a text is; NaN, which is no limit of any kind, where it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def parse_limit(text: str) -> float:
     """Read a time limit in seconds; infinity stands for none.
 
@@ -116,10 +124,7 @@ def parse_limit(text: str) -> float:
         ValueError: it is not a number above 0.
 
     """
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
+    seconds = number_in(text)
     if not seconds > 0:
         raise ValueError(
             f"{text!r} is not a time limit: use a number of seconds above 0, or inf for none"

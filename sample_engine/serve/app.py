@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from sample_engine.errors import EngineDeadError, PromptError, RemoteError
 from sample_engine.serve.answers import Answer, error_body, models_body
+from sample_engine.serve.disconnects import unless_gone
 from sample_engine.serve.protocol import ChatRequest, CompletionRequest, UnsupportedFieldError
 from sample_engine.serve.streams import Item, OverloadedError, Streams
 
@@ -51,7 +52,7 @@ class Service:
             answer = Answer(self.model, params, chat=isinstance(asked, ChatRequest))
             if asked.stream:
                 return await self._stream(asked, items, answer)
-            whole = await _unless_gone(request, _collect(items, answer))
+            whole = await unless_gone(request, _collect(items, answer))
         except Exception as error:
             return self._as_error(error)
         return Response(status_code=CLIENT_WENT_AWAY) if whole is None else JSONResponse(whole)
@@ -165,25 +166,6 @@ async def _collect(items: AsyncGenerator[Item, None], answer: Answer) -> dict[st
         async for item in items:
             answer.add(*item)
     return answer.whole()
-
-
-async def _unless_gone(request: Request, work: Any) -> Any:
-    """Return what a coroutine returns; None if the client goes away first, which ends it."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_until_gone(request))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        return await task if task.done() else None
-    finally:
-        gone.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-
-async def _until_gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _event(part: Any) -> str:

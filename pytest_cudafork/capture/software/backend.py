@@ -104,6 +104,11 @@ class OpenCapture(contextlib.AbstractContextManager["OpenCapture"]):
         if error is None or isinstance(error, Exception):
             raise CaptureFailedError(first) from error
 
+    def abandon(self) -> None:
+        """End without a verdict: nobody has ended it, and nobody wants what was captured."""
+        self._mode.open_capture = None
+        self._scope.__exit__(RuntimeError, RuntimeError("nobody has ended the capture"), None)
+
     def finished(self, result: Any = None) -> SoftwareCapture:
         """Return what was captured; ``result`` holds its static outputs."""
         self._mode.settle()

@@ -245,8 +245,7 @@ def end_open_captures() -> list[str]:
         begun = mode.open_capture if isinstance(mode, CaptureMode) else None
         if begun is None:
             continue
-        error = RuntimeError("not ended")
-        begun.__exit__(RuntimeError, error, None)
+        begun.abandon()
         nodes = mode.recorder.nodes
         last = f"; its last work was {nodes[-1].name} at {nodes[-1].where}" if nodes else ""
         told.append(f"a capture that was begun by capture_begin() was never ended{last}")

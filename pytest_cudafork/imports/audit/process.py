@@ -53,7 +53,7 @@ class WatchedProcess:
         self._touches: dict[int, list[Touch]] = defaultdict(list)
         self._things = contextlib.ExitStack()
         ledger = make_ledger("imports-")
-        self._things.callback(remove_ledger, ledger)
+        self._things.callback(remove_ledger, ledger.path)
         self._ledger = ledger.path
         self._reader: LedgerReader = ledger.reader()
         self._things.callback(self._reader.close)

@@ -6,41 +6,95 @@ one that makes a folder does, where it is certain that the maker of the ledger h
 
 from __future__ import annotations
 
-from pytest_cudafork.compat.unpatched import contextlib, os, shutil, stat, tempfile
+import sys
+
+from pytest_cudafork.compat.unpatched import contextlib, os, stat
 from pytest_cudafork.observe.base.ledger import Ledger
+from pytest_cudafork.settings import environment
 
 _PREFIX = "pytest-cudafork-"
 _LEDGER = "ledger.jsonl"
 GPUS = "gpus"
 """What else may be in such a folder: locks of GPUs that this session alone sees."""
+_MAY_ENTER = 0o711
+_MAY_WRITE = 0o666
+_SECRET_BYTES = 8
+_TEMPORARY = ("/tmp", "/var/tmp", os.curdir)
 
 
-def make_ledger(kind: str = "", parent: str | None = None) -> Ledger:
+def make_ledger(
+    kind: str = "", parent: str | None = None, *, shared: bool = False, outlives: bool = False
+) -> Ledger:
     """Make a folder with an empty ledger; ``remove_ledger`` has to follow.
 
     Args:
         kind: What stands in the name of the folder, as "run-".
         parent: The folder in which it is made; None: that for temporary files.
+        shared: Whether other users can write it, who are told its name; nobody can look for that.
+        outlives: Whether it is needed when this process has gone; else whoever finds that it was
+            killed removes it.
 
     Raises:
         OSError: It cannot be made.
 
     """
-    folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}", dir=parent)
-    ledger = Ledger(os.path.join(folder, _LEDGER))
+    folder = _make_folder(kind, parent)
+    secret = f"-{os.urandom(_SECRET_BYTES).hex()}" if shared else ""
+    base, ending = os.path.splitext(_LEDGER)
+    ledger = Ledger(os.path.join(folder, f"{base}{secret}{ending}"))
     try:
-        ledger.create(temporary=True)
+        ledger.create(temporary=not outlives)
+        if shared:
+            os.chmod(ledger.path, _MAY_WRITE)
+            os.chmod(folder, _MAY_ENTER)
     except BaseException:
-        remove_ledger(ledger)
+        remove_ledger(ledger.path)
         raise
     if parent is None:
         remove_abandoned(os.path.dirname(folder))
     return ledger
 
 
-def remove_ledger(ledger: Ledger) -> None:
-    """Remove a ledger that was made here, with its folder."""
-    shutil.rmtree(os.path.dirname(ledger.path), ignore_errors=True)
+def _make_folder(kind: str, parent: str | None) -> str:
+    """Make a folder that only this user can look into.
+
+    Raises:
+        OSError: None can be made.
+
+    """
+    error = OSError("there is no folder for temporary files")
+    for each in _temporary_folders() if parent is None else [parent]:
+        name = f"{_PREFIX}{kind}{os.urandom(_SECRET_BYTES).hex()}"
+        path = os.path.join(os.path.abspath(each), name)
+        try:
+            os.mkdir(path, 0o700)
+        except OSError as found:
+            error = found
+        else:
+            return path
+    raise error
+
+
+def _temporary_folders() -> list[str]:
+    """Where temporary files may be, the best place first."""
+    if "tempfile" in sys.modules:  # what it was told counts
+        from pytest_cudafork.compat.unpatched import tempfile
+
+        return [tempfile.gettempdir()]
+    # Importing it would take a program that is about to begin longer than all the rest.
+    named = [environment.value(name) for name in environment.TEMPORARY]
+    return [*filter(None, named), *_TEMPORARY]
+
+
+def remove_ledger(path: str) -> None:
+    """Remove a ledger that was made here, with its folder; what cannot be removed is left."""
+    _remove(os.path.dirname(path))
+
+
+def _remove(folder: str) -> None:
+    from pytest_cudafork.compat.unpatched import shutil  # not before a program begins
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def gpu_folder(path: str) -> str | None:
@@ -56,7 +110,7 @@ def remove_abandoned(parent: str) -> None:
         for name in os.listdir(parent):
             folder = os.path.join(parent, name)
             if name.startswith(_PREFIX) and _is_abandoned(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
 
 
 def _is_abandoned(folder: str) -> bool:
@@ -67,6 +121,7 @@ def _is_abandoned(folder: str) -> bool:
         names = [name for name in os.listdir(folder) if name != GPUS]
     except OSError:
         return False
-    if len(names) != 1 or not names[0].startswith("ledger") or not names[0].endswith(".jsonl"):
+    base, ending = os.path.splitext(_LEDGER)
+    if len(names) != 1 or not (names[0].startswith(base) and names[0].endswith(ending)):
         return False
     return Ledger(os.path.join(folder, names[0])).is_abandoned

@@ -22,10 +22,9 @@ from tests.engine.support.process import (
     HANG_SECONDS,
     METHODS,
     Script,
-    children,
     collect,
-    descriptors,
     is_running,
+    nothing_left_behind,
     start,
     take_for_ever,
     tokens_of,
@@ -40,13 +39,8 @@ ENDLESS = SamplingParams(max_tokens=10**9)
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """No test may leave a process or a descriptor behind."""
-    processes, files = children(), descriptors()
-    yield
-    assert not children() - processes  # what an earlier test has left may end meanwhile
-    left = {fd: what for fd, what in descriptors().items() if fd not in files}
-    # What multiprocessing opens once, for its resource tracker and its fork server.
-    left = {fd: what for fd, what in left.items() if not what.startswith(("pipe:", "/dev/urandom"))}
-    assert not left
+    with nothing_left_behind():
+        yield
 
 
 def ask_for_ever(client: ProcessClient) -> NoReturn:

@@ -38,10 +38,10 @@ from tests.engine.support.process import (
     PROJECT,
     Milestone,
     Script,
-    children,
     collect,
     descriptors,
     is_running,
+    nothing_left_behind,
     start,
     take_for_ever,
     tokens_of,
@@ -57,28 +57,8 @@ ENDLESS = SamplingParams(max_tokens=10**9)
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """No test may leave a process or a descriptor behind."""
-    processes, files = children(), descriptors()
-    yield
-    assert not children() - processes  # what an earlier test has left may end meanwhile
-    left = {fd: what for fd, what in descriptors().items() if fd not in files}
-    # What multiprocessing opens once, for its resource tracker and its fork server.
-    left = {fd: what for fd, what in left.items() if not what.startswith(("pipe:", "/dev/urandom"))}
-    assert not left
-
-
-@pytest.fixture
-def asleep(monkeypatch: pytest.MonkeyPatch) -> Iterator[Milestone]:
-    """What a forked core reaches in the event "sleep", which lasts for ever."""
-    milestone = Milestone()
-
-    def sleep_for_ever() -> None:
-        milestone.reach()
-        while True:
-            time.sleep(3600)
-
-    monkeypatch.setitem(EVENTS, "sleep", sleep_for_ever)
-    yield milestone
-    milestone.close()
+    with nothing_left_behind():
+        yield
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import struct
-import time
 import types
 from collections.abc import Iterator
 from multiprocessing.connection import Pipe
@@ -21,7 +20,6 @@ from sample_engine.process.memory_file import MemoryFile
 from sample_engine.process.rank_process import STUCK_SECONDS, RankProcess, limit_waits
 from sample_engine.process.stderr_log import StderrLog
 from tests.engine.support.process import (
-    EVENTS,
     HANG_SECONDS,
     Milestone,
     Script,
@@ -30,21 +28,6 @@ from tests.engine.support.process import (
 )
 
 FORK = WorkerMethod.FORK
-
-
-@pytest.fixture
-def asleep(monkeypatch: pytest.MonkeyPatch) -> Iterator[Milestone]:
-    """What a forked core reaches in the event "sleep", which lasts for ever."""
-    milestone = Milestone()
-
-    def sleep_for_ever() -> None:
-        milestone.reach()
-        while True:
-            time.sleep(3600)
-
-    monkeypatch.setitem(EVENTS, "sleep", sleep_for_ever)
-    yield milestone
-    milestone.close()
 
 
 @pytest.fixture(autouse=True)

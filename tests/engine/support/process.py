@@ -7,6 +7,7 @@ imports no pytest: for a core that is spawned this would be most of its start.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import os
@@ -15,7 +16,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -284,6 +285,19 @@ def children() -> set[int]:
         if parent == os.getpid() and not own and int(name) not in kept:
             found.add(int(name))
     return found
+
+
+@contextlib.contextmanager
+def nothing_left_behind() -> Iterator[None]:
+    """Check that what is done meanwhile leaves no process and no descriptor."""
+    processes, files = children(), descriptors()
+    yield
+    left_running = children() - processes  # what an earlier test has left may end meanwhile
+    assert not left_running, left_running
+    left = {fd: what for fd, what in descriptors().items() if fd not in files}
+    # What multiprocessing opens once, for its resource tracker and its fork server.
+    left = {fd: what for fd, what in left.items() if not what.startswith(("pipe:", "/dev/urandom"))}
+    assert not left, left
 
 
 def descriptors() -> dict[int, str]:

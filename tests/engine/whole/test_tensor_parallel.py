@@ -23,19 +23,20 @@ from tests.engine.support.engine import (
     model_folder,
     plain_tokens,
 )
-from tests.engine.support.process import children, descriptors, is_running, wait_until_stopped
+from tests.engine.support.process import (
+    is_running,
+    nothing_left_behind,
+    wait_until_stopped,
+)
 
 ENDLESS = SamplingParams(max_tokens=100, ignore_eos=True)
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """No test may leave a process, a descriptor or shared memory behind."""
-    processes, files = children(), descriptors()
-    yield
-    assert not children() - processes  # what an earlier test has left may end meanwhile
-    left = {fd: what for fd, what in descriptors().items() if fd not in files}
-    assert not {what for what in left.values() if not what.startswith(("pipe:", "/dev/urandom"))}
+    """No test may leave a process or a descriptor behind."""
+    with nothing_left_behind():
+        yield
 
 
 def settings(folder: str, **changed: Any) -> dict[str, Any]:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
 from pytest_cudafork.compat import unpatched
+from pytest_cudafork.observe.base import ledger_folder
 from pytest_cudafork.observe.base.ledger import Ledger, LedgerError
-from pytest_cudafork.programs import own_ledger
 from pytest_cudafork.programs.own_ledger import new_ledger, seen_device
 from pytest_cudafork.settings import environment
+
+
+@pytest.fixture(autouse=True)
+def at_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the standard library no more is there than where a program is about to begin."""
+    monkeypatch.delitem(sys.modules, "tempfile")
 
 
 def test_a_temporary_one_is_removed_with_its_folder(
@@ -58,10 +65,10 @@ def test_another_folder_is_taken_where_one_is_not_there(
 ) -> None:
     for name in environment.TEMPORARY:
         monkeypatch.setenv(name, str(tmp_path / "nosuch"))
-    monkeypatch.setattr(own_ledger, "_TEMPORARY", (str(tmp_path),))
+    monkeypatch.setattr(ledger_folder, "_TEMPORARY", (str(tmp_path),))
     with contextlib.ExitStack() as undo:
         assert Path(new_ledger(undo)).is_relative_to(tmp_path)
-    monkeypatch.setattr(own_ledger, "_TEMPORARY", ())
+    monkeypatch.setattr(ledger_folder, "_TEMPORARY", ())
     with contextlib.ExitStack() as undo, pytest.raises(FileNotFoundError):
         new_ledger(undo)
 

@@ -202,3 +202,12 @@ def test_captures_that_nobody_ends_are_ended() -> None:
     assert f"{Path(__file__).name}:" in told
     assert graphs.end_open_captures() == []
     assert not graphs.is_current_stream_capturing()
+
+
+def test_one_that_nobody_ends_is_told_though_it_was_refused() -> None:
+    graphs.CUDAGraph().capture_begin()
+    with pytest.raises(CaptureFailedError):
+        torch.ones(2).sum().item()
+    (told,) = graphs.end_open_captures()
+    assert "was never ended" in told
+    assert not graphs.is_current_stream_capturing()

@@ -70,7 +70,7 @@ def test_a_ledger_has_a_folder_of_its_own_until_it_is_removed(folder: Path) -> N
     assert Path(made.path).parent.name.startswith("pytest-cudafork-run-")
     assert not made.is_abandoned
     made.append("touch")
-    remove_ledger(made)
+    remove_ledger(made.path)
     assert list(folder.iterdir()) == []
 
 
@@ -80,13 +80,13 @@ def test_what_a_killed_process_has_left_is_removed_by_the_next_one(
     path = path_of(maker)
     made = make_ledger()
     assert os.path.exists(path), "it runs"
-    remove_ledger(made)
+    remove_ledger(made.path)
     maker.kill()
     maker.wait(300)
     os.mkdir(os.path.join(os.path.dirname(path), ledger_folder.GPUS))
     made = make_ledger()
     assert [made.path] == [str(one) for one in folder.glob("*/*")]
-    remove_ledger(made)
+    remove_ledger(made.path)
 
 
 @pytest.mark.parametrize("why", ["more in it", "a link", "another user's", "another system"])
@@ -147,4 +147,4 @@ def test_locks_lie_beside_a_ledger_that_was_made_here(folder: Path) -> None:
     assert gpu_folder(made.path) == str(Path(made.path).with_name("gpus"))
     assert gpu_folder(str(folder / "ledger.jsonl")) is None
     assert gpu_folder(str(folder / "pytest-cudafork-x" / "other.jsonl")) is None
-    remove_ledger(made)
+    remove_ledger(made.path)
