@@ -140,7 +140,7 @@ def watch(*, guard: bool = False, device: str | None = None) -> Iterator[Watched
         found = _in_force(undo, guard=guard, device=device)
         records = found.observer.records()
         watched = Watched(found, told_before=len(records))
-        found.observer.note_process()
+        found.observer.note_process(began=False)
         try:
             yield watched
         finally:
