@@ -141,10 +141,15 @@ def watch(*, guard: bool = False, device: str | None = None) -> Iterator[Watched
         records = found.observer.records()
         watched = Watched(found, told_before=len(records))
         found.observer.note_process(began=False)
+        passing: BaseException | None = None
         try:
             yield watched
+        except BaseException as error:
+            passing = error
+            raise
         finally:
-            found.refusals.settle()
+            found.refusals.settle(passing)
+            del passing  # with its traceback it would hold this frame, and so itself
             watched._end()
 
 
