@@ -47,9 +47,7 @@ def test_it_looks_like_what_users_know(refusals: Refusals) -> None:
     assert str(error) == "why"
 
 
-def test_an_error_that_passes_through_has_not_ended_there(
-    notes: Notes, refusals: Refusals
-) -> None:
+def test_an_error_that_passes_through_has_not_ended_there(notes: Notes, refusals: Refusals) -> None:
     def passes() -> None:
         try:
             raise refusals.error("why", "1")
