@@ -10,9 +10,11 @@ teardown of each test, as pytest-reportlog writes them.
     python -m tools.foreign_suites --table                  what the runs so far have found
 
 With ``--offline`` what ``--prepare`` left is used and nothing is downloaded; with ``--keep-plain``
-the plain runs of an earlier call are compared with. ``--spawn-tests 50`` lets fifty tests, evenly
-spread over a suite, do for the runs by spawn. Whose a difference is shows in runs without the
-plugin that run only when named: "pytest-forked" and "random order".
+the plain runs of an earlier call are compared with. ``--tests 200`` lets two hundred tests, evenly
+spread over a suite, do for each isolated run, and ``--spawn-tests 50`` fifty for those by spawn.
+Tests that differ run once more, alone; which are equal then is said, for they may measure time.
+Whose a difference is shows in runs without the plugin that run only when named: "pytest-forked" and
+"random order".
 """
 
 from __future__ import annotations
@@ -142,7 +144,12 @@ def call_pytest(command: list[str], root: Path, environment: dict[str, str], log
 
 
 def run_suite(
-    folder: Path, suite: Suite, root: Path, name: str, tests: tuple[str, ...] = ()
+    folder: Path,
+    suite: Suite,
+    root: Path,
+    name: str,
+    tests: tuple[str, ...] = (),
+    log_suffix: str = "",
 ) -> Outcomes:
     """Run a suite, or these tests of it, and return the outcomes; output goes to a log.
 
@@ -150,8 +157,9 @@ def run_suite(
         SuiteError: pytest ended otherwise than with passed or failed tests.
 
     """
-    label = log_of(folder, suite, name, "log").stem
-    log, report_log = (log_of(folder, suite, name, kind) for kind in ("log", "jsonl"))
+    logged = f"{name} {log_suffix}".strip()
+    log, report_log = (log_of(folder, suite, logged, kind) for kind in ("log", "jsonl"))
+    label = log.stem
     log.parent.mkdir(exist_ok=True)
     report_log.unlink(missing_ok=True)
     ours = name in RUNS
@@ -177,16 +185,14 @@ def run_suite(
     return outcomes_of(report_log)
 
 
-def compare(plain: tuple[Outcomes, Outcomes], isolated: Outcomes) -> list[str]:
+def compare(plain: tuple[Outcomes, Outcomes], isolated: Outcomes) -> dict[str, str]:
     """Return a line for each test whose outcome in the isolated run is another one."""
     first, second = plain
-    lines = []
+    lines = {}
     for nodeid in sorted(first.keys() | isolated.keys()):
-        if first.get(nodeid) != second.get(nodeid):
-            continue
-        if first.get(nodeid) != isolated.get(nodeid):
-            before, after = first.get(nodeid, "not there"), isolated.get(nodeid, "not there")
-            lines.append(f"{nodeid}: {before} -> {after}")
+        before, after = first.get(nodeid, "not there"), isolated.get(nodeid, "not there")
+        if before == second.get(nodeid, "not there") != after:
+            lines[nodeid] = f"{nodeid}: {before} -> {after}"
     return lines
 
 
@@ -237,9 +243,11 @@ def try_run(
     summary = ""
     try:
         outcomes = run_suite(folder, suite, root, name, tests)
-        differences = compare(plain, outcomes)
+        seconds = time.monotonic() - started
+        differences = once_more(folder, suite, plain, name, compare(plain, outcomes))
     except SuiteError as error:
         differences = [str(error)]
+        seconds = time.monotonic() - started
     else:
         before, after = (
             summary_of(log_of(folder, suite, each, "log")) for each in (PLAIN[0], name)
@@ -249,11 +257,33 @@ def try_run(
         suite.requirement,
         name,
         len(outcomes),
-        round(time.monotonic() - started, 1),
+        round(seconds, 1),
         dict(Counter(outcomes.values())),
         differences,
         summary,
     )
+
+
+def once_more(
+    folder: Path,
+    suite: Suite,
+    plain: tuple[Outcomes, Outcomes],
+    name: str,
+    differences: dict[str, str],
+) -> list[str]:
+    """Run the tests that differ again, alone, and return the lines with what came of it."""
+    tests = tuple(nodeid for nodeid in differences if nodeid in spread(plain, len(plain[0])))
+    if not tests:
+        return list(differences.values())
+    try:
+        found = run_suite(folder, suite, unpack(folder, suite), name, tests, "again")
+    except SuiteError as error:
+        return [*differences.values(), f"run again: {error}"]
+    lines = []
+    for nodeid, line in differences.items():
+        equal = nodeid in tests and found.get(nodeid) == plain[0][nodeid]
+        lines.append(f"{line}; equal when run again" if equal else line)
+    return lines
 
 
 def tell(result: Result) -> str:
@@ -305,7 +335,8 @@ def try_suite(folder: Path, suite: Suite, chosen: argparse.Namespace) -> list[Re
     summary = f"{flaky} differ between plain runs" if flaky else ""
     results = [Result(suite.requirement, PLAIN[0], len(first), 0.0, counts, [], summary)]
     for name in chosen.runs:
-        part = chosen.spawn_tests if name.startswith("spawn") else 0
+        part = chosen.tests if name in RUNS and "isolate" in RUNS[name][0] else 0
+        part = chosen.spawn_tests or part if name.startswith("spawn") else part
         tests = spread(plain, part) if part and part < len(first) else ()
         results.append(try_run(folder, suite, plain, name, tests))
         print(tell(results[-1]), flush=True)
@@ -318,7 +349,8 @@ def read_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=PROJECT / ".foreign-suites")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these suites")
     parser.add_argument("--runs", nargs="+", choices=[*RUNS, *WITHOUT_US], default=list(RUNS))
-    parser.add_argument("--spawn-tests", type=int, default=0, metavar="N", help="0: all")
+    parser.add_argument("--tests", type=int, default=0, metavar="N", help="0: all")
+    parser.add_argument("--spawn-tests", type=int, default=0, metavar="N", help="0: as --tests")
     parser.add_argument("--keep-plain", action="store_true", help="take earlier plain runs")
     parser.add_argument("--prepare", action="store_true", help="download and install, run nothing")
     parser.add_argument("--offline", action="store_true", help="download and install nothing")

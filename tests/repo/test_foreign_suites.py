@@ -63,7 +63,7 @@ def test_a_test_that_is_missing_new_or_otherwise_differs(
 ) -> None:
     first = {"a": "passed", "b": "failed", "flaky": "passed"}
     second = {"a": "passed", "b": "failed", "flaky": "failed"}
-    assert foreign_suites.compare((first, second), isolated) == lines
+    assert list(foreign_suites.compare((first, second), isolated).values()) == lines
 
 
 def test_the_sources_of_the_package_are_not_beside_its_tests(tmp_path: Path) -> None:
@@ -122,11 +122,21 @@ def test_a_run_is_compared_with_the_plain_ones_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = {"t::one": "call passed", "t::two": "call failed"}
-    outcomes = {"plain1": plain, "plain2": plain, "fork": plain | {"t::two": "call passed"}}
+    passes = plain | {"t::two": "call passed"}
+    hasty = plain | {"t::one": "call failed"}
+    outcomes = {"plain1": plain, "plain2": plain, "fork": passes, "auto": hasty}
 
     def run_suite(
-        _folder: Path, suite: Suite, _root: Path, name: str, _tests: tuple[str, ...] = ()
+        _folder: Path,
+        suite: Suite,
+        _root: Path,
+        name: str,
+        tests: tuple[str, ...] = (),
+        again: str = "",
     ) -> dict[str, str]:
+        if again:
+            assert tests == (("t::two",) if name == "fork" else ("t::one",))
+            return {test: outcomes[name][test] if name == "fork" else plain[test] for test in tests}
         if name == "spawn":
             raise SuiteError(f"{suite.name} by spawn ended with status 3")
         foreign_suites.log_of(tmp_path, suite, name, "log").write_text("1 passed in 0.10s\n")
@@ -137,14 +147,15 @@ def test_a_run_is_compared_with_the_plain_ones_and_kept(
     monkeypatch.setattr(foreign_suites, "unpack", lambda _folder, _suite: tmp_path)
     monkeypatch.setattr(foreign_suites, "run_suite", run_suite)
     folder = ("--folder", str(tmp_path), "--offline")
-    assert foreign_suites.main([*folder, "--runs", "fork", "spawn"]) == 1
+    assert foreign_suites.main([*folder, "--runs", "fork", "spawn", "auto"]) == 1
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last["differences"] == [
         "tiny==1 by fork: t::two: call failed -> call passed",
         "tiny==1 by spawn: tiny by spawn ended with status 3",
+        "tiny==1 by auto: t::one: call passed -> call failed; equal when run again",
     ]
     assert foreign_suites.main([*folder, "--table"]) == 0
-    assert "| tiny 1 | 2 | 1 | 1 (0) |" in capsys.readouterr().out
+    assert "| tiny 1 | 2 | 1 | 1 (0) | 1 |" in capsys.readouterr().out
     assert foreign_suites.main([*folder, "--runs", "fork", "--keep-plain"]) == 1
 
 
