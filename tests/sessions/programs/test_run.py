@@ -138,6 +138,23 @@ def test_whatever_its_end_is_that_is_kept(
     assert ("next.py:1: script" in told) is (status == 4)
 
 
+def test_after_an_exec_the_program_before_is_blamed_for_nothing(
+    tmp_path: Path, write: Write
+) -> None:
+    write(TOUCHES_AND_FORKS, "next.py")
+    first = write(
+        "import ctypes, os, sys\n"
+        "ctypes.CDLL('libcuda.so.1').cuInit(0)\n"
+        "os.execv(sys.executable, ['python', 'next.py'])\n"
+    )
+    for options, line in (([], FINDING), (["--guard"], "fork refused at next.py:16: CUDA was")):
+        watched("--report=r", *options, first, cwd=tmp_path)
+        story = (tmp_path / "r").read_text().split("also touched by:")
+        assert line.replace("prog.py", "next.py") in story[0]
+        assert "prog.py:2" not in story[0].split("\n", 2)[2]
+        assert "prog.py:2: script" in story[1]
+
+
 def test_what_is_not_there_is_said_as_ever(tmp_path: Path, write: Write) -> None:
     done, alone = watched("--report=r", "no.py", cwd=tmp_path), plainly("no.py", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (2, alone.stderr)
