@@ -164,9 +164,15 @@ class History:
 
     def settle(self, operation: Operation) -> None:
         """Limit how far back an operation reaches; what is captured is never run again."""
-        writes = (write for read in operation.reads for write in read.writes)
-        depth = max((write.operation.depth for write in writes), default=0)
-        if self.uses is not None or depth >= MOST_DEPTH:
+        if self.uses is not None:
+            operation.computed = Computed.UNKNOWN
+            operation.args, operation.kwargs, operation.reads = [], {}, ()
+            return
+        depth = 0
+        for read in operation.reads:  # a plain loop: this is done for every operator
+            for write in read.writes:
+                depth = max(depth, write.operation.depth)
+        if depth >= MOST_DEPTH:
             operation.computed = Computed.UNKNOWN
         if operation.computed is Computed.UNKNOWN:
             operation.args, operation.kwargs, operation.reads = [], {}, ()
@@ -178,8 +184,8 @@ class History:
 
     def _is_of_no_interest(self, known: KnownOperator, args: Any) -> bool:
         """Whether an operator is one of those whose results are only said to be computed."""
-        if not self._everything:
-            return not self._begins_in_whole_numbers(args)
+        if not self._everything and not self._begins_in_whole_numbers(args):
+            return True
         if known.written:
             return False
         return known.heavy or any(self._is_activation(each) for each in args)
