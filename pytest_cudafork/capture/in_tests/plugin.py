@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_cudafork.capture.interface.seen import Listener
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.observe.base.after_import import after_import
 from pytest_cudafork.settings.markers import marks_of
@@ -19,10 +20,12 @@ from pytest_cudafork.settings.markers import marks_of
 if TYPE_CHECKING:
     from pytest_cudafork.capture.in_tests.listeners import Watching
 
-__all__ = ["CaptureHooks", "begin"]
+__all__ = ["LISTENERS", "CaptureHooks", "begin"]
 
 OFF = "off"
 _HOOKS = "cudafork-captures"
+LISTENERS = pytest.StashKey[list[Listener]]()
+"""Who else listens to the captures of a session."""
 
 
 def begin(config: pytest.Config) -> None:
@@ -39,6 +42,7 @@ class CaptureHooks:
         self._by_default = how != OFF
         self._how = how if how != OFF else "check"
         self._watching: Watching | None = None
+        self._listeners = config.stash.setdefault(LISTENERS, [])
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
@@ -83,5 +87,5 @@ class CaptureHooks:
         if self._watching is None:
             from pytest_cudafork.capture.in_tests.listeners import Watching
 
-            self._watching = Watching(self._how)
+            self._watching = Watching(self._how, *self._listeners)
         return self._watching
