@@ -14,6 +14,7 @@ import pytest
 
 from pytest_cudafork.capture.in_tests import words
 from pytest_cudafork.capture.in_tests.summary import CaptureSummary
+from pytest_cudafork.capture.interface.seen import Listener
 from pytest_cudafork.check.failing import fail_report
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.observe.base.after_import import after_import
@@ -22,10 +23,12 @@ from pytest_cudafork.settings.markers import marks_of
 if TYPE_CHECKING:
     from pytest_cudafork.capture.in_tests.listeners import Watching
 
-__all__ = ["CaptureHooks", "begin"]
+__all__ = ["LISTENERS", "CaptureHooks", "begin"]
 
 OFF = "off"
 _HOOKS = "cudafork-captures"
+LISTENERS = pytest.StashKey[list[Listener]]()
+"""Who else listens to the captures of a session."""
 
 
 def begin(config: pytest.Config) -> None:
@@ -43,6 +46,7 @@ class CaptureHooks:
         self._by_default = how != OFF
         self._how = how if how != OFF else "check"
         self._watching: Watching | None = None
+        self._listeners = config.stash.setdefault(LISTENERS, [])
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
@@ -102,5 +106,5 @@ class CaptureHooks:
         if self._watching is None:
             from pytest_cudafork.capture.in_tests.listeners import Watching
 
-            self._watching = Watching(self._how)
+            self._watching = Watching(self._how, *self._listeners)
         return self._watching
