@@ -49,11 +49,21 @@ class Account:
     @property
     def is_good(self) -> bool:
         """Whether nothing of it is an error, no record is lost, and its first process was seen."""
-        return not self.deeds.findings and not self.deeds.lost and self.deeds.watched
+        deeds = self.deeds
+        found = deeds.findings or deeds.captures.errors
+        return not found and not deeds.lost and deeds.watched
 
     def lines(self) -> list[str]:
         """Tell it."""
-        return [TITLE, *self._how_it_ended(), *self._errors(), *self._rest(), *self._unseen()]
+        return [
+            TITLE,
+            *self._how_it_ended(),
+            *self._errors(),
+            *map(plain, self.deeds.captures.error_lines()),
+            *self._rest(),
+            *map(plain, self.deeds.captures.other_lines()),
+            *self._unseen(),
+        ]
 
     def text(self) -> str:
         """Tell it, as one text that ends in a line break."""
@@ -151,6 +161,7 @@ class Account:
             ],
             "processes": {str(pid): command for pid, command in deeds.processes.items()},
             "running": [{"process": pid, "command": plain(text)} for pid, text in self.running],
+            "captures": self.deeds.captures.as_plain(),
             "not_observable": [plain(words) for words in deeds.unseen],
         }
 

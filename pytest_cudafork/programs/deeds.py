@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_cudafork.check.findings import Finding, expected_ids, find
 from pytest_cudafork.observe.base.records import Record
@@ -13,6 +13,7 @@ from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.observe.story.touch import Frame, Touch, frames_from
 from pytest_cudafork.observe.story.words import fork_line, place_of
+from pytest_cudafork.programs.captures import Captures, read_captures
 from pytest_cudafork.settings import Level
 from pytest_cudafork.settings.environment import COMMON_METHOD
 
@@ -92,6 +93,7 @@ class Deeds:
         watched: Whether the first process was watched; else nothing is known of it.
         lost: What is known to be missing from the ledger, in words.
         history: All of it, for stories.
+        captures: What was found of captured graphs.
 
     """
 
@@ -105,6 +107,7 @@ class Deeds:
     history: History
     watched: bool = True
     lost: tuple[str, ...] = ()
+    captures: Captures = field(default_factory=Captures)
 
 
 def read_deeds(
@@ -150,6 +153,7 @@ def read_deeds(
         for record in records
         if record["k"] == "start"
     )
+    captures = read_captures(records)
     return Deeds(
         processes,
         tuple(Touch.from_record(record) for record in records if record["k"] == "touch"),
@@ -157,10 +161,11 @@ def read_deeds(
         starts,
         _method_in_force(records, pid, env),
         tuple(find(records, level, expected=expected_ids(records))),
-        (*_unseen(records, watched=pid in processes), *lost),
+        (*_unseen(records, watched=pid in processes), *captures.unseen(), *lost),
         history,
         pid in processes,
         lost,
+        captures,
     )
 
 

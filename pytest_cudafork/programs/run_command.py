@@ -63,6 +63,8 @@ def _run(options: RunOptions, undo: contextlib.ExitStack) -> int:
     env = dict(os.environ)
     env.update(variables_for_program(settings, str(os.getpid()), env))
     env[environment.PHASE] = environment.PROGRAM
+    if options.captures:
+        env[environment.CAPTURES] = options.captures
     began = time.monotonic()
     try:
         program = Foreground(command, env, os.urandom(_MARK_BYTES))
