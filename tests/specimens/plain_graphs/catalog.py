@@ -41,6 +41,7 @@ class PlainGraph:
         verdict: what must be said of the buggy form.
         why: what is seen of it; or why nothing can be.
         caught_by: the check of the plugin that catches the specimen where this one is out of reach.
+        instead: the verdict that it gets, where that is another one than was meant, and the reason.
         streams: whether it is about streams, which the software graph does not have.
 
     """
@@ -49,7 +50,13 @@ class PlainGraph:
     verdict: Verdict
     why: str
     caught_by: str = ""
+    instead: tuple[Verdict, str] | None = None
     streams: bool = False
+
+    @property
+    def said(self) -> Verdict:
+        """What is said of the buggy form."""
+        return self.verdict if self.instead is None else self.instead[0]
 
     @property
     def named_lines(self) -> tuple[str, ...]:
@@ -134,7 +141,12 @@ CATALOG = (
         "filling pinned memory anew before a replay is how graphs are given numbers",
         _REPLAY,
     ),
-    PlainGraph("topk_buffer", _ERROR, "fresh memory is read where nothing has written"),
+    PlainGraph(
+        "topk_buffer",
+        _ERROR,
+        "fresh memory is read where nothing has written",
+        instead=(_SUSPICION, "a half of it was written, and who masks the rest means it so"),
+    ),
     _out_of_reach("ubatch_key", "which graph a batch should get is a matter of intent", _PAIR),
     PlainGraph("warmup_divergence", _REFUSED, "the cold variant loads host data in the capture"),
     PlainGraph("workspace_lru", _ERROR, "the workspace that the graph writes is freed"),
