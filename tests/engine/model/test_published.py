@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,16 +36,7 @@ def text(length: int = LENGTH) -> list[int]:
     return [chance.randrange(12, SIZE["vocab_size"]) for _ in range(length)]
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.usefixtures("one_thread")
 def test_logits_and_greedy_texts_are_those_of_transformers(
     name: str, models: dict[str, Published], monkeypatch: pytest.MonkeyPatch
 ) -> None:
