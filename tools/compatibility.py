@@ -149,10 +149,11 @@ ROWS = (
 
 @dataclass
 class Verdict:
-    """What became of a row: its word in the table, what was installed, and what was wrong."""
+    """What became of a row: a word for each session, what was installed, and what was wrong."""
 
     row: Row
-    word: str
+    plain: str = "untried"
+    isolated: str = "untried"
     versions: dict[str, str] = field(default_factory=dict)
     why: str = ""
 
@@ -194,13 +195,18 @@ def installed(row: Row, wheel: Path, folder: Path) -> tuple[Path, dict[str, str]
 
 
 def outcomes(junit: Path) -> Counter[str]:
-    """Count the outcomes in a JUnit file; a failed set-up or teardown counts as failed."""
-    counted: Counter[str] = Counter()
+    """Count the outcomes in a JUnit file; a failed set-up or teardown counts as failed.
+
+    A test that was run again has several entries there, of which the last one counts.
+    """
+    found: dict[tuple[str | None, str | None], str] = {}
     for case in ElementTree.parse(junit).iter("testcase"):
         children = {child.tag for child in case}
         word = "failed" if children & {"failure", "error"} else "passed"
-        counted["skipped" if "skipped" in children else word] += 1
-    return counted
+        found[case.get("classname"), case.get("name")] = (
+            "skipped" if "skipped" in children else word
+        )
+    return Counter(found.values())
 
 
 def session(row: Row, python: Path, folder: Path, *more: str) -> str:
@@ -240,11 +246,14 @@ def judge(row: Row, wheel: Path, scratch: Path) -> Verdict:
         python, versions = installed(row, wheel, folder / "venv")
     except WheelError as error:
         reasons = re.findall(r"ERROR: (.+)", str(error)) or [str(error)]
-        return Verdict(row, "untried", why=reasons[-1].strip())
-    wrong = session(row, python, folder / "plain")
-    wrong = wrong or session(row, python, folder / "isolated", "--cuda-fork-isolate=forkserver")
+        return Verdict(row, why=reasons[-1].strip())
+    wrong = {
+        "plain": session(row, python, folder / "plain"),
+        "isolated": session(row, python, folder / "isolated", "--cuda-fork-isolate=forkserver"),
+    }
     shutil.rmtree(folder / "venv")
-    return Verdict(row, "does not work" if wrong else "works", versions, wrong)
+    words = {name: "does not work" if what else "works" for name, what in wrong.items()}
+    return Verdict(row, **words, versions=versions, why=wrong["plain"] or wrong["isolated"])
 
 
 def shown(verdict: Verdict) -> str:
@@ -252,15 +261,16 @@ def shown(verdict: Verdict) -> str:
     names = {re.split(r"[=<>]", package)[0].lower() for package in verdict.row.packages}
     versions = ", ".join(f"{n} {v}" for n, v in verdict.versions.items() if n in names)
     remark = verdict.why.splitlines()[0][:120] if verdict.why else ""
-    return f"| {verdict.row.name} | {verdict.word} | {versions or '-'} | {remark} |"
+    words = f"{verdict.plain} | {verdict.isolated}"
+    return f"| {verdict.row.name} | {words} | {versions or '-'} | {remark} |"
 
 
 def table(verdicts: list[Verdict], old: str) -> str:
     """Return what stands between the marks; rows that were not tried now keep what they had."""
     lines = {line.split("|")[1].strip(): line for line in re.findall(r"^\| .+$", old, re.M)}
     lines |= {verdict.row.name: shown(verdict) for verdict in verdicts}
-    head = ["| with | | tried | remark |", "|---|---|---|---|"]
-    body = [lines.get(row.name, f"| {row.name} | untried | - | |") for row in ROWS]
+    head = ["| with | as it is | every test isolated | tried | remark |", "|---|---|---|---|---|"]
+    body = [lines.get(row.name, shown(Verdict(row))) for row in ROWS]
     today = datetime.datetime.now(tz=datetime.timezone.utc).date()
     return "\n".join([BEGIN, "", f"Tried last on {today}.", "", *head, *body, "", END])
 
@@ -284,10 +294,10 @@ def main() -> int:
         scratch = Path(name)
         wheel = options.wheel.resolve() if options.wheel else build(scratch)
         for row in rows:
-            verdicts.append(judge(row, wheel, scratch))
-            print(f"{row.name}: {verdicts[-1].word}  {verdicts[-1].why}", flush=True)
+            verdicts.append(verdict := judge(row, wheel, scratch))
+            print(f"{row.name}: {verdict.plain}, {verdict.isolated}  {verdict.why}", flush=True)
     write(verdicts)
-    return int(any(verdict.word == "does not work" for verdict in verdicts))
+    return int(any("does not work" in (each.plain, each.isolated) for each in verdicts))
 
 
 if __name__ == "__main__":
