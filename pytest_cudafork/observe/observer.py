@@ -173,9 +173,13 @@ class Observer:
             "child", parent=self.lineage.poisoned_by, fork=self.lineage.forked_by, ppid=os.getppid()
         )
 
-    def note_process(self) -> None:
-        """Write that this process began by exec and is watched."""
-        self._append("process", ppid=os.getppid(), argv=[str(arg) for arg in sys.orig_argv[:8]])
+    def note_process(self, *, began: bool = True) -> None:
+        """Write that this process is watched, and whether it began just now, by exec."""
+        argv = [str(arg) for arg in sys.orig_argv[:8]]
+        more = {} if began else {"began": False}
+        if began and self.early:
+            more["early"] = True
+        self._append("process", ppid=os.getppid(), argv=argv, **more)
 
     def _note_start(self, method: str, stack: list[StackItem]) -> None:
         self._append("start", method=method, ppid=os.getppid(), stack=stack)

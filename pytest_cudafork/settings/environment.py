@@ -155,10 +155,16 @@ def unset_variable(undo: contextlib.ExitStack, name: str) -> None:
 
 def prepend_path(undo: contextlib.ExitStack, name: str, folder: str) -> None:
     """Put a folder first in a list of folders, unless it is there, until ``undo`` is closed."""
-    former = environ.get(name)
+    former = environ.get(name, "")
+    text = with_folder(former, folder)
+    if text != former:
+        set_variable(undo, name, text)
+
+
+def with_folder(former: str, folder: str) -> str:
+    """Return a list of folders with another one in it: first, unless it is there."""
     folders = former.split(pathsep) if former else []
-    if folder not in folders:
-        set_variable(undo, name, pathsep.join([folder, *folders]))
+    return former if folder in folders else pathsep.join([folder, *folders])
 
 
 def _restore(name: str, former: str | None) -> None:

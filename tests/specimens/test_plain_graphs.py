@@ -102,7 +102,7 @@ def test_a_line_is_marked_where_one_must_be_named(program: PlainGraph) -> None:
     assert bool(program.named_lines) == (program.verdict is not Verdict.OUT_OF_REACH)
     fixed = (HOME / "fixed" / f"{program.name}.py").read_text(encoding="utf-8")
     assert MARKER not in fixed
-    assert bool(program.caught_by) == (program.verdict is Verdict.OUT_OF_REACH)
+    assert bool(program.caught_by) == (program.said is Verdict.OUT_OF_REACH)
 
 
 @each_program
