@@ -23,6 +23,7 @@ from pytest_cudafork.capture.interface.backend import (
     Recording,
     ReplayFailedError,
 )
+from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.seen import Watch, watch_in_force
 from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.operators.shapes import Shapes, Specs
@@ -37,6 +38,8 @@ from pytest_cudafork.capture.software.tape import Tape
 from pytest_cudafork.compat.torch_graphs import without_torch_function
 
 __all__ = ["OpenCapture", "SoftwareBackend", "SoftwareCapture"]
+
+__tracebackhide__ = of_refusals
 
 
 class SoftwareCapture(Capture):
