@@ -1,4 +1,4 @@
-"""Sessions whose captures are looked at: failures, suspicions, silence, and every kind of process."""
+"""Sessions whose captures are looked at: failures, suspicions, silence, isolated tests."""
 
 from __future__ import annotations
 

@@ -49,7 +49,8 @@ def test_long_lists_are_cut_unless_all_is_asked_for() -> None:
 
 
 def test_there_is_no_section_for_nothing() -> None:
-    summary, written = CaptureSummary(), []
+    summary = CaptureSummary()
+    written: list[str] = []
     terminal: Any = SimpleNamespace(section=written.append, write_line=written.append)
     config: Any = SimpleNamespace(option=SimpleNamespace(verbose=0))
     summary.pytest_terminal_summary(terminal, config)
