@@ -203,7 +203,7 @@ def test_our_own_path_found_in_the_environment_is_not_a_profilers(scripts: Scrip
         inner = injection.install()
         assert (inner.reason, inner.native.state()) == ("", 0)
         inner.undo()
-        assert os.environ["CUDA_INJECTION64_PATH"] == str(native_libs.INJECTION)
+        assert os.environ["CUDA_INJECTION64_PATH"] == native_libs.INJECTION
         outer.undo()
         assert "CUDA_INJECTION64_PATH" not in os.environ
         """

@@ -52,7 +52,7 @@ def test_without_a_gpu_only_the_driver_is_loaded_for_everybody(loader: Loader) -
     witness = phantom.install("absent")
     assert loader.loaded == [(native_libs.PHANTOM_DRIVER, os.RTLD_GLOBAL | os.RTLD_NOW)]
     assert environment.value(environment.FACE) == "absent"
-    folder = str(native_libs.PHANTOM_DRIVER.parent)
+    folder = os.path.dirname(native_libs.PHANTOM_DRIVER)
     assert environment.value(environment.LIBRARY_PATH) == folder
     assert environment.value(environment.TRITON_DRIVER) == folder
     assert (witness.face, witness.reason) == ("absent", "")
@@ -70,8 +70,8 @@ def test_gpus_come_with_nvml(loader: Loader) -> None:
     ]
     folders = environment.value(environment.LIBRARY_PATH).split(os.pathsep)
     assert folders == [
-        str(native_libs.PHANTOM_DRIVER.parent),
-        str(native_libs.PHANTOM_NVML.parent),
+        os.path.dirname(native_libs.PHANTOM_DRIVER),
+        os.path.dirname(native_libs.PHANTOM_NVML),
     ]
     witness.undo()
 
