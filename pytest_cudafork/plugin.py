@@ -144,6 +144,10 @@ def _register_captures(config: pytest.Config) -> None:
     from pytest_cudafork.capture.in_tests import plugin as captures
 
     captures.begin(config)
+    if config.stash[SESSION].settings.captures == "audit":
+        from pytest_cudafork.capture.rerun import hooks as audit
+
+        audit.begin(config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

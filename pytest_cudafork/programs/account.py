@@ -49,11 +49,20 @@ class Account:
     @property
     def is_good(self) -> bool:
         """Whether nothing of it is an error, none is lost, and enough was watched to say so."""
-        return not self.deeds.findings and not self.deeds.lost and self.deeds.judged
+        found = self.deeds.findings or self.deeds.captures.errors
+        return not found and not self.deeds.lost and self.deeds.judged
 
     def lines(self) -> list[str]:
         """Tell it."""
-        return [TITLE, *self._how_it_ended(), *self._errors(), *self._rest(), *self._unseen()]
+        return [
+            TITLE,
+            *self._how_it_ended(),
+            *self._errors(),
+            *map(plain, self.deeds.captures.error_lines()),
+            *self._rest(),
+            *map(plain, self.deeds.captures.other_lines()),
+            *self._unseen(),
+        ]
 
     def text(self) -> str:
         """Tell it, as one text that ends in a line break."""
@@ -149,6 +158,7 @@ class Account:
             ],
             "processes": {str(pid): command for pid, command in deeds.processes.items()},
             "running": [{"process": pid, "command": plain(text)} for pid, text in self.running],
+            "captures": self.deeds.captures.as_plain(),
             "not_observable": [plain(words) for words in deeds.unseen],
         }
 

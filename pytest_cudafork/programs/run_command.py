@@ -69,6 +69,8 @@ def _run(options: RunOptions, undo: contextlib.ExitStack) -> int:
 
         in_the_driver = variables_without_python(settings.device, env)
         env.update(in_the_driver)
+    if options.captures:
+        env[environment.CAPTURES] = options.captures
     began = time.monotonic()
     try:
         program = Foreground(command, env, os.urandom(_MARK_BYTES))

@@ -27,6 +27,8 @@ GPU_LOCKS = "_CUDAFORK_GPU_LOCKS"
 PATCHES = "_CUDAFORK_PATCHES"
 TEST_SESSION = "_CUDAFORK_SESSION"
 PHANTOM_MEMORY = "_CUDAFORK_PHANTOM_MEMORY"
+REPLAYS = "_CUDAFORK_REPLAYS"
+CAPTURES = "_CUDAFORK_CAPTURES"
 
 PROGRAM = "program"
 """What ``PHASE`` says in a program that is watched by itself, and not in a session."""
@@ -76,6 +78,8 @@ INTERNAL = {
     PATCHES: "the folder of what child_patch has patched, which a process of the test takes over",
     GPU_LOCKS: "the folder of the locks of GPUs, for sessions that a test with GPUs starts",
     TEST_SESSION: "by which the session that settles GPUs knows what its tests have started",
+    CAPTURES: "how the captures of a program are looked at, which knows no pytest",
+    REPLAYS: "how the replays of graphs are spoiled, in a process that runs a test once more",
     PHANTOM_MEMORY: "for tests: a file that says who holds memory on the phantom's GPUs",
 }
 """What each internal variable is for."""

@@ -50,6 +50,8 @@ class HistoryMode(ObservingMode):
             if history.uses is not None:
                 history.uses.dark = f"it holds {op}, an operator made of functions"
             return op(*args, **kwargs)
+        if history.spoiled and known.kind is not Kind.VIEW:
+            history.tell_of_spoiled(known, args)
         if known.traits.in_python:
             return self._open(op, args, kwargs)
         if known.kind is Kind.VIEW:
@@ -79,4 +81,7 @@ class HistoryMode(ObservingMode):
             memory = history.memories.of(source)
             if memory is not None:
                 uses.name(memory, source, history.line())
-        return known.op(*args, **kwargs)
+        result = known.op(*args, **kwargs)
+        if known.traits.composite and isinstance(result, Tensor):
+            history.copied(known, args, kwargs, result)
+        return result
