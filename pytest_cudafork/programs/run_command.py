@@ -84,11 +84,12 @@ def _run(options: RunOptions, undo: contextlib.ExitStack) -> int:
     gc.enable()  # see __main__.py
     seconds = time.monotonic() - began
     from pytest_cudafork.programs import run_report
+    from pytest_cudafork.programs.deeds import First
     from pytest_cudafork.programs.first_process import is_python
 
     ended = run_report.Ended(program.pid, tuple(command), exitcode, seconds)
     if options.program and not is_python(command[0], env):
-        first = run_report.First.SEEN if in_the_driver else run_report.First.UNSEEN
+        first = First.SEEN if in_the_driver else First.UNSEEN
         ended = ended._replace(first=first)
     account = run_report.account_of(ended, settings, env, program.still_running())
     told = run_report.tell(account, options.report, as_json=options.json)

@@ -217,4 +217,4 @@ def test_missing_libraries_are_explained(monkeypatch: pytest.MonkeyPatch, tmp_pa
     with pytest.raises(native_libs.NativeUnavailable, match=r"was not built.*C compiler"):
         native_libs.require()
     with pytest.raises(native_libs.NativeUnavailable, match="cannot be loaded"):
-        native_libs.load(Path(__file__), 2)
+        native_libs.load(__file__, 2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,10 +20,10 @@ class Loader:
 
     def __init__(self) -> None:
         self.library = Library()
-        self.loaded: list[tuple[Path, int]] = []
+        self.loaded: list[tuple[str, int]] = []
         self.there: dict[str, Any] = {}
 
-    def load(self, path: Path, mode: int) -> Library:
+    def load(self, path: str, mode: int) -> Library:
         """Load it."""
         self.loaded.append((path, mode))
         return self.library
