@@ -17,6 +17,7 @@ from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT
 from pytest_cudafork.settings.option import Option, Table, parse_file, parse_modules, read_table
 from pytest_cudafork.settings.option_texts import (
+    parse_captures,
     parse_expected,
     parse_gib,
     parse_gpus,
@@ -75,6 +76,9 @@ class Settings(NamedTuple):
     """Such a file, by which tests are given GPUs and put in order; "": none."""
     graphs: str | None = None
     """How to capture graphs: "auto", "software" or "cuda"; None: nothing was said."""
+
+    captures: str = "off"
+    """How captures that tests make are looked at: one of ``CAPTURES``."""
 
     @property
     def active(self) -> bool:
@@ -187,6 +191,15 @@ GRAPH_BACKEND = Option(
     "software, cuda. Tests marked graph_capture(backends=...) run on each backend that they "
     "name and that this allows.",
 )
+CAPTURES = Option(
+    "cuda_fork_captures",
+    "HOW",
+    "Look at every graph that tests capture and replay, and fail those whose graphs read what is "
+    "freed, never filled or out of date. HOW: check (the flag alone), all (check, and keep how all "
+    "memory came about, not only what was computed from whole numbers), audit (list tests that "
+    "replay a graph and pass whatever it does), off.",
+    flag_value="check",
+)
 SETTLE = Option(
     "cuda_fork_settle",
     "GIB",
@@ -207,7 +220,7 @@ PACK = Option(
 OPTIONS = (
     *(CHECK, DEVICE, ALLOW, LEDGER, BASELINE, BASELINE_UPDATE),
     *(MARKER_MAP, EXPECT_GPUS, INTENT, ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE),
-    *(GPU_HEALTH, GPUS, SETTLE, PROFILE, PACK, GRAPH_BACKEND),
+    *(GPU_HEALTH, GPUS, SETTLE, PROFILE, PACK, GRAPH_BACKEND, CAPTURES),
     *IMPORT_OPTIONS,
 )
 
@@ -328,5 +341,6 @@ PARSERS: Table = {
     "profile": (PROFILE, parse_profile),
     "pack": (PACK, parse_profile),
     "graphs": (GRAPH_BACKEND, parse_graphs),
+    "captures": (CAPTURES, parse_captures),
 }
 """The options by the field of ``Settings`` that holds their value."""

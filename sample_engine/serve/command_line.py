@@ -16,7 +16,7 @@ from sample_engine.frontend.engine_options import add_engine_options, engine_set
 _STOPPED, _FAILED, _WRONG_INPUT = 0, 1, 2
 _INTERRUPTED = 128 + signal.SIGINT
 _LAST_SECONDS = 3
-"""How long requests may go on when the server is told to stop."""
+"""How long requests may go on when the server is told to stop; what is left is told why it ends."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         import uvicorn
 
         from sample_engine.serve.app import Service, create_app
+        from sample_engine.serve.ending import EndingServer
         from sample_engine.serve.streams import Streams
     except ImportError as error:
         return _complain(f"{error}: pip install fastapi uvicorn", _WRONG_INPUT)
@@ -58,10 +59,8 @@ def main(arguments: Sequence[str]) -> int:
         host, port = listening.getsockname()[:2]
         name = options.served_model_name or options.model
         service = Service(streams, name, on_dead=lambda: setattr(server, "should_exit", True))
-        config = uvicorn.Config(
-            create_app(service), log_level="warning", timeout_graceful_shutdown=_LAST_SECONDS
-        )
-        server = uvicorn.Server(config)
+        config = uvicorn.Config(create_app(service), log_level="warning")
+        server = EndingServer(config, streams, _LAST_SECONDS)
         sys.stdout.write(f"http://{f'[{host}]' if ':' in host else host}:{port}\n")
         sys.stdout.flush()
         try:

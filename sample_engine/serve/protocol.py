@@ -45,8 +45,7 @@ class UnsupportedFieldError(PromptError):
     """A field that asks for what this engine does not do. Recoverable; ``param`` names it."""
 
     def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
-        self.param = param
+        super().__init__(message, param=param)
 
 
 class StreamOptions(BaseModel):
@@ -71,6 +70,10 @@ class _Request(BaseModel):
     ignore_eos: StrictBool = False
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
+
+    def field_of(self, error: PromptError) -> str:
+        """Return the field of this request that an error is about."""
+        raise NotImplementedError
 
     @property
     def with_usage(self) -> bool:
@@ -111,6 +114,10 @@ class CompletionRequest(_Request):
     prompt: str | Tokens | list[str] | list[Tokens]
     max_tokens: StrictInt | None = 16
     logprobs: StrictInt | None = None
+
+    def field_of(self, error: PromptError) -> str:
+        """Return the field of this request that an error is about."""
+        return error.param or "prompt"
 
     def prompts(self) -> list[str | Mapping[str, Any]]:
         """Return the prompts as the engine takes them; a list of tokens is one prompt."""
@@ -161,6 +168,14 @@ class ChatRequest(_Request):
     max_completion_tokens: StrictInt | None = None
     logprobs: StrictBool | None = None
     top_logprobs: StrictInt | None = None
+
+    def field_of(self, error: PromptError) -> str:
+        """Return the field of this request that an error is about."""
+        if error.param == "logprobs":
+            return "top_logprobs"
+        if error.param == "max_tokens" and self.max_completion_tokens is not None:
+            return "max_completion_tokens"
+        return error.param or "messages"
 
     def conversation(self) -> list[Mapping[str, Any]]:
         """Return the messages as the engine takes them.
