@@ -59,6 +59,9 @@ PRELOAD = "LD_PRELOAD"
 INTERPRET = "TRITON_INTERPRET"
 NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
+GITHUB_ACTIONS = "GITHUB_ACTIONS"
+GITHUB_WORKSPACE = "GITHUB_WORKSPACE"
+GITHUB_STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 PREFIX = "_CUDAFORK_"
 """What the names of all internal variables begin with."""
@@ -105,6 +108,9 @@ READ = {
     INTERPRET: "by the doctor: whether kernels in Triton run as Python code",
     NO_CACHING: "by the doctor: whether torch keeps no memory, which captures of graphs need",
     BLOCKING: "by the doctor: whether each launch waits for its kernel",
+    GITHUB_ACTIONS: "whether GitHub Actions runs the session, for --cuda-fork-github",
+    GITHUB_WORKSPACE: "the checkout, to which the files of GitHub's annotations are relative",
+    GITHUB_STEP_SUMMARY: "the file to which the summary of a step is added",
     NO_COLOR: "whether the audit's command line writes in color",
     HIP_MASK: "which of AMD's GPUs are waited for",
     ROCR_MASK: "which of AMD's GPUs are waited for",

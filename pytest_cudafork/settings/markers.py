@@ -255,9 +255,9 @@ def _is_made_for_one(item: pytest.Item) -> bool:
     return "start_method" in getattr(getattr(item, "callspec", None), "params", {})
 
 
-def leave_alone(item: pytest.Item) -> None:
-    """Have a test run in this process, with nothing around it, whatever its markers say."""
-    item.stash[_MARKS] = Marks(left_alone=True)
+def put_marks(item: pytest.Item, marks: Marks) -> None:
+    """Have a test run as if its markers said this."""
+    item.stash[_MARKS] = marks
 
 
 def read_marks(item: pytest.Item, *, alias_is_theirs: bool = False) -> Marks:
