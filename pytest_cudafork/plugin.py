@@ -84,6 +84,8 @@ def pytest_configure(config: pytest.Config) -> None:
     _register_health(config)
     _register_gpus(config)
     _choose_graphs(config)
+    if state.settings.captures != "off":
+        _register_captures(config)
     _register_check(config, state)
     _register_intent(config, state)
     _register_reports(config, state)
@@ -169,6 +171,16 @@ def _choose_graphs(config: pytest.Config) -> None:
         choose_for_session(config)
 
 
+def _register_captures(config: pytest.Config) -> None:
+    from pytest_cudafork.capture.in_tests import plugin as captures
+
+    captures.begin(config)
+    if config.stash[SESSION].settings.captures == "audit":
+        from pytest_cudafork.capture.rerun import hooks as audit
+
+        audit.begin(config)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test once with each graph backend, or each start method, that its markers name."""
     if metafunc.definition.get_closest_marker("graph_capture") is not None:
@@ -182,7 +194,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Have a test use the backend or start method it was made for, though it asks for none."""
+    """Have a test use the backend or start method it was made for, though it asks for none.
+
+    A marker may have its captures looked at.
+    """
+    if markers.says_of_captures(item):
+        _register_captures(item.config)
     call = getattr(item, "callspec", None)
     for name in ("graph_backend", "start_method"):
         if call is not None and name in call.params:

@@ -28,7 +28,7 @@ from sample_engine.frontend.progress import progress_bar
 from sample_engine.process.client import make_client
 from sample_engine.process.core_process import CoreFactory, make_engine_core, refusal
 from sample_engine.process.interrupts import interrupts_deferred
-from sample_engine.tokenizers.byte_tokenizer import ByteTokenizer
+from sample_engine.tokenizers.choice import BYTES, text_of_model
 
 __all__ = ["LLM"]
 
@@ -38,6 +38,7 @@ _logger = logging.getLogger(__name__)
 _WAIT_SECONDS = 0.5
 
 Params = SamplingParams | Sequence[SamplingParams] | None
+Message = Mapping[str, Any]
 Prompt = str | Mapping[str, Any]  # {"prompt": "..."} and {"prompt_token_ids": [...]} as in vLLM
 
 
@@ -95,9 +96,11 @@ class LLM:
     ) -> None:
         self.config = EngineConfig.of(model=model, **engine_settings(settings))
         self._owner = os.getpid()
-        self._tokenizer = ByteTokenizer()
-        if core_factory is make_engine_core:  # another core may want another machine
+        self._text = BYTES
+        if core_factory is make_engine_core:  # another core may want another machine, and model
             check_before_start(self.config)
+            self._text = text_of_model(self.config)
+        self._tokenizer = self._text.tokenizer
         self._client = make_client(self.config, core_factory)
         self._live: dict[str, _Live] = {}
         self._count = 0
@@ -144,6 +147,28 @@ class LLM:
             self._drop(requests)
         _tell_errors(requests, batch)
         return _outputs(requests)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: Params = None,
+        *,
+        use_tqdm: bool | None = None,
+    ) -> list[RequestOutput]:
+        """Answer a conversation, or several. A message is ``{"role": "user", "content": "..."}``.
+
+        The model's chat template makes a prompt of it; without one each message is a line. Raises
+        :class:`PromptError` for a conversation that the template refuses.
+        """
+        several = bool(messages) and not isinstance(messages[0], Mapping)
+        each: Any = messages if several else [messages]
+        prompts = [self.chat_prompt(conversation) for conversation in each]
+        return self.generate(prompts if several else prompts[0], sampling_params, use_tqdm=use_tqdm)
+
+    def chat_prompt(self, messages: Sequence[Message]) -> Prompt:
+        """The prompt that :meth:`chat` makes of a conversation, its text and its tokens."""
+        text, token_ids = self._text.conversation(messages)
+        return {"prompt": text, "prompt_token_ids": token_ids}
 
     def generate_stream(
         self, prompts: Prompt | Sequence[Prompt], sampling_params: Params = None
@@ -237,7 +262,10 @@ class LLM:
             raise PromptError(too_long(request_id, words, most))
         if prompt.token_ids is not None:
             return prompt.token_ids
-        return self._tokenizer.encode(prompt.text or "")
+        token_ids = self._tokenizer.encode(prompt.text or "")
+        if len(token_ids) >= most:
+            raise PromptError(too_long(request_id, str(len(token_ids)), most))
+        return token_ids
 
     def _send(
         self,

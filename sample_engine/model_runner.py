@@ -24,6 +24,7 @@ from sample_engine.batch.token_logprobs import logprobs_of
 from sample_engine.batch.token_readout import TokenReadout
 from sample_engine.config import CUDAGraphMode, EngineConfig
 from sample_engine.device.resolve import resolve
+from sample_engine.errors import ConfigError
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.graphs.execution import GraphExecution, execution_for
 from sample_engine.graphs.model_graphs import ModelGraphs, allowed_mode
@@ -77,8 +78,14 @@ class ModelRunner:
             dtype=self.dtype,
             device=self.device,
         )
-        self.backend = choose(config.attention_backend, self.spec)
-        self.cudagraph_mode = allowed_mode(config.cudagraph_mode, self.backend)
+        self._windows = self.model_config.windows_within(self.max_model_len)
+        self.backends = {
+            window: choose(config.attention_backend, dataclasses.replace(self.spec, window=window))
+            for window in dict.fromkeys(self._windows)
+        }
+        self.cudagraph_mode = config.cudagraph_mode
+        for backend in self.backends.values():
+            self.cudagraph_mode = allowed_mode(self.cudagraph_mode, backend)
         self._graph_execution = graph_execution
         if self.cudagraph_mode is not CUDAGraphMode.NONE and graph_execution is None:
             self._graph_execution = execution_for(self.device)
@@ -134,11 +141,15 @@ class ModelRunner:
         )
 
     def build_metadata(self, common: CommonAttentionMetadata) -> dict[str, Any]:
-        """The backend's metadata for each layer, by the layer's name.
+        """The backends' metadata for each layer, by the layer's name.
 
-        All layers are of one kind, so they share one object.
+        Layers of one kind, and mostly all are of one, share one object.
         """
-        return dict.fromkeys(self.layer_names, self.backend.build(common))
+        built = {window: backend.build(common) for window, backend in self.backends.items()}
+        return {
+            name: built[window]
+            for name, window in zip(self.layer_names, self._windows, strict=True)
+        }
 
     def forward(
         self,
@@ -177,9 +188,9 @@ class ModelRunner:
             value: torch.Tensor,
             out: torch.Tensor,
         ) -> None:
-            cache = self.caches[layer]
-            self.backend.write_kv(key, value, cache, slot_mapping)
-            self.backend.forward(query, cache, attn_metadata[self.layer_names[layer]], out)
+            cache, backend = self.caches[layer], self.backends[self._windows[layer]]
+            backend.write_kv(key, value, cache, slot_mapping)
+            backend.forward(query, cache, attn_metadata[self.layer_names[layer]], out)
 
         return attend_into
 
@@ -254,6 +265,11 @@ class ModelRunner:
         config, speculative = self.config, self.config.speculative
         if speculative is None:
             return None, None
+        if speculative.method == "eagle" and {*self._windows} != {None}:
+            raise ConfigError(
+                "speculative_config: method='eagle' drafts for models without a sliding window; "
+                "this one has them. Use method='ngram', or a max_model_len that they hold."
+            )
         self._rejection_method = speculative.rejection_sample_method
         speculator = make_speculator(
             SpeculatorParts(

@@ -292,7 +292,7 @@ class Scheduler:
     def _why_finished(self, request: Request, token: int) -> FinishReason | None:
         if token in request.params.stop_token_ids:
             return FinishReason.STOP
-        if token == self.limits.eos_token_id and not request.params.ignore_eos:
+        if self.limits.ends(token) and not request.params.ignore_eos:
             return FinishReason.STOP
         if request.num_tokens >= self.limits.most_tokens(request):
             return FinishReason.LENGTH

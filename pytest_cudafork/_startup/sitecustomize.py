@@ -34,6 +34,20 @@ def _watch(root: str) -> None:
     begin_inherited()
 
 
+def _captures(root: str) -> None:
+    """Look at the captures of the program."""
+    sys.path.append(root)
+    try:
+        from pytest_cudafork.capture.in_programs.begin import begin_inherited
+
+        begin_inherited()
+    except Exception as error:
+        if sys.stderr is not None:
+            sys.stderr.write(f"pytest-cudafork: captures are not looked at: {error!r}\n")
+    finally:
+        sys.path.remove(root)
+
+
 def _patch(root: str) -> None:
     """Apply the patches of the test; its children do so in the case of a fork server."""
     if any(server in argument for argument in sys.orig_argv for server in _SERVERS):
@@ -63,6 +77,8 @@ _SERVERS = (
 _ROOT = os.environ.get("_CUDAFORK_ROOT", "")
 if _ROOT and os.environ.get("_CUDAFORK_WATCH"):
     _watch(_ROOT)
+if _ROOT and os.environ.get("_CUDAFORK_WATCH") and os.environ.get("_CUDAFORK_CAPTURES"):
+    _captures(_ROOT)
 if _ROOT and os.environ.get("_CUDAFORK_PATCHES"):
     _patch(_ROOT)
 _hand_over()

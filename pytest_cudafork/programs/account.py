@@ -47,12 +47,21 @@ class Account:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing of it is an error, no record is lost, and its first process was seen."""
-        return not self.deeds.findings and not self.deeds.lost and self.deeds.watched
+        """Whether nothing of it is an error, none is lost, and enough was watched to say so."""
+        found = self.deeds.findings or self.deeds.captures.errors
+        return not found and not self.deeds.lost and self.deeds.judged
 
     def lines(self) -> list[str]:
         """Tell it."""
-        return [TITLE, *self._how_it_ended(), *self._errors(), *self._rest(), *self._unseen()]
+        return [
+            TITLE,
+            *self._how_it_ended(),
+            *self._errors(),
+            *map(plain, self.deeds.captures.error_lines()),
+            *self._rest(),
+            *map(plain, self.deeds.captures.other_lines()),
+            *self._unseen(),
+        ]
 
     def text(self) -> str:
         """Tell it, as one text that ends in a line break."""
@@ -88,7 +97,7 @@ class Account:
         lines += _places("also touched by", others)
         lines += _places(
             "forked while CUDA was initialized (a child of that can never use CUDA)",
-            _unique(f"{fork.place}: {fork.verdict}" for fork in initialized),
+            _unique(f"{fork.place}: {fork.fate}" for fork in initialized),
         )
         running = [f"{pid} {plain(command)}" for pid, command in self.running]
         lines += _places("still running, and what it does from now on is not seen", running)
@@ -101,10 +110,8 @@ class Account:
 
     def _numbers(self) -> str:
         deeds = self.deeds
-        if not deeds.touches:
-            seen = "no touch of CUDA was seen"
-            if not deeds.watched and not deeds.processes:
-                seen = "nothing was watched"
+        if not deeds.touches and not initialized_forks(deeds.forks):
+            seen = "no touch of CUDA was seen" if deeds.processes else "nothing was watched"
             return f"{seen}; watched: {_count(len(deeds.processes), 'Python process')}"
         poisoned = sum(touch.poisoned for touch in deeds.touches)
         forks = len(initialized_forks(deeds.forks))
@@ -151,6 +158,7 @@ class Account:
             ],
             "processes": {str(pid): command for pid, command in deeds.processes.items()},
             "running": [{"process": pid, "command": plain(text)} for pid, text in self.running],
+            "captures": self.deeds.captures.as_plain(),
             "not_observable": [plain(words) for words in deeds.unseen],
         }
 

@@ -13,17 +13,21 @@ from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.process import native_stacks
 from pytest_cudafork.programs.account import Account
-from pytest_cudafork.programs.deeds import read_deeds
+from pytest_cudafork.programs.deeds import First, read_deeds
 from pytest_cudafork.settings import Level
 
 
 class Ended(NamedTuple):
-    """A program that has ended: its process, command, exit code (None: not known) and time."""
+    """A program that has ended: its process, command, exit code (None: not known) and time.
+
+    ``first`` is what its first process was.
+    """
 
     pid: int
     command: tuple[str, ...]
     exitcode: int | None
     seconds: float
+    first: First = First.PYTHON
 
 
 def account_of(
@@ -41,7 +45,8 @@ def account_of(
     observer = Observer(settings, str(os.getpid()))
     others = tuple((pid, native_stacks.program_of(pid)) for pid in running)
     lost = observer.lost_records()
-    deeds = read_deeds(observer.records(), ended.pid, env, Level(settings.level), lost)
+    level, records = Level(settings.level), observer.records()
+    deeds = read_deeds(records, ended.pid, env, level, lost, first=ended.first)
     return Account(ended.command, ended.exitcode, ended.seconds, deeds, observer.simulated, others)
 
 

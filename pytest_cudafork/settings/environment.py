@@ -27,6 +27,8 @@ GPU_LOCKS = "_CUDAFORK_GPU_LOCKS"
 PATCHES = "_CUDAFORK_PATCHES"
 TEST_SESSION = "_CUDAFORK_SESSION"
 PHANTOM_MEMORY = "_CUDAFORK_PHANTOM_MEMORY"
+REPLAYS = "_CUDAFORK_REPLAYS"
+CAPTURES = "_CUDAFORK_CAPTURES"
 
 PROGRAM = "program"
 """What ``PHASE`` says in a program that is watched by itself, and not in a session."""
@@ -79,6 +81,8 @@ INTERNAL = {
     PATCHES: "the folder of what child_patch has patched, which a process of the test takes over",
     GPU_LOCKS: "the folder of the locks of GPUs, for sessions that a test with GPUs starts",
     TEST_SESSION: "by which the session that settles GPUs knows what its tests have started",
+    CAPTURES: "how the captures of a program are looked at, which knows no pytest",
+    REPLAYS: "how the replays of graphs are spoiled, in a process that runs a test once more",
     PHANTOM_MEMORY: "for tests: a file that says who holds memory on the phantom's GPUs",
 }
 """What each internal variable is for."""
@@ -157,10 +161,16 @@ def unset_variable(undo: contextlib.ExitStack, name: str) -> None:
 
 def prepend_path(undo: contextlib.ExitStack, name: str, folder: str) -> None:
     """Put a folder first in a list of folders, unless it is there, until ``undo`` is closed."""
-    former = environ.get(name)
+    former = environ.get(name, "")
+    text = with_folder(former, folder)
+    if text != former:
+        set_variable(undo, name, text)
+
+
+def with_folder(former: str, folder: str) -> str:
+    """Return a list of folders with another one in it: first, unless it is there."""
     folders = former.split(pathsep) if former else []
-    if folder not in folders:
-        set_variable(undo, name, pathsep.join([folder, *folders]))
+    return former if folder in folders else pathsep.join([folder, *folders])
 
 
 def _restore(name: str, former: str | None) -> None:

@@ -17,6 +17,7 @@ from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT
 from pytest_cudafork.settings.option import Option, Table, parse_file, parse_modules, read_table
 from pytest_cudafork.settings.option_texts import (
+    parse_captures,
     parse_expected,
     parse_gib,
     parse_github,
@@ -82,6 +83,9 @@ class Settings(NamedTuple):
     """Such a file, by which tests are given GPUs and put in order; "": none."""
     graphs: str | None = None
     """How to capture graphs: "auto", "software" or "cuda"; None: nothing was said."""
+
+    captures: str = "off"
+    """How captures that tests make are looked at: one of ``CAPTURES``."""
 
     @property
     def active(self) -> bool:
@@ -199,6 +203,15 @@ GRAPH_BACKEND = Option(
     "software, cuda. Tests marked graph_capture(backends=...) run on each backend that they "
     "name and that this allows.",
 )
+CAPTURES = Option(
+    "cuda_fork_captures",
+    "HOW",
+    "Look at every graph that tests capture and replay, and fail those whose graphs read what is "
+    "freed, never filled or out of date. HOW: check (the flag alone), all (check, and keep how all "
+    "memory came about, not only what was computed from whole numbers), audit (list tests that "
+    "replay a graph and pass whatever it does), off.",
+    flag_value="check",
+)
 SETTLE = Option(
     "cuda_fork_settle",
     "GIB",
@@ -238,7 +251,7 @@ GITHUB = Option(
 OPTIONS = (
     *(CHECK, DEVICE, ALLOW, LEDGER, BASELINE, BASELINE_UPDATE),
     *(MARKER_MAP, EXPECT_GPUS, INTENT, ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE),
-    *(GPU_HEALTH, GPUS, SETTLE, PROFILE, PACK, GRAPH_BACKEND),
+    *(GPU_HEALTH, GPUS, SETTLE, PROFILE, PACK, GRAPH_BACKEND, CAPTURES),
     *(JSON, SARIF, GITHUB),
     *IMPORT_OPTIONS,
 )
@@ -367,5 +380,6 @@ PARSERS: Table = {
     "json": (JSON, parse_profile),
     "sarif": (SARIF, parse_profile),
     "github": (GITHUB, parse_github),
+    "captures": (CAPTURES, parse_captures),
 }
 """The options by the field of ``Settings`` that holds their value."""

@@ -14,6 +14,7 @@ NAMES = {
     "cuda_fork_allow",
     "cuda_fork_baseline",
     "cuda_fork_baseline_update",
+    "cuda_fork_captures",
     "cuda_fork_check",
     "cuda_fork_device",
     "cuda_fork_expect_gpus",

@@ -23,7 +23,7 @@ def closed(schema: Any) -> Any:
         return schema
     made = {key: closed(value) for key, value in schema.items()}
     is_object = made.get("type") == "object" and "properties" in made
-    if is_object:
+    if is_object and "additionalProperties" not in made:
         made["additionalProperties"] = False
     return made
 

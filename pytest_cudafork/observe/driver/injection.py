@@ -5,6 +5,7 @@ The driver loads it in the first ``cuInit``; whether that came earlier, ``probe.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_cudafork.compat.unpatched import contextlib, os
@@ -24,6 +25,18 @@ class InjectionWitness:
     def undo(self) -> None:
         """Take back the environment and the signal. The library itself stays mapped."""
         self._undo.close()
+
+
+def variables(device: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable by which a program has it that is not a watched Python; {}: it is taken.
+
+    Args:
+        device: Whatever is real.
+        environ: The environment that the program would have otherwise.
+
+    """
+    ours = str(native_libs.INJECTION)
+    return {} if environ.get(environment.INJECTION) else {environment.INJECTION: ours}
 
 
 def install() -> InjectionWitness:

@@ -121,6 +121,11 @@ VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("cuda", {"graphs": "cuda"}),
         ("software", {"graphs": "software"}),
     ),
+    "cuda_fork_captures": (
+        ("check", {"captures": "check"}),
+        ("all", {"captures": "all"}),
+        ("off", {"captures": "off"}),
+    ),
 }
 
 
