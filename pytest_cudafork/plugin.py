@@ -233,13 +233,18 @@ def _register_imports(config: pytest.Config) -> bool:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str] | None:
-    """Show what is checked and with which eyes."""
+    """Show what is checked and with which eyes; with ``-v`` also where each option was set."""
     state = config.stash[SESSION]
-    if state.watch is None:
-        return None
-    from pytest_cudafork.report.header import header
+    lines: list[str] = []
+    if state.watch is not None:
+        from pytest_cudafork.report.header import header
 
-    return header(state.settings, state.watch.observer)
+        lines += header(state.settings, state.watch.observer)
+    if config.option.verbose > 0:
+        from pytest_cudafork.settings.sources import source_lines
+
+        lines += source_lines(config, options.OPTIONS)
+    return lines or None
 
 
 @pytest.hookimpl(tryfirst=True)
