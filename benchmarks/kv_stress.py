@@ -65,7 +65,7 @@ class Heard(NamedTuple):
     metrics: dict[str, Any]
 
 
-def ready_seconds(pid: int) -> float:
+def ready_seconds(pid: int | None) -> float:
     """How long a process's first thread has computed, or waited for nothing but a core."""
     try:
         on_core, in_queue, _ = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
@@ -269,19 +269,26 @@ class Stress:
                 engine.process.kill()
             else:
                 engine.reports.send("stop")
-        deadline = time.monotonic() + _END_SECONDS
         for engine in list(self.engines):
-            # Its pipe may be full: read until it is closed.
-            with contextlib.suppress(EOFError, OSError):
-                while engine.reports.poll(max(0.0, deadline - time.monotonic())):
-                    engine.reports.recv()
-            engine.process.join(max(0.1, deadline - time.monotonic()))
-            if engine.process.exitcode is None:
-                self.wrong.append(f"process {engine.process.pid} does not end")
-                engine.process.kill()
+            self._wait_for_the_end(engine)
             self._forget(engine)
         if self.options.store == "memory":
-            self._look_for_leftovers(deadline)
+            self._look_for_leftovers(time.monotonic() + _END_SECONDS)
+
+    def _wait_for_the_end(self, engine: Engine) -> None:
+        while engine.process.exitcode is None:
+            with contextlib.suppress(EOFError, OSError):  # its pipe may be full
+                while engine.reports.poll(0.1):
+                    engine.reports.recv()
+            engine.process.join(0.1)
+            silent, waited = self._measure(engine)
+            if waited > self.options.limit or silent > self.options.silent:
+                self.wrong.append(
+                    f"process {engine.process.pid} does not end: told to {silent:.0f} s ago, it "
+                    f"waited for {waited:.0f} s"
+                )
+                engine.process.kill()
+                engine.process.join()
 
     def _look_for_leftovers(self, deadline: float) -> None:
         folder = self._folder()

@@ -211,6 +211,10 @@ class Observer:
         """Write that tests were left out of the session."""
         self._append("deselected", count=count)
 
+    def note_captures(self, found: dict[str, Any]) -> None:
+        """Write what was found of captured graphs, as ``capture/judge`` has it as plain values."""
+        self._append("captures", found=found)
+
     def note_end(self, **fields: object) -> None:
         """Write how the session ended."""
         self._append("end", **fields)

@@ -6,7 +6,7 @@ import enum
 import multiprocessing
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_cudafork.check.findings import Finding, expected_ids, find
 from pytest_cudafork.observe.base.records import Record
@@ -14,6 +14,7 @@ from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.observe.story.touch import Frame, Touch, frames_from
 from pytest_cudafork.observe.story.words import fork_line, place_of
+from pytest_cudafork.programs.captures import Captures, read_captures
 from pytest_cudafork.settings import Level
 from pytest_cudafork.settings.environment import COMMON_METHOD
 
@@ -117,6 +118,7 @@ class Deeds:
             it has started where it is no Python.
         lost: What is known to be missing from the ledger, in words.
         history: All of it, for stories.
+        captures: What was found of captured graphs.
 
     """
 
@@ -130,6 +132,7 @@ class Deeds:
     history: History
     judged: bool = True
     lost: tuple[str, ...] = ()
+    captures: Captures = field(default_factory=Captures)
 
 
 def read_deeds(
@@ -179,6 +182,7 @@ def read_deeds(
     )
     touches = tuple(Touch.from_record(record) for record in records if record["k"] == "touch")
     watched = pid in processes
+    captures = read_captures(records)
     return Deeds(
         processes,
         touches,
@@ -186,10 +190,16 @@ def read_deeds(
         starts,
         _method_in_force(records, pid, env),
         tuple(find(records, level, expected=expected_ids(records))),
-        (*([] if watched else [_BLIND[first]]), *_limits(records), *lost),
+        (
+            *([] if watched else [_BLIND[first]]),
+            *_limits(records),
+            *captures.unseen(),
+            *lost,
+        ),
         history,
         watched or (first is not First.PYTHON and bool(processes or touches)),
         lost,
+        captures,
     )
 
 

@@ -48,7 +48,11 @@ class Service:
             return _error(404, words, "invalid_request_error", "model_not_found", "model")
         try:
             params = asked.params()
-            items = self.streams.read(asked.prompts(), params)
+            if isinstance(asked, ChatRequest):
+                prompts = [self.streams.llm.chat_prompt(asked.conversation())]
+            else:
+                prompts = asked.prompts()
+            items = self.streams.read(prompts, params)
             answer = Answer(self.model, params, chat=isinstance(asked, ChatRequest))
             if asked.stream:
                 return await self._stream(asked, items, answer)

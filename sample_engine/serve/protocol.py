@@ -177,15 +177,16 @@ class ChatRequest(_Request):
             return "max_completion_tokens"
         return error.param or "messages"
 
-    def prompts(self) -> list[str | Mapping[str, Any]]:
-        """Return the one prompt: a line for each message, and the beginning of the answer's.
+    def conversation(self) -> list[Mapping[str, Any]]:
+        """Return the messages as the engine takes them.
 
-        The models of this engine were not trained on conversations and have no template.
+        Raises:
+            UnsupportedFieldError: There are none, or one holds something else than text.
+
         """
         if not self.messages:
             raise UnsupportedFieldError("messages", "messages is empty: give at least one.")
-        lines = [f"{message.role}: {message.text()}\n" for message in self.messages]
-        return ["".join([*lines, "assistant: "])]
+        return [{"role": message.role, "content": message.text()} for message in self.messages]
 
     def _limits(self) -> tuple[int | None, int | None]:
         if self.top_logprobs and not self.logprobs:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pytest_cudafork.capture.interface.seen import Listener, Watch
+from pytest_cudafork.capture.judge.judge import Judge
 from pytest_cudafork.capture.record.recorder import Recorder
 from pytest_cudafork.capture.seen.torch_graphs import hooked
 
@@ -18,13 +19,16 @@ class Watching:
 
     Attributes:
         recorder: keeps the history of memory, and gives each capture its ``uses``.
+        judge: judges them; None under "audit", which asks tests and not graphs.
         watch: what the listeners hear of.
 
     """
 
     def __init__(self, how: str, *others: Listener) -> None:
         self.recorder = Recorder(everything=how == "all", outside=how != "audit")
-        self.watch = Watch([self.recorder, *others])
+        self.judge = Judge(self.recorder.history) if how != "audit" else None
+        judges = [] if self.judge is None else [self.judge]
+        self.watch = Watch([self.recorder, *judges, *others])
 
     @contextlib.contextmanager
     def in_force(self, test: str) -> Iterator[None]:
@@ -35,4 +39,4 @@ class Watching:
 
     def take(self) -> dict[str, Any]:
         """Return what was found since the last call, as plain values; {}: nothing."""
-        return {}
+        return self.judge.findings.take() if self.judge is not None else {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor
@@ -18,6 +18,7 @@ from pytest_cudafork.capture.interface.lines import line_at_work, line_in_thread
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.record.arguments import PLAIN, Arguments
 from pytest_cudafork.capture.record.memory import Memories, Memory, Part, part_of
+from pytest_cudafork.capture.record.numbers import Call, LineNumbers, has_numbers, numbers_in
 from pytest_cudafork.capture.record.operators import KnownOperator, Operators, draws_nothing
 from pytest_cudafork.capture.record.uses import GraphUses, HostNumber, Unfilled, Use
 from pytest_cudafork.capture.record.values import (
@@ -47,6 +48,8 @@ class History:
         paused: whether operators are none of the user's.
         at: the number of the last event.
         host: numbers that the host has read from tensors, the latest ones.
+        spoiled: results of graphs that were overwritten, each with what is told when it is read.
+        numbers: those of the host among arguments, by line.
         later: for lines that are watched, when they ran since, and what they read then.
 
     """
@@ -58,6 +61,8 @@ class History:
         self.paused = False
         self.at = 0
         self.host: deque[HostNumber] = deque(maxlen=_MOST_HOST_NUMBERS)
+        self.spoiled: dict[Memory, Callable[[str], None]] = {}
+        self.numbers = LineNumbers()
         self.later: dict[str, deque[tuple[int, set[Memory]]]] = {}
         self._everything = everything
         self._thread = threading.get_ident()
@@ -82,10 +87,25 @@ class History:
         """Return the line of user code that is at work, also where torch works in a thread."""
         return line_at_work() or line_in_thread(self._thread)
 
-    # -- operators ------------------------------------------------------------------------------------
+    # -- operators ---------------------------------------------------------------------------------
 
     def work(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operator, and note what it did."""
+        result = self._work(known, args, kwargs)
+        if known.kind is Kind.WORK and has_numbers(known.name, args, is_view=False):
+            self.note_numbers(known, args, result)
+        return result
+
+    def note_numbers(self, known: KnownOperator, args: Any, result: Any) -> None:
+        """Note the numbers among the arguments of a call."""
+        numbers, shapes = numbers_in(args, result)
+        call = Call(self.line(), known.name, shapes)
+        if self.uses is None:
+            self.numbers.called(call, numbers, self.at)
+        else:
+            self.uses.calls.setdefault(call, []).append(numbers)
+
+    def _work(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> Any:
         if self.uses is None and self._is_of_no_interest(known, args):
             result = known.op(*args, **kwargs)
             if known.written:
@@ -112,11 +132,25 @@ class History:
         if uses is not None:
             uses.took(args)
             uses.did(known.traits.name, operation.where)
-            uses.draws += draws and known.by_generator
+            uses.draws += draws
         for index, (memory, part, reads) in enumerate(taken.targets):
             self.written(memory, Write(operation, ~index, part), reads=reads)
         self._results(operation, result, [0])
         return result
+
+    def copied(
+        self, known: KnownOperator, args: Any, kwargs: dict[str, Any], result: Tensor
+    ) -> None:
+        """Note what an operator has made that may return a view: nothing, if it did."""
+        if self.memories.get(result) is not None:
+            return
+        taken = Arguments(self, known)
+        taken.take_all(args, kwargs)
+        operation = self.operation(known.op, taken, known.heavy)
+        self.settle(operation)
+        if self.uses is not None:
+            self.uses.did(known.traits.name, operation.where)
+        self._results(operation, result, [0])
 
     def _computed(self, known: KnownOperator, taken: Arguments, *, draws: bool) -> Computed:
         again = known.again or (known.draws and not draws)
@@ -148,9 +182,15 @@ class History:
 
     def settle(self, operation: Operation) -> None:
         """Limit how far back an operation reaches; what is captured is never run again."""
-        writes = (write for read in operation.reads for write in read.writes)
-        depth = max((write.operation.depth for write in writes), default=0)
-        if self.uses is not None or depth >= MOST_DEPTH:
+        if self.uses is not None:
+            operation.computed = Computed.UNKNOWN
+            operation.args, operation.kwargs, operation.reads = [], {}, ()
+            return
+        depth = 0
+        for read in operation.reads:  # a plain loop: this is done for every operator
+            for write in read.writes:
+                depth = max(depth, write.operation.depth)
+        if depth >= MOST_DEPTH:
             operation.computed = Computed.UNKNOWN
         if operation.computed is Computed.UNKNOWN:
             operation.args, operation.kwargs, operation.reads = [], {}, ()
@@ -158,12 +198,12 @@ class History:
             operation.depth = depth + 1
         operation.live = operation.computes = operation.computed is Computed.YES
 
-    # -- what is of no interest -----------------------------------------------------------------------
+    # -- what is of no interest --------------------------------------------------------------------
 
     def _is_of_no_interest(self, known: KnownOperator, args: Any) -> bool:
         """Whether an operator is one of those whose results are only said to be computed."""
-        if not self._everything:
-            return not self._begins_in_whole_numbers(args)
+        if not self._everything and not self._begins_in_whole_numbers(args):
+            return True
         if known.written:
             return False
         return known.heavy or any(self._is_activation(each) for each in args)
@@ -204,6 +244,17 @@ class History:
                 if isinstance(each, Tensor):
                     self.changed(each, where)
 
+    def tell_of_spoiled(self, known: KnownOperator, args: Any) -> None:
+        """Tell of arguments that another graph has overwritten, unless they are only written."""
+        for at, each in enumerate(args):
+            if isinstance(each, (list, tuple)):
+                self.tell_of_spoiled(known, each)
+            elif isinstance(each, Tensor):
+                memory = self.memories.get(each)
+                written = known.written.get(at)
+                if memory in self.spoiled and (written is None or written.reads):
+                    self.spoiled.pop(memory)(self.line())
+
     def changed(self, tensor: Tensor, where: str) -> None:
         """Note that something wrote a tensor, and nothing of how."""
         memory = self.memories.of(tensor)
@@ -226,7 +277,7 @@ class History:
             for each in result:
                 self._activate(each)
 
-    # -- memory ---------------------------------------------------------------------------------------
+    # -- memory ------------------------------------------------------------------------------------
 
     def appeared(self, kind: Kind, result: Any) -> None:
         """Note memory that was handed out, or that came from the host."""
@@ -234,10 +285,13 @@ class History:
         if memory is None:
             return
         if kind is Kind.EMPTY:
-            memory.filled, memory.where, memory.owner = 0, self.line(), self.uses
-        elif not memory.writes:
+            memory.filled, memory.where = 0, self.line()
+        elif memory.writes:
+            return
+        else:
             self.keep(memory, result)
-            memory.owner = self.uses
+        if self.uses is not None:
+            self.uses.owns(memory)
 
     def keep(self, memory: Memory, tensor: Tensor) -> None:
         """Keep the values of small memory of the host, should it be gone when they are needed."""
@@ -257,8 +311,9 @@ class History:
                 if memory is not None:
                     memory.writes = (Write(operation, count[0], part_of(result)),)
                     memory.live, memory.at, memory.where = operation.live, self.at, operation.where
-                    memory.owner = self.uses
                     memory.version += 1
+                    if self.uses is not None:
+                        self.uses.owns(memory)
             count[0] += 1
         elif isinstance(result, (list, tuple)):
             for each in result:
@@ -287,7 +342,7 @@ class History:
                 memory.writes = (Write(unknown_operation(write.operation), 0, part),)
         memory.live = any(each.operation.live for each in memory.writes)
 
-    # -- what a graph uses ----------------------------------------------------------------------------
+    # -- what a graph uses -------------------------------------------------------------------------
 
     def _graph_writes(self, memory: Memory, part: Part, where: str) -> None:
         assert self.uses is not None, "a capture is under way"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.record.memory import Memory, Part
+from pytest_cudafork.capture.record.numbers import Call
 
 __all__ = ["GraphUses", "HostNumber", "Unfilled", "Use"]
 
@@ -56,7 +57,10 @@ class GraphUses:
         reads: memory from outside that it reads.
         writes: memory from outside that it writes.
         made: memory that was handed out within the capture and that is kept: its results.
+        allocated: addresses, first and end, of all that was handed out within the capture.
         lines: ``(operator, file:line)`` for what was captured, in order.
+        calls: numbers of the host among arguments, by call, in order.
+        differing: calls whose numbers were others in the run before: the graph's, and that run's.
         work: how many operators and launches it holds; -1: it holds what cannot be counted.
         draws: how many of them draw random numbers.
         numbers: numbers among their arguments.
@@ -72,7 +76,10 @@ class GraphUses:
         self.reads: dict[Memory, Use] = {}
         self.writes: dict[Memory, Use] = {}
         self.made: list[Memory] = []
+        self.allocated: list[tuple[int, int]] = []
         self.lines: list[tuple[str, str]] = []
+        self.calls: dict[Call, list[tuple[Any, ...]]] = {}
+        self.differing: list[tuple[Call, tuple[Any, ...], tuple[Any, ...]]] = []
         self.work = self.draws = 0
         self.numbers: set[int | float] = set()
         self.host: list[HostNumber] = []
@@ -98,6 +105,19 @@ class GraphUses:
         """Note by which tensor user code knows memory that the graph reads."""
         if tensor.dim() and memory not in self.named:
             self.named[memory] = weakref.ref(tensor), where
+
+    def owns(self, memory: Memory) -> None:
+        """Note memory that was handed out within the capture."""
+        memory.owner = self
+        storage = memory.refer()
+        if storage is not None and memory.nbytes:
+            first = memory.pointer = storage.data_ptr()
+            self.allocated.append((first, first + memory.nbytes))
+
+    def covers(self, memory: Memory) -> bool:
+        """Whether memory shares an address with what was handed out within the capture."""
+        first, end = memory.pointer, memory.pointer + memory.nbytes
+        return bool(first) and any(a < end and first < b for a, b in self.allocated)
 
     def inputs(self) -> list[Tensor]:
         """Return what it reads from outside and is still there, each storage as one flat tensor."""

@@ -43,7 +43,8 @@ class IsolationHooks:
         self._debugger = bool(getattr(option, "usepdb", False) or getattr(option, "trace", False))
         self._inside = session.isolated
         self._isolates_all = self._isolate not in (None, "none") and not self._off
-        self._may_recover = session.settings.health == "recover"
+        audited = session.settings.captures == "audit"
+        self._may_recover = audited or session.settings.health == "recover"
         """Whether every test may have to get a process of its own before the session ends."""
         self._filters = list(warnings.filters)
         self._running = True
@@ -155,7 +156,7 @@ class IsolationHooks:
             return None
         # the child keeps it; here it would end the session, or come while the server gets ready
         termination.stop_time_limit(item)
-        method = policy.choose(marks, self._rules(), process_state(self._config))
+        method = policy.choose(marks, self._rules(), lambda: process_state(self._config))
         if method is not None and marks.fixtures == "inherit":
             from pytest_cudafork.isolate.session.inherit import checked
 
@@ -238,7 +239,7 @@ class IsolationHooks:
         if marks.complaint or marks.gpus or marks.env or marks.fixtures == "inherit":
             return None
         state = process_state(self._config)
-        after = policy.choose(marks, self._rules(), state)
+        after = policy.choose(marks, self._rules(), lambda: state)
         if after is None or after.name != "fork" or state.cuda != policy.CLEAN:
             return None
         return nextitem

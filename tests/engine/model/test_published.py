@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,16 +37,7 @@ def text(length: int = LENGTH) -> list[int]:
     return [chance.randrange(12, SIZE["vocab_size"]) for _ in range(length)]
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.usefixtures("one_thread")
 def test_logits_and_greedy_texts_are_those_of_transformers(
     name: str, models: dict[str, Published], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +137,8 @@ def test_what_a_family_needs_is_missed(
 
 def test_eagle_is_refused_where_windows_count(models: dict[str, Published]) -> None:
     speculative = {"method": "eagle", "num_speculative_tokens": 2}
-    settings = {"device": "cpu", "worker_method": "inproc", "load_format": "dummy"}
+    settings: dict[str, Any] = {"device": "cpu", "worker_method": "inproc"}
+    settings["load_format"] = "dummy"
     with pytest.raises(ConfigError, match="without a sliding window"):
         LLM(models["mistral"].folder, speculative_config=speculative, **settings)
 
@@ -156,7 +148,7 @@ def test_the_ends_of_a_text_are_those_of_the_generation(
 ) -> None:
     folder = changed(models, "llama", tmp_path)
     prompt = {"prompt_token_ids": text()}
-    settings = {"device": "cpu", "worker_method": "inproc", "num_blocks": 20}
+    settings: dict[str, Any] = {"device": "cpu", "worker_method": "inproc", "num_blocks": 20}
     with LLM(folder, **settings) as llm:
         free = llm.generate(prompt, SamplingParams(max_tokens=6, ignore_eos=True))[0].outputs[0]
     ends = [299, free.token_ids[3]]

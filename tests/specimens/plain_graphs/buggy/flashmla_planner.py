@@ -46,13 +46,13 @@ class GraphManager:
     def __init__(self, rows, width):
         self.query = torch.zeros(rows, width, device="cuda")
         self.seq_lens = torch.ones(rows, dtype=torch.int64, device="cuda")
-        builder = Builder(self.seq_lens)
+        self.builder = Builder(self.seq_lens)
         with torch.inference_mode():
-            flash_mla(self.query, builder.build())
+            flash_mla(self.query, self.builder.build())
             torch.cuda.synchronize()
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph, pool=torch.cuda.graph_pool_handle()):
-                self.out = flash_mla(self.query, builder.build())
+                self.out = flash_mla(self.query, self.builder.build())
 
     @torch.inference_mode()
     def decode(self, query, seq_lens):

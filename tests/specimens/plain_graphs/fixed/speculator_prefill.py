@@ -53,12 +53,12 @@ class Speculator:
 
     def __init__(self, runner, sizes, width):
         self.runner = runner
-        states = runner.capture(sizes)
+        self.states = runner.capture(sizes)
         self.hidden = torch.zeros(max(sizes), width, device="cuda")
         self.out = torch.zeros_like(self.hidden)
         self.graphs = {}
         for size in sizes:
-            pair = states[size]
+            pair = self.states[size]
             self.forward(size, pair.warmup)
             torch.cuda.synchronize()
             self.graphs[size] = torch.cuda.CUDAGraph()
