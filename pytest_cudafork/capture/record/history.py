@@ -132,7 +132,7 @@ class History:
         if uses is not None:
             uses.took(args)
             uses.did(known.traits.name, operation.where)
-            uses.draws += draws and known.by_generator
+            uses.draws += draws
         for index, (memory, part, reads) in enumerate(taken.targets):
             self.written(memory, Write(operation, ~index, part), reads=reads)
         self._results(operation, result, [0])

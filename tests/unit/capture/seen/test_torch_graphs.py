@@ -14,7 +14,7 @@ from pytest_cudafork.capture.stand_ins.in_force import in_force  # noqa: E402
 
 
 class Log(Listener):
-    """Notes what it hears."""
+    """Writes down what it hears."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
