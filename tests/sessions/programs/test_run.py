@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cudafork.process.descendants import process_state
+from tests.support.documents import read_document
 from tests.support.native import compile_c, needs_libraries
 from tests.support.programs import (
     FINDING,
@@ -51,7 +52,7 @@ def test_a_report_leaves_both_streams_as_they_are(tmp_path: Path, write: Write) 
     write(TOUCHES_AND_FORKS)
     done = watched("--report", "r.json", "--json", "prog.py", cwd=tmp_path)
     assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 3)
-    told = json.loads((tmp_path / "r.json").read_text())
+    told = read_document(tmp_path / "r.json", "run")
     assert [one["story"].split("\n")[0] for one in told["findings"]] == [FINDING]
     assert [(one["place"], one["verdict"]) for one in told["forks"]] == [("prog.py:16", "watched")]
     assert told["exit_status"] == 3
