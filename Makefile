@@ -1,4 +1,4 @@
-# make demo, make test, make test-quick, make test-fresh, make test-plugins, make lint, make wheel-check, make bench, make bench-against, make clean.
+# `make help` lists the targets.
 #
 # The first one that is called makes an environment in $(VENV); later ones use it again, until
 # pyproject.toml, setup.py, the C sources or the constraints change.
@@ -10,6 +10,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BENCH_VENV ?= .venv-bench
 PLUGINS_VENV ?= .venv-plugins
+RELEASE_VENV ?= .venv-release
 TESTARGS ?=
 BENCHARGS ?=
 # Most tests wait for processes that they start, so three workers pay off on two cores.
@@ -25,13 +26,14 @@ NATIVE := $(wildcard pytest_cudafork/observe/driver/native/*.c) \
           $(wildcard pytest_cudafork/observe/driver/native/*.inc)
 # Errors only: pip warns about the settings of the machine, too.
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check --no-input
+WORKFLOWS := $(wildcard .github/workflows/*.yml docs/examples/ci/github-*.yml) docs/examples/imports/fork-safety.yml
 LINTED := pytest_cudafork sample_engine tests tools benchmarks demo docs conftest.py setup.py
 
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-quick test-fresh test-demo test-plugins lint wheel-check bench bench-against bench-isolation changelog clean
+.PHONY: help demo test test-quick test-fresh test-demo test-plugins lint docs wheel-check release-check bench bench-against bench-isolation changelog clean
 
 # Another project's settings must not reach this one's environment or tests.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTEST_ADDOPTS PYTEST_PLUGINS
@@ -46,8 +48,10 @@ help:
 	@echo "make test-fresh   the test suite, each session under test in a fresh interpreter"
 	@echo "make test-demo    the demo comes out as expected"
 	@echo "make test-plugins isolated tests next to pytest-cov, -timeout, -asyncio and others"
-	@echo "make lint         ruff and mypy"
+	@echo "make lint         ruff, mypy, and the schemas of workflows and recipes for CI"
+	@echo "make docs         the documentation as a site in build/site; a warning is an error"
 	@echo "make wheel-check  build the wheel and try it in an empty environment"
+	@echo "make release-check    what of a release can be checked here: same bytes, other platforms, metadata, SBOM"
 	@echo "make bench        what importing and running the plugin costs"
 	@echo "make bench-against    the same, audit, isolation and capture_pair against BEFORE=REVISION"
 	@echo "make bench-isolation  isolated tests against pytest-forked; BENCHARGS=... goes to it"
@@ -83,10 +87,23 @@ lint: $(STAMP)
 	@$(PY) -m ruff check --quiet $(wildcard $(LINTED))
 	@$(PY) -m ruff format --check --quiet $(wildcard $(LINTED))
 	@$(PY) -m mypy --no-error-summary
-	@echo "lint: ruff and mypy found nothing"
+	@for kind in github-workflows buildkite gitlab-ci; do \
+	  $(PY) -m check_jsonschema --quiet --builtin-schema "vendor.$$kind" $$(case $$kind in \
+	    github-workflows) echo $(WORKFLOWS);; \
+	    buildkite) echo docs/examples/ci/buildkite.yml;; \
+	    gitlab-ci) echo docs/examples/ci/gitlab.yml;; esac) || exit 1; done
+	@$(PY) -m check_jsonschema --quiet --builtin-schema custom.github-workflows-require-timeout $(WORKFLOWS)
+	@echo "lint: ruff, mypy and check-jsonschema found nothing"
+
+docs: $(STAMP)
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
+	@echo "docs: build/site/index.html"
 
 wheel-check: $(STAMP)
 	@$(PY) tools/check_wheel.py
+
+release-check: $(RELEASE_VENV)/installed
+	@"$(RELEASE_VENV)/bin/python" tools/check_release.py
 
 bench: $(STAMP)
 	@$(PY) benchmarks/bench_import.py
@@ -101,10 +118,11 @@ bench-isolation: $(BENCH_VENV)/installed
 	@"$(BENCH_VENV)/bin/python" benchmarks/bench_isolation.py $(BENCHARGS)
 
 changelog: $(STAMP)
-	@$(PY) tools/build_changelog.py "$(VERSION)"
+	@test -n "$(VERSION)" || { echo "which version? make changelog VERSION=1.2.3" >&2; exit 1; }
+	@$(PY) -m towncrier build --yes --version "$(VERSION)"
 
 clean:
-	@rm -rf "$(VENV)" "$(BENCH_VENV)" "$(PLUGINS_VENV)" build dist *.egg-info pytest_cudafork/observe/driver/native/lib
+	@rm -rf "$(VENV)" "$(BENCH_VENV)" "$(PLUGINS_VENV)" "$(RELEASE_VENV)" build dist *.egg-info pytest_cudafork/observe/driver/native/lib
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find pytest_cudafork sample_engine tests tools benchmarks demo -name __pycache__ -prune -exec rm -rf {} +
 
@@ -114,7 +132,7 @@ $(STAMP): pyproject.toml setup.py constraints/dev.txt tools/check_python.py $(NA
 	@"$(PYTHON)" tools/check_python.py
 	@echo "setting up $(VENV) with $$("$(PYTHON)" --version) (minutes the first time)"
 	@"$(PYTHON)" -m venv "$(VENV)"
-	@$(PIP) install -c constraints/dev.txt -e ".[test,lint]"
+	@$(PIP) install -c constraints/dev.txt -e ".[test,lint,docs]"
 	@touch "$(STAMP)"
 
 $(BENCH_VENV)/installed: pyproject.toml setup.py constraints/bench.txt $(NATIVE)
@@ -131,4 +149,12 @@ $(PLUGINS_VENV)/installed: pyproject.toml setup.py constraints/dev.txt constrain
 	@"$(PYTHON)" -m venv "$(PLUGINS_VENV)"
 	@"$(PLUGINS_VENV)/bin/python" -m pip --quiet --quiet --disable-pip-version-check --no-input \
 	  install -c constraints/dev.txt -e . -r constraints/plugins.txt
+	@touch "$@"
+
+$(RELEASE_VENV)/installed: pyproject.toml constraints/dev.txt
+	@"$(PYTHON)" tools/check_python.py
+	@echo "setting up $(RELEASE_VENV)"
+	@"$(PYTHON)" -m venv "$(RELEASE_VENV)"
+	@"$(RELEASE_VENV)/bin/python" -m pip --quiet --quiet --disable-pip-version-check --no-input \
+	  install -c constraints/dev.txt -e ".[release]"
 	@touch "$@"

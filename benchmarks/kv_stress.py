@@ -6,7 +6,9 @@ blocks are evicted all the time. Now and then the process that looks after the s
 killed, too. At the end half of the engines are killed and half are told to stop. What must be:
 
 - no wrong token, no block that is not whole, no error in any engine
-- no engine that says nothing for ``--limit`` seconds
+- no engine that waits for ``--limit`` seconds between two reports or says nothing for ``--silent``.
+  Waiting is what it neither computed nor stood in the queue for a core that others had, by the
+  kernel's own count: so it does not depend on how busy the machine is
 - nothing left: processes, shared memory, the port of the Redis server
 
 Ends with status 1 if anything of it happened.
@@ -53,6 +55,23 @@ class Engine(NamedTuple):
 
     process: Any
     reports: Connection
+
+
+class Heard(NamedTuple):
+    """When an engine was last heard of, how long it had run or been ready to, what it counted."""
+
+    at: float
+    ready: float  # seconds, see ready_seconds
+    metrics: dict[str, Any]
+
+
+def ready_seconds(pid: int | None) -> float:
+    """How long a process's first thread has computed, or waited for nothing but a core."""
+    try:
+        on_core, in_queue, _ = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
+    except (OSError, ValueError):  # it has ended
+        return 0.0
+    return (int(on_core) + int(in_queue)) / 1e9
 
 
 def prompts() -> list[str]:
@@ -102,10 +121,10 @@ class Stress:
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["__main__", "sample_engine.engine_core"])
         self.engines: list[Engine] = []
-        self.last: dict[Connection, tuple[float, dict[str, Any]]] = {}
+        self.last: dict[Connection, Heard] = {}
         self.counts: Counter[str] = Counter()
         self.wrong: list[str] = []
-        self.longest = 0.0
+        self.longest = self.longest_wait = 0.0
         self.expected: Tokens = {}
 
     def run(self) -> None:
@@ -148,16 +167,15 @@ class Stress:
         there.close()
         engine = Engine(process, here)
         self.engines.append(engine)
-        self.last[here] = (time.monotonic(), {})
+        self.last[here] = Heard(time.monotonic(), ready_seconds(process.pid), {})
         self.counts["started"] += 1
         return engine
 
     def _forget(self, engine: Engine) -> None:
         engine.process.join()
         self.engines.remove(engine)
-        _, metrics = self.last.pop(engine.reports)
+        self._add(self.last.pop(engine.reports).metrics)
         engine.reports.close()
-        self._add(metrics)
 
     def _add(self, metrics: dict[str, Any]) -> None:
         """Count what an engine had counted when it was last heard of."""
@@ -179,9 +197,9 @@ class Stress:
                 self.wrong.append(f"an engine ended by itself: {engine.process.exitcode}")
                 self._forget(engine)
                 continue
-            now = time.monotonic()
-            self.longest = max(self.longest, now - self.last[engine.reports][0])
-            self.last[engine.reports] = (now, metrics)
+            self._measure(engine)
+            now, ready = time.monotonic(), ready_seconds(engine.process.pid)
+            self.last[engine.reports] = Heard(now, ready, metrics)
             self.counts["prompts"] += 1
             shared = metrics["kv_transfer"]
             if error or tokens != self.expected[text]:
@@ -189,11 +207,24 @@ class Stress:
             if shared["damaged_blocks"] or shared["failures"]:
                 self.wrong.append(f"the store failed: {shared}")
 
+    def _measure(self, engine: Engine) -> tuple[float, float]:
+        """How long an engine has been silent, and how much of that it waited."""
+        last = self.last[engine.reports]
+        silent = time.monotonic() - last.at
+        ready = ready_seconds(engine.process.pid)
+        waited = max(0.0, silent - (ready - last.ready)) if ready else 0.0
+        self.longest = max(self.longest, silent)
+        self.longest_wait = max(self.longest_wait, waited)
+        return silent, waited
+
     def _look_for_hangs(self) -> None:
         for engine in self.engines:
-            silent = time.monotonic() - self.last[engine.reports][0]
-            if silent > self.options.limit:
-                self.wrong.append(f"process {engine.process.pid} is silent for {silent:.0f} s")
+            silent, waited = self._measure(engine)
+            if waited > self.options.limit or silent > self.options.silent:
+                self.wrong.append(
+                    f"process {engine.process.pid} is silent for {silent:.0f} s, in which it "
+                    f"waited for {waited:.0f} s"
+                )
 
     def _kill_one(self) -> None:
         """Kill an engine and start another; every tenth time the janitor is killed, too."""
@@ -238,19 +269,26 @@ class Stress:
                 engine.process.kill()
             else:
                 engine.reports.send("stop")
-        deadline = time.monotonic() + _END_SECONDS
         for engine in list(self.engines):
-            # Its pipe may be full: read until it is closed.
-            with contextlib.suppress(EOFError, OSError):
-                while engine.reports.poll(max(0.0, deadline - time.monotonic())):
-                    engine.reports.recv()
-            engine.process.join(max(0.1, deadline - time.monotonic()))
-            if engine.process.exitcode is None:
-                self.wrong.append(f"process {engine.process.pid} does not end")
-                engine.process.kill()
+            self._wait_for_the_end(engine)
             self._forget(engine)
         if self.options.store == "memory":
-            self._look_for_leftovers(deadline)
+            self._look_for_leftovers(time.monotonic() + _END_SECONDS)
+
+    def _wait_for_the_end(self, engine: Engine) -> None:
+        while engine.process.exitcode is None:
+            with contextlib.suppress(EOFError, OSError):  # its pipe may be full
+                while engine.reports.poll(0.1):
+                    engine.reports.recv()
+            engine.process.join(0.1)
+            silent, waited = self._measure(engine)
+            if waited > self.options.limit or silent > self.options.silent:
+                self.wrong.append(
+                    f"process {engine.process.pid} does not end: told to {silent:.0f} s ago, it "
+                    f"waited for {waited:.0f} s"
+                )
+                engine.process.kill()
+                engine.process.join()
 
     def _look_for_leftovers(self, deadline: float) -> None:
         folder = self._folder()
@@ -288,7 +326,8 @@ def _options() -> argparse.Namespace:
     made.add_argument("--engines", type=int, default=8, help="default 8")
     made.add_argument("--store", choices=("memory", "redis"), default="memory")
     made.add_argument("--every", type=float, default=1.0, help="seconds between kills, on average")
-    made.add_argument("--limit", type=float, default=60.0, help="seconds that one may say nothing")
+    made.add_argument("--limit", type=float, default=10.0, help="seconds that one may wait")
+    made.add_argument("--silent", type=float, default=600.0, help="that one may say nothing")
     made.add_argument("--seed", type=int, default=1)
     return made.parse_args()
 
@@ -296,6 +335,7 @@ def _options() -> argparse.Namespace:
 def _tell(options: argparse.Namespace, stress: Stress) -> None:
     rows = [[name.replace("_", " "), str(count)] for name, count in sorted(stress.counts.items())]
     rows.append(["longest time between two reports of an engine", f"{stress.longest:.1f} s"])
+    rows.append(["longest that an engine waited between two", f"{stress.longest_wait:.1f} s"])
     rows.append(["load of the machine at the end", f"{os.getloadavg()[0]:.1f}"])
     rows.append(["went wrong", str(len(stress.wrong))])
     text = "\n".join([table(["", "count"], rows), *(f"\nWRONG: {words}" for words in stress.wrong)])
@@ -303,6 +343,7 @@ def _tell(options: argparse.Namespace, stress: Stress) -> None:
         "settings": {name: value for name, value in vars(options).items() if name != "save"},
         "counts": dict(stress.counts),
         "longest_seconds": round(stress.longest, 1),
+        "longest_wait_seconds": round(stress.longest_wait, 1),
         "wrong": stress.wrong,
     }
     title = f"{options.engines} engines that share KV blocks ({options.store}), killed at random"

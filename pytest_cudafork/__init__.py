@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pytest_cudafork.capture.replay.assert_replay import assert_replay_equals_eager
     from pytest_cudafork.check.state import current_state as cuda_state
     from pytest_cudafork.errors import (
+        CaptureFailedError,
         CapturePairError,
         ChildCrashed,
         ChildError,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         GraphUsageError,
         PoisonedTouchError,
         ReplayDiffersError,
+        ReplayFailedError,
         ScriptTimeout,
     )
     from pytest_cudafork.imports.api import audit
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from pytest_cudafork.programs.watching import watch
 
 __all__ = [
+    "CaptureFailedError",
     "CaptureFinding",
     "CapturePairError",
     "ChildCrashed",
@@ -82,6 +85,7 @@ __all__ = [
     "ImportVerdict",
     "PoisonedTouchError",
     "ReplayDiffersError",
+    "ReplayFailedError",
     "ScriptResult",
     "ScriptTimeout",
     "Touch",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pytest_cudafork.programs.result import ScriptResult
 
 __all__ = [
+    "CaptureFailedError",
     "CapturePairError",
     "ChildCrashed",
     "ChildError",
@@ -29,6 +30,7 @@ __all__ = [
     "PoisonedTouchError",
     "RemoteTraceback",
     "ReplayDiffersError",
+    "ReplayFailedError",
     "ScriptTimeout",
 ]
 
@@ -82,6 +84,38 @@ class CapturePairError(GraphCaptureError):
 
 class ReplayDiffersError(GraphCaptureError):
     """``assert_replay_equals_eager`` found a replay that eager code contradicts; Recoverable."""
+
+
+class CaptureFailedError(RuntimeError):
+    """Work that no CUDA graph can hold was met while a capture was under way.
+
+    It is a ``RuntimeError``, as CUDA's own refusal is one. ``finding`` names the line of user code
+    that cannot be captured; ``text`` stands for what it says where nobody else tells the rest of
+    it. Recoverable: the device and the process are as before the capture.
+    """
+
+    def __init__(self, finding: CaptureFinding, text: str = "") -> None:
+        super().__init__(text or finding.what)
+        self.finding = finding
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel between processes as the finding and the text."""
+        return type(self), (self.finding, str(self))
+
+
+class ReplayFailedError(RuntimeError):
+    """A replay could not be run, for instance because it would read freed memory.
+
+    ``finding`` says why. Recoverable: nothing was replayed.
+    """
+
+    def __init__(self, finding: CaptureFinding) -> None:
+        super().__init__(finding.what)
+        self.finding = finding
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel between processes as the finding."""
+        return type(self), (self.finding,)
 
 
 class GraphNotJudgedError(RuntimeError):
@@ -185,6 +219,7 @@ class CudaForkWarning(UserWarning):
 
 
 for _public in (
+    CaptureFailedError,
     CapturePairError,
     ChildCrashed,
     ChildError,
@@ -199,6 +234,7 @@ for _public in (
     GraphUsageError,
     PoisonedTouchError,
     ReplayDiffersError,
+    ReplayFailedError,
     ScriptTimeout,
 ):
     _public.__module__ = "pytest_cudafork"

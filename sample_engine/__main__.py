@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import reprlib
 import signal
 import sys
 import time
@@ -18,8 +16,8 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from sample_engine.batch.sampling_params import SamplingParams
-from sample_engine.config import CUDAGraphMode, WorkerMethod
 from sample_engine.errors import ConfigError, EngineError, PromptError
+from sample_engine.frontend.engine_options import add_engine_options, engine_settings
 
 __all__ = ["main"]
 
@@ -67,7 +65,7 @@ def _complete(options: argparse.Namespace) -> int:
         stop=tuple(options.stop),
     )
     prompt = _prompt(options.prompt)
-    with LLM(options.model, **_settings(options)) as llm:
+    with LLM(options.model, **engine_settings(options)) as llm:
         began = time.monotonic()
         output = None
         tokens = 0
@@ -86,22 +84,6 @@ def _complete(options: argparse.Namespace) -> int:
     if output is not None and output.error is not None:
         raise EngineError(output.error)
     return 0
-
-
-def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    """The engine's settings that were given; the others keep their defaults."""
-    names = (
-        "device",
-        "dtype",
-        "load_format",
-        "attention_backend",
-        "worker_method",
-        "speculative_config",
-        "cudagraph_mode",
-        "tensor_parallel_size",
-    )
-    given = {name: getattr(options, name) for name in names}
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def _prompt(text: str) -> str:
@@ -169,11 +151,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("prompt", help="the text to go on with; - reads it from stdin")
-    add(
-        "--model",
-        default="tiny",
-        help="tiny, a folder with weights, or llama-3-8b with --load-format dummy (default: tiny)",
-    )
     add("--max-tokens", type=int, default=256, metavar="N", help="default: 256")
     add("--temperature", type=float, default=0.0, metavar="T", help="0, the default, is greedy")
     add("--top-k", type=int, default=0, metavar="N", help="0, the default: all tokens")
@@ -187,33 +164,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TEXT",
         help=r"end before this text; may be given again; \n: line end, \t: tab, \\: backslash",
     )
-    add("--device", help="auto, cpu, cuda, cuda:1")
-    add("--dtype", help="auto, float32, float16, bfloat16")
-    add("--load-format", help="auto, or dummy for random weights")
-    add("--attention-backend", metavar="NAME", help="auto, or a backend's name")
-    add(
-        "--worker-method",
-        metavar="METHOD",
-        help=f"how the core is started: {', '.join(method.value for method in WorkerMethod)}",
-    )
-    add(
-        "--speculative-config",
-        type=_json_object,
-        metavar="JSON",
-        help="guess tokens ahead, with the method 'eagle' or 'ngram': "
-        '{"method": "eagle", "num_speculative_tokens": 3}',
-    )
-    add(
-        "--cudagraph-mode",
-        metavar="MODE",
-        help=f"on a GPU: {', '.join(mode.value for mode in CUDAGraphMode)} (default: NONE)",
-    )
-    add(
-        "--tensor-parallel-size",
-        type=int,
-        metavar="N",
-        help="spread the model over so many processes, with a GPU each (default: 1)",
-    )
+    add_engine_options(parser)
     add("--metrics", action="store_true", help="show what the engine did, on stderr")
     return parser
 
@@ -228,23 +179,6 @@ def _unescaped(text: str) -> str:
             character = _ESCAPES.get(following, character + following)
         found.append(character)
     return "".join(found)
-
-
-def _short(text: str) -> str:
-    shown = reprlib.Repr()
-    shown.maxstring = 80
-    return shown.repr(text)
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        reason = "too deep" if isinstance(error, RecursionError) else error
-        raise argparse.ArgumentTypeError(f"{_short(text)} is not JSON ({reason})") from None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{_short(text)} is not a JSON object")
-    return value
 
 
 if __name__ == "__main__":

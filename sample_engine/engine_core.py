@@ -61,7 +61,7 @@ class EngineCore:
                 max_num_batched_tokens=config.max_num_batched_tokens,
                 enable_chunked_prefill=config.enable_chunked_prefill,
                 enable_prefix_caching=config.enable_prefix_caching,
-                eos_token_id=self._runner.model_config.eos_token_id,
+                eos_token_id=self._runner.model_config.eos_token_ids,
                 lookahead=speculator.lookahead if speculator else 0,
                 sees_next_token=speculator is not None and speculator.sees_next_token,
             ),
@@ -185,7 +185,9 @@ def _connector(runner: ModelRunner) -> KVConnector | None:
 def _info(runner: ModelRunner) -> dict[str, Any]:
     return {
         "model": runner.config.model,
-        "backend": runner.backend.description,
+        "backend": " and ".join(
+            dict.fromkeys(each.description for each in runner.backends.values())
+        ),
         "speculator": runner.speculator.name if runner.speculator else None,
         "num_speculative_tokens": (
             runner.speculator.num_speculative_tokens if runner.speculator else 0

@@ -34,9 +34,16 @@ class ConfigError(EngineError, ValueError):
 
 
 class PromptError(EngineError, ValueError):
-    """A prompt or sampling parameter that is refused. Recoverable: other requests go on."""
+    """A prompt or sampling parameter that is refused. Recoverable: other requests go on.
+
+    ``param`` is the first parameter that is wrong; "": it is the prompt, or has no name.
+    """
 
     __module__ = "sample_engine"
+
+    def __init__(self, *words: object, param: str = "") -> None:
+        super().__init__(*words)
+        self.param = param
 
 
 class BackendUnavailableError(ConfigError):

@@ -19,11 +19,17 @@ from sample_engine.batch.input_batch import InputBatch
 from sample_engine.batch.model_input import ModelInput
 from sample_engine.batch.request import NULL_BLOCK, Request, RequestStatus
 from sample_engine.batch.sampling_params import SamplingParams
-from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest, StepResult
+from sample_engine.batch.scheduled_batch import (
+    NOT_FINITE,
+    ScheduledBatch,
+    ScheduledRequest,
+    StepResult,
+)
 from sample_engine.batch.token_logprobs import logprobs_of
 from sample_engine.batch.token_readout import TokenReadout
 from sample_engine.config import CUDAGraphMode, EngineConfig
 from sample_engine.device.resolve import resolve
+from sample_engine.errors import ConfigError
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.graphs.execution import GraphExecution, execution_for
 from sample_engine.graphs.model_graphs import ModelGraphs, allowed_mode
@@ -32,7 +38,7 @@ from sample_engine.kv_cache.memory import allocate_caches, num_blocks_on_cpu, nu
 from sample_engine.model.loading import load_model, read_config
 from sample_engine.model.shards import config_of_shard
 from sample_engine.parallel.place import RankPlace
-from sample_engine.sampling import sample
+from sample_engine.sampling import finite_rows, sample
 from sample_engine.speculate.interface import Speculator
 from sample_engine.speculate.registry import SpeculatorParts, make_speculator
 from sample_engine.speculate.step import finish_step
@@ -77,8 +83,14 @@ class ModelRunner:
             dtype=self.dtype,
             device=self.device,
         )
-        self.backend = choose(config.attention_backend, self.spec)
-        self.cudagraph_mode = allowed_mode(config.cudagraph_mode, self.backend)
+        self._windows = self.model_config.windows_within(self.max_model_len)
+        self.backends = {
+            window: choose(config.attention_backend, dataclasses.replace(self.spec, window=window))
+            for window in dict.fromkeys(self._windows)
+        }
+        self.cudagraph_mode = config.cudagraph_mode
+        for backend in self.backends.values():
+            self.cudagraph_mode = allowed_mode(self.cudagraph_mode, backend)
         self._graph_execution = graph_execution
         if self.cudagraph_mode is not CUDAGraphMode.NONE and graph_execution is None:
             self._graph_execution = execution_for(self.device)
@@ -134,11 +146,15 @@ class ModelRunner:
         )
 
     def build_metadata(self, common: CommonAttentionMetadata) -> dict[str, Any]:
-        """The backend's metadata for each layer, by the layer's name.
+        """The backends' metadata for each layer, by the layer's name.
 
-        All layers are of one kind, so they share one object.
+        Layers of one kind, and mostly all are of one, share one object.
         """
-        return dict.fromkeys(self.layer_names, self.backend.build(common))
+        built = {window: backend.build(common) for window, backend in self.backends.items()}
+        return {
+            name: built[window]
+            for name, window in zip(self.layer_names, self._windows, strict=True)
+        }
 
     def forward(
         self,
@@ -177,9 +193,9 @@ class ModelRunner:
             value: torch.Tensor,
             out: torch.Tensor,
         ) -> None:
-            cache = self.caches[layer]
-            self.backend.write_kv(key, value, cache, slot_mapping)
-            self.backend.forward(query, cache, attn_metadata[self.layer_names[layer]], out)
+            cache, backend = self.caches[layer], self.backends[self._windows[layer]]
+            backend.write_kv(key, value, cache, slot_mapping)
+            backend.forward(query, cache, attn_metadata[self.layer_names[layer]], out)
 
         return attend_into
 
@@ -194,7 +210,8 @@ class ModelRunner:
     def _tokens(self, batch: ScheduledBatch, inputs: ModelInput, logits: torch.Tensor) -> list[int]:
         """Sample; while the device is at work the next step is written."""
         chosen = sample(logits, inputs.sampling)
-        self._readout.start(chosen)
+        # The flag of a row travels with its token; the next step's inputs need a real one.
+        self._readout.start(torch.where(finite_rows(logits), chosen, NOT_FINITE))
         self.inputs.foresee(batch, inputs, chosen)
         return self._readout.wait()
 
@@ -254,6 +271,11 @@ class ModelRunner:
         config, speculative = self.config, self.config.speculative
         if speculative is None:
             return None, None
+        if speculative.method == "eagle" and {*self._windows} != {None}:
+            raise ConfigError(
+                "speculative_config: method='eagle' drafts for models without a sliding window; "
+                "this one has them. Use method='ngram', or a max_model_len that they hold."
+            )
         self._rejection_method = speculative.rejection_sample_method
         speculator = make_speculator(
             SpeculatorParts(

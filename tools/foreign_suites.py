@@ -1,15 +1,20 @@
 """Runs the test suites of other packages plainly and isolated, and compares each test's outcome.
 
-The suites come from the packages' source archives and run against the installed releases, in an
-environment without torch. A test whose outcome differs between two plain runs is left out of the
-comparison and counted. What is compared are the outcomes of setup, call and teardown of each test,
-as pytest-reportlog writes them.
+The plain runs have an environment without the plugin. A test whose outcome differs between two of
+them is left out of the comparison and counted. What is compared are the outcomes of setup, call and
+teardown of each test, as pytest-reportlog writes them.
 
-    python tools/foreign_suites.py                          all suites, in .foreign-suites/
-    python tools/foreign_suites.py --only click attrs --runs fork spawn
-    python tools/foreign_suites.py --prepare                only download and install
+    python -m tools.foreign_suites                          all suites, in .foreign-suites/
+    python -m tools.foreign_suites --only click attrs --runs fork spawn
+    python -m tools.foreign_suites --prepare                only download and install
+    python -m tools.foreign_suites --table                  what the runs so far have found
 
-With ``--offline`` what ``--prepare`` left is used and nothing is downloaded.
+With ``--offline`` what ``--prepare`` left is used and nothing is downloaded; with ``--keep-plain``
+the plain runs of an earlier call are compared with. ``--tests 200`` lets two hundred tests, evenly
+spread over a suite, do for each isolated run, and ``--spawn-tests 50`` fifty for those by spawn.
+Tests that differ run once more, alone; which are equal then is said, for they may measure time.
+Whose a difference is shows in runs without the plugin that run only when named: "pytest-forked" and
+"random order".
 """
 
 from __future__ import annotations
@@ -19,176 +24,58 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
-import tarfile
 import time
-import venv
 from collections import Counter
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-PROJECT = Path(__file__).resolve().parent.parent
-PYTEST = "9.1.1"
-# What the suites import beside the package itself, and what runs and compares them.
-REQUIREMENTS = (
-    f"pytest=={PYTEST}",
-    "pytest-xdist",
-    "pytest-reportlog",
-    "asgiref",
-    "chardet",
-    "cloudpickle",
-    "ephemeral-port-reserve",
-    "freezegun",
-    "greenlet",
-    "hypothesis",
-    "numpy",
-    "pretend",
-    "pytest-timeout",
-    "pytest-trio",
-    "python-dotenv",
-    "pyyaml",
-    "simplejson",
-    "tornado",
-    "trio",
-    "trustme",
-    "typeguard",
-    "uvicorn",
-    "watchdog",
-)
+from tools.suite_archives import PROJECT, SUITES, Suite, SuiteError, prepare, python_of, unpack
+
+PLAIN = ("plain1", "plain2")
+"""The runs that the others are compared with."""
 RUNS = {
+    "off": ("-p", "no:cudafork"),
+    "touch": ("--cuda-fork-check=touch",),
     "fork": ("--cuda-fork-isolate=fork",),
     "forkserver": ("--cuda-fork-isolate=forkserver",),
     "spawn": ("--cuda-fork-isolate=spawn",),
+    "auto": ("--cuda-fork-isolate=auto",),
     "fork -n 2": ("--cuda-fork-isolate=fork", "-n", "2"),
     "forkserver -n 2": ("--cuda-fork-isolate=forkserver", "-n", "2"),
-    "spawn -n 4": ("--cuda-fork-isolate=spawn", "-n", "4"),
+    "spawn -n 2": ("--cuda-fork-isolate=spawn", "-n", "2"),
 }
+WITHOUT_US = {
+    "pytest-forked": ("--forked",),
+    "random order": ("-p", "randomly", "-p", "no:forked"),
+    "-n 2": ("-n", "2"),
+}
+"""Runs that tell whose a difference is; they have the environment of the plain ones."""
+LIMIT = 2400.0
+"""Seconds after which a run is ended."""
 
 Outcomes = dict[str, str]
 _CLOCK = re.compile(r"\b\d\d:\d\d:\d\d\b")
 """Node ids that hold the time of their collection are compared without it."""
-
-
-class SuiteError(Exception):
-    """A suite cannot be had or run; the text says why."""
+_SECONDS = re.compile(r" in \d+\.\d+s.*")
 
 
 @dataclass(frozen=True)
-class Suite:
-    """The tests of one release: ``paths`` below its folder, what pytest is given, variables set."""
+class Result:
+    """What one run of a suite has found, beside the plain ones."""
 
-    name: str
-    version: str
-    paths: tuple[str, ...] = ("tests",)
-    arguments: tuple[str, ...] = ()
-    environment: tuple[str, ...] = ()
-
-    @property
-    def requirement(self) -> str:
-        """The release as pip takes it."""
-        return f"{self.name}=={self.version}"
-
-
-SUITES = (
-    Suite("attrs", "26.1.0"),
-    Suite("blinker", "1.9.0"),
-    Suite("boltons", "26.2.0"),
-    Suite("click", "8.5.1"),
-    Suite("einops", "0.8.2", ("einops/tests",), environment=("EINOPS_TEST_BACKENDS=numpy",)),
-    # Imports a name of pytest that is gone.
-    Suite("flask", "3.1.3", arguments=("--ignore=tests/test_cli.py",)),
-    Suite("h11", "0.16.0", ("h11/tests",)),
-    Suite("httpx", "0.28.1"),
-    Suite("itsdangerous", "2.2.0"),
-    Suite("jinja2", "3.1.6"),
-    Suite("marshmallow", "4.4.0"),
-    Suite("more-itertools", "11.2.1"),
-    # The rest has 60,000 cases of the same few tests.
-    Suite("packaging", "26.3", ("tests/test_tags.py", "tests/test_requirements.py")),
-    Suite("pluggy", "1.7.0", ("testing",)),
-    Suite("sniffio", "1.3.1", ("sniffio/_tests",)),
-    Suite("tenacity", "9.2.1"),
-    Suite("tomlkit", "0.15.2"),
-    Suite("werkzeug", "3.1.9"),
-)
-
-
-def run(*command: str | Path, cwd: Path | None = None) -> str:
-    """Run a command and return what it printed.
-
-    Raises:
-        SuiteError: it did not end with status 0.
-
-    """
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        line = " ".join(str(part) for part in command)
-        raise SuiteError(f"{line}\nended with status {done.returncode}:\n{done.stdout[-2000:]}")
-    return done.stdout
-
-
-def prepare(folder: Path, suites: tuple[Suite, ...]) -> None:
-    """Download the archives and make the environment, as far as they are not there."""
-    archives = folder / "archives"
-    archives.mkdir(parents=True, exist_ok=True)
-    python = folder / "venv" / "bin" / "python"
-    if not python.exists():
-        venv.create(folder / "venv", with_pip=True, symlinks=True)
-    quiet = ("-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input")
-    run(
-        python,
-        *quiet,
-        "install",
-        PROJECT,
-        *REQUIREMENTS,
-        *(suite.requirement for suite in suites),
-    )
-    for suite in suites:
-        if not find_archive(archives, suite):
-            options = ("--no-binary", ":all:", "--no-deps", "--dest", archives)
-            run(python, *quiet, "download", *options, suite.requirement)
-
-
-def find_archive(archives: Path, suite: Suite) -> Path | None:
-    """Return the source archive of a suite, if it was downloaded."""
-    names = {
-        f"{name}-{suite.version}.tar.gz" for name in (suite.name, suite.name.replace("-", "_"))
-    }
-    return next((path for path in archives.glob("*.tar.gz") if path.name in names), None)
-
-
-def unpack(folder: Path, suite: Suite) -> Path:
-    """Unpack a suite's archive afresh and return its root, without the package's own sources.
-
-    The tests import the installed release: a ``src`` folder is removed, other layouts keep the
-    package where its tests lie inside it.
-
-    Raises:
-        SuiteError: the archive was not downloaded, or lacks the tests.
-
-    """
-    archive = find_archive(folder / "archives", suite)
-    if archive is None:
-        raise SuiteError(f"no source archive of {suite.requirement} in {folder / 'archives'}")
-    target = folder / "suites" / suite.name
-    shutil.rmtree(target, ignore_errors=True)
-    with tarfile.open(archive) as file:
-        file.extractall(target, filter="data")
-    (root,) = target.iterdir()
-    shutil.rmtree(root / "src", ignore_errors=True)
-    for path in suite.paths:
-        if not (root / path).exists():
-            raise SuiteError(f"{archive.name} has no {path}")
-    return root
+    suite: str
+    run: str
+    tests: int
+    seconds: float
+    outcomes: dict[str, int]
+    differences: list[str]
+    summary: str = ""
+    """The last line of pytest, without the time; "" where it is that of the plain run."""
 
 
 def outcomes_of(report_log: Path) -> Outcomes:
@@ -206,121 +93,306 @@ def outcomes_of(report_log: Path) -> Outcomes:
     return {nodeid: ", ".join(found) for nodeid, found in phases.items()}
 
 
+def summary_of(log: Path) -> str:
+    """Return the counts in pytest's last line: "3 passed, 1 warning"."""
+    lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
+    found = [line for line in lines if _SECONDS.search(line)]
+    return _SECONDS.sub("", found[-1]).strip("= ") if found else ""
+
+
+def log_of(folder: Path, suite: Suite, name: str, kind: str) -> Path:
+    """Return the file of a run that pytest writes to: "log" is its output, "jsonl" the reports."""
+    return folder / "logs" / f"{suite.name}-{name.replace(' ', '_')}.{kind}"
+
+
+def environment_of(suite: Suite) -> dict[str, str]:
+    """Return the variables of a run: those of this process, less what changes pytest or us."""
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PYTEST_", "_CUDAFORK_", "CUDA_FORK_", "PYTHONPATH"))
+    }
+    return environment | dict(setting.split("=", 1) for setting in suite.environment)
+
+
+def call_pytest(command: list[str], root: Path, environment: dict[str, str], log: Path) -> int:
+    """Run pytest with its output in ``log`` and return its status.
+
+    Raises:
+        SuiteError: it was not done within ``LIMIT``; it and its process group are ended.
+
+    """
+    with open(log, "w", encoding="utf-8") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            raise SuiteError(f"{log.stem} was not done after {LIMIT:.0f} s: {log}") from None
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
 def run_suite(
-    folder: Path, suite: Suite, root: Path, name: str, options: tuple[str, ...]
+    folder: Path,
+    suite: Suite,
+    root: Path,
+    name: str,
+    tests: tuple[str, ...] = (),
+    log_suffix: str = "",
 ) -> Outcomes:
-    """Run a suite once, and return its outcomes; all of what pytest printed goes to a log.
+    """Run a suite, or these tests of it, and return the outcomes; output goes to a log.
 
     Raises:
         SuiteError: pytest ended otherwise than with passed or failed tests.
 
     """
-    label = f"{suite.name}-{name.replace(' ', '')}"
-    logs = folder / "logs"
-    logs.mkdir(exist_ok=True)
-    report_log = logs / f"{label}.jsonl"
+    logged = f"{name} {log_suffix}".strip()
+    log, report_log = (log_of(folder, suite, logged, kind) for kind in ("log", "jsonl"))
+    label = log.stem
+    log.parent.mkdir(exist_ok=True)
     report_log.unlink(missing_ok=True)
-    environment = {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith(("PYTEST_", "_CUDAFORK_", "PYTHONPATH"))
-    }
-    environment |= dict(setting.split("=", 1) for setting in suite.environment)
+    ours = name in RUNS
+    quiet = ("-q", "-p", "no:cacheprovider")
+    plain = () if ours or name in WITHOUT_US else ("-p", "no:forked")
+    ordered = () if ours or name == "random order" else ("-p", "no:randomly")
+    chosen = folder / "tmp" / f"{label}.args"
+    chosen.parent.mkdir(exist_ok=True)
+    chosen.write_text("\n".join(tests), encoding="utf-8")
     command = [
-        str(folder / "venv" / "bin" / "python"),
-        *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"),
+        str(python_of(folder, plugin=ours)),
+        *("-m", "pytest", *quiet, *plain, *ordered),
         *(f"--report-log={report_log}", f"--basetemp={folder / 'tmp' / label}"),
         *suite.arguments,
-        *options,
-        *suite.paths,
+        *(RUNS | WITHOUT_US).get(name, ()),
+        *((f"@{chosen}",) if tests else suite.paths),
     ]
-    (folder / "tmp").mkdir(exist_ok=True)
-    with open(logs / f"{label}.log", "w", encoding="utf-8") as log:
-        done = subprocess.run(
-            command,
-            cwd=root,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
+    status = call_pytest(command, root, environment_of(suite), log)
     shutil.rmtree(folder / "tmp" / label, ignore_errors=True)
-    if done.returncode not in (0, 1) or not report_log.exists():
-        tail = (logs / f"{label}.log").read_text(encoding="utf-8", errors="replace")[-1500:]
-        raise SuiteError(f"{suite.name} by {name} ended with status {done.returncode}:\n{tail}")
+    if status not in (0, 1) or not report_log.exists():
+        tail = log.read_text(encoding="utf-8", errors="replace")[-1500:]
+        raise SuiteError(f"{suite.name} by {name} ended with status {status}:\n{tail}")
     return outcomes_of(report_log)
 
 
-def compare(plain: tuple[Outcomes, Outcomes], isolated: Outcomes) -> list[str]:
+def compare(plain: tuple[Outcomes, Outcomes], isolated: Outcomes) -> dict[str, str]:
     """Return a line for each test whose outcome in the isolated run is another one."""
     first, second = plain
-    lines = []
+    lines = {}
     for nodeid in sorted(first.keys() | isolated.keys()):
-        if first.get(nodeid) != second.get(nodeid):
-            continue
-        if first.get(nodeid) != isolated.get(nodeid):
-            before, after = first.get(nodeid, "not there"), isolated.get(nodeid, "not there")
-            lines.append(f"{nodeid}: {before} -> {after}")
+        before, after = first.get(nodeid, "not there"), isolated.get(nodeid, "not there")
+        if before == second.get(nodeid, "not there") != after:
+            lines[nodeid] = f"{nodeid}: {before} -> {after}"
     return lines
 
 
-def try_suite(folder: Path, suite: Suite, runs: list[str]) -> tuple[dict[str, object], list[str]]:
-    """Run a suite twice plainly and once by each of ``runs``; return a row and the differences.
+def spread(plain: tuple[Outcomes, Outcomes], most: int) -> tuple[str, ...]:
+    """Return ``most`` ids, evenly spread over a suite; of those that can be given to pytest."""
+    first, second = plain
+    steady = [
+        nodeid
+        for nodeid, outcome in first.items()
+        if second.get(nodeid) == outcome
+        and not nodeid.startswith("collecting ")
+        and "HH:MM:SS" not in nodeid
+    ]
+    step = max(len(steady) / most, 1.0)
+    return tuple(steady[int(place * step)] for place in range(min(most, len(steady))))
+
+
+def plain_runs(folder: Path, suite: Suite, root: Path, *, keep: bool) -> tuple[Outcomes, Outcomes]:
+    """Run a suite twice without the plugin; with ``keep``, take what an earlier call has left.
+
+    Raises:
+        SuiteError: pytest ended otherwise than with passed or failed tests.
+
+    """
+    found = []
+    for name in PLAIN:
+        report_log = log_of(folder, suite, name, "jsonl")
+        if keep and report_log.exists():
+            found.append(outcomes_of(report_log))
+        else:
+            found.append(run_suite(folder, suite, root, name))
+    return found[0], found[1]
+
+
+def try_run(
+    folder: Path,
+    suite: Suite,
+    plain: tuple[Outcomes, Outcomes],
+    name: str,
+    tests: tuple[str, ...] = (),
+) -> Result:
+    """Run a suite, or these tests of it, by one of the runs and compare it with the plain ones."""
+    root = unpack(folder, suite)
+    if tests:
+        plain = ({t: plain[0][t] for t in tests}, {t: plain[1][t] for t in tests})
+    started = time.monotonic()
+    outcomes: Outcomes = {}
+    summary = ""
+    try:
+        outcomes = run_suite(folder, suite, root, name, tests)
+        seconds = time.monotonic() - started
+        differences = once_more(folder, suite, plain, name, compare(plain, outcomes))
+    except SuiteError as error:
+        differences = [str(error)]
+        seconds = time.monotonic() - started
+    else:
+        before, after = (
+            summary_of(log_of(folder, suite, each, "log")) for each in (PLAIN[0], name)
+        )
+        summary = "" if before == after or tests else f"{before} -> {after}"
+    return Result(
+        suite.requirement,
+        name,
+        len(outcomes),
+        round(seconds, 1),
+        dict(Counter(outcomes.values())),
+        differences,
+        summary,
+    )
+
+
+def once_more(
+    folder: Path,
+    suite: Suite,
+    plain: tuple[Outcomes, Outcomes],
+    name: str,
+    differences: dict[str, str],
+) -> list[str]:
+    """Run the tests that differ again, alone, and return the lines with what came of it."""
+    tests = tuple(nodeid for nodeid in differences if nodeid in spread(plain, len(plain[0])))
+    if not tests:
+        return list(differences.values())
+    try:
+        found = run_suite(folder, suite, unpack(folder, suite), name, tests, "again")
+    except SuiteError as error:
+        return [*differences.values(), f"run again: {error}"]
+    lines = []
+    for nodeid, line in differences.items():
+        equal = nodeid in tests and found.get(nodeid) == plain[0][nodeid]
+        lines.append(f"{line}; equal when run again" if equal else line)
+    return lines
+
+
+def tell(result: Result) -> str:
+    """Return the line of a run, and its first differences below it."""
+    shown = f"{len(result.differences)} differ" if result.differences else "equal"
+    lines = [
+        f"{result.suite:24} {result.tests:5} tests  {result.run:16} {shown}"
+        f"  {result.seconds:.0f} s  {result.summary}",
+        *(f"    {line}" for line in result.differences[:20]),
+    ]
+    return "\n".join(lines)
+
+
+def table_of(results: list[dict[str, Any]]) -> str:
+    """Return the latest result of each suite and run as a table, suites by rows."""
+    latest = {(row["suite"], row["run"]): row for row in results}
+    suites = sorted({suite for suite, _ in latest})
+    names = [*PLAIN, *(name for name in RUNS | WITHOUT_US if any(run == name for _, run in latest))]
+    shown = [name for name in names if name != PLAIN[1]]
+    lines = [
+        f"| suite | {' | '.join('tests' if name in PLAIN else name for name in shown)} |",
+        f"| --- | ---: |{' --- |' * (len(shown) - 1)}",
+    ]
+    for suite in suites:
+        tests = latest.get((suite, PLAIN[0]), {"tests": 0})["tests"]
+        cells = [str(tests)]
+        for name in shown[1:]:
+            row = latest.get((suite, name))
+            if row is None:
+                cells.append("not run")
+                continue
+            part = "" if row["tests"] >= tests else f" ({row['tests']})"
+            cells.append(f"{len(row['differences']) or 'equal'}{part}")
+        lines.append(f"| {suite.replace('==', ' ')} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def try_suite(folder: Path, suite: Suite, chosen: argparse.Namespace) -> list[Result]:
+    """Run a suite twice plainly and once by each of the runs that were asked for.
 
     Raises:
         SuiteError: the suite cannot be had, or its plain runs ended otherwise than they should.
 
     """
-    root = unpack(folder, suite)
-    first, second = (run_suite(folder, suite, root, f"plain{i}", ()) for i in (1, 2))
+    plain = plain_runs(folder, suite, unpack(folder, suite), keep=chosen.keep_plain)
+    first, second = plain
     flaky = sum(first.get(nodeid) != second.get(nodeid) for nodeid in first.keys() | second)
-    row: dict[str, object] = {"suite": suite.requirement, "tests": len(first), "flaky": flaky}
-    row["plain"] = dict(Counter(first.values()))
-    differences = []
-    for name in runs:
-        started = time.monotonic()
-        try:
-            found = compare((first, second), run_suite(folder, suite, root, name, RUNS[name]))
-        except SuiteError as error:
-            found = [str(error)]
-        row[name] = len(found)
-        differences += [f"{suite.name} by {name}: {line}" for line in found]
-        shown = f"{len(found)} differ" if found else "equal"
-        seconds = time.monotonic() - started
-        print(f"{suite.requirement:24} {len(first):5} tests  {name:16} {shown}  {seconds:.0f} s")
-        print("".join(f"    {line}\n" for line in found[:20]), end="", flush=True)
-    return row, differences
+    counts = dict(Counter(first.values()))
+    summary = f"{flaky} differ between plain runs" if flaky else ""
+    results = [Result(suite.requirement, PLAIN[0], len(first), 0.0, counts, [], summary)]
+    for name in chosen.runs:
+        part = chosen.tests if name in RUNS and "isolate" in RUNS[name][0] else 0
+        part = chosen.spawn_tests or part if name.startswith("spawn") else part
+        tests = spread(plain, part) if part and part < len(first) else ()
+        results.append(try_run(folder, suite, plain, name, tests))
+        print(tell(results[-1]), flush=True)
+    return results
 
 
-def main(arguments: list[str]) -> int:
-    """Prepare, run and compare; print a table, the differences, and a last line of JSON."""
+def read_arguments(arguments: list[str]) -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--folder", type=Path, default=PROJECT / ".foreign-suites")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these suites")
-    parser.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS))
+    parser.add_argument("--runs", nargs="+", choices=[*RUNS, *WITHOUT_US], default=list(RUNS))
+    parser.add_argument("--tests", type=int, default=0, metavar="N", help="0: all")
+    parser.add_argument("--spawn-tests", type=int, default=0, metavar="N", help="0: as --tests")
+    parser.add_argument("--keep-plain", action="store_true", help="take earlier plain runs")
     parser.add_argument("--prepare", action="store_true", help="download and install, run nothing")
     parser.add_argument("--offline", action="store_true", help="download and install nothing")
+    parser.add_argument("--table", action="store_true", help="print the results kept, run nothing")
     chosen = parser.parse_args(arguments)
+    names = {suite.name for suite in SUITES}
+    if unknown := set(chosen.only or ()) - names:
+        parser.error(f"no suite named {', '.join(sorted(unknown))}; there are {sorted(names)}")
+    return chosen
+
+
+def main(arguments: list[str]) -> int:
+    """Prepare, run and compare; keep the results, print them and a last line of JSON."""
+    chosen = read_arguments(arguments)
     folder = chosen.folder.resolve()
+    kept = folder / "results.jsonl"
+    if chosen.table:
+        lines = kept.read_text(encoding="utf-8").splitlines()
+        print(table_of([json.loads(line) for line in lines]))
+        return 0
     suites = tuple(suite for suite in SUITES if not chosen.only or suite.name in chosen.only)
     if not chosen.offline:
         prepare(folder, suites)
     if chosen.prepare:
         return 0
-    rows: list[dict[str, object]] = []
+    results: list[Result] = []
     differences: list[str] = []
     for suite in suites:
         try:
-            row, found = try_suite(folder, suite, chosen.runs)
+            found = try_suite(folder, suite, chosen)
         except SuiteError as error:
             print(error, flush=True)
             differences.append(str(error))
-        else:
-            rows.append(row)
-            differences += found
-    total = sum(int(str(row["tests"])) for row in rows)
-    print(f"{len(rows)} suites, {total} tests, {len(differences)} differences")
+            continue
+        results += found
+        differences += [f"{r.suite} by {r.run}: {line}" for r in found for line in r.differences]
+        with open(kept, "a", encoding="utf-8") as file:
+            file.writelines(json.dumps(asdict(result)) + "\n" for result in found)
+    total = sum(result.tests for result in results if result.run == PLAIN[0])
+    tried = len({result.suite for result in results})
+    print(f"{tried} suites, {total} tests, {len(differences)} differences")
+    rows = [asdict(result) for result in results]
     print(json.dumps({"topic": "foreign_suites", "rows": rows, "differences": differences}))
     return 1 if differences else 0
 

@@ -5,6 +5,7 @@ the way of the ``sitecustomize`` that the process would otherwise have had. All 
 session is what the environment says.
 """
 
+import gc
 import os
 import sys
 
@@ -25,13 +26,33 @@ def _hand_over() -> None:
 
 def _watch(root: str) -> None:
     sys.path.append(root)  # the process may run in an environment of its own
+    collects = gc.isenabled()
+    gc.disable()  # all that is imported stays: to look for garbage in it takes a tenth of the time
     try:
-        from pytest_cudafork.check.watch import begin_inherited
-    except Exception:  # not only ImportError: the code may be too new for that Python
-        return  # another Python, in which the plugin cannot run
+        try:
+            from pytest_cudafork.check.watch import begin_inherited
+        except Exception:  # not only ImportError: the code may be too new for that Python
+            return  # another Python, in which the plugin cannot run
+        finally:
+            sys.path.remove(root)
+        begin_inherited()
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _captures(root: str) -> None:
+    """Look at the captures of the program."""
+    sys.path.append(root)
+    try:
+        from pytest_cudafork.capture.in_programs.begin import begin_inherited
+
+        begin_inherited()
+    except Exception as error:
+        if sys.stderr is not None:
+            sys.stderr.write(f"pytest-cudafork: captures are not looked at: {error!r}\n")
     finally:
         sys.path.remove(root)
-    begin_inherited()
 
 
 def _patch(root: str) -> None:
@@ -63,6 +84,8 @@ _SERVERS = (
 _ROOT = os.environ.get("_CUDAFORK_ROOT", "")
 if _ROOT and os.environ.get("_CUDAFORK_WATCH"):
     _watch(_ROOT)
+if _ROOT and os.environ.get("_CUDAFORK_WATCH") and os.environ.get("_CUDAFORK_CAPTURES"):
+    _captures(_ROOT)
 if _ROOT and os.environ.get("_CUDAFORK_PATCHES"):
     _patch(_ROOT)
 _hand_over()

@@ -14,6 +14,7 @@ from pytest_cudafork.attach.target import Target, monotonic_of
 from pytest_cudafork.gpus.nvml import NvmlError, open_nvml
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.driver.probe import Verdict
+from pytest_cudafork.observe.story.images import moment_of
 from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.observe.story.touch import Frame, Touch
 
@@ -132,14 +133,12 @@ def _of_phantom(target: Target, has_ledger: bool) -> State:
 def _told(target: Target, history: History) -> State | None:
     """Return what the ledger says of a process; None if it says nothing."""
     since = monotonic_of(target.started) - _CLOCK_NS
+    image = history.image_of(target.pid)
     own = [
         record
         for record in history.records
-        if record["pid"] == target.pid and int(record.get("t", 0)) >= since
+        if moment_of(record) >= since and image.holds(record["pid"], moment_of(record))
     ]
-    images = [int(record.get("t", 0)) for record in own if record["k"] == "process"]
-    last_exec = max(images, default=0)  # an exec begins anew, with the same number
-    own = [record for record in own if int(record.get("t", 0)) >= last_exec]
     if any(_is_poisoned(record) for record in own):
         by = history.ancestors(target.pid)[1:]
         parent = f"process {by[0]}" if by else "a process that is not known"

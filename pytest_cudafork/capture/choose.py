@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 
 from pytest_cudafork.capture.interface.backend import GraphBackend
+from pytest_cudafork.capture.interface.seen import suspended
 from pytest_cudafork.errors import GraphUsageError
 from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS
 from pytest_cudafork.settings.devices import REAL_DRIVER_SIGNS, has_real_driver
@@ -49,7 +50,8 @@ def capturing(what: str) -> Iterator[None]:
         )
     token = _CAPTURING.set(what)
     try:
-        yield
+        with suspended():
+            yield
     finally:
         _CAPTURING.reset(token)
 

@@ -16,6 +16,7 @@ from pytest_cudafork.check.accepted import Terms, accepted_records, kind_of, kno
 from pytest_cudafork.check.findings import Finding, expected_ids, find, reported_ids
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.observe.base.ledger import Record
+from pytest_cudafork.observe.story.images import moment_of
 from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.settings import Level
 
@@ -125,7 +126,8 @@ def result_of(
             accepted.add(by, by_id[record_id])
     for record in records:
         if record["k"] == "fork" and record.get("verdict") == "accepted":
-            accepted.add(known_as(FORK, history.initializer(int(record["pid"])), root), record)
+            first = history.initializer(int(record["pid"]), moment_of(record))
+            accepted.add(known_as(FORK, first, root), record)
     new = _Tally()
     reported = reported_ids(records)
     failed = [f for f in find(records, level, expected=expected_ids(records)) if f.id in reported]

@@ -68,6 +68,7 @@ class Finding(NamedTuple):
 
         ``history`` is the ledger, which a touch that is itself the error does without.
         """
+        from pytest_cudafork.observe.story.images import moment_of
         from pytest_cudafork.observe.story.touch import Touch
 
         if self.error is CudaTouchError:
@@ -75,7 +76,7 @@ class Finding(NamedTuple):
         if history is None:
             return None
         if self.error is CudaForkError:
-            return history.initializer(int(self.record["pid"]))
+            return history.initializer(int(self.record["pid"]), moment_of(self.record))
         return history.poisoner(Touch.from_record(self.record))
 
     def culprit(self, history: History) -> str:
@@ -96,6 +97,7 @@ class Finding(NamedTuple):
         ``raised`` says that its own error is what is shown, so nothing has swallowed that.
         """
         # Late: most sessions have nothing to tell.
+        from pytest_cudafork.observe.story.images import moment_of
         from pytest_cudafork.observe.story.plain_text import plain
         from pytest_cudafork.observe.story.stories import fork_story, poison_story, touch_story
         from pytest_cudafork.observe.story.touch import Touch, frames_from
@@ -112,6 +114,7 @@ class Finding(NamedTuple):
                 told_at=told_at,
                 refused=not self._unguarded,
                 program=self.record.get("phase") == environment.PROGRAM,
+                moment=moment_of(self.record),
             )
         touch = Touch.from_record(self.record)
         if self.error is PoisonedTouchError:

@@ -159,13 +159,16 @@ class Refusals:
         self._living = [*(ref for ref in self._living if ref() is not None), weakref.ref(error)]
         return error
 
-    def settle(self) -> None:
-        """Note, at the end of a phase, where those have ended that something still holds."""
+    def settle(self, passing: BaseException | None = None) -> None:
+        """Note, at the end of a phase, where those have ended that something still holds.
+
+        One that is ``passing`` through the caller has not ended.
+        """
         self._phases += 1
         self._finish()
         for reference in self._living:
             error = reference()
-            if error is not None:
+            if error is not None and error is not passing:
                 with contextlib.suppress(Exception):
                     error.settle()
 

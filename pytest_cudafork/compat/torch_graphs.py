@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from torch.utils import _device as torch_device
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["DispatchMode", "OpOverload"]
+__all__ = ["DispatchMode", "ObservingMode", "OpOverload"]
 
 # -- operators: torch's dispatcher calls a mode with an OpOverload, which bears its schema ---------
 
@@ -80,6 +80,42 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not fol
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # or the first operator imports the compiler, which takes seconds
+
+
+class ObservingMode(DispatchMode):
+    """A mode that looks on: torch.compile compiles as it would have done without it.
+
+    ``is_infra_mode`` and ``ignore_compile_internals`` are names of torch 2.9 and later; releases
+    before it do not ask.
+    """
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Whether the mode belongs to torch's own machinery."""
+        return True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Whether what the compiler does inside is none of its business."""
+        return True
+
+
+def without_dispatch() -> contextlib.AbstractContextManager[object]:
+    """Return a context in which no mode and no subclass sees operators."""
+    found: contextlib.AbstractContextManager[object] = torch._C._DisableTorchDispatch()
+    return found
+
+
+def passed_on() -> tuple[type, ...]:
+    """Return the tensors that have no memory of their own and know their operators themselves."""
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    return FakeTensor, FunctionalTensor
+
+
+CUDA_KEYS: Any = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
+"""For ``OpOverload.redispatch``: the kernel of an operator for CUDA."""
 
 
 def active_modes() -> Iterable[Any]:

@@ -23,6 +23,12 @@ _HEAVY = ("torch", "numpy", "triton", "cupy", "jax", "tensorflow", "numba", "vll
 _CUDA = ("libcuda.so", "libcudart.so", "libcublas", "libnccl", "libtorch")
 _SUBJECT = "start-up"
 _METHODS = ("fork", "spawn", "forkserver")
+_OF_VLLM = ("fork", "spawn")
+"""What ``VLLM_WORKER_MULTIPROC_METHOD`` is declared to take in vllm/envs.py; "fork" is its default.
+
+For "forkserver" its API server begins a fork server (entrypoints, ``setup_forkserver``), while the
+table in envs.py refuses that value since it checks values at all (2025).
+"""
 _COMPLAINTS = ("Error in sitecustomize", "Error in usercustomize", "Error processing line")
 """How the module ``site`` begins to tell that a file fails."""
 
@@ -182,7 +188,7 @@ def _asked_of_multiprocessing(method: str) -> list[Finding]:
     if not wanted or wanted == method:
         return []
     if wanted not in _METHODS:
-        return [_unknown_method(name, wanted, "multiprocessing's")]
+        return [_unknown_method(name, wanted, "multiprocessing's", _METHODS)]
     return [
         warning(
             name,
@@ -199,8 +205,18 @@ def _asked_of_vllm(method: str) -> list[Finding]:
     vllm = environment.value(name)
     if not vllm:
         return []
-    if vllm not in _METHODS:
-        return [_unknown_method(name, vllm, "vLLM's")]
+    if vllm == "forkserver":
+        return [
+            warning(
+                name,
+                "is set to 'forkserver', which vLLM's envs.py does not list (fork, spawn): its API "
+                "server begins a fork server for it, and releases that check the value refuse it",
+                "whether vLLM starts, and by which method, depends on its release",
+                f"set {name}=spawn, or try it with the release that is installed",
+            )
+        ]
+    if vllm not in _OF_VLLM:
+        return [_unknown_method(name, vllm, "vLLM's", _OF_VLLM)]
     return [
         note(
             name,
@@ -213,11 +229,11 @@ def _asked_of_vllm(method: str) -> list[Finding]:
     ]
 
 
-def _unknown_method(name: str, given: str, whose: str) -> Finding:
-    close = difflib.get_close_matches(given.strip().lower(), _METHODS, n=1)
+def _unknown_method(name: str, given: str, whose: str, methods: Sequence[str]) -> Finding:
+    close = difflib.get_close_matches(given.strip().lower(), methods, n=1)
     return warning(
         name,
-        f"is set to {given!r}, which is not one of {whose} ({', '.join(_METHODS)})",
+        f"is set to {given!r}, which is not one of {whose} ({', '.join(methods)})",
         "programs that read it fail, or start their processes by another method than was meant",
         f"did you mean {close[0]}? set {name}={close[0]}, or take it out of the environment"
         if close

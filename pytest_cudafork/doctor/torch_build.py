@@ -13,23 +13,32 @@ from pytest_cudafork.observe.story.words import headline
 
 TRITONS = ("triton", "pytorch-triton", "triton-nightly", "pytorch-triton-rocm", "triton-windows")
 _IMPORT_SECONDS = 300.0
-_SINCE = {
-    (7, 0): (9, 0),
-    (7, 5): (10, 0),
-    (8, 0): (11, 0),
-    (8, 6): (11, 1),
-    (8, 7): (11, 4),
-    (8, 9): (11, 8),
-    (9, 0): (11, 8),
-    (10, 0): (12, 8),
-    (10, 3): (12, 9),
-    (11, 0): (13, 0),
-    (12, 0): (12, 8),
-    (12, 1): (12, 9),
+_CLANG = "clang/lib/Basic/Cuda.cpp of LLVM (026c6392), MinVersionForCudaArch"
+_CMAKE = "Modules/Internal/CMakeCUDAArchitecturesAll.cmake of CMake (031593de)"
+_ARCHIVE = "CUDA Features Archive 13.0, General CUDA"
+SINCE = {
+    (7, 0): ((9, 0), _CLANG),
+    (7, 5): ((10, 0), _CLANG),
+    (8, 0): ((11, 0), _CLANG),
+    (8, 6): ((11, 1), _CLANG),
+    (8, 7): ((11, 4), _CLANG),
+    (8, 9): ((11, 8), _CLANG),
+    (9, 0): ((11, 8), _CLANG),
+    (10, 0): ((12, 8), _CMAKE),
+    (10, 3): ((12, 9), _CMAKE),
+    (11, 0): ((13, 0), f"{_ARCHIVE}: 'SM101 has been renumbered as SM110'"),
+    (12, 0): ((12, 8), _CMAKE),
+    (12, 1): ((12, 9), _CMAKE),
 }
-"""The first CUDA whose compiler makes code for a compute capability."""
-_LEFT_OUT = {13: (7, 5)}
+"""The first CUDA whose compiler makes code for a compute capability, and who says so.
+
+Of one that is not here it is not known, and nothing is said.
+"""
+LEFT_OUT = {13: ((7, 5), f"{_ARCHIVE}: 'all NVIDIA architectures from Turing'")}
 """By major version of CUDA, the least capability that its compiler still makes code for."""
+
+
+_UNKNOWN = (None, "")
 
 
 class Torch(NamedTuple):
@@ -122,6 +131,7 @@ def _fit(torch: Torch, machine: Machine) -> list[Finding]:
     built, findings = torch.cuda_version, []
     if built is None:
         return []
+    # Within a major version an older driver does: CUDA Features Archive 13.0, General CUDA.
     if machine.cuda and machine.cuda[0] < built[0]:
         findings.append(
             problem(
@@ -133,8 +143,8 @@ def _fit(torch: Torch, machine: Machine) -> list[Finding]:
             )
         )
     for gpu, capability in machine.visible():
-        since = _SINCE.get(capability) if capability else None
-        oldest = _LEFT_OUT.get(built[0])
+        since, _ = SINCE.get(capability, _UNKNOWN) if capability else _UNKNOWN
+        oldest, _ = LEFT_OUT.get(built[0], _UNKNOWN)
         old = capability is not None and oldest is not None and capability < oldest
         if old or (since is not None and built < since):
             findings.append(

@@ -12,6 +12,7 @@ from collections.abc import Generator
 
 import pytest
 
+from pytest_cudafork.check.failing import fail_report
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.compat.unpatched import os, time
 from pytest_cudafork.health import core_dump, fitness, tracebacks, words
@@ -109,7 +110,7 @@ class HealthHooks:
             vars(report)[words.NAME] = {words.NOT_RUN: unfit.since}
         elif unfit.since == item.nodeid and call.when == "call" and not report.failed:
             # a part of the test (a subtest) was told of it already
-            _fail(item, report, f"{unfit.why} since a part of this test", "")
+            fail_report(item, report, f"{unfit.why} since a part of this test", "", words.SECTION)
         return report
 
     def _ask(self, item: pytest.Item, report: pytest.TestReport) -> None:
@@ -158,7 +159,7 @@ class HealthHooks:
             dump=dump,
             dump_asked=asked,
         )
-        _fail(item, report, story.headline, story.text)
+        fail_report(item, report, story.headline, story.text, words.SECTION)
         vars(report)[words.NAME] = {words.SICK: story.plain()}
         for properties in (
             item.user_properties,
@@ -171,17 +172,3 @@ class HealthHooks:
                 pytest_internals.tear_down(item.session, None)
             except Exception as error:
                 report.sections.append((words.SECTION, f"the teardown of what was left: {error}"))
-
-
-def _fail(item: pytest.Item, report: pytest.TestReport, headline: str, text: str) -> None:
-    """Fail a report; one that has failed by itself says it in a section."""
-    if report.failed:
-        report.sections.append((words.SECTION, text))
-        return
-    before = "" if report.passed else f"\n\nThe test itself: {report.outcome}."
-    path, line, _ = item.location
-    report.longrepr = pytest_internals.native_representation(
-        path, (line or 0) + 1, headline, f"{text or headline}{before}"
-    )
-    report.outcome = "failed"
-    vars(report).pop("wasxfail", None)

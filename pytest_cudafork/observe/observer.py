@@ -173,9 +173,13 @@ class Observer:
             "child", parent=self.lineage.poisoned_by, fork=self.lineage.forked_by, ppid=os.getppid()
         )
 
-    def note_process(self) -> None:
-        """Write that this process began by exec and is watched."""
-        self._append("process", ppid=os.getppid(), argv=[str(arg) for arg in sys.orig_argv[:8]])
+    def note_process(self, *, began: bool = True) -> None:
+        """Write that this process is watched, and whether it began just now, by exec."""
+        argv = [str(arg) for arg in sys.orig_argv[:8]]
+        more = {} if began else {"began": False}
+        if began and self.early:
+            more["early"] = True
+        self._append("process", ppid=os.getppid(), argv=argv, **more)
 
     def _note_start(self, method: str, stack: list[StackItem]) -> None:
         self._append("start", method=method, ppid=os.getppid(), stack=stack)
@@ -206,6 +210,10 @@ class Observer:
     def note_deselected(self, count: int) -> None:
         """Write that tests were left out of the session."""
         self._append("deselected", count=count)
+
+    def note_captures(self, found: dict[str, Any]) -> None:
+        """Write what was found of captured graphs, as ``capture/judge`` has it as plain values."""
+        self._append("captures", found=found)
 
     def note_end(self, **fields: object) -> None:
         """Write how the session ended."""

@@ -7,7 +7,7 @@ phantom), one in torch's Python API, for what reaches no driver.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pytest_cudafork.compat import cpython_layout
@@ -45,6 +45,8 @@ class DriverWitness(NamedTuple):
         name: What the header of a session calls it.
         serves: Whether it is the one for a device ("real", or a face of the phantom).
         install: Puts it in force for a device; raises ``native_libs.WitnessUnavailable``.
+        variables: The variables by which it is in force in a program that is no watched Python,
+            for a device and the environment that the program would have otherwise.
         unseen: What only torch's calls tell without it.
         is_needed: Whether a session on such a device cannot go on without it.
 
@@ -53,6 +55,7 @@ class DriverWitness(NamedTuple):
     name: str
     serves: Callable[[str], bool]
     install: Callable[[str], Installed]
+    variables: Callable[[str, Mapping[str, str]], dict[str, str]]
     unseen: str
     is_needed: Callable[[str], bool]
 
@@ -69,11 +72,24 @@ def _phantom(device: str) -> Installed:
     return phantom.install(device)
 
 
+def _injection_variables(device: str, environ: Mapping[str, str]) -> dict[str, str]:
+    from pytest_cudafork.observe.driver import injection
+
+    return injection.variables(device, environ)
+
+
+def _phantom_variables(device: str, environ: Mapping[str, str]) -> dict[str, str]:
+    from pytest_cudafork.observe.driver import phantom
+
+    return phantom.variables(device, environ)
+
+
 DRIVER_WITNESSES = (
     DriverWitness(
         "injection",
         serves=lambda device: device == "real",
         install=_injection,
+        variables=_injection_variables,
         unseen="the line of a touch",
         is_needed=lambda device: False,
     ),
@@ -81,6 +97,7 @@ DRIVER_WITNESSES = (
         "phantom driver",
         serves=lambda device: device not in ("real", "none"),
         install=_phantom,
+        variables=_phantom_variables,
         unseen="touches",
         is_needed=lambda device: device != devices.ABSENT,  # without it no GPU is shown
     ),
@@ -148,6 +165,24 @@ def install(device: str, record: Record, poisoned: Callable[[], bool]) -> Witnes
     if witnesses.native is not None and device != "real" and not cpython_layout.is_known():
         witnesses.limits += (_UNSEEN_IN_C,)
     return witnesses
+
+
+def variables_without_python(device: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which a witness in the driver sees a program that is no Python.
+
+    {}: nothing sees it.
+
+    Args:
+        device: "real", "none" or a face of the phantom.
+        environ: The environment that the program would have otherwise.
+
+    """
+    from pytest_cudafork.observe.driver import native_libs
+
+    witness = next((one for one in DRIVER_WITNESSES if one.serves(device)), None)
+    if witness is None or device == "none" or native_libs.why_not():
+        return {}
+    return witness.variables(device, environ)
 
 
 def _in_the_driver(witness: DriverWitness, device: str) -> Witnesses:

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_cudafork.check.findings import tell
-from pytest_cudafork.observe.story.advice import advise
+from pytest_cudafork.documents.form import head, plain_stack, plain_touch
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.stories import poisoned_processes
-from pytest_cudafork.observe.story.touch import Frame, Touch
 from pytest_cudafork.observe.story.words import headline, indent, touch_lines
 from pytest_cudafork.process import exit_status
 from pytest_cudafork.programs.deeds import Deeds, Fork
 
 VERSION = 1
-"""Of the form of the plain data; a later one may have more keys."""
+"""What reports said of their form before they had ``format_version``."""
 TITLE = "CUDA and fork (pytest-cudafork)"
 _MOST_PLACES = 8
 
@@ -48,12 +47,21 @@ class Account:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing of it is an error, no record is lost, and its first process was seen."""
-        return not self.deeds.findings and not self.deeds.lost and self.deeds.watched
+        """Whether nothing of it is an error, none is lost, and enough was watched to say so."""
+        found = self.deeds.findings or self.deeds.captures.errors
+        return not found and not self.deeds.lost and self.deeds.judged
 
     def lines(self) -> list[str]:
         """Tell it."""
-        return [TITLE, *self._how_it_ended(), *self._errors(), *self._rest(), *self._unseen()]
+        return [
+            TITLE,
+            *self._how_it_ended(),
+            *self._errors(),
+            *map(plain, self.deeds.captures.error_lines()),
+            *self._rest(),
+            *map(plain, self.deeds.captures.other_lines()),
+            *self._unseen(),
+        ]
 
     def text(self) -> str:
         """Tell it, as one text that ends in a line break."""
@@ -89,7 +97,7 @@ class Account:
         lines += _places("also touched by", others)
         lines += _places(
             "forked while CUDA was initialized (a child of that can never use CUDA)",
-            _unique(f"{fork.place}: {fork.verdict}" for fork in initialized),
+            _unique(f"{fork.place}: {fork.fate}" for fork in initialized),
         )
         running = [f"{pid} {plain(command)}" for pid, command in self.running]
         lines += _places("still running, and what it does from now on is not seen", running)
@@ -102,10 +110,8 @@ class Account:
 
     def _numbers(self) -> str:
         deeds = self.deeds
-        if not deeds.touches:
-            seen = "no touch of CUDA was seen"
-            if not deeds.watched and not deeds.processes:
-                seen = "nothing was watched"
+        if not deeds.touches and not initialized_forks(deeds.forks):
+            seen = "no touch of CUDA was seen" if deeds.processes else "nothing was watched"
             return f"{seen}; watched: {_count(len(deeds.processes), 'Python process')}"
         poisoned = sum(touch.poisoned for touch in deeds.touches)
         forks = len(initialized_forks(deeds.forks))
@@ -122,6 +128,7 @@ class Account:
         """Return it as plain data."""
         deeds = self.deeds
         return {
+            **head("run"),
             "version": VERSION,
             "command": [plain(word) for word in self.command],
             "exit_status": self.exitcode,
@@ -138,19 +145,20 @@ class Account:
                 }
                 for found in deeds.findings
             ],
-            "touches": [_plain_touch(touch) for touch in deeds.touches],
+            "touches": [plain_touch(touch) for touch in deeds.touches],
             "forks": [
                 {
                     "process": fork.pid,
                     "call": fork.api,
                     "verdict": fork.verdict,
                     "place": fork.place,
-                    "stack": _plain_stack(fork.frames),
+                    "stack": plain_stack(fork.frames),
                 }
                 for fork in initialized_forks(deeds.forks)
             ],
             "processes": {str(pid): command for pid, command in deeds.processes.items()},
             "running": [{"process": pid, "command": plain(text)} for pid, text in self.running],
+            "captures": self.deeds.captures.as_plain(),
             "not_observable": [plain(words) for words in deeds.unseen],
         }
 
@@ -158,29 +166,6 @@ class Account:
 def initialized_forks(forks: Iterable[Fork]) -> list[Fork]:
     """Return the forks that were made, or refused, while CUDA was initialized."""
     return [fork for fork in forks if fork.verdict != "clean"]
-
-
-def _plain_touch(touch: Touch) -> dict[str, Any]:
-    return {
-        "process": touch.pid,
-        "call": touch.entry,
-        "library": touch.library,
-        "culprit": touch.where,
-        "words": headline(touch),
-        "at_import": touch.at_import,
-        "poisoned": touch.poisoned,
-        "again": touch.again,
-        "imported_through": _plain_stack(touch.import_chain),
-        "stack": _plain_stack(touch.frames),
-        "advice": advise(touch),
-    }
-
-
-def _plain_stack(frames: Iterable[Frame]) -> list[dict[str, Any]]:
-    return [
-        {"file": plain(frame.filename), "line": frame.lineno, "function": frame.name}
-        for frame in frames
-    ]
 
 
 def _unique(words: Iterable[str]) -> list[str]:

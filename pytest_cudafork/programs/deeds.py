@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import multiprocessing
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_cudafork.check.findings import Finding, expected_ids, find
 from pytest_cudafork.observe.base.records import Record
@@ -13,8 +14,27 @@ from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.observe.story.touch import Frame, Touch, frames_from
 from pytest_cudafork.observe.story.words import fork_line, place_of
+from pytest_cudafork.programs.captures import Captures, read_captures
 from pytest_cudafork.settings import Level
 from pytest_cudafork.settings.environment import COMMON_METHOD
+
+_FATES = {
+    "clean": "made, and harmless: CUDA was not initialized",
+    "watched": "made, as only --guard refuses any",
+    "guarded": "refused",
+    "allowed": "made, as its module is allowed to fork",
+    "accepted": "made, as the baseline accepts it",
+    "unguarded": "made past the guard, by a reference to os.fork that was kept before the watch",
+    "unknown": "made; whether CUDA was initialized there is not known",
+}
+
+
+class First(enum.Enum):
+    """What the first process of a program is, as far as it can be watched."""
+
+    PYTHON = "a Python"
+    SEEN = "no Python; its touches are seen in the driver"
+    UNSEEN = "no Python, and nothing sees what it does"
 
 
 @dataclass(frozen=True)
@@ -39,6 +59,11 @@ class Fork:
     def place(self) -> str:
         """The line that forks, as ``path:line``."""
         return place_of(self.frames)
+
+    @property
+    def fate(self) -> str:
+        """What became of it, in words."""
+        return _FATES.get(self.verdict, self.verdict)
 
 
 @dataclass(frozen=True)
@@ -89,9 +114,11 @@ class Deeds:
         start_method: The method in force in the first process, and why.
         findings: The records that are errors.
         unseen: What could not be seen, in words; empty: nothing is known to be missing.
-        watched: Whether the first process was watched; else nothing is known of it.
+        judged: Whether enough was watched to say that nothing is wrong: the first process, or what
+            it has started where it is no Python.
         lost: What is known to be missing from the ledger, in words.
         history: All of it, for stories.
+        captures: What was found of captured graphs.
 
     """
 
@@ -103,8 +130,9 @@ class Deeds:
     findings: tuple[Finding, ...]
     unseen: tuple[str, ...]
     history: History
-    watched: bool = True
+    judged: bool = True
     lost: tuple[str, ...] = ()
+    captures: Captures = field(default_factory=Captures)
 
 
 def read_deeds(
@@ -114,6 +142,7 @@ def read_deeds(
     level: Level,
     lost: Iterable[str],
     before: Iterable[Record] = (),
+    first: First = First.PYTHON,
 ) -> Deeds:
     """Read the records of a run.
 
@@ -124,6 +153,7 @@ def read_deeds(
         level: What is an error.
         lost: What is known to be missing from the ledger, in words.
         before: Records of what happened earlier, which stories may go back to.
+        first: What the first process is.
 
     """
     records, lost = list(records), tuple(lost)
@@ -150,17 +180,26 @@ def read_deeds(
         for record in records
         if record["k"] == "start"
     )
+    touches = tuple(Touch.from_record(record) for record in records if record["k"] == "touch")
+    watched = pid in processes
+    captures = read_captures(records)
     return Deeds(
         processes,
-        tuple(Touch.from_record(record) for record in records if record["k"] == "touch"),
+        touches,
         forks,
         starts,
         _method_in_force(records, pid, env),
         tuple(find(records, level, expected=expected_ids(records))),
-        (*_unseen(records, watched=pid in processes), *lost),
+        (
+            *([] if watched else [_BLIND[first]]),
+            *_limits(records),
+            *captures.unseen(),
+            *lost,
+        ),
         history,
-        pid in processes,
+        watched or (first is not First.PYTHON and bool(processes or touches)),
         lost,
+        captures,
     )
 
 
@@ -182,19 +221,22 @@ def _method_in_force(
     return StartMethodInForce(method, why)
 
 
-def _unseen(records: Iterable[Record], *, watched: bool) -> list[str]:
-    """Say what could not be seen: who was watched, and with which eyes."""
-    limits = dict.fromkeys(
-        plain(limit)
-        for record in records
-        if record["k"] == "watch"
-        for limit in record.get("limits", ())
+_BLIND = {
+    First.PYTHON: "the program's first process was not watched (it ended before its first line, or "
+    "its interpreter was told to leave its start-up out), so that nothing is known of it",
+    First.SEEN: "forks of the program's first process, which is no Python; its touches of CUDA are "
+    "seen in the driver",
+    First.UNSEEN: "what the program's first process does, which is no Python",
+}
+
+
+def _limits(records: Iterable[Record]) -> list[str]:
+    """Say what could not be seen with the eyes of each process."""
+    return list(
+        dict.fromkeys(
+            plain(limit)
+            for record in records
+            if record["k"] == "watch"
+            for limit in record.get("limits", ())
+        )
     )
-    if watched:
-        return list(limits)
-    blind = (
-        "the program's first process was not watched (it is no Python, it ended before its first "
-        "line, or its interpreter was told to leave its start-up out), so that nothing is known of "
-        "it"
-    )
-    return [blind, *limits]

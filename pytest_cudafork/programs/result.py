@@ -149,7 +149,7 @@ class ScriptResult:
         )
         lines.append(f"  environment: {self._environment_words()}")
         lines += _places("touches of CUDA", [headline(touch) for touch in self.touches])
-        lines += _places("forks", [f"{one.place}: {one.verdict}" for one in self.forks])
+        lines += _places("forks", [f"{one.place}: {one.fate}" for one in self.forks])
         starts = [f"{one.place}: by {one.method}" for one in self.starts]
         lines += _places("started by multiprocessing", starts)
         lines += _places(

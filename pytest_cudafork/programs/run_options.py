@@ -28,6 +28,7 @@ initialized it, who forked, which child was poisoned. The exit status is the pro
   --fail            Exit with 1 where the program would have with 0, if something is an error, or if
                     the program could not be watched.
   --guard           Refuse a fork while CUDA is initialized, where it happens, by a CudaForkError.
+  --captures[=all]  Look at every CUDA graph that is captured and replayed, as --cuda-fork-captures.
   --allow MODULES   With --guard: modules whose forks are not refused, separated by commas.
   --device DEVICE   The driver to see: auto (default), real, phantom, phantom:sm_90x2, none.
   --ledger FILE     Keep the record of all touches and forks here.
@@ -50,6 +51,7 @@ class RunOptions(NamedTuple):
         json: Whether that is JSON.
         fail: Whether a finding is an exit status.
         guard: Whether a fork while CUDA is initialized is refused.
+        captures: How captured graphs are looked at, "check" or "all"; "": they are not.
         allow: Modules whose forks are not.
         device: As in ``--cuda-fork-device``.
         ledger: The file to keep the ledger in, as an absolute path; "": it is not kept.
@@ -63,6 +65,7 @@ class RunOptions(NamedTuple):
     json: bool = False
     fail: bool = False
     guard: bool = False
+    captures: str = ""
     allow: tuple[str, ...] = ()
     device: str | None = None
     ledger: str = ""
@@ -70,6 +73,7 @@ class RunOptions(NamedTuple):
 
 
 _FLAGS = ("json", "fail", "guard")
+_CAPTURES = ("check", "all")
 _VALUES = ("report", "allow", "device", "ledger")
 
 
@@ -89,6 +93,8 @@ def parse(args: Sequence[str]) -> RunOptions:
         name, equals, value = word.removeprefix("--").partition("=")
         if word.startswith("--") and name in _FLAGS and not equals:
             found[name] = True
+        elif word.startswith("--") and name == "captures":
+            found[name] = _read(name, value if equals else "check")
         elif word.startswith("--") and name in _VALUES:
             if not equals:
                 if not rest:
@@ -126,6 +132,8 @@ def _read(name: str, value: str) -> object:
         raise UsageError(f"--{name}: the value is empty")
     if name in ("report", "ledger"):
         return os.path.abspath(value)
+    if name == "captures" and value not in _CAPTURES:
+        raise UsageError(f"--captures={value}: say one of {', '.join(_CAPTURES)}")
     if name == "allow":
         modules = tuple(each.strip() for each in value.split(",") if each.strip())
         for module in modules:

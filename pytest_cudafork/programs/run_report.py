@@ -7,22 +7,27 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pytest_cudafork.compat.unpatched import contextlib, io, os
+from pytest_cudafork.compat.unpatched import contextlib, os
+from pytest_cudafork.documents.writing import write_at_once
 from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.process import native_stacks
 from pytest_cudafork.programs.account import Account
-from pytest_cudafork.programs.deeds import read_deeds
+from pytest_cudafork.programs.deeds import First, read_deeds
 from pytest_cudafork.settings import Level
 
 
 class Ended(NamedTuple):
-    """A program that has ended: its process, command, exit code (None: not known) and time."""
+    """A program that has ended: its process, command, exit code (None: not known) and time.
+
+    ``first`` is what its first process was.
+    """
 
     pid: int
     command: tuple[str, ...]
     exitcode: int | None
     seconds: float
+    first: First = First.PYTHON
 
 
 def account_of(
@@ -40,7 +45,8 @@ def account_of(
     observer = Observer(settings, str(os.getpid()))
     others = tuple((pid, native_stacks.program_of(pid)) for pid in running)
     lost = observer.lost_records()
-    deeds = read_deeds(observer.records(), ended.pid, env, Level(settings.level), lost)
+    level, records = Level(settings.level), observer.records()
+    deeds = read_deeds(records, ended.pid, env, level, lost, first=ended.first)
     return Account(ended.command, ended.exitcode, ended.seconds, deeds, observer.simulated, others)
 
 
@@ -53,34 +59,13 @@ def tell(account: Account, report: str, *, as_json: bool) -> bool:
     if report:
         data = f"{json.dumps(account.as_plain(), indent=2)}\n" if as_json else text
         try:
-            _write(os.path.realpath(report), data)
+            write_at_once(report, data)
         except OSError as error:
             _write_stderr(f"pytest-cudafork run: the report cannot be written: {error}\n{text}")
             return False
         return True
     _write_stderr(f"\n{text}")
     return True
-
-
-def _write(path: str, text: str) -> None:
-    """Write a file at once, so that who waits for it never reads a part.
-
-    Raises:
-        OSError: It cannot be written.
-
-    """
-    beside = f"{path}.{os.getpid()}"
-    try:
-        if not os.path.isfile(path):
-            raise OSError("a pipe or a device is written as it is")
-        with io.open(beside, "x", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(beside, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(beside)
-        with io.open(path, "w", encoding="utf-8") as file:
-            file.write(text)
 
 
 def _write_stderr(text: str) -> None:

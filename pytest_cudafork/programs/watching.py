@@ -140,11 +140,16 @@ def watch(*, guard: bool = False, device: str | None = None) -> Iterator[Watched
         found = _in_force(undo, guard=guard, device=device)
         records = found.observer.records()
         watched = Watched(found, told_before=len(records))
-        found.observer.note_process()
+        found.observer.note_process(began=False)
+        passing: BaseException | None = None
         try:
             yield watched
+        except BaseException as error:
+            passing = error
+            raise
         finally:
-            found.refusals.settle()
+            found.refusals.settle(passing)
+            del passing  # with its traceback it would hold this frame, and so itself
             watched._end()
 
 

@@ -103,16 +103,18 @@ def _lines_of_places(title: str, touches: list[Touch], *, verbose: bool) -> list
 
 def fork_lines(history: History, expected: Collection[str]) -> list[str]:
     """Count the refused forks by what initialized CUDA."""
+    from pytest_cudafork.observe.story.images import moment_of
     from pytest_cudafork.observe.story.words import initialized_at
 
     @functools.cache
-    def initialized_in(pid: int) -> str:
-        return initialized_at(history.initializer(pid))
+    def initialized_in(pid: int, begin: float) -> str:
+        return initialized_at(history.initializer(pid, begin))
 
     forks: dict[str, list[str]] = {}
     for record in history.records:
         if record["k"] == "fork" and record.get("verdict") == "guarded":
-            initialized = initialized_in(int(record["pid"]))
+            pid = int(record["pid"])
+            initialized = initialized_in(pid, history.image_of(pid, moment_of(record)).begin)
             forks.setdefault(initialized, []).append(str(record.get("id")))
     lines = []
     for initialized, ids in forks.items():

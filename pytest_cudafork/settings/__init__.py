@@ -17,6 +17,8 @@ HEALTH = ("fail", "recover", "off")
 """What becomes of the tests after one that has left the GPU sick."""
 GRAPH_BACKENDS = ("software", "cuda")
 """How graphs are captured."""
+CAPTURES = ("check", "all", "audit", "off")
+"""How captures that tests make are looked at."""
 
 
 class Level(enum.Enum):

@@ -27,6 +27,8 @@ GPU_LOCKS = "_CUDAFORK_GPU_LOCKS"
 PATCHES = "_CUDAFORK_PATCHES"
 TEST_SESSION = "_CUDAFORK_SESSION"
 PHANTOM_MEMORY = "_CUDAFORK_PHANTOM_MEMORY"
+REPLAYS = "_CUDAFORK_REPLAYS"
+CAPTURES = "_CUDAFORK_CAPTURES"
 
 PROGRAM = "program"
 """What ``PHASE`` says in a program that is watched by itself, and not in a session."""
@@ -48,6 +50,7 @@ RUN = "PYTEST_CUDA_FORK_RUN"
 # What is read alone.
 TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 TEST = "PYTEST_CURRENT_TEST"
+ADDOPTS = "PYTEST_ADDOPTS"
 XDIST_WORKERS = "PYTEST_XDIST_WORKER_COUNT"
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 NO_COLOR = "NO_COLOR"
@@ -59,6 +62,9 @@ PRELOAD = "LD_PRELOAD"
 INTERPRET = "TRITON_INTERPRET"
 NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
+GITHUB_ACTIONS = "GITHUB_ACTIONS"
+GITHUB_WORKSPACE = "GITHUB_WORKSPACE"
+GITHUB_STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 PREFIX = "_CUDAFORK_"
 """What the names of all internal variables begin with."""
@@ -76,6 +82,8 @@ INTERNAL = {
     PATCHES: "the folder of what child_patch has patched, which a process of the test takes over",
     GPU_LOCKS: "the folder of the locks of GPUs, for sessions that a test with GPUs starts",
     TEST_SESSION: "by which the session that settles GPUs knows what its tests have started",
+    CAPTURES: "how the captures of a program are looked at, which knows no pytest",
+    REPLAYS: "how the replays of graphs are spoiled, in a process that runs a test once more",
     PHANTOM_MEMORY: "for tests: a file that says who holds memory on the phantom's GPUs",
 }
 """What each internal variable is for."""
@@ -96,6 +104,7 @@ CHANGED = {
 READ = {
     **dict.fromkeys(TEMPORARY, "the folder for the ledger of a program that is run by itself"),
     RUN: "the file for the report on a Python program that others start; %p is its process",
+    ADDOPTS: "whether an option stands there, for the header that -v shows",
     TEST: "the test to which a record belongs, set by pytest",
     XDIST_WORKERS: "how many workers of pytest-xdist share the cores",
     NVML_CHECK: "whether torch.cuda.is_available asks NVML, and so initializes nothing",
@@ -105,6 +114,9 @@ READ = {
     INTERPRET: "by the doctor: whether kernels in Triton run as Python code",
     NO_CACHING: "by the doctor: whether torch keeps no memory, which captures of graphs need",
     BLOCKING: "by the doctor: whether each launch waits for its kernel",
+    GITHUB_ACTIONS: "whether GitHub Actions runs the session, for --cuda-fork-github",
+    GITHUB_WORKSPACE: "the checkout, to which the files of GitHub's annotations are relative",
+    GITHUB_STEP_SUMMARY: "the file to which the summary of a step is added",
     NO_COLOR: "whether the audit's command line writes in color",
     HIP_MASK: "which of AMD's GPUs are waited for",
     ROCR_MASK: "which of AMD's GPUs are waited for",
@@ -151,10 +163,16 @@ def unset_variable(undo: contextlib.ExitStack, name: str) -> None:
 
 def prepend_path(undo: contextlib.ExitStack, name: str, folder: str) -> None:
     """Put a folder first in a list of folders, unless it is there, until ``undo`` is closed."""
-    former = environ.get(name)
+    former = environ.get(name, "")
+    text = with_folder(former, folder)
+    if text != former:
+        set_variable(undo, name, text)
+
+
+def with_folder(former: str, folder: str) -> str:
+    """Return a list of folders with another one in it: first, unless it is there."""
     folders = former.split(pathsep) if former else []
-    if folder not in folders:
-        set_variable(undo, name, pathsep.join([folder, *folders]))
+    return former if folder in folders else pathsep.join([folder, *folders])
 
 
 def _restore(name: str, former: str | None) -> None:

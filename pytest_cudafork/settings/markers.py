@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from pytest_cudafork.compat import forked
-from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, METHODS
+from pytest_cudafork.settings import GRAPH_BACKENDS, METHODS
+from pytest_cudafork.settings.marker_values import FIXTURES, MARKER_METHODS, SCOPES, accepts
 
 if TYPE_CHECKING:
     from pytest_cudafork.settings.gpu_requests import GpuWish
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT = 600.0
 """Seconds after which an isolated test is ended, so that a hang never stops the session."""
 
-MARKER_METHODS = (AUTO, *METHODS)
-SCOPES = ("test", "class", "module")
-"""Which tests of a file share the process of an isolated one; a marker and an option take them."""
-FIXTURES = ("own", "inherit")
-"""Where the fixtures of an isolated test are set up: in its process, or in the pytest process."""
 ISOLATED, ALIAS = "cuda_isolated", "isolated"
 """The marker that isolates a test, and its other name."""
 
@@ -102,6 +98,13 @@ MARKERS = (
         {"backends": "a list of one or both of software, cuda"},
     ),
     Marker(
+        "check_captures",
+        "check_captures(True)",
+        "look, or with False do not look, at the graphs that the test captures and replays, "
+        "whatever --cuda-fork-captures says",
+        {},
+    ),
+    Marker(
         "start_methods",
         "start_methods('fork', 'forkserver', 'spawn')",
         "run the test once with each start method of multiprocessing (and of vLLM), each time in a "
@@ -114,6 +117,7 @@ MARKERS = (
 MAP: pytest.StashKey[MarkerMap] = pytest.StashKey()
 """How a session reads the markers of its suite; not there if it has no map."""
 _MAKE_TESTS = ("graph_capture", "start_methods")
+_BY_POSITION = ("check_captures", "gpus", "start_methods")
 MAPPED = {
     **{each.name: each.keywords for each in MARKERS if each.name not in _MAKE_TESTS},
     ALIAS: _ISOLATED_KEYWORDS,
@@ -137,6 +141,8 @@ class Marks(NamedTuple):
     gpus: GpuWish | None = None
     graphs: tuple[str, ...] = ()
     """The graph backends to run the test with; none: it is not marked."""
+    check_captures: bool | None = None
+    """Whether captures of the test are looked at; None: as the session says."""
     start_methods: tuple[str, ...] = ()
     """The start methods to run the test with; none: it is not marked."""
     complaint: str = ""
@@ -255,9 +261,15 @@ def _is_made_for_one(item: pytest.Item) -> bool:
     return "start_method" in getattr(getattr(item, "callspec", None), "params", {})
 
 
-def leave_alone(item: pytest.Item) -> None:
-    """Have a test run in this process, with nothing around it, whatever its markers say."""
-    item.stash[_MARKS] = Marks(left_alone=True)
+def says_of_captures(item: pytest.Item) -> bool:
+    """Whether a marker of a test says that its captures are looked at, or may say so by a map."""
+    marked = item.get_closest_marker("check_captures") is not None
+    return marked or item.config.stash.get(MAP, None) is not None
+
+
+def put_marks(item: pytest.Item, marks: Marks) -> None:
+    """Have a test run as if its markers said this."""
+    item.stash[_MARKS] = marks
 
 
 def read_marks(item: pytest.Item, *, alias_is_theirs: bool = False) -> Marks:
@@ -275,10 +287,11 @@ def read_marks(item: pytest.Item, *, alias_is_theirs: bool = False) -> Marks:
     values = {
         marker.name: _keywords(marker, closest[marker.name])
         for marker in MARKERS
-        if marker.name in closest and marker.name not in ("gpus", "start_methods")
+        if marker.name in closest and marker.name not in _BY_POSITION
     }
     gpus = _gpus(closest["gpus"]) if "gpus" in closest else None
     methods = _start_methods(closest["start_methods"]) if "start_methods" in closest else ()
+    captures = check_captures(closest["check_captures"]) if "check_captures" in closest else None
     isolated = _without_none(values.get(ISOLATED, {}))
     check_isolated(isolated, f"@pytest.mark.{ISOLATED}")
     if "gpus" in isolated:
@@ -315,6 +328,7 @@ def read_marks(item: pytest.Item, *, alias_is_theirs: bool = False) -> Marks:
         graphs=tuple(values["graph_capture"].get("backends", GRAPH_BACKENDS))
         if "graph_capture" in values
         else (),
+        check_captures=captures,
         start_methods=methods,
     )
 
@@ -352,7 +366,7 @@ def check_isolated(keywords: Mapping[str, Any], signature: str) -> None:
             raise MarkerError(
                 f"{signature} does not take {key!r}: write {signature}{_ISOLATED_SIGNATURE}"
             )
-        if not _accepts(key, value):
+        if not accepts(key, value):
             raise MarkerError(f"{signature}({key}={value!r}): {key} is {_ISOLATED_KEYWORDS[key]}")
     if keywords.get("fixtures") == "inherit" and keywords.get("scope", "test") != "test":
         raise MarkerError(
@@ -386,6 +400,20 @@ def _start_methods(mark: Mark) -> tuple[str, ...]:
     return mark.args or METHODS
 
 
+def check_captures(mark: Mark) -> bool:
+    """Read the marker that takes one truth value by position.
+
+    Raises:
+        MarkerError: it was given something else.
+
+    """
+    if mark.kwargs or len(mark.args) != 1 or not isinstance(mark.args[0], bool):
+        raise MarkerError(
+            "@pytest.mark.check_captures takes True or False: write check_captures(False)"
+        )
+    return mark.args[0]
+
+
 def _gpus(mark: Mark) -> GpuWish:
     """Read the one marker that takes a number."""
     from pytest_cudafork.settings.gpu_requests import read_gpus_mark
@@ -408,41 +436,8 @@ def _keywords(marker: Marker, mark: Mark) -> dict[str, Any]:
             raise MarkerError(
                 f"@pytest.mark.{mark.name} does not take {key!r}: write {marker.signature}"
             )
-        if not _accepts(key, value):
+        if not accepts(key, value):
             raise MarkerError(
                 f"@pytest.mark.{mark.name}({key}={value!r}): {key} is {marker.keywords[key]}"
             )
     return dict(mark.kwargs)
-
-
-_MAY_BE_NONE = ("timeout", "gpus", "env")
-_WORDS = {"method": MARKER_METHODS, "scope": SCOPES, "fixtures": FIXTURES}
-
-
-def _is_variable(pair: tuple[object, object]) -> bool:
-    """Whether these are the name and the value of a variable that an environment can hold."""
-    name, value = pair
-    if not isinstance(name, str) or not isinstance(value, str):
-        return False
-    return bool(name) and "=" not in name and "\0" not in f"{name}{value}"
-
-
-def _accepts(key: str, value: object) -> bool:
-    if key == "backends":
-        return (
-            isinstance(value, list | tuple)
-            and 0 < len(value) <= len(GRAPH_BACKENDS)
-            and all(isinstance(name, str) and name in GRAPH_BACKENDS for name in value)
-            and len(set(value)) == len(value)
-        )
-    if key in _WORDS:
-        return isinstance(value, str) and value in _WORDS[key]
-    if value is None:
-        return key in _MAY_BE_NONE
-    if key == "gpus":
-        return type(value) is int and value > 0
-    if key == "env":
-        return isinstance(value, Mapping) and all(map(_is_variable, value.items()))
-    if key == "timeout":
-        return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-    return isinstance(value, str) and bool(value.strip())

@@ -6,8 +6,17 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, HEALTH, METHODS, NONE, Level
-from pytest_cudafork.settings.markers import MAPPED, SCOPES
+from pytest_cudafork.settings import (
+    AUTO,
+    CAPTURES,
+    GRAPH_BACKENDS,
+    HEALTH,
+    METHODS,
+    NONE,
+    Level,
+)
+from pytest_cudafork.settings.marker_values import SCOPES
+from pytest_cudafork.settings.markers import MAPPED
 from pytest_cudafork.settings.option import parse_file
 
 if TYPE_CHECKING:
@@ -142,6 +151,16 @@ def parse_graphs(text: str) -> str:
     return _one_of(text, GRAPHS, "a way to capture graphs")
 
 
+def parse_captures(text: str) -> str:
+    """Read what becomes of captures that tests make.
+
+    Raises:
+        ValueError: it is none of what can.
+
+    """
+    return _one_of(text, CAPTURES, "a way to look at captures")
+
+
 def parse_gib(text: str) -> int:
     """Read a number of GiB; returns bytes.
 
@@ -168,6 +187,18 @@ def parse_profile(text: str) -> str:
     if not text:
         raise ValueError("it needs the name of a file")
     return parse_file(text)
+
+
+def parse_github(text: str) -> tuple[str, ...]:
+    """Read what to write for GitHub Actions.
+
+    Raises:
+        ValueError: one of the words is not known.
+
+    """
+    from pytest_cudafork.settings import report_options
+
+    return report_options.parse_github(text)
 
 
 def parse_gpus(text: str) -> GpuChoice:

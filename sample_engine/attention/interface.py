@@ -41,6 +41,7 @@ class AttentionSpec:
     block_size: int
     dtype: torch.dtype
     device: torch.device
+    window: int | None = None  # how many tokens a query sees, itself included; None: all before it
 
     @property
     def scale(self) -> float:
@@ -89,6 +90,8 @@ class AttentionBackend(abc.ABC):
     #: pass reads all lengths on the device, has no shape that depends on them, and does not need
     #: more of the host than the longest text and the most queries.
     why_no_full_graph: ClassVar[str | None] = "nobody has said that it can be captured"
+    #: Whether it computes ``spec.window``.
+    has_windows: ClassVar[bool] = False
 
     def __init__(self, spec: AttentionSpec) -> None:
         self.spec = spec

@@ -42,6 +42,7 @@ class ReferenceBackend(AttentionBackend):
 
     name = "reference"
     why_no_full_graph = None
+    has_windows = True
 
     @classmethod
     def why_not(cls, spec: AttentionSpec) -> str | None:
@@ -75,7 +76,7 @@ class ReferenceBackend(AttentionBackend):
         """Causal attention, all requests at once or one after the other."""
         common = metadata.common
         if metadata.dense:
-            _attend_together(query, cache, common, out, self.spec.scale)
+            _attend_together(query, cache, common, out, self.spec)
             return
         oracle.prefill_paged(
             query,
@@ -86,6 +87,7 @@ class ReferenceBackend(AttentionBackend):
             common.seq_lens_cpu,
             out,
             self.spec.scale,
+            window=self.spec.window,
         )
 
 
@@ -94,7 +96,7 @@ def _attend_together(
     cache: LayerCache,
     common: CommonAttentionMetadata,
     out: torch.Tensor,  # [T', H, D]
-    scale: float,
+    spec: AttentionSpec,
 ) -> None:
     """Attention of all requests, each filled up to the most queries and the longest sequence."""
     starts, lengths = common.query_start_loc, common.seq_lens
@@ -107,7 +109,9 @@ def _attend_together(
     past = columns >= lengths[:, None]  # [R', S]
     position = (lengths - starts[1:] + starts[:-1])[:, None] + rows  # [R', Q]
     hidden = past[:, None, :] | (columns > position[:, :, None])  # [R', Q, S]
-    wide = query[tokens].to(oracle.wider(query.dtype)) * scale  # [R', Q, H, D]
+    if spec.window is not None:
+        hidden |= columns <= position[:, :, None] - spec.window
+    wide = query[tokens].to(oracle.wider(query.dtype)) * spec.scale  # [R', Q, H, D]
     groups = wide.unflatten(2, (num_kv_heads, -1)).unbind(2)  # [R', Q, G, D] for each KV head
     mixed = []
     for head, group in enumerate(groups):

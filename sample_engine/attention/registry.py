@@ -73,7 +73,10 @@ def _best(spec: AttentionSpec) -> AttentionBackend:
 
 def _why_not(name: str, spec: AttentionSpec) -> str | None:
     try:
-        return backend_class(name).why_not(spec)
+        found = backend_class(name)
+        if spec.window is not None and not found.has_windows:
+            return f"it has no sliding window, and the model has one of {spec.window} tokens"
+        return found.why_not(spec)
     except ImportError as error:
         return f"importing it failed: {type(error).__name__}: {error}"
 

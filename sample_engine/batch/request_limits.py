@@ -31,11 +31,16 @@ class SchedulerLimits:
     max_num_batched_tokens: int
     enable_chunked_prefill: bool = True
     enable_prefix_caching: bool = True
-    eos_token_id: int | None = None
+    eos_token_id: int | tuple[int, ...] | None = None  # those that end a text
     # A speculator keeps keys and values for so many tokens beyond those that a step computes ...
     lookahead: int = 0
     # ... and for a token they depend on the next one, too.
     sees_next_token: bool = False
+
+    def ends(self, token: int) -> bool:
+        """Whether a token ends a text."""
+        eos = self.eos_token_id
+        return token in eos if isinstance(eos, tuple) else token == eos
 
     def most_tokens(self, request: Request) -> int:
         """Tokens of prompt and output at which a request ends."""

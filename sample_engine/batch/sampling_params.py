@@ -83,9 +83,10 @@ class SamplingParams:
             object.__setattr__(self, "top_k", 0)
         wrong = _wrong_params(self)
         if not wrong and self.n > 1 and self.temperature == 0:
-            wrong.append(f"n={self.n} needs a temperature above 0: greedy texts are all the same")
+            wrong["n"] = f"n={self.n} needs a temperature above 0: greedy texts are all the same"
         if wrong:
-            raise PromptError("\n".join(f"SamplingParams: {line}." for line in wrong))
+            lines = (f"SamplingParams: {line}." for line in wrong.values())
+            raise PromptError("\n".join(lines), param=next(iter(wrong)))
 
     def of_completion(self, index: int) -> SamplingParams:
         """Return the parameters of one of the ``n`` completions."""
@@ -97,8 +98,8 @@ class SamplingParams:
         return dataclasses.replace(self, n=1, seed=seed)
 
 
-def _wrong_params(params: SamplingParams) -> list[str]:
-    """What is wrong with the values, a line each."""
+def _wrong_params(params: SamplingParams) -> dict[str, str]:
+    """What is wrong with the values: of each parameter a line."""
     rules = {
         "temperature": (
             _is_number(params.temperature) and params.temperature >= 0,
@@ -133,11 +134,11 @@ def _wrong_params(params: SamplingParams) -> list[str]:
             f"a whole number from 0 to {MOST_LOGPROBS}, or None",
         ),
     }
-    return [
-        f"{name}={getattr(params, name)!r} must be {rule}"
+    return {
+        name: f"{name}={getattr(params, name)!r} must be {rule}"
         for name, (right, rule) in rules.items()
         if not right
-    ]
+    }
 
 
 def _as_tuple(value: Any) -> Any:

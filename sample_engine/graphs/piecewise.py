@@ -13,7 +13,8 @@ import torch
 
 from sample_engine.graphs.buffers import OutputBuffers, PieceBuffers
 from sample_engine.graphs.execution import CapturedGraph, GraphExecution
-from sample_engine.model.llama import Llama, rope_angles
+from sample_engine.model.llama import Llama
+from sample_engine.model.rope import angles_of
 
 __all__ = ["AttendInto", "PiecewiseForward"]
 
@@ -138,8 +139,7 @@ class PiecewiseForward:
         """The residual stream after a layer whose attention is done."""
         num_tokens, buffers = input_ids.shape[0], self._buffers
         if layer < 0:
-            config = self._model.config
-            angles = rope_angles(positions, config.head_dim, config.rope_theta)
+            angles = angles_of(positions, self._model.config)
             for kept, each in zip((buffers.cos, buffers.sin), angles, strict=True):
                 kept[:num_tokens].copy_(each)
             embedded: torch.Tensor = self._model.embed_tokens(input_ids)

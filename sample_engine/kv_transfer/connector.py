@@ -15,6 +15,9 @@ from sample_engine.kv_transfer.store import BlockStore, StoreError
 
 __all__ = ["KVConnector", "open_store"]
 
+_MOST_SECONDS = 5.0
+"""How long a request or a step may go on waiting for a store that works, but slowly."""
+
 
 def open_store(config: KVTransferConfig) -> BlockStore:
     """Open the store of a configuration. Raises :class:`ConfigError` and :class:`StoreError`."""
@@ -33,6 +36,9 @@ class KVConnector:
     The store is opened at once. Where it does not work, it is tried again later, unless
     ``kv_load_failure_policy`` is ``"fail"``: then :class:`KVTransferError` is raised, here as in
     :meth:`load`. Raises :class:`ConfigError` for settings with which it never will.
+
+    A call of the store takes a bounded time, but there are as many as the blocks need. So after
+    5 seconds no further one is begun: the blocks that are left are computed, or are not stored.
     """
 
     def __init__(
@@ -50,12 +56,17 @@ class KVConnector:
         self.namespace = namespace_of(model_hash, dtype, block_size)
         self._mover = mover
         self._open_store = open_store
+        self._clock = clock
         self._store: BlockStore | None = None
         self._must = config.fetches and config.kv_load_failure_policy == "fail"
         self._fetching = Outage("fetched", clock, quiet=self._must)
         self._storing = Outage("stored", clock)
         self._counts = dict.fromkeys(
-            ("queried_blocks", "loaded_blocks", "saved_blocks", "unsaved_blocks", "failures"), 0
+            (
+                *("queried_blocks", "loaded_blocks", "saved_blocks", "unsaved_blocks"),
+                *("failures", "cut_short"),
+            ),
+            0,
         )
         try:
             self._opened()
@@ -94,8 +105,9 @@ class KVConnector:
             return
         left = list(blocks)
         if self._storing.is_over:
+            deadline = self._clock() + _MOST_SECONDS
             try:
-                while left:
+                while left and not self._is_cut_short(deadline):
                     part = left[: self._mover.num_rows]
                     rows = self._mover.gather([block for _, block in part])
                     keys = [self._key(each) for each, _ in part]
@@ -122,7 +134,8 @@ class KVConnector:
 
     def _load(self, hashes: Sequence[bytes], block_ids: Sequence[int]) -> int:
         size, loaded = self._mover.num_rows, 0
-        while loaded < len(hashes):
+        deadline = self._clock() + _MOST_SECONDS
+        while loaded < len(hashes) and not self._is_cut_short(deadline):
             keys = [self._key(each) for each in hashes[loaded : loaded + size]]
             count = self._opened().get(keys, self._mover.rows[: len(keys)])
             if count:
@@ -131,6 +144,12 @@ class KVConnector:
             if count < len(keys):
                 break
         return loaded
+
+    def _is_cut_short(self, deadline: float) -> bool:
+        """Whether the time is over although more is to be moved."""
+        over = self._clock() >= deadline
+        self._counts["cut_short"] += over
+        return over
 
     def _key(self, block_hash: bytes) -> str:
         return f"{self.namespace}-{block_hash.hex()}"

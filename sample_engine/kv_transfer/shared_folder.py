@@ -20,12 +20,12 @@ from pathlib import Path
 from sample_engine.kv_transfer import janitor
 from sample_engine.kv_transfer.store import StoreError
 
-__all__ = ["SharedFolder", "folder_path"]
+__all__ = ["Patience", "SharedFolder", "folder_path"]
 
 _PREFIX = "sample_engine-kv"
 _JOIN_SECONDS = 10.0
 _LEAVE_SECONDS = 5.0
-_START_SECONDS = 60.0
+_START_SECONDS = 10.0
 _PAUSE = 0.002
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -33,6 +33,13 @@ _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 def folder_path(base: str, name: str) -> Path:
     """Where the folder of a name is: users of the machine do not share any."""
     return Path(base) / f"{_PREFIX}-{os.getuid()}-{name}"
+
+
+class Patience:
+    """How long a call may wait for locks, however many times it has to."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = self.left = seconds
 
 
 class SharedFolder:
@@ -63,15 +70,18 @@ class SharedFolder:
             raise
 
     @contextlib.contextmanager
-    def locked(self, seconds: float) -> Iterator[None]:
+    def locked(self, patience: Patience) -> Iterator[None]:
         """Be the only one to change the folder. Raises :class:`StoreError` if it takes too long.
 
         The kernel lets go of a dead user's lock; it takes long where one is stopped.
         """
-        if not _take(self._lock, fcntl.LOCK_EX, time.monotonic() + seconds):
+        began = time.monotonic()
+        taken = _take(self._lock, fcntl.LOCK_EX, began + patience.left)
+        patience.left -= time.monotonic() - began
+        if not taken:
             raise StoreError(
-                f"{str(self.path)!r} has been locked for {seconds:g} seconds: a process that "
-                "uses it may be stopped"
+                f"{str(self.path)!r} was locked by others for {patience.seconds:g} seconds: a "
+                "process that uses it may be stopped"
             )
         try:
             yield

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sample_engine.kv_transfer.frame import HEADER_BYTES, header_of, why_not_whole
-from sample_engine.kv_transfer.shared_folder import SharedFolder
+from sample_engine.kv_transfer.shared_folder import Patience, SharedFolder
 from sample_engine.kv_transfer.store import BlockStore, StoreError
 
 __all__ = ["SharedMemoryStore"]
@@ -35,7 +35,7 @@ class SharedMemoryStore(BlockStore):
         self.evicted = 0
         self._folder = SharedFolder(directory, name)
         try:
-            with self._folder.locked(_LOCK_SECONDS):
+            with self._folder.locked(Patience(_LOCK_SECONDS)):
                 self._write_size(sum(size for _, size, _ in self._found()))
         except OSError as error:
             self.close()
@@ -56,12 +56,12 @@ class SharedMemoryStore(BlockStore):
     def put(self, keys: Sequence[str], rows: Sequence[memoryview]) -> int:
         """Store blocks that are not there. One that is larger than all may be is left out."""
         now = time.time_ns()
-        stored = 0
+        stored, patience = 0, Patience(_LOCK_SECONDS)
         for index, (key, row) in enumerate(zip(keys, rows, strict=True)):
             if HEADER_BYTES + len(row) > self.max_bytes or self._is_there(key):
                 continue
             try:
-                stored += self._write(key, row, now - index)
+                stored += self._write(key, row, now - index, patience)
             except OSError as error:
                 raise StoreError(f"{self.describe()} takes no block: {error}") from None
         return stored
@@ -113,7 +113,7 @@ class SharedMemoryStore(BlockStore):
             os.unlink(_BLOCK + key, dir_fd=self._folder.fd)
         return False
 
-    def _write(self, key: str, row: memoryview, used: int) -> bool:
+    def _write(self, key: str, row: memoryview, used: int, patience: Patience) -> bool:
         """Store a block; whether nobody else did meanwhile. Raises :class:`OSError`."""
         size = HEADER_BYTES + len(row)
         try:
@@ -121,12 +121,12 @@ class SharedMemoryStore(BlockStore):
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            with self._folder.locked(_LOCK_SECONDS):  # others use the memory: make room once
+            with self._folder.locked(patience):  # others use the memory: make room once
                 self._evict(min(self.max_bytes, self._size()) - size)
             fd = self._written(key, row)
         try:
             os.utime(fd, ns=(used, used))
-            with self._folder.locked(_LOCK_SECONDS):
+            with self._folder.locked(patience):
                 total = self._size()
                 if total + size > self.max_bytes:
                     total = self._evict(self.max_bytes - size)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from sample_engine.errors import WeightsError
 from sample_engine.model.config import LlamaConfig
 from sample_engine.model.shards import Shard
+from sample_engine.model.weight_files import WeightFiles, opened
 
 __all__ = [
     "Part",
@@ -90,16 +92,17 @@ def parts_of_shard(parts: Parts, config: LlamaConfig, shard: Shard) -> Parts:
 
 
 def _cut(part: Part, config: LlamaConfig, shard: Shard) -> Part:
-    every, name = slice(None), part.name.removesuffix(".weight").rpartition(".")[2]
+    every, name = slice(None), part.name.rpartition(".")[0].rpartition(".")[2]
+    dims = len(part.shape)  # 1: a bias
     if name in ("embed_tokens", "lm_head"):
         rows = shard.vocabulary_of(config.vocab_size)
         more = shard.rows_of(config.vocab_size) - (rows.stop - rows.start)
         return part._replace(cut=(rows, every), more_rows=more)
     if name in ("k_proj", "v_proj"):
         heads, size = shard.kv_heads_of(config.num_key_value_heads), config.head_dim
-        return part._replace(cut=(slice(heads.start * size, heads.stop * size), every))
+        return part._replace(cut=(slice(heads.start * size, heads.stop * size), every)[:dims])
     if name in ("q_proj", "gate_proj", "up_proj"):
-        return part._replace(cut=(shard.part_of(part.shape[0]), every))
+        return part._replace(cut=(shard.part_of(part.shape[0]), every)[:dims])
     if name in ("o_proj", "down_proj"):
         return part._replace(cut=(every, shard.part_of(part.shape[1])))
     return part  # a norm: all ranks have it
@@ -114,49 +117,58 @@ def plain_parts(module: nn.Module) -> Parts:
 
 def metadata_of(path: Path) -> dict[str, str]:
     """Return the texts that a weights file carries beside its tensors."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    _must_exist(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            return dict(file.metadata() or {})
-    except (SafetensorError, OSError) as error:
-        raise WeightsError(_corrupt(path, error)) from error
+    with opened(path), safe_open(path, framework="pt") as file:
+        return dict(file.metadata() or {})
 
 
-def read(path: Path, parts: Parts, place: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    """Return each parameter from a file; ``place`` moves a tensor to its device and dtype.
+def read(
+    path: Path,
+    parts: Parts,
+    place: Callable[[Tensor], Tensor],
+    *,
+    same: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Tensor]:
+    """Return each parameter from a file or its shards; ``place`` moves a tensor to its device.
 
-    Names and shapes are checked before anything is moved. Raises :class:`WeightsError` where the
-    file is missing, corrupt, holds something else or numbers that are not finite.
+    Names, shapes and types are checked before anything is moved. ``same``: tensors that need not be
+    there, but if they are must be equal to another one. Raises :class:`WeightsError` where a file
+    is missing, corrupt, holds something else or numbers that are not finite.
     """
-    from safetensors import SafetensorError, safe_open
-
-    _must_exist(path)
-    try:
-        with safe_open(path, framework="pt") as file:
-            found = {name: tuple(file.get_slice(name).get_shape()) for name in list(file.keys())}
-            wrong = _differences(
-                found, {part.name: part.shape for row in parts.values() for part in row}
+    with opened(path) as files:
+        expected = {part.name: part.shape for row in parts.values() for part in row}
+        found = {name: each.shape for name, each in files.found.items() if not _is_left_over(name)}
+        optional = {name: expected[other] for name, other in same.items() if name in found}
+        wrong = _differences(found, {**expected, **optional})
+        wrong = wrong or files.wrong_dtypes(list(expected))
+        if wrong:
+            raise WeightsError(
+                f"{str(files.path)!r} does not hold the weights that its configuration describes:\n"
+                + "\n".join(f"  {line}" for line in wrong)
+                + "\nUse the config.json that was saved with these weights."
             )
-            if wrong:
-                raise WeightsError(
-                    f"{str(path)!r} does not hold the weights that its configuration describes:\n"
-                    + "\n".join(f"  {line}" for line in wrong)
-                    + "\nUse the config.json that was saved with these weights."
-                )
+        for name in optional:
+            _must_be_equal(files, name, same[name])
 
-            def placed(part: Part) -> Tensor:
-                if part.cut:
-                    tensor = file.get_slice(part.name)[part.cut]
-                else:
-                    tensor = file.get_tensor(part.name)
-                tensor = place(_floating(path, part, tensor))
-                return part.filled_up(_finite(path, part, tensor))
+        def placed(part: Part) -> Tensor:
+            tensor = place(files.tensor(part.name, part.cut))
+            return part.filled_up(_finite(files.path, part, tensor))
 
-            return {name: torch.cat([placed(part) for part in row]) for name, row in parts.items()}
-    except (SafetensorError, OSError) as error:
-        raise WeightsError(_corrupt(path, error)) from error
+        return {name: torch.cat([placed(part) for part in row]) for name, row in parts.items()}
+
+
+def _is_left_over(name: str) -> bool:
+    """Whether a tensor is one that older programs saved and every program works out anew."""
+    return name.endswith(("rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached"))
+
+
+def _must_be_equal(files: WeightFiles, name: str, other: str) -> None:
+    if not torch.equal(files.tensor(name), files.tensor(other)):
+        raise WeightsError(
+            f"{str(files.path)!r} has a {name} that differs from {other}, while the configuration "
+            "says that they are one (tie_word_embeddings): one of the two is wrong."
+        )
 
 
 def write(path: Path, module: nn.Module, parts: Parts, metadata: Mapping[str, str]) -> None:
@@ -195,15 +207,6 @@ def _differences(
     return lines[:10]
 
 
-def _floating(path: Path, part: Part, tensor: Tensor) -> Tensor:
-    if not tensor.is_floating_point():
-        raise WeightsError(
-            f"{part.name} in {str(path)!r} is of {tensor.dtype}: quantized weights are not read. "
-            "Save them as bfloat16, float16 or float32."
-        )
-    return tensor
-
-
 def _finite(path: Path, part: Part, tensor: Tensor) -> Tensor:
     """Refuse NaN and infinity, on the device and in the precision in which they would compute.
 
@@ -216,22 +219,3 @@ def _finite(path: Path, part: Part, tensor: Tensor) -> Tensor:
             "greater range. Save them anew."
         )
     return tensor
-
-
-def _must_exist(path: Path) -> None:
-    if path.is_file():
-        return
-    sharded = path.with_name(path.name + ".index.json")
-    hint = (
-        f"{sharded.name!r} is there: weights in several files are not read, join them in one."
-        if sharded.is_file()
-        else "Save the weights there, or ask for random ones with load_format='dummy'."
-    )
-    raise WeightsError(f"There is no weights file {str(path)!r}. {hint}")
-
-
-def _corrupt(path: Path, error: Exception) -> str:
-    return (
-        f"{str(path)!r} cannot be read as safetensors: {error}. It may be cut short or another "
-        "kind of file: fetch or save it anew."
-    )

@@ -1,17 +1,64 @@
-"""The shape of a Llama, and the shape of Llama 3 8B."""
+"""The shape of a model of Llama's kind, and the shape of Llama 3 8B."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
 
 from sample_engine.errors import ConfigError
 
-__all__ = ["LLAMA_3_8B", "LlamaConfig"]
+__all__ = ["LLAMA_3_8B", "LlamaConfig", "RopeScaling"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RopeScaling:
+    """How RoPE's angles differ from those of ``rope_theta``.
+
+    ``kind`` is one of these:
+
+    - ``"linear"``: all positions are divided by ``factor``
+    - ``"llama3"``: only slow turns are slowed down, by ``factor``; ``low_freq_factor`` and
+      ``high_freq_factor`` say how many turns in ``original_max_position_embeddings`` are slow and
+      fast
+    - ``"yarn"``: the same with ``beta_slow`` and ``beta_fast``, and cosine and sine are multiplied
+      by ``attention_factor``
+    """
+
+    kind: str
+    factor: float
+    original_max_position_embeddings: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float = 1.0
+    truncate: bool = True  # yarn's bounds are whole numbers of pairs
+
+    def yarn_bounds(self, rotary_dim: int, theta: float) -> tuple[float, float]:
+        """The pairs up to which nothing is slowed down, and from which all is."""
+
+        def pair(turns: float) -> float:
+            length = self.original_max_position_embeddings / (turns * 2 * math.pi)
+            return rotary_dim * math.log(length) / (2 * math.log(theta))
+
+        low, high = pair(self.beta_fast), pair(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, rotary_dim - 1)
+        return low, high if high != low else high + 0.001
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LlamaConfig:
-    """A Llama's shape, under the names of Hugging Face's ``config.json``."""
+    """A model's shape, under the names of Hugging Face's ``config.json``.
+
+    What Mistral and Qwen have beside a Llama: ``qkv_bias`` (projections to queries, keys and values
+    with a bias), ``qk_norm`` (queries and keys are normed, head by head), ``windows`` (for each
+    layer how many tokens a query sees, itself included; None: all; empty: all in each layer).
+    ``rotary_dim``: how many numbers of a head RoPE turns, the first ones; None: all.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -24,7 +71,12 @@ class LlamaConfig:
     rope_theta: float = 10000.0
     rms_norm_eps: float = 1e-5
     tie_word_embeddings: bool = True
-    eos_token_id: int | None = None
+    eos_token_id: int | tuple[int, ...] | None = None
+    rope_scaling: RopeScaling | None = None
+    rotary_dim: int | None = None
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    windows: tuple[int | None, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse shapes that do not fit together."""
@@ -35,6 +87,34 @@ class LlamaConfig:
             )
         if self.head_dim % 2:
             raise ConfigError(f"head_dim={self.head_dim} must be even: RoPE turns pairs.")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> LlamaConfig:
+        """The shape of plain values, as ``dataclasses.asdict`` and JSON make them of one."""
+        scaling, eos = values.get("rope_scaling"), values.get("eos_token_id")
+        return cls(
+            **{
+                **values,
+                "rope_scaling": RopeScaling(**scaling) if scaling else None,
+                "eos_token_id": tuple(eos) if isinstance(eos, list) else eos,
+                "windows": tuple(values.get("windows", ())),
+            }
+        )
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """The tokens that end a text."""
+        eos = self.eos_token_id
+        if eos is None:
+            return ()
+        return eos if isinstance(eos, tuple) else (eos,)
+
+    def windows_within(self, max_model_len: int) -> tuple[int | None, ...]:
+        """The window of each layer; None where texts of so many tokens never fill it."""
+        windows = self.windows or (None,) * self.num_hidden_layers
+        return tuple(
+            None if window is None or window >= max_model_len else window for window in windows
+        )
 
 
 LLAMA_3_8B = LlamaConfig(

@@ -12,15 +12,16 @@ from typing import Any
 
 from sample_engine.errors import ConfigError
 from sample_engine.model.config import LLAMA_3_8B, LlamaConfig
+from sample_engine.model.families import family_of
+from sample_engine.model.rope_settings import read_rope
 
 __all__ = ["TINY_FOLDER", "is_shape_alone", "read_config"]
 
 TINY_FOLDER = Path(__file__).parent / "tiny"
 _SHAPES = {"llama-3-8b": LLAMA_3_8B}
-_ARCHITECTURE = "LlamaForCausalLM"
 
-# Settings of a Llama that this engine computes in one way only, and that way.
-_ONLY = {"attention_bias": False, "mlp_bias": False, "hidden_act": "silu", "rope_scaling": None}
+_MOST_LAYERS = 1024  # each is made before weights are read
+
 _COUNTS = (
     "vocab_size",
     "hidden_size",
@@ -29,6 +30,8 @@ _COUNTS = (
     "num_attention_heads",
     "max_position_embeddings",
 )
+_LARGEST = (1 << 31) - 1
+_MOST_BYTES = 1 << 24
 
 
 def is_shape_alone(model: str) -> bool:
@@ -46,52 +49,84 @@ def read_config(model: str) -> LlamaConfig:
             f"model={model!r} is not one of 'tiny', {', '.join(map(repr, _SHAPES))}, and no folder "
             f"with a config.json ({str(path)!r} is not there)."
         )
+    values = _json_of(path)
+    generation = path.with_name("generation_config.json")
+    if generation.is_file():  # it knows all the tokens that end a text, config.json often one
+        eos = _json_of(generation).get("eos_token_id")
+        values = values if eos is None else {**values, "eos_token_id": eos}
+    return _config_of(values, str(path))
+
+
+def _json_of(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise ConfigError(
+                f"{str(path)!r} has more than {_MOST_BYTES} bytes: it is no such file."
+            )
+        values = json.loads(data.decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, ConfigError):
+            raise
         raise ConfigError(f"{str(path)!r} cannot be read as JSON: {error}.") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{str(path)!r} holds no JSON object: it cannot describe a model.")
-    return _config_of(values, str(path))
+    return values
 
 
 def _config_of(values: dict[str, Any], path: str) -> LlamaConfig:
     """Build the configuration of a ``config.json`` of Hugging Face's, of today or of before."""
-    rope = values.get("rope_parameters") or {}
-    values = {**values, "rope_theta": values.get("rope_theta", rope.get("rope_theta", 10000.0))}
-    wrong = [
-        f"{name}={values[name]!r} is not supported, only {only!r}"
-        for name, only in _ONLY.items()
-        if values.get(name, only) != only
-    ]
-    if rope.get("rope_type", "default") != "default":
-        wrong.append(f"rope_type={rope['rope_type']!r} is not supported, only 'default'")
-    if values.get("model_type", "llama") != "llama":
-        wrong.append(f"model_type={values['model_type']!r} is not supported, only 'llama'")
-    named = values.get("architectures")
-    if named is not None and named != [_ARCHITECTURE]:
-        wrong.append(f"architectures={named!r} is not supported, only {[_ARCHITECTURE]!r}")
+    family, wrong = family_of(values)
+    if family is not None:
+        values = {**family.usual, **values}
+        wrong += family.refused(values)
+    rope, wrong_rope = read_rope(values)
+    wrong += wrong_rope
     wrong += [f"{name} is missing" for name in _COUNTS if name not in values]
     if not wrong:
         heads = values["num_attention_heads"]
-        values.setdefault("num_key_value_heads", heads)
+        if values.get("num_key_value_heads") is None:
+            values["num_key_value_heads"] = heads
         if values.get("head_dim") is None and _is_count(heads) and _is_count(values["hidden_size"]):
             values["head_dim"] = values["hidden_size"] // heads
         wrong += _wrong_values(values)
-    if wrong:
+    windows: tuple[int | None, ...] = ()
+    if not wrong and family is not None:
+        windows, wrong = family.windows(values)
+    if wrong or rope is None or family is None:
         raise ConfigError(f"{path!r} describes no model that the engine runs: {'; '.join(wrong)}.")
-    names = (*_COUNTS, "num_key_value_heads", "head_dim", "eos_token_id")
+    names = (*_COUNTS, "num_key_value_heads", "head_dim")
     shape: dict[str, Any] = {name: values.get(name) for name in names}
+    turned = None
+    if rope.part < 1:
+        turned = _even(int(shape["head_dim"] * rope.part), path)
+    eos = values.get("eos_token_id")
     return LlamaConfig(
         **shape,
-        rope_theta=float(values["rope_theta"]),
+        eos_token_id=tuple(eos) if isinstance(eos, list) else eos,
+        rope_theta=rope.theta,
+        rope_scaling=rope.scaling,
+        rotary_dim=turned,
         rms_norm_eps=float(values.get("rms_norm_eps", 1e-6)),
         tie_word_embeddings=bool(values.get("tie_word_embeddings", False)),
+        qkv_bias=family.qkv_bias,
+        qk_norm=family.qk_norm,
+        windows=windows,
     )
 
 
+def _even(turned: int, path: str) -> int:
+    if turned < 2 or turned % 2:
+        raise ConfigError(
+            f"{path!r} describes no model that the engine runs: with its partial_rotary_factor "
+            f"RoPE would turn {turned} numbers of a head; it turns pairs."
+        )
+    return turned
+
+
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _LARGEST
 
 
 def _wrong_values(values: dict[str, Any]) -> list[str]:
@@ -100,11 +135,23 @@ def _wrong_values(values: dict[str, Any]) -> list[str]:
         for name in (*_COUNTS, "num_key_value_heads", "head_dim")
         if not _is_count(values.get(name))
     ]
-    for name in ("rope_theta", "rms_norm_eps"):
-        value = values.get(name, 1.0)
-        if not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            wrong.append(f"{name}={value!r} must be a number above 0")
+    if not wrong and values["num_hidden_layers"] > _MOST_LAYERS:
+        wrong.append(f"num_hidden_layers={values['num_hidden_layers']} is more than {_MOST_LAYERS}")
+    eps = values.get("rms_norm_eps", 1e-6)
+    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0 < eps < math.inf:
+        wrong.append(f"rms_norm_eps={eps!r} must be a number above 0")
+    tied = values.get("tie_word_embeddings", False)
+    if not isinstance(tied, bool):
+        wrong.append(f"tie_word_embeddings={tied!r} must be true or false")
+    return wrong + _wrong_eos(values)
+
+
+def _wrong_eos(values: dict[str, Any]) -> list[str]:
     eos = values.get("eos_token_id")
-    if eos is not None and not (isinstance(eos, int) and eos >= 0):
-        wrong.append(f"eos_token_id={eos!r} must be one token, or null")
-    return wrong
+    each = eos if isinstance(eos, list) else [] if eos is None else [eos]
+    if not all(isinstance(token, int) and not isinstance(token, bool) for token in each):
+        return [f"eos_token_id={eos!r} must be a token, a list of tokens, or null"]
+    size = values["vocab_size"]
+    if isinstance(size, int) and not all(0 <= token < size for token in each):
+        return [f"eos_token_id={eos!r} is not among the vocab_size={size!r} tokens"]
+    return []

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from sample_engine.model.config import LlamaConfig
-from sample_engine.model.llama import Attend, Attention, Linear, RMSNorm, SwiGLU, rope_angles
+from sample_engine.model.llama import Attend, Attention, Linear, RMSNorm, SwiGLU
+from sample_engine.model.rope import angles_of
 
 __all__ = ["EagleConfig", "EagleHead"]
 
@@ -47,6 +48,7 @@ class EagleConfig:
             num_hidden_layers=1,
             intermediate_size=intermediate_size or target.intermediate_size,
             tie_word_embeddings=False,
+            windows=(),
         )
         return cls(layer=layer, aux_layers=(min(1, last), (last + 1) // 2, last))
 
@@ -55,7 +57,7 @@ class EagleConfig:
         """Return the configuration that :meth:`to_json` wrote."""
         values = json.loads(text)
         return cls(
-            layer=LlamaConfig(**values["layer"]),
+            layer=LlamaConfig.of(values["layer"]),
             aux_layers=tuple(int(index) for index in values["aux_layers"]),
         )
 
@@ -102,7 +104,7 @@ class EagleHead(nn.Module):  # type: ignore[misc]  # torch is not followed
     ) -> Tensor:
         """Return the head's hidden states ``[T, C]``: for its logits, and for its next step."""
         layer = self.config.layer
-        cos, sin = rope_angles(positions, layer.head_dim, layer.rope_theta)
+        cos, sin = angles_of(positions, layer)
         x = torch.cat((self.embed_norm(embeddings), self.hidden_norm(hidden)), dim=-1)
         mixed = self.self_attn(x, cos, sin, partial(attend, 0))
         x, normed = self.post_attention_layernorm.of_sum(hidden, mixed)

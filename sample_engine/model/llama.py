@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from sample_engine.model import ops
 from sample_engine.model.config import LlamaConfig
-from sample_engine.model.ops import rope_angles
+from sample_engine.model.rope import angles_of
 
 __all__ = [
     "Attend",
@@ -31,7 +31,6 @@ __all__ = [
     "Llama",
     "RMSNorm",
     "SwiGLU",
-    "rope_angles",
 ]
 
 # (layer index, q [T, H, D], k [T, K, D], v [T, K, D]) -> [T, H, D]. q and k come with RoPE applied.
@@ -50,7 +49,7 @@ class RMSNorm(nn.Module):  # type: ignore[misc]  # torch is not followed
 
     def forward(
         self,
-        x: Tensor,  # [T, C]
+        x: Tensor,  # [..., C]
     ) -> Tensor:
         """Return the normed tokens, in the dtype of ``x``."""
         return ops.rms_norm(x, self.weight, self.eps)
@@ -65,17 +64,18 @@ class RMSNorm(nn.Module):  # type: ignore[misc]  # torch is not followed
 
 
 class Linear(nn.Linear):  # type: ignore[misc]  # torch is not followed
-    """A linear layer without a bias."""
+    """A linear layer, mostly without a bias."""
 
-    def __init__(self, in_size: int, out_size: int) -> None:
-        super().__init__(in_size, out_size, bias=False)
+    def __init__(self, in_size: int, out_size: int, *, bias: bool = False) -> None:
+        super().__init__(in_size, out_size, bias=bias)
 
     def forward(
         self,
         x: Tensor,  # [T, in]
     ) -> Tensor:
         """Return ``[T, out]``."""
-        return ops.linear(x, self.weight)
+        out = ops.linear(x, self.weight)
+        return out if self.bias is None else out + self.bias
 
     def added_to(
         self,
@@ -100,7 +100,13 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is not followed
         )
         self.head_dim = config.head_dim
         size = config.hidden_size
-        self.qkv_proj = Linear(in_size or size, sum(self.heads) * self.head_dim)
+        columns = sum(self.heads) * self.head_dim
+        self.qkv_proj = Linear(in_size or size, columns, bias=config.qkv_bias)
+        self.q_norm: RMSNorm | None = None
+        self.k_norm: RMSNorm | None = None
+        if config.qk_norm:
+            self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
+            self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
         self.o_proj = Linear(self.heads[0] * self.head_dim, size)
 
     def forward(
@@ -122,6 +128,8 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is not followed
         """Return what goes to ``attend``, with RoPE applied."""
         qkv = self.qkv_proj(x).view(x.shape[0], sum(self.heads), self.head_dim)
         q, k, v = qkv.split(self.heads, dim=1)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         return (*ops.rotate(q, k, cos, sin), v)
 
     def gathered(
@@ -213,7 +221,7 @@ class Llama(nn.Module):  # type: ignore[misc]  # torch is not followed
 
         The features are the residual stream after each of ``aux_layers``, in their order.
         """
-        cos, sin = rope_angles(positions, self.config.head_dim, self.config.rope_theta)
+        cos, sin = angles_of(positions, self.config)
         x = self.embed_tokens(input_ids)
         streams = {}
         for index, layer in enumerate(self.layers):

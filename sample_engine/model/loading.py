@@ -55,7 +55,9 @@ def load_model(
     if load_format == "dummy":
         return _filled(module, _random(whole, torch.device(device), dtype, seed, parts))
     path = _folder(model) / "model.safetensors"
-    return _filled(module, checkpoint.read(path, parts, _placer(device, dtype)))
+    # A head that is the embedding may be stored, too.
+    same = {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_word_embeddings else {}
+    return _filled(module, checkpoint.read(path, parts, _placer(device, dtype), same=same))
 
 
 def load_eagle_head(

@@ -67,11 +67,11 @@ def rope_angles(
 def rotate(
     query: Tensor,  # [T, H, D]
     key: Tensor,  # [T, K, D]
-    cos: Tensor,  # [T, 1, D / 2]
-    sin: Tensor,  # [T, 1, D / 2]
+    cos: Tensor,  # [T, 1, R / 2], R <= D
+    sin: Tensor,  # [T, 1, R / 2]
 ) -> tuple[Tensor, Tensor]:  # [T, H, D], [T, K, D]
-    """Queries and keys with the pairs ``(x[i], x[i + D / 2])`` turned."""
-    if not _in_kernels(query, key):
+    """Queries and keys with the pairs ``(x[i], x[i + R / 2])`` of the first R numbers turned."""
+    if not _in_kernels(query, key) or 2 * cos.shape[-1] != query.shape[-1]:
         return reference.rotate(query, key, cos, sin)
     from sample_engine.model.kernels import rotate as kernels
 

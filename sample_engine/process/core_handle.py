@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sample_engine.config import EngineConfig, WorkerMethod
 from sample_engine.errors import EngineDeadError, RankLostError
@@ -47,6 +47,8 @@ _LAST_SECONDS = 1.0
 _CAUSE_SECONDS = 10.0
 # Messages that are read at one go: so many that a fast core does not keep the reader for ever.
 _MOST_AT_ONCE = 64
+# The longest sleep: a signal that comes just before a sleep does not end it, and is heard after it.
+_HEAR_SECONDS = 1.0
 _Result = TypeVar("_Result")
 
 
@@ -222,7 +224,7 @@ class CoreHandle:
         ranks = self._ranks[:1] if ending else self._ranks
         woken = self._wake[:1] if self._wake is not None and not ending else ()
         watched = [fd for rank in ranks for fd in rank.watched]
-        ready = wait([*(rank.connection for rank in ranks), *watched, *woken], timeout)
+        ready = _wait([*(rank.connection for rank in ranks), *watched, *woken], timeout)
         if not ending and self._is_over():
             raise _Over
         if not ready:
@@ -347,6 +349,16 @@ class CoreHandle:
             os.close(fd)
         for rank in self._ranks:
             rank.close()
+
+
+def _wait(objects: Sequence[Any], timeout: float | None) -> list[Any]:
+    """Wait until one of them is ready, in several sleeps, between which signals are heard."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = _HEAR_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
+        ready = wait(objects, min(left, _HEAR_SECONDS))
+        if ready or (deadline is not None and left <= _HEAR_SECONDS):
+            return ready
 
 
 def _sorter(

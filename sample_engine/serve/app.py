@@ -18,7 +18,7 @@ from sample_engine.errors import EngineDeadError, PromptError, RemoteError
 from sample_engine.serve.answers import Answer, error_body, models_body
 from sample_engine.serve.disconnects import unless_gone
 from sample_engine.serve.protocol import ChatRequest, CompletionRequest, UnsupportedFieldError
-from sample_engine.serve.streams import Item, OverloadedError, Streams
+from sample_engine.serve.streams import Item, OverloadedError, StoppedError, Streams
 
 CLIENT_WENT_AWAY = 499
 """What nobody reads: the status that nginx gives such a request in its log."""
@@ -48,13 +48,17 @@ class Service:
             return _error(404, words, "invalid_request_error", "model_not_found", "model")
         try:
             params = asked.params()
-            items = self.streams.read(asked.prompts(), params)
+            if isinstance(asked, ChatRequest):
+                prompts = [self.streams.llm.chat_prompt(asked.conversation())]
+            else:
+                prompts = asked.prompts()
+            items = self.streams.read(prompts, params)
             answer = Answer(self.model, params, chat=isinstance(asked, ChatRequest))
             if asked.stream:
                 return await self._stream(asked, items, answer)
             whole = await unless_gone(request, _collect(items, answer))
         except Exception as error:
-            return self._as_error(error)
+            return self._as_error(error, asked)
         return Response(status_code=CLIENT_WENT_AWAY) if whole is None else JSONResponse(whole)
 
     async def _stream(
@@ -68,7 +72,7 @@ class Service:
             first = await anext(items)
         except StopAsyncIteration:
             first = None
-        events = self._events(first, items, answer, with_usage=asked.with_usage)
+        events = self._events(first, items, answer, asked)
         return StreamingResponse(events, media_type=_EVENTS)
 
     async def _events(
@@ -76,8 +80,7 @@ class Service:
         first: Item | None,
         items: AsyncGenerator[Item, None],
         answer: Answer,
-        *,
-        with_usage: bool,
+        asked: CompletionRequest | ChatRequest,
     ) -> AsyncIterator[str]:
         try:
             async with contextlib.aclosing(items):
@@ -85,25 +88,26 @@ class Service:
                     yield _event(answer.part(*first))
                 async for item in items:
                     yield _event(answer.part(*item))
-            if with_usage:
+            if asked.with_usage:
                 yield _event(answer.last_part())
         except Exception as error:  # the status has been sent: the error is a part
-            yield _event(json.loads(bytes(self._as_error(error).body)))
+            yield _event(json.loads(bytes(self._as_error(error, asked).body)))
         yield _DONE
 
-    def _as_error(self, error: Exception) -> JSONResponse:
+    def _as_error(self, error: Exception, asked: CompletionRequest | ChatRequest) -> JSONResponse:
         """Return the answer to a request that failed.
 
         Raises:
             Exception: what is none of the engine's errors.
 
         """
-        if isinstance(error, UnsupportedFieldError):
-            return _error(400, str(error), "invalid_request_error", "unsupported", error.param)
         if isinstance(error, PromptError):
-            return _error(400, str(error), "invalid_request_error")
+            code = "unsupported" if isinstance(error, UnsupportedFieldError) else None
+            return _error(400, str(error), "invalid_request_error", code, asked.field_of(error))
         if isinstance(error, OverloadedError):
             return _error(503, str(error), "server_error", "overloaded")
+        if isinstance(error, StoppedError):
+            return _error(503, str(error), "server_error", "stopped")
         if isinstance(error, EngineDeadError | RemoteError):
             self._on_dead()
             return _error(500, f"The engine is gone: {error}", "server_error", "engine_dead")
@@ -183,6 +187,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     place = [str(part) for part in first["loc"] if part != "body"]
+    if first["type"] == "json_invalid":  # then the place is a position in the text
+        place = []
     words = f"{'.'.join(place) or 'the body'}: {first['msg']}"
     return _error(400, words, "invalid_request_error", None, place[0] if place else None)
 

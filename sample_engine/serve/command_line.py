@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import socket
@@ -11,13 +10,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from sample_engine.config import CUDAGraphMode, WorkerMethod
 from sample_engine.errors import EngineError
+from sample_engine.frontend.engine_options import add_engine_options, engine_settings
 
 _STOPPED, _FAILED, _WRONG_INPUT = 0, 1, 2
 _INTERRUPTED = 128 + signal.SIGINT
 _LAST_SECONDS = 3
-"""How long requests may go on when the server is told to stop."""
+"""How long requests may go on when the server is told to stop; what is left is told why it ends."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -35,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         import uvicorn
 
         from sample_engine.serve.app import Service, create_app
+        from sample_engine.serve.ending import EndingServer
         from sample_engine.serve.streams import Streams
     except ImportError as error:
         return _complain(f"{error}: pip install fastapi uvicorn", _WRONG_INPUT)
@@ -59,10 +59,8 @@ def main(arguments: Sequence[str]) -> int:
         host, port = listening.getsockname()[:2]
         name = options.served_model_name or options.model
         service = Service(streams, name, on_dead=lambda: setattr(server, "should_exit", True))
-        config = uvicorn.Config(
-            create_app(service), log_level="warning", timeout_graceful_shutdown=_LAST_SECONDS
-        )
-        server = uvicorn.Server(config)
+        config = uvicorn.Config(create_app(service), log_level="warning")
+        server = EndingServer(config, streams, _LAST_SECONDS)
         sys.stdout.write(f"http://{f'[{host}]' if ':' in host else host}:{port}\n")
         sys.stdout.flush()
         try:
@@ -77,12 +75,7 @@ def main(arguments: Sequence[str]) -> int:
 def _engine(options: argparse.Namespace) -> Any:
     from sample_engine.llm import LLM
 
-    names = (
-        *("device", "dtype", "load_format", "attention_backend", "worker_method"),
-        *("speculative_config", "cudagraph_mode", "max_model_len", "max_num_seqs"),
-    )
-    given = {name: getattr(options, name) for name in names}
-    return LLM(options.model, **{name: each for name, each in given.items() if each is not None})
+    return LLM(options.model, **engine_settings(options, "max_model_len", "max_num_seqs"))
 
 
 def _listen(options: argparse.Namespace) -> socket.socket:
@@ -115,19 +108,12 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="default: 127.0.0.1, this machine alone")
     add("--port", type=_port, default=8000, help="default: 8000; 0: any that is free")
-    add("--model", default="tiny", help="tiny, or a folder with weights (default: tiny)")
     add("--served-model-name", metavar="NAME", help="by which clients ask for it")
     add("--max-waiting", type=_count, default=256, metavar="N",
         help="prompts that may wait beside those that are computed; beyond, 503")  # fmt: skip
     add("--max-num-seqs", type=_count, default=64, metavar="N", help="prompts at the same time")
     add("--max-model-len", type=_count, metavar="N", help="the longest text, in tokens")
-    add("--device", help="auto, cpu, cuda, cuda:1")
-    add("--dtype", help="auto, float32, float16, bfloat16")
-    add("--load-format", help="auto, or dummy for random weights")
-    add("--attention-backend", metavar="NAME", help="auto, or a backend's name")
-    add("--worker-method", metavar="METHOD", help=", ".join(each.value for each in WorkerMethod))
-    add("--speculative-config", type=_object, metavar="JSON", help="as of the engine")
-    add("--cudagraph-mode", metavar="MODE", help=", ".join(each.value for each in CUDAGraphMode))
+    add_engine_options(parser)
     return parser
 
 
@@ -141,13 +127,3 @@ def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
     return int(text)
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a JSON object")
-    return value

@@ -45,8 +45,7 @@ class UnsupportedFieldError(PromptError):
     """A field that asks for what this engine does not do. Recoverable; ``param`` names it."""
 
     def __init__(self, param: str, message: str) -> None:
-        super().__init__(message)
-        self.param = param
+        super().__init__(message, param=param)
 
 
 class StreamOptions(BaseModel):
@@ -71,6 +70,10 @@ class _Request(BaseModel):
     ignore_eos: StrictBool = False
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
+
+    def field_of(self, error: PromptError) -> str:
+        """Return the field of this request that an error is about."""
+        raise NotImplementedError
 
     @property
     def with_usage(self) -> bool:
@@ -111,6 +114,10 @@ class CompletionRequest(_Request):
     prompt: str | Tokens | list[str] | list[Tokens]
     max_tokens: StrictInt | None = 16
     logprobs: StrictInt | None = None
+
+    def field_of(self, error: PromptError) -> str:
+        """Return the field of this request that an error is about."""
+        return error.param or "prompt"
 
     def prompts(self) -> list[str | Mapping[str, Any]]:
         """Return the prompts as the engine takes them; a list of tokens is one prompt."""
@@ -162,15 +169,24 @@ class ChatRequest(_Request):
     logprobs: StrictBool | None = None
     top_logprobs: StrictInt | None = None
 
-    def prompts(self) -> list[str | Mapping[str, Any]]:
-        """Return the one prompt: a line for each message, and the beginning of the answer's.
+    def field_of(self, error: PromptError) -> str:
+        """Return the field of this request that an error is about."""
+        if error.param == "logprobs":
+            return "top_logprobs"
+        if error.param == "max_tokens" and self.max_completion_tokens is not None:
+            return "max_completion_tokens"
+        return error.param or "messages"
 
-        The models of this engine were not trained on conversations and have no template.
+    def conversation(self) -> list[Mapping[str, Any]]:
+        """Return the messages as the engine takes them.
+
+        Raises:
+            UnsupportedFieldError: There are none, or one holds something else than text.
+
         """
         if not self.messages:
             raise UnsupportedFieldError("messages", "messages is empty: give at least one.")
-        lines = [f"{message.role}: {message.text()}\n" for message in self.messages]
-        return ["".join([*lines, "assistant: "])]
+        return [{"role": message.role, "content": message.text()} for message in self.messages]
 
     def _limits(self) -> tuple[int | None, int | None]:
         if self.top_logprobs and not self.logprobs:

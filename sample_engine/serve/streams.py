@@ -18,12 +18,17 @@ from sample_engine.errors import EngineDeadError, PromptError, RemoteError
 from sample_engine.llm import LLM
 
 Prompt = str | Mapping[str, Any]
+_STOPPED = "the server is being stopped: ask again, another one or later"
 Item = tuple[int, RequestOutput]
 """The place of a prompt in its request, and what is new of one of its completions."""
 
 
 class OverloadedError(Exception):
     """There are as many requests as may wait. Recoverable: later."""
+
+
+class StoppedError(Exception):
+    """The server has been told to stop. Recoverable: by another server."""
 
 
 class Streams:
@@ -43,6 +48,8 @@ class Streams:
         self._count = 0
         self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="stream")
         self._closing = threading.Event()
+        self._stopped = False
+        self._reading: set[asyncio.Queue[Item | Exception | None]] = set()
 
     @property
     def count(self) -> int:
@@ -58,8 +65,11 @@ class Streams:
             PromptError: A prompt is refused; the others are ended.
             OverloadedError: Too many wait already.
             EngineDeadError, RemoteError: The engine is gone, and so is the server's use.
+            StoppedError: The server was told to stop, and does not wait any longer.
 
         """
+        if self._stopped:
+            raise StoppedError(_STOPPED)
         if self._count + len(prompts) > self._most:
             raise OverloadedError(f"{self._count} prompts are under way or wait; try again later")
         loop = asyncio.get_running_loop()
@@ -75,6 +85,7 @@ class Streams:
             loop.run_in_executor(self._pool, self._complete, place, prompt, params, bring, gone)
             for place, prompt in enumerate(prompts)
         ]
+        self._reading.add(brought)
         try:
             left = len(jobs)
             while left:
@@ -87,6 +98,7 @@ class Streams:
                     yield item
         finally:
             gone.set()
+            self._reading.discard(brought)
             self._count -= len(prompts)
             for job in jobs:
                 job.cancel()  # one that waits for its turn; the others see that nobody reads
@@ -111,6 +123,12 @@ class Streams:
             bring(error)
         finally:
             bring(None)
+
+    def stop(self) -> None:
+        """End what is under way by an error that says why; for the loop's thread."""
+        self._stopped = True
+        for brought in self._reading:
+            brought.put_nowait(StoppedError(_STOPPED))
 
     def close(self) -> None:
         """End all streams and the engine."""

@@ -30,11 +30,12 @@ class ByteTokenizer:
         """Return how many tokens a text has at least, without encoding it."""
         return len(text)
 
-    def encode(self, text: str) -> list[int]:
-        """Return the bytes of ``text`` in UTF-8.
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Return the bytes of ``text`` in UTF-8. No ``special`` token begins a text of bytes.
 
         Raises :class:`PromptError` for a lone surrogate, which no UTF-8 has.
         """
+        del special
         try:
             return list(text.encode("utf-8"))
         except UnicodeEncodeError as error:

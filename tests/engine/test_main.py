@@ -104,6 +104,7 @@ def test_the_options_reach_the_engine(
     engine = "--model=mine --device=cpu --dtype=float32 --load-format=dummy --worker-method=inproc"
     speculative = '{"method": "ngram", "num_speculative_tokens": 2}'
     more = ["--attention-backend=reference", f"--speculative-config={speculative}"]
+    more.append('--kv-transfer-config={"kv_role": "kv_both"}')
     assert run(capsys, "a", *sampling.split(), *engine.split(), *more)[0] == 0
     assert seen == [
         {
@@ -114,6 +115,7 @@ def test_the_options_reach_the_engine(
             "worker_method": "inproc",
             "attention_backend": "reference",
             "speculative_config": {"method": "ngram", "num_speculative_tokens": 2},
+            "kv_transfer_config": {"kv_role": "kv_both"},
         },
         SamplingParams(max_tokens=3, temperature=0.5, top_k=7, top_p=0.9, seed=11, stop=("x",)),
     ]
@@ -136,6 +138,11 @@ WRONG = {
         ["a", '--speculative-config={"method": "eagel", "num_speculative_tokens": 3}'],
         2,
         "method='eagel' is not one of 'eagle', 'ngram'. Did you mean 'eagle'?",
+    ),
+    "KV connector": (
+        ["a", '--kv-transfer-config={"kv_connector": "LMCacheConnectorV1"}'],
+        2,
+        "kv_connector='LMCacheConnectorV1' is not one of 'SharedMemoryConnector'",
     ),
     "empty prompt": ([""], 2, "Request '0' has an empty prompt."),
 }

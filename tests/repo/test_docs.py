@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import pytest_cudafork.plugin
 from pytest_cudafork.__main__ import main as commands
+from pytest_cudafork.capture.interface.check_names import CheckName
 from pytest_cudafork.explain.kinds import KINDS
 from pytest_cudafork.settings import Level, import_options
 from pytest_cudafork.settings.devices import DeviceKind
@@ -97,11 +99,69 @@ def test_the_reference_has_each_variable_to_set() -> None:
     assert set(re.findall(r"^\| `(\w+)`", text, re.M)) == {option.env for option in OPTIONS}
 
 
-def test_the_readme_has_each_option_marker_and_fixture() -> None:
+def test_the_table_of_options_has_the_names_that_the_table_in_the_code_has() -> None:
+    text = (REFERENCE / "options.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    rows = re.findall(r"^\| `(--[^`]+)` \| `(\w+)` \| `(\w+)` \|", text, re.M)
+    spelled = {(flag.replace("[", "").replace("]", ""), env, ini) for flag, env, ini in rows}
+    expected = set()
+    for option in OPTIONS:
+        values = {"", f"={option.metavar}", f"={option.metavar},..."}
+        known = [row for row in spelled if row[0] in {option.flag + value for value in values}]
+        assert len(known) == 1, f"{option.flag}={option.metavar}: {known}"
+        expected.add((known[0][0], option.env, option.name))
+    assert spelled == expected
+    optional = {row[0].partition("[")[0] for row in rows if "[" in row[0]}
+    bare = {option.flag for option in OPTIONS if option.flag_value is not None}
+    assert optional <= bare, "a bare flag that the code does not take"
+
+
+def test_the_readme_is_short_and_leads_to_the_rest() -> None:
     text = (PROJECT / "README.md").read_text(encoding="utf-8")
-    names = [option.flag for option in OPTIONS] + [marker.name for marker in MARKERS]
-    missing = [name for name in [*names, *FIXTURES] if f"`{name}" not in text]
-    assert not missing
+    assert len(text.splitlines()) < 150
+    assert len(re.findall(r"!\[", text)) == 1
+    for page in ("options", "markers", "fixtures", "compatibility", "releases"):
+        assert f"docs/reference/{page}.md" in text
+    for page in ("ci-recipes", "troubleshooting", "from-pytest-forked", "graph-capture"):
+        assert f"docs/how-to/{page}.md" in text
+
+
+def test_the_reference_has_each_file_that_an_option_names() -> None:
+    named = {f"`{option.flag}`" for option in OPTIONS if option.metavar == "FILE"}
+    table = (REFERENCE / "files.md").read_text(encoding="utf-8").partition("\n| command |")[0]
+    told = {f"`{cell}`" for cell in re.findall(r"^\| `(--cuda-fork[\w-]+)`", table, re.M)}
+    assert told == named
+
+
+def test_the_reference_has_each_file_that_a_command_writes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, _, table = (REFERENCE / "files.md").read_text(encoding="utf-8").partition("\n| command |")
+    told = set(re.findall(r"`(\w+) --(report|ledger|output|json)`", table))
+    known = set()
+    for command in ("run", "merge", "imports", "explain", "doctor", "attach"):
+        with contextlib.suppress(SystemExit):
+            commands([command, "--help"])
+        help_text = capsys.readouterr().out
+        for name in ("report", "ledger", "output", "json"):
+            if re.search(rf"--{name}\b", help_text):
+                known.add((command, name))
+    assert ("run", "json") in known
+    assert told == known - {("run", "json")}, "`run --json` is the form of `run --report`"
+
+
+def hooks_in_the_code() -> set[str]:
+    """Return the hooks that the package offers to other plugins."""
+    found = set()
+    for path in (PROJECT / "pytest_cudafork").rglob("*.py"):
+        if "hookspec" in (text := path.read_text(encoding="utf-8")):
+            found |= set(re.findall(r"^def (pytest_cudafork_\w+)", text, re.M))
+    return found
+
+
+def test_the_reference_has_each_hook_and_no_other() -> None:
+    page = REFERENCE / "hooks.md"
+    cells = {cell.partition("(")[0] for cell in first_cells(page)} if page.exists() else set()
+    assert {cell for cell in cells if cell.startswith("pytest_cudafork_")} == hooks_in_the_code()
 
 
 def test_the_reference_has_each_command_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,6 +174,16 @@ def test_the_reference_has_each_command_and_no_other(capsys: pytest.CaptureFixtu
 def test_the_reference_has_each_kind_that_a_log_is_explained_by() -> None:
     text = section(REFERENCE / "run.md", "`python -m pytest_cudafork explain`")
     assert re.findall(r"^\| `([\w-]+)`", text, re.M) == [kind.name for kind in KINDS]
+
+
+def test_each_check_of_a_graph_has_a_class_that_links_to_nvidia() -> None:
+    text = (REFERENCE / "graphs.md").read_text(encoding="utf-8")
+    _, found, rest = text.partition("| class of finding | checks |")
+    assert found
+    rows = [line for line in rest.partition("\n\n")[0].splitlines() if line.startswith("| ")]
+    linked = [name for row in rows for name in re.findall(r"`([\w-]+)`", row)]
+    assert sorted(linked) == sorted(get_args(CheckName))
+    assert all("https://docs.nvidia.com/dl-cuda-graph/" in row for row in rows)
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=page_id)

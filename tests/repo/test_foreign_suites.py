@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import tarfile
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import pytest
 
-from tools import foreign_suites
-from tools.foreign_suites import Suite, SuiteError
+from tools import foreign_suites, suite_archives
+from tools.suite_archives import Suite, SuiteError
 
 
 def _log(path: Path, *entries: dict[str, object]) -> Path:
@@ -60,18 +63,128 @@ def test_a_test_that_is_missing_new_or_otherwise_differs(
 ) -> None:
     first = {"a": "passed", "b": "failed", "flaky": "passed"}
     second = {"a": "passed", "b": "failed", "flaky": "failed"}
-    assert foreign_suites.compare((first, second), isolated) == lines
+    assert list(foreign_suites.compare((first, second), isolated).values()) == lines
 
 
 def test_the_sources_of_the_package_are_not_beside_its_tests(tmp_path: Path) -> None:
     suite = Suite("more-things", "1.0")
     with pytest.raises(SuiteError, match=r"no source archive of more-things==1\.0"):
-        foreign_suites.unpack(tmp_path, suite)
+        suite_archives.unpack(tmp_path, suite)
     (tmp_path / "archives").mkdir()
     with tarfile.open(tmp_path / "archives" / "more_things-1.0.tar.gz", "w:gz") as archive:
         for name in ("src/more_things.py", "tests/test_it.py"):
             archive.addfile(tarfile.TarInfo(f"more_things-1.0/{name}"), io.BytesIO())
-    root = foreign_suites.unpack(tmp_path, suite)
+    root = suite_archives.unpack(tmp_path, suite)
     assert [path.name for path in root.rglob("*.py")] == ["test_it.py"]
     with pytest.raises(SuiteError, match="has no testing"):
-        foreign_suites.unpack(tmp_path, Suite("more-things", "1.0", ("testing",)))
+        suite_archives.unpack(tmp_path, Suite("more-things", "1.0", ("testing",)))
+
+
+def test_a_part_of_a_suite_is_spread_over_it_and_leaves_out_what_cannot_be_named() -> None:
+    names = [f"t{place}" for place in range(10)]
+    first = dict.fromkeys([*names, "x[HH:MM:SS]", "collecting y"], "passed")
+    second = first | {"t9": "failed"}
+    assert foreign_suites.spread((first, second), 3) == ("t0", "t3", "t6")
+    assert foreign_suites.spread((first, second), 100) == tuple(names[:9])
+
+
+def test_the_counts_of_a_log_are_those_of_its_last_line(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("waited in 3.10s\n== 2 passed, 1 warning in 3.21s (0:00:03) ==\n[notice]\n")
+    assert foreign_suites.summary_of(log) == "2 passed, 1 warning"
+    log.write_text("killed\n")
+    assert foreign_suites.summary_of(log) == ""
+
+
+def test_the_table_has_the_latest_result_and_says_what_was_not_run() -> None:
+    def result(suite: str, run: str, tests: int, *differences: str) -> dict[str, object]:
+        return {"suite": suite, "run": run, "tests": tests, "differences": differences}
+
+    table = foreign_suites.table_of(
+        [
+            result("b==2", "plain1", 40),
+            result("b==2", "fork", 40, "x", "y"),
+            result("a==1", "plain1", 90),
+            result("a==1", "fork", 90, "x"),
+            result("a==1", "spawn", 30),
+            result("a==1", "fork", 90),
+        ]
+    )
+    assert table.splitlines() == [
+        "| suite | tests | fork | spawn |",
+        "| --- | ---: | --- | --- |",
+        "| a 1 | 90 | equal | equal (30) |",
+        "| b 2 | 40 | 2 | not run |",
+    ]
+
+
+def test_a_run_is_compared_with_the_plain_ones_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = {"t::one": "call passed", "t::two": "call failed"}
+    passes = plain | {"t::two": "call passed"}
+    hasty = plain | {"t::one": "call failed"}
+    outcomes = {"plain1": plain, "plain2": plain, "fork": passes, "auto": hasty}
+
+    def run_suite(
+        _folder: Path,
+        suite: Suite,
+        _root: Path,
+        name: str,
+        tests: tuple[str, ...] = (),
+        again: str = "",
+    ) -> dict[str, str]:
+        if again:
+            assert tests == (("t::two",) if name == "fork" else ("t::one",))
+            return {test: outcomes[name][test] if name == "fork" else plain[test] for test in tests}
+        if name == "spawn":
+            raise SuiteError(f"{suite.name} by spawn ended with status 3")
+        foreign_suites.log_of(tmp_path, suite, name, "log").write_text("1 passed in 0.10s\n")
+        return outcomes[name]
+
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setattr(foreign_suites, "SUITES", (Suite("tiny", "1"),))
+    monkeypatch.setattr(foreign_suites, "unpack", lambda _folder, _suite: tmp_path)
+    monkeypatch.setattr(foreign_suites, "run_suite", run_suite)
+    folder = ("--folder", str(tmp_path), "--offline")
+    assert foreign_suites.main([*folder, "--runs", "fork", "spawn", "auto"]) == 1
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert last["differences"] == [
+        "tiny==1 by fork: t::two: call failed -> call passed",
+        "tiny==1 by spawn: tiny by spawn ended with status 3",
+        "tiny==1 by auto: t::one: call passed -> call failed; equal when run again",
+    ]
+    assert foreign_suites.main([*folder, "--table"]) == 0
+    assert "| tiny 1 | 2 | 1 | 1 (0) | 1 |" in capsys.readouterr().out
+    assert foreign_suites.main([*folder, "--runs", "fork", "--keep-plain"]) == 1
+
+
+def test_a_suite_that_is_not_known_is_refused_with_the_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        foreign_suites.main(["--only", "attr"])
+    assert "no suite named attr; there are ['anyio', 'attrs'," in capsys.readouterr().err
+
+
+def test_a_run_that_hangs_is_ended_with_what_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    readers: list[BinaryIO] = []
+
+    def start(*arguments: Any, **keywords: Any) -> subprocess.Popen[bytes]:
+        process = start_really(*arguments, **keywords)
+        readers.append(open(fifo, "rb"))  # noqa: SIM115 - closed below
+        assert readers[0].read(1) == b"x"
+        return process
+
+    start_really = subprocess.Popen
+    monkeypatch.setattr(foreign_suites.subprocess, "Popen", start)
+    monkeypatch.setattr(foreign_suites, "LIMIT", 0.0)
+    command = ["/bin/sh", "-c", f"exec 9>{fifo}; sleep 600 & printf x >&9; wait"]
+    with pytest.raises(SuiteError, match=r"a was not done after 0 s: .*a\.log"):
+        foreign_suites.call_pytest(command, tmp_path, dict(os.environ), tmp_path / "a.log")
+    assert readers[0].read() == b"", "all that could write is gone"
+    readers[0].close()

@@ -11,6 +11,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
+from pytest_cudafork.errors import CaptureFailedError, ReplayFailedError
+
 __all__ = [
     "Capture",
     "CaptureFailedError",
@@ -76,26 +78,6 @@ class CaptureFinding:
     where: str = ""  # file:line of the user's code
     why: str = ""  # why it matters
     todo: str = ""  # what to do next
-
-
-class CaptureFailedError(RuntimeError):
-    """A capture could not be completed. The device and the process are as before it.
-
-    ``finding`` names the line of user code that cannot be captured; ``text`` stands for what it
-    says where nobody else tells the rest of it.
-    """
-
-    def __init__(self, finding: CaptureFinding, text: str = "") -> None:
-        super().__init__(text or finding.what)
-        self.finding = finding
-
-
-class ReplayFailedError(RuntimeError):
-    """A replay could not be run, for instance because it would read freed memory."""
-
-    def __init__(self, finding: CaptureFinding) -> None:
-        super().__init__(finding.what)
-        self.finding = finding
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,9 +8,12 @@ from typing import NoReturn
 
 from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
 from pytest_cudafork.capture.interface.check_names import CheckName
+from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
 
 __all__ = ["Refusals"]
+
+__tracebackhide__ = of_refusals
 
 SYNC_WHY = (
     "a capture records work and does not run it, so there is no value to read yet; "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, ClassVar
 
@@ -23,6 +23,8 @@ from pytest_cudafork.capture.interface.backend import (
     Recording,
     ReplayFailedError,
 )
+from pytest_cudafork.capture.interface.hidden_frames import of_refusals
+from pytest_cudafork.capture.interface.seen import Watch, watch_in_force
 from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.operators.shapes import Shapes, Specs
 from pytest_cudafork.capture.operators.traits import Traits
@@ -36,6 +38,8 @@ from pytest_cudafork.capture.software.tape import Tape
 from pytest_cudafork.compat.torch_graphs import without_torch_function
 
 __all__ = ["OpenCapture", "SoftwareBackend", "SoftwareCapture"]
+
+__tracebackhide__ = of_refusals
 
 
 class SoftwareCapture(Capture):
@@ -59,11 +63,22 @@ class SoftwareCapture(Capture):
                     todo="capture it anew",
                 )
             )
+        watch = watch_in_force()
+        if watch is None:
+            self._run()
+        else:
+            watch.replay(self, self._run)
+
+    def _run(self) -> None:
+        assert self._tape is not None, "it was not reset"
         with torch.inference_mode(False), torch.no_grad(), without_torch_function():
             self._tape.replay(self.recording.nodes or ())
 
     def reset(self) -> None:
         """Let go of the work and the memory."""
+        watch = watch_in_force()
+        if watch is not None:
+            watch.reset(self)
         if self._tape is not None:
             self._tape.clear()
         self._tape = self._pool = None
@@ -82,11 +97,15 @@ class OpenCapture(contextlib.AbstractContextManager["OpenCapture"]):
         self.pool = pool
         self._mode = mode
         self._scope = capturing(mode, mode.refusals)
+        self._watch: Watch | None = None
 
     def __enter__(self) -> OpenCapture:
         """Begin."""
         self._scope.__enter__()
         self._mode.open_capture = self
+        self._watch = watch_in_force()
+        if self._watch is not None:
+            self._watch.begun(self, "software")
         return self
 
     def __exit__(
@@ -97,6 +116,30 @@ class OpenCapture(contextlib.AbstractContextManager["OpenCapture"]):
     ) -> None:
         """End, as an error of the code or of the capture where there is one."""
         self._mode.open_capture = None
+        with self._watched_end(well=error is None):
+            self._end(kind, error, traceback)
+
+    @contextlib.contextmanager
+    def _watched_end(self, *, well: bool) -> Iterator[None]:
+        """Tell who listens of the end, and of the failure where it is one."""
+        if self._watch is None:
+            yield
+            return
+        self._watch.closing(self)
+        try:
+            yield
+        except BaseException:
+            self._watch.failed(self)
+            raise
+        if not well:
+            self._watch.failed(self)
+
+    def _end(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._scope.__exit__(kind, error, traceback)
         first = self._mode.refusals.first
         if first is None or isinstance(error, CaptureFailedError):
@@ -107,15 +150,19 @@ class OpenCapture(contextlib.AbstractContextManager["OpenCapture"]):
     def abandon(self) -> None:
         """End without a verdict: nobody has ended it, and nobody wants what was captured."""
         self._mode.open_capture = None
-        self._scope.__exit__(RuntimeError, RuntimeError("nobody has ended the capture"), None)
+        with self._watched_end(well=False):
+            self._scope.__exit__(RuntimeError, RuntimeError("nobody has ended the capture"), None)
 
     def finished(self, result: Any = None) -> SoftwareCapture:
         """Return what was captured; ``result`` holds its static outputs."""
         self._mode.settle()
         recorder = self._mode.recorder
-        return SoftwareCapture(
+        made = SoftwareCapture(
             self._mode.tape, recorder.recording(result), tuple(recorder.findings), self.pool
         )
+        if self._watch is not None:
+            self._watch.captured(self, made, SoftwareCapture._run, self.pool)
+        return made
 
 
 class SoftwareBackend(GraphBackend):

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work
 from pytest_cudafork.capture.operators.collectives import finished
 from pytest_cudafork.capture.operators.refusal_words import INDEX_PUT_TODO, Refusals
@@ -38,6 +39,8 @@ from pytest_cudafork.capture.software.tape import Place, Tape, Wrapped, step_of
 from pytest_cudafork.compat.torch_graphs import has_fake_tensors, identity_of, is_traced
 
 __all__ = ["CaptureMode"]
+
+__tracebackhide__ = of_refusals
 
 
 _COPIED = {"aten::copy_": (1, 1), "aten::where": (1, 2)}

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import is_library
 from pytest_cudafork.capture.operators.refusal_words import (
     CHECKPOINT,
@@ -36,6 +37,8 @@ from pytest_cudafork.compat.torch_graphs import (
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["HostCalls"]
+
+__tracebackhide__ = of_refusals
 
 _READS = {
     "tolist": "tolist()",

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.mode import EagerMode, Recorder, RecordingMode
@@ -22,6 +23,8 @@ from pytest_cudafork.compat.triton_internals import TUNE, autotuner
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["captured", "noted"]
+
+__tracebackhide__ = of_refusals
 
 _INTERPRETER = "triton.runtime.interpreter"
 

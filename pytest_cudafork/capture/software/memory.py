@@ -13,11 +13,14 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_cudafork.capture.interface.backend import MemoryUse, Region
+from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.operators.shapes import extent_of
 from pytest_cudafork.capture.software.pool import Block, Pool
 from pytest_cudafork.compat.torch_graphs import identity_of, storage_behind
 
 __all__ = ["Memories", "Memory", "region_of", "text_of"]
+
+__tracebackhide__ = of_refusals
 
 
 def text_of(tensor: Tensor) -> str:

@@ -20,6 +20,7 @@ from pytest_cudafork.capture.interface.backend import (
     Region,
     Work,
 )
+from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.shapes import Shapes
@@ -38,6 +39,8 @@ from pytest_cudafork.compat.torch_graphs import (
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["EagerMode", "Recorder", "RecordingMode", "argument", "note_uses", "tensors_in"]
+
+__tracebackhide__ = of_refusals
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 

@@ -17,9 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["Assignments", "ChecksOfCpu", "by_operators", "not_compiled"]
+
+__tracebackhide__ = of_refusals
 
 
 @contextlib.contextmanager

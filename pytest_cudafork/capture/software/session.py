@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
+from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.software import launches, streams
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
@@ -19,6 +20,8 @@ from pytest_cudafork.capture.software.threads import OtherThreads
 from pytest_cudafork.compat.torch_graphs import active_modes
 
 __all__ = ["capturing", "noting"]
+
+__tracebackhide__ = of_refusals
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
+from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
 from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.operators.rules import Kind
@@ -32,6 +33,8 @@ from pytest_cudafork.compat.torch_graphs import (
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["OtherThreads"]
+
+__tracebackhide__ = of_refusals
 
 _WHY = (
     "a capture records the work of the thread that captures; on a GPU this work would run at once "

@@ -21,12 +21,15 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
+from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.stand_ins.streams import current_capture
 from pytest_cudafork.compat.thread_internals import BOOTSTRAP
 from pytest_cudafork.compat.torch_graphs import default_device, identity_of, makes_tensors
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["CudaTensors"]
+
+__tracebackhide__ = of_refusals
 
 _ENOUGH = 4096  # storages noted between two looks for those that are gone
 

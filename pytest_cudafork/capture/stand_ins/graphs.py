@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import torch
 
 from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
+from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.software.backend import OpenCapture, SoftwareBackend, SoftwareCapture
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.capture.software.pool import Pool
@@ -33,6 +34,8 @@ __all__ = [
     "is_current_stream_capturing",
     "use_mem_pool",
 ]
+
+__tracebackhide__ = of_refusals
 
 _MODES = ("global", "thread_local", "relaxed")
 _ONCE = (
@@ -116,7 +119,7 @@ class CUDAGraph:
         try:
             begun.__enter__()
         except CaptureFailedError as error:
-            raise _in_full(error.finding) from error
+            raise _in_full(error.finding) from None
         self._open, self._owner, self._pool = begun, threading.get_ident(), begun.pool
 
     def capture_end(self) -> None:
@@ -138,9 +141,12 @@ class CUDAGraph:
         try:
             begun.__exit__(kind, error, traceback)
         except CaptureFailedError as failed:
-            raise _in_full(failed.finding) from failed
-        if isinstance(error, CaptureFailedError):
-            raise _in_full(error.finding) from error
+            raise _in_full(failed.finding) from None
+        if isinstance(error, CaptureFailedError):  # it goes on, with the lines that it came by
+            told = _in_full(error.finding)
+            if isinstance(told, GraphNotJudgedError):
+                raise told from None
+            error.args = told.args
         if error is None:
             self._capture = begun.finished()
             findings = self._capture.findings

@@ -10,6 +10,7 @@ import time
 from contextvars import ContextVar
 from typing import Any
 
+from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
 from pytest_cudafork.compat.torch_graphs import active_modes
 
@@ -24,6 +25,8 @@ __all__ = [
     "stream",
     "synchronize",
 ]
+
+__tracebackhide__ = of_refusals
 
 
 class Stream:

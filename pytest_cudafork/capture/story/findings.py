@@ -80,7 +80,7 @@ def failure_text(
             "graph can differ"
         )
     for text in extra:
-        lines += ["" if text is extra[0] else None, *_wrapped(text, "", "  ")]  # type: ignore[list-item]
+        lines += ["" if text is extra[0] else None, *wrapped(text, "", "  ")]  # type: ignore[list-item]
     return "\n".join(line for line in lines if line is not None)
 
 
@@ -89,22 +89,23 @@ def finding_lines(finding: CaptureFinding, *, brief: bool = False) -> list[str]:
     head = f"[{finding.check}]"
     if finding.path and not finding.what.startswith(finding.path):
         head += f" {finding.path}:"
-    lines = _wrapped(f"{head} {finding.what}", "", "    ")
+    lines = wrapped(f"{head} {finding.what}", "", "    ")
     if finding.where:
         lines.append(f"    {shown(finding.where)}")
         source = source_of(finding.where)
         if source:
             lines.append(f"        > {source}")
     if finding.why and not brief:
-        lines += _wrapped(finding.why, "    ", "    ")
+        lines += wrapped(finding.why, "    ", "    ")
     if brief and (finding.why or finding.todo):
         lines.append("    why it matters and what to do: as above")
     if finding.todo and not brief:
-        lines += _wrapped(f"what to do: {finding.todo}", "    ", "      ")
+        lines += wrapped(f"what to do: {finding.todo}", "    ", "      ")
     return lines
 
 
-def _wrapped(text: str, first: str, rest: str) -> list[str]:
+def wrapped(text: str, first: str, rest: str) -> list[str]:
+    """Break a text into lines of a failure."""
     return textwrap.wrap(
         text,
         _WIDTH,

@@ -43,7 +43,8 @@ class IsolationHooks:
         self._debugger = bool(getattr(option, "usepdb", False) or getattr(option, "trace", False))
         self._inside = session.isolated
         self._isolates_all = self._isolate not in (None, "none") and not self._off
-        self._may_recover = session.settings.health == "recover"
+        audited = session.settings.captures == "audit"
+        self._may_recover = audited or session.settings.health == "recover"
         """Whether every test may have to get a process of its own before the session ends."""
         self._filters = list(warnings.filters)
         self._running = True

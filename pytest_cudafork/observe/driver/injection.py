@@ -5,6 +5,7 @@ The driver loads it in the first ``cuInit``; whether that came earlier, ``probe.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_cudafork.compat.unpatched import contextlib, os
@@ -26,6 +27,18 @@ class InjectionWitness:
         self._undo.close()
 
 
+def variables(device: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable by which a program has it that is not a watched Python; {}: it is taken.
+
+    Args:
+        device: Whatever is real.
+        environ: The environment that the program would have otherwise.
+
+    """
+    ours = native_libs.INJECTION
+    return {} if environ.get(environment.INJECTION) else {environment.INJECTION: ours}
+
+
 def install() -> InjectionWitness:
     """Have the driver call our library in the first cuInit, here and in child processes.
 
@@ -37,7 +50,7 @@ def install() -> InjectionWitness:
 
     """
     native_libs.require()
-    ours, theirs = str(native_libs.INJECTION), environment.value(environment.INJECTION)
+    ours, theirs = native_libs.INJECTION, environment.value(environment.INJECTION)
     if theirs and theirs != ours:
         name = environment.INJECTION
         return InjectionWitness(None, f"{name} is already set to {theirs!r}; left alone")

@@ -6,6 +6,7 @@ in ``observe/torch``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pytest_cudafork.compat.unpatched import contextlib, os
@@ -59,18 +60,35 @@ def install(face: str) -> PhantomWitness:
         native_libs.load(native_libs.PHANTOM_NVML, os.RTLD_GLOBAL | os.RTLD_NOW)
     native = NativeWitness(library)
     undo = contextlib.ExitStack()
-    environment.set_variable(undo, environment.FACE, face)
-    folder = str(native_libs.PHANTOM_DRIVER.parent)
-    if present:
-        nvml = str(native_libs.PHANTOM_NVML.parent)
-        environment.prepend_path(undo, environment.LIBRARY_PATH, nvml)
-    environment.prepend_path(undo, environment.LIBRARY_PATH, folder)
-    # Triton looks for the file itself, and asks ldconfig before LD_LIBRARY_PATH.
-    environment.set_variable(undo, environment.TRITON_DRIVER, folder)
+    for name, text in variables(face, os.environ).items():
+        environment.set_variable(undo, name, text)
     native.set_face(face)  # not left to the environment, which a test may clear for a while
     undo.callback(native.set_face, None)
     undo.callback(native.arm())
     return PhantomWitness(face, native, undo)
+
+
+def variables(face: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which programs find it instead of a driver, with that face.
+
+    Args:
+        face: What it shows.
+        environ: The environment that a program would have otherwise.
+
+    Raises:
+        ValueError: `face` is not one.
+
+    """
+    folder = os.path.dirname(native_libs.PHANTOM_DRIVER)
+    path = environ.get(environment.LIBRARY_PATH, "")
+    if parse_face(face).devices > 0:
+        path = environment.with_folder(path, os.path.dirname(native_libs.PHANTOM_NVML))
+    return {
+        environment.FACE: face,
+        environment.LIBRARY_PATH: environment.with_folder(path, folder),
+        # Triton looks for the file itself, and asks ldconfig before LD_LIBRARY_PATH.
+        environment.TRITON_DRIVER: folder,
+    }
 
 
 def _driver() -> CDLL:

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterable, Sequence
 
 from pytest_cudafork.observe.base.ledger import Record
+from pytest_cudafork.observe.story.images import NOW, Image, Images, moment_of
 from pytest_cudafork.observe.story.touch import Frame, Touch, frames_from
 from pytest_cudafork.observe.story.words import (
     fork_line,
@@ -41,19 +42,33 @@ class History:
     def __init__(self, records: Iterable[Record]) -> None:
         self.records = list(records)
         self.touches = [Touch.from_record(r) for r in self.records if r["k"] == "touch"]
-        self._children = {int(r["pid"]): r for r in self.records if r["k"] == "child"}
+        self._images = Images(self.records)
         self._forks = {str(r["id"]): r for r in self.records if r["k"] == "fork"}
         self._caught = {str(r.get("fork")): r for r in self.records if r["k"] == "caught"}
 
-    def ancestors(self, pid: int) -> list[int]:
+    def image_of(self, pid: int, moment: float = NOW) -> Image:
+        """What a process was running at a moment."""
+        return self._images.of(pid, moment)
+
+    def ancestors(self, pid: int, moment: float = NOW) -> list[int]:
         """``pid`` and the initialized processes it descends from by fork, nearest first."""
-        pids = [pid]
+        return [image.pid for image in self._descent(pid, moment)]
+
+    def _descent(self, pid: int, moment: float) -> list[Image]:
+        """What a process was running at a moment, and what it descends from by fork since."""
+        images = [self.image_of(pid, moment)]
         while True:
-            child = self._children.get(pids[-1])
-            parent = int(child.get("parent") or 0) if child else self._native_parents.get(pids[-1])
-            if not parent or parent in pids:
-                return pids
-            pids.append(parent)
+            image = images[-1]
+            if image.child is not None:
+                fork = self._forks.get(str(image.child.get("fork")), image.child)
+                parent, moment = int(image.child.get("parent") or 0), moment_of(fork)
+            elif image.by_exec:  # it inherits nothing
+                return images
+            else:
+                parent = self._native_parents.get(image.pid, 0)
+            if not parent or parent in {one.pid for one in images}:
+                return images
+            images.append(self.image_of(parent, moment))
 
     @functools.cached_property
     def _native_parents(self) -> dict[int, int]:
@@ -71,27 +86,41 @@ class History:
                 parents.setdefault(int(record["pid"]), found)
         return parents
 
-    def initializer(self, pid: int) -> Touch | None:
-        """The touch that first initialized this process or, failing that, its nearest ancestor."""
-        for candidate in self.ancestors(pid):
+    def initializer(self, pid: int, moment: float = NOW) -> Touch | None:
+        """The touch that first initialized this process or, failing that, its nearest ancestor.
+
+        Of what the process was running at that moment: an ``exec`` begins anew.
+        """
+        return self._first_touch(self._descent(pid, moment))
+
+    def _first_touch(self, images: Iterable[Image]) -> Touch | None:
+        for image in images:
             for touch in self.touches:
-                if touch.pid == candidate and not touch.poisoned:
+                if image.holds(touch.pid, touch.time_ns) and not touch.poisoned:
                     return touch
         return None
 
+    def later_touches(self, first: Touch, pid: int, moment: float = NOW) -> list[Touch]:
+        """The touches of what a process was running at a moment that came after another one."""
+        image = self.image_of(pid, moment)
+        return [
+            touch
+            for touch in self.touches
+            if image.holds(touch.pid, touch.time_ns) and touch.time_ns > first.time_ns
+        ]
+
     def poisoner(self, touch: Touch) -> Touch | None:
         """The touch that had initialized the process from which the toucher was forked."""
-        for pid in self.ancestors(touch.pid)[1:]:
-            for earlier in self.touches:
-                if earlier.pid == pid and not earlier.poisoned:
-                    return earlier
+        found = self._first_touch(self._descent(touch.pid, touch.time_ns)[1:])
+        if found is not None:
+            return found
         # Forked by native code, and the parent is not known: the session's first earlier touch.
         before = [t for t in self.touches if t.time_ns < touch.time_ns and not t.poisoned]
         return next((t for t in before if t.owner == touch.owner and t.pid != touch.pid), None)
 
-    def fork_of(self, pid: int) -> tuple[Frame, ...]:
+    def fork_of(self, pid: int, moment: float = NOW) -> tuple[Frame, ...]:
         """The stack of the recorded fork that made ``pid``; () if it was not recorded."""
-        child = self._children.get(pid)
+        child = self.image_of(pid, moment).child
         fork = self._forks.get(str(child.get("fork"))) if child else None
         return frames_from(fork.get("stack", ())) if fork else ()
 
@@ -122,6 +151,7 @@ def fork_story(
     told_at: str = "",
     refused: bool = True,
     program: bool = False,
+    moment: float = NOW,
 ) -> str:
     """Tell why a fork is refused: who initialized, who forks, who touched afterwards.
 
@@ -137,9 +167,10 @@ def fork_story(
         told_at: the test at which the touch has been told in full; "" tells it in full here.
         refused: whether it was; else it was made past the guard.
         program: whether that was in a program that is watched by itself, and not in a session.
+        moment: when that was, as the ledger's ``t``.
 
     """
-    first = history.initializer(pid)
+    first = history.initializer(pid, moment)
     what = "fork refused" if refused else "fork past the guard"
     top = f"{what} at {place_of(frames)}: {initialized_at(first)}"
     forks_at = ["", f"{api} was called by", *indent([fork_line(frames)])]
@@ -165,12 +196,12 @@ def fork_story(
         lines.append(f"    something that was not seen ({why})")
     else:
         lines.extend(indent(touch_lines(first)))
-    return "\n".join([*lines, *forks_at, *_later_lines(history, pid, first), *end])
+    return "\n".join([*lines, *forks_at, *_later_lines(history, pid, first, moment), *end])
 
 
-def _later_lines(history: History, pid: int, first: Touch | None) -> list[str]:
+def _later_lines(history: History, pid: int, first: Touch | None, moment: float) -> list[str]:
     """Where the process has touched again after its first touch."""
-    later = [t for t in history.touches if t.pid == pid and first and t.time_ns > first.time_ns]
+    later = history.later_touches(first, pid, moment) if first is not None else []
     if not later:
         return []
     lines = ["", "touched again since:", *indent(headline(t) for t in later[:_MOST_LATER])]
@@ -195,6 +226,8 @@ def _swallowed_lines(history: History, fork_id: str) -> list[str]:
         return []
     line, function = int(caught.get("line") or 0), str(caught.get("function"))
     filename = str(caught.get("filename"))
+    if filename.replace("\\", "/").endswith("_pytest/runner.py"):
+        return []  # pytest has made the failure of it
     if function.endswith("_bootstrap_inner"):
         words = ["the error ended the thread that forked"]
     elif line:
@@ -234,7 +267,7 @@ def poison_story(
         lines.append("CUDA was initialized in the parent by\n    something that was not seen")
     else:
         lines.extend(["CUDA was initialized in the parent by", *indent(touch_lines(poisoner))])
-    frames = history.fork_of(touch.pid)
+    frames = history.fork_of(touch.pid, touch.time_ns)
     lines.extend(["", "the child was forked by"])
     lines.extend(indent([fork_line(frames) if frames else "a fork that was not seen"]))
     lines.extend(["", "the child touched CUDA at", *indent(touch_lines(touch, advice=False))])

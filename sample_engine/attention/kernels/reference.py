@@ -60,6 +60,7 @@ def attend(
     key: torch.Tensor,  # [L, K, D]
     value: torch.Tensor,  # [L, K, D]
     scale: float,
+    window: int | None = None,  # how many tokens a query sees, itself included; None: all
 ) -> torch.Tensor:
     """Causal attention of one sequence, in the wider type: [n, H, D]."""
     num_queries, num_heads, dim = query.shape
@@ -78,6 +79,8 @@ def attend(
         part = grouped[:, :, first:last].reshape(num_kv_heads, -1, dim)  # [K, G * rows, D]
         scores = (part @ keys).view(num_kv_heads, group, last - first, length)
         scores.masked_fill_(columns > rows[:, None], float("-inf"))
+        if window is not None:
+            scores.masked_fill_(columns <= rows[:, None] - window, float("-inf"))
         weights = scores.softmax(-1).view(num_kv_heads, -1, length)
         mixed = (weights @ values).view(num_kv_heads, group, last - first, dim)
         out[first:last] = mixed.permute(2, 0, 1, 3).reshape(last - first, num_heads, dim)
@@ -128,8 +131,12 @@ def prefill_paged(
     out: torch.Tensor,  # [T', H, D]
     scale: float,
     skip_query_len: int = 0,
+    window: int | None = None,
 ) -> None:
-    """Causal attention over pages, of requests with more than ``skip_query_len`` queries."""
+    """Causal attention over pages, of requests with more than ``skip_query_len`` queries.
+
+    The kernel knows no ``window``.
+    """
     page = key_cache.shape[1]
     starts, lengths = query_start.tolist(), seq_lens.tolist()
     for index, length in enumerate(lengths):
@@ -139,7 +146,7 @@ def prefill_paged(
         blocks = block_table[index, : -(-length // page)]
         key = key_cache.index_select(0, blocks).flatten(0, 1)[:length]
         value = value_cache.index_select(0, blocks).flatten(0, 1)[:length]
-        out[tokens] = attend(query[tokens], key, value, scale).to(out.dtype)
+        out[tokens] = attend(query[tokens], key, value, scale, window).to(out.dtype)
 
 
 def plan_decode(

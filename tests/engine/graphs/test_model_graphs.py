@@ -45,8 +45,8 @@ class Pass:
             layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor
         ) -> None:
             cache = runner.caches[layer]
-            runner.backend.write_kv(k, v, cache, slot_mapping)
-            runner.backend.forward(q, cache, attn_metadata[runner.layer_names[layer]], out)
+            runner.backends[None].write_kv(k, v, cache, slot_mapping)
+            runner.backends[None].forward(q, cache, attn_metadata[runner.layer_names[layer]], out)
 
         return attend
 

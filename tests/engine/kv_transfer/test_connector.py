@@ -201,3 +201,32 @@ def test_the_configured_store_is_opened(shm: str) -> None:
     assert isinstance(store, SharedMemoryStore)
     assert store.max_bytes == 123
     connector.close()
+
+
+class SlowStore(DictStore):
+    """Takes its time for each call, by the engine's clock."""
+
+    engine: Engine
+    seconds = 3.0
+
+    def _count(self) -> None:
+        super()._count()
+        self.engine.now += self.seconds
+
+
+def test_a_slow_store_is_not_waited_for_without_end() -> None:
+    store = SlowStore({})
+    engine = store.engine = Engine(store, rows=1)
+    save(engine, 5)  # a call for each block
+    assert (store.calls, len(store.blocks)) == (2, 2)
+    found = engine.connector.metrics()
+    assert (found["saved_blocks"], found["unsaved_blocks"], found["cut_short"]) == (2, 3, 1)
+    other = SlowStore({})
+    writer = other.engine = Engine(other, rows=1)
+    other.seconds = 0.0
+    save(writer, 5)
+    other.seconds = 3.0
+    assert writer.connector.load(hashes(5), [1, 2, 3, 4, 5]) == 2
+    assert writer.connector.load(hashes(2), [1, 2]) == 2  # all that was wanted
+    found = writer.connector.metrics()
+    assert (found["loaded_blocks"], found["cut_short"], found["failures"]) == (4, 1, 0)

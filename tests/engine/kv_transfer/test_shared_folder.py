@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from sample_engine.kv_transfer import shared_folder
-from sample_engine.kv_transfer.shared_folder import SharedFolder, folder_path
+from sample_engine.kv_transfer.shared_folder import Patience, SharedFolder, folder_path
 from sample_engine.kv_transfer.store import StoreError
 from tests.engine.support.kv_transfer import janitors, wait_for
 from tests.engine.support.process import PROJECT
 
 USER = """
 import sys
-from sample_engine.kv_transfer.shared_folder import SharedFolder
+from sample_engine.kv_transfer.shared_folder import Patience, SharedFolder
 folder = SharedFolder(sys.argv[1], "one")
 print("ready", flush=True)
 sys.stdin.read()
@@ -123,10 +123,13 @@ def test_in_a_forked_child_it_is_left_alone(shm: str) -> None:
 
 def test_one_at_a_time_changes_it_and_nobody_waits_for_ever(shm: str) -> None:
     one, two = SharedFolder(shm, "one"), SharedFolder(shm, "one")
-    late = two.locked(0.0)
-    with one.locked(0.0), pytest.raises(StoreError, match="has been locked for 0 seconds"):
+    late = two.locked(Patience(0.0))
+    with (
+        one.locked(Patience(0.0)),
+        pytest.raises(StoreError, match="was locked by others for 0 seconds"),
+    ):
         late.__enter__()
-    with two.locked(0.0):
+    with two.locked(Patience(0.0)):
         pass
     one.close()
     two.close()

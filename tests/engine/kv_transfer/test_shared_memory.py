@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from sample_engine.kv_transfer import shared_memory
+from sample_engine.kv_transfer import shared_folder, shared_memory
 from sample_engine.kv_transfer.frame import HEADER_BYTES
 from sample_engine.kv_transfer.shared_memory import SharedMemoryStore
 from sample_engine.kv_transfer.store import StoreError
@@ -192,7 +193,7 @@ def test_a_stopped_process_with_the_lock_is_told(
     one, two = opened(), opened()
     put(one, 1)
     monkeypatch.setattr(shared_memory, "_LOCK_SECONDS", 0.02)
-    with one._folder.locked(0.0):
+    with one._folder.locked(shared_folder.Patience(0.0)):
         with pytest.raises(StoreError, match="a process that uses it may be stopped"):
             put(two, 2)
         assert got(two, 1) == [1], "who reads needs no lock"
@@ -220,3 +221,46 @@ def test_one_that_cannot_be_opened_leaves_nothing(
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(StoreError, match=r"cannot be used: .*No space left"):
         SharedMemoryStore(shm, "one", 1000)
+
+
+class BusyTime:
+    """The module ``time`` of a folder whose lock others have again and again for half a second."""
+
+    def __init__(self, others: SharedMemoryStore) -> None:
+        self.now = 0.0
+        self.free_at = 0.0
+        self._lock = others._folder._lock
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.now >= self.free_at:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def others_take_it(self) -> None:
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.free_at = self.now + 0.4
+
+
+def test_all_blocks_of_a_call_have_one_time_to_wait_for_others(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = opened(), opened()
+    busy = BusyTime(two)
+    monkeypatch.setattr(shared_folder, "time", busy)
+    written = one._written
+
+    def taken_before_each_block(key: str, row: memoryview) -> int:
+        fd = written(key, row)
+        busy.others_take_it()
+        return fd
+
+    monkeypatch.setattr(one, "_written", taken_before_each_block)
+    with pytest.raises(StoreError, match="was locked by others for 1 seconds"):
+        put(one, *range(20))
+    assert len(files(one)) == 2
+    assert busy.now < 1.1
+    busy.sleep(1.0)
+    assert put(one, 30) == 1  # the next call has its own

@@ -30,14 +30,24 @@ def test_the_tiny_shape_is_there_without_weights() -> None:
         ({"head_dim": 7}, "head_dim=7 must be even"),
         ({"num_key_value_heads": 4}, "must be a multiple of num_key_value_heads=4"),
         ({"rope_theta": -1}, "rope_theta=-1 must be a number above 0"),
-        ({"eos_token_id": [1, 2]}, r"eos_token_id=\[1, 2\] must be one token"),
+        ({"eos_token_id": [1, "2"]}, r"eos_token_id=\[1, '2'\] must be a token, a list of tokens"),
+        ({"eos_token_id": [1, 257]}, r"eos_token_id=\[1, 257\] is not among the vocab_size=257"),
+        ({"num_hidden_layers": 10**6}, "num_hidden_layers=1000000 is more than 1024"),
+        ({"vocab_size": 1 << 40}, "vocab_size=1099511627776 must be a whole number"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings='no' must be true or false"),
+        ({"rms_norm_eps": "small"}, "rms_norm_eps='small' must be a number above 0"),
+        ({"partial_rotary_factor": 0.1}, "RoPE would turn 0 numbers of a head"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4} is not supported"),
         ({"attention_bias": True}, "attention_bias=True is not supported, only False"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu' is not supported, only 'silu'"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "rope_scaling=.* is not supported"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_type='yarn' is not supported"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "rope_type='llama3' needs factor"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "rope_type='longrope' is not supported"),
         ({"architectures": ["Foo"]}, r"architectures=\['Foo'\] is not supported, only \['LlamaFor"),
         ({"architectures": []}, r"architectures=\[\] is not supported"),
-        ({"model_type": "mamba"}, "model_type='mamba' is not supported, only 'llama'"),
+        (
+            {"model_type": "mamba"},
+            "model_type='mamba' is not supported, only 'llama', 'mistral', 'qwen2', 'qwen3'",
+        ),
     ],
 )
 def test_a_configuration_that_is_no_llama_of_ours_is_refused(
@@ -51,7 +61,7 @@ def test_a_configuration_that_is_no_llama_of_ours_is_refused(
         read_config(str(tmp_path))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "\x00"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "\x00", "[" * 100_000, " " * (1 << 24) + "{}"])
 def test_a_configuration_that_is_no_json_object_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text, encoding="utf-8")
 
@@ -81,6 +91,18 @@ def test_missing_settings_are_named_and_others_follow_from_them(tmp_path: Path) 
     path.write_text(json.dumps(values), encoding="utf-8")
     with pytest.raises(ConfigError, match="vocab_size is missing; hidden_size is missing"):
         read_config(str(tmp_path))
+
+
+def test_the_generation_configuration_knows_the_ends(tmp_path: Path) -> None:
+    folder = save(tmp_path)
+    path = folder / "generation_config.json"
+    path.write_text('{"eos_token_id": [5, 6], "temperature": 0.6}', encoding="utf-8")
+    assert read_config(str(folder)).eos_token_ids == (5, 6)
+    path.write_text("{}", encoding="utf-8")
+    assert read_config(str(folder)).eos_token_ids == (256,)
+    path.write_text("[]", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"generation_config\.json' holds no JSON object"):
+        read_config(str(folder))
 
 
 @pytest.mark.parametrize("model", ["tny", "/no/such/folder", ""])

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sample_engine.model import checkpoint
-from sample_engine.model.llama import rope_angles
+from sample_engine.model.ops import rope_angles
 from tests.engine.support.model import SMALL, packed_attend, plain_llama, random_llama
 
 SHAPES = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Pipe
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -127,6 +127,32 @@ def test_all_that_ranks_have_said_is_taken_before_a_death_is_told(
     assert taken == [failed(1, "ZeroDivisionError")]
     with pytest.raises(EngineDeadError, match="Rank 0 was killed by SIGKILL"):
         handle.receive(HANG_SECONDS, taken.append)
+
+
+@pytest.mark.parametrize("timeout", [None, HANG_SECONDS])
+def test_ctrl_c_just_before_a_sleep_is_heard_soon(
+    timeout: float | None, stand_ins: list[StandIn], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleeps: list[float | None] = []
+
+    def sleep(objects: Sequence[Any], seconds: float | None = None) -> list[Any]:
+        sleeps.append(seconds)
+        if len(sleeps) < 3:
+            return []  # the signal had come before the sleep, which has slept to its end
+        raise KeyboardInterrupt  # as the signal's handler does between two sleeps
+
+    monkeypatch.setattr(core_handle, "wait", sleep)
+    handle = core_handle.CoreHandle(FORK, EngineConfig(), Script())
+    with pytest.raises(KeyboardInterrupt):
+        handle.receive(timeout, lambda _: None)
+    assert sleeps == [1.0, 1.0, 1.0]
+    handle.give_up("has failed")
+
+
+def test_a_wait_ends_when_its_time_is_up(stand_ins: list[StandIn]) -> None:
+    handle = core_handle.CoreHandle(FORK, EngineConfig(), Script())
+    assert handle.receive(0, lambda _: None) == 0
+    handle.give_up("has failed")
 
 
 @EACH_METHOD

@@ -80,27 +80,60 @@ def test_many_clients_are_answered_at_once(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "words"),
+    ("path", "body", "status", "words", "param"),
     [
-        ("completions", {"model": "gpt", "prompt": "a"}, 404, "no model 'gpt' here; there is"),
-        ("completions", {"model": "tiny", "prompt": ""}, 400, "empty prompt"),
-        ("completions", {"model": "tiny", "prompt": "", "stream": True}, 400, "empty prompt"),
-        ("completions", {"model": "tiny"}, 400, "prompt: Field required"),
-        ("completions", {"model": "tiny", "prompt": "a", "top_p": 7}, 400, "top_p=7"),
-        ("completions", {"model": "tiny", "prompt": "a", "echo": True}, 400, "echo=True"),
-        ("chat/completions", {"model": "tiny", "messages": []}, 400, "messages is empty"),
-        ("chat/completions", {"model": "tiny", "messages": "hi"}, 400, "messages: "),
-        ("completions", b"{", 400, "JSON"),
-        ("embeddings", {}, 404, "POST /v1/embeddings: Not Found"),
+        (
+            "completions",
+            {"model": "gpt", "prompt": "a"},
+            404,
+            "no model 'gpt' here; there is",
+            "model",
+        ),
+        ("completions", {"model": "tiny", "prompt": ""}, 400, "empty prompt", "prompt"),
+        (
+            "completions",
+            {"model": "tiny", "prompt": "", "stream": True},
+            400,
+            "empty prompt",
+            "prompt",
+        ),
+        ("completions", {"model": "tiny"}, 400, "prompt: Field required", "prompt"),
+        ("completions", {"model": "tiny", "prompt": "a", "top_p": 7}, 400, "top_p=7", "top_p"),
+        ("completions", {"model": "tiny", "prompt": "a", "echo": True}, 400, "echo=True", "echo"),
+        (
+            "chat/completions",
+            {"model": "tiny", "messages": []},
+            400,
+            "messages is empty",
+            "messages",
+        ),
+        (
+            "chat/completions",
+            {"model": "tiny", "messages": HI, "logprobs": True, "top_logprobs": 99},
+            400,
+            "logprobs=99",
+            "top_logprobs",
+        ),
+        (
+            "chat/completions",
+            {"model": "tiny", "messages": HI, "max_completion_tokens": 0},
+            400,
+            "max_tokens=0",
+            "max_completion_tokens",
+        ),
+        ("chat/completions", {"model": "tiny", "messages": "hi"}, 400, "messages: ", "messages"),
+        ("completions", b"{", 400, "JSON", None),
+        ("embeddings", {}, 404, "POST /v1/embeddings: Not Found", None),
     ],
 )
 def test_wrong_requests_have_errors_that_clients_read(
-    path: str, body: Any, status: int, words: str, server: Server
+    path: str, body: Any, status: int, words: str, param: str | None, server: Server
 ) -> None:
     got, answer = server.ask("POST", f"/v1/{path}", body)
     assert got == status
     assert words in answer["error"]["message"]
     assert answer["error"]["type"] == "invalid_request_error"
+    assert answer["error"]["param"] == param
 
 
 def test_a_method_or_a_model_that_there_is_not(server: Server) -> None:

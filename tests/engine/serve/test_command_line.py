@@ -47,6 +47,16 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         (["--max-num-seqs", "0"], "'0' is no whole number above 0"),
         (["--speculative-config", "{"], "is not JSON"),
         (["--speculative-config", "[]"], "is not a JSON object"),
+        (["--kv-transfer-config", "7"], "argument --kv-transfer-config: '7' is not a JSON object"),
+        (["--port=0", '--kv-transfer-config={"kv_role": "kv_bath"}'], "kv_role='kv_bath' is not"),
+        (["--port=0", '--kv-transfer-config={"kv_rank": 1}'], "no setting 'kv_rank'"),
+        (["--tensor-parallel-size", "two"], "--tensor-parallel-size: invalid int value: 'two'"),
+        (["--port=0", "--tensor-parallel-size=0"], "tensor_parallel_size=0 must be a whole number"),
+        (["--port=0", "--device=cpu", "--tensor-parallel-size=7"], "num_attention_heads=6 is no"),
+        (
+            ["--port=0", "--tensor-parallel-size=2", "--kv-transfer-config={}"],
+            "kv_transfer_config and tensor_parallel_size=2 do not go together",
+        ),
         (["--nope"], "unrecognized arguments: --nope; see serve --help"),
         (["--port=0", "--model", "/no/such/model"], "/no/such/model"),
         (["--port=0", "--host", "203.0.113.1"], "port 0 of 203.0.113.1 cannot be had"),
@@ -107,6 +117,28 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample_engine.llm, "LLM", _Engine)
 
 
+def test_the_options_are_settings_of_the_engine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[_Engine] = []
+
+    def engine(model: str, **settings: Any) -> _Engine:
+        made.append(_Engine(model, **settings))
+        return made[0]
+
+    monkeypatch.setattr(sample_engine.llm, "LLM", engine)
+    monkeypatch.setattr(uvicorn.Server, "run", lambda *arguments, **named: None)
+    shared = {"kv_connector": "SharedMemoryConnector", "kv_role": "kv_producer"}
+    options = ["--tensor-parallel-size=2", f"--kv-transfer-config={json.dumps(shared)}"]
+    assert run(capsys, "--port=0", "--max-model-len=64", *options)[0] == 0
+    assert made[0].settings == {
+        "tensor_parallel_size": 2,
+        "kv_transfer_config": shared,
+        "max_model_len": 64,
+        "max_num_seqs": 64,
+    }
+
+
 @pytest.mark.usefixtures("engine")
 def test_an_engine_that_does_not_start_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "--port=0", "--model=broken")
@@ -147,9 +179,10 @@ def test_ctrl_c_ends_it(
     assert command_line._parser().parse_args([]).port == 8000
 
 
-def test_a_whole_life_with_the_own_model() -> None:
+def test_a_whole_life_with_the_own_model_on_two_ranks() -> None:
     before = children()
-    command = [sys.executable, "-m", "sample_engine", "serve", "--port=0", "--max-model-len=128"]
+    options = ["--port=0", "--max-model-len=128", "--device=cpu", "--tensor-parallel-size=2"]
+    command = [sys.executable, "-m", "sample_engine", "serve", *options]
     with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as server:
         guard = threading.Timer(WAIT_SECONDS, server.kill)  # for a server that hangs
         guard.start()
@@ -158,6 +191,7 @@ def test_a_whole_life_with_the_own_model() -> None:
             address = server.stdout.readline().strip()
             assert address.startswith("http://127.0.0.1:"), address
             below = _descendants(server.pid)
+            assert len(below) >= 2
             body = {"model": "tiny", "prompt": "def f(", "max_tokens": 4, "temperature": 0}
             answer = _ask(f"{address}/v1/completions", body)
             assert answer["usage"]["completion_tokens"] == 4

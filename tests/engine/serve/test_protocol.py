@@ -63,7 +63,10 @@ def test_prompts_have_four_forms(prompt: Any, expected: list[Any]) -> None:
 def test_messages_become_lines() -> None:
     parts = [{"type": "text", "text": "what "}, {"type": "text", "text": "now?"}]
     messages = [{"role": "system", "content": "be short"}, {"role": "user", "content": parts}]
-    assert chat(messages=messages).prompts() == ["system: be short\nuser: what now?\nassistant: "]
+    assert chat(messages=messages).conversation() == [
+        {"role": "system", "content": "be short"},
+        {"role": "user", "content": "what now?"},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -100,10 +103,11 @@ def test_what_asks_for_nothing_is_accepted(fields: dict[str, Any]) -> None:
 def test_empty_requests_are_refused() -> None:
     for request in (completion(prompt=[]), chat(messages=[])):
         with pytest.raises(UnsupportedFieldError, match="is empty"):
-            request.prompts()
+            request.prompts() if isinstance(request, CompletionRequest) else request.conversation()
     with pytest.raises(UnsupportedFieldError, match="'image_url'"):
-        chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]).prompts()
-    assert chat(messages=[{"role": "user", "content": None}]).prompts() == ["user: \nassistant: "]
+        chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]).conversation()
+    (empty,) = chat(messages=[{"role": "user", "content": None}]).conversation()
+    assert empty == {"role": "user", "content": ""}
 
 
 def test_values_out_of_range_and_of_another_type_are_refused() -> None:

@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from sample_engine.llm import LLM
@@ -19,11 +19,12 @@ WAIT_SECONDS = 300.0
 
 
 class Server(NamedTuple):
-    """A server that runs: where, the streams of its engine, and what was told of its end."""
+    """A server that runs: where, the streams of its engine, what was told of its end; its stop."""
 
     port: int
     streams: Any
     deaths: list[str]
+    stop: Callable[[], None]
 
     @property
     def url(self) -> str:
@@ -52,12 +53,18 @@ class Server(NamedTuple):
 
 @contextlib.contextmanager
 def serving(
-    script: Script | None = None, *, at_once: int = 8, waiting: int = 8
+    script: Script | None = None,
+    *,
+    at_once: int = 8,
+    waiting: int = 8,
+    last_seconds: float = 3,
+    log_level: str = "critical",
 ) -> Iterator[Server]:
-    """Serve a core that repeats its prompt until the block ends."""
+    """Serve a core that repeats its prompt until the block ends, or the server is stopped."""
     import uvicorn
 
     from sample_engine.serve.app import Service, create_app
+    from sample_engine.serve.ending import EndingServer
     from sample_engine.serve.streams import Streams
 
     llm = LLM(core_factory=script or Script(), worker_method="inproc")
@@ -65,12 +72,13 @@ def serving(
     deaths: list[str] = []
     service = Service(streams, "tiny", on_dead=lambda: deaths.append("dead"))
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        config = uvicorn.Config(create_app(service), log_level="critical", log_config=None)
-        server = uvicorn.Server(config)
+        config = uvicorn.Config(create_app(service), log_level=log_level, log_config=None)
+        server = EndingServer(config, streams, last_seconds)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
-            yield Server(listening.getsockname()[1], streams, deaths)
+            port = listening.getsockname()[1]
+            yield Server(port, streams, deaths, lambda: setattr(server, "should_exit", True))
         finally:
             server.should_exit = True
             thread.join(WAIT_SECONDS)

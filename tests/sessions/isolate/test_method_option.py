@@ -15,7 +15,8 @@ from pytest_cudafork.isolate.policy import (
     choose,
     instead_of_fork_server,
 )
-from pytest_cudafork.settings.markers import MARKER_METHODS, Marks
+from pytest_cudafork.settings.marker_values import MARKER_METHODS
+from pytest_cudafork.settings.markers import Marks
 from tests.support.isolation import METHODS as REAL_METHODS
 from tests.support.isolation import isolate_all
 

@@ -69,10 +69,21 @@ def wheel(project: Path) -> tuple[str, list[str]]:
         return path.name, [name for name in names if LIB in name]
 
 
-def test_the_sources_compile_without_a_warning(tmp_path: Path) -> None:
+@pytest.mark.parametrize("defined", [(), ("-DCUDAFORK_WITHOUT_EXECINFO",)], ids=["glibc", "musl"])
+def test_the_sources_compile_without_a_warning(tmp_path: Path, defined: tuple[str, ...]) -> None:
     compiler = needs_compiler()
     sources = [str(path) for path in sorted(NATIVE.glob("*.c"))]
-    command = [compiler, "-std=gnu11", "-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-c"]
+    command = [
+        compiler,
+        "-std=gnu11",
+        "-O2",
+        "-fPIC",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-c",
+        *defined,
+    ]
     done = subprocess.run([*command, *sources], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

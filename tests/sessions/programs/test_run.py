@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 
 from pytest_cudafork.process.descendants import process_state
+from tests.support.documents import read_document
+from tests.support.native import compile_c, needs_libraries
 from tests.support.programs import (
     FINDING,
     LIMIT,
@@ -50,7 +52,7 @@ def test_a_report_leaves_both_streams_as_they_are(tmp_path: Path, write: Write) 
     write(TOUCHES_AND_FORKS)
     done = watched("--report", "r.json", "--json", "prog.py", cwd=tmp_path)
     assert (done.stdout, done.stderr, done.returncode) == ("out\n", "err\n", 3)
-    told = json.loads((tmp_path / "r.json").read_text())
+    told = read_document(tmp_path / "r.json", "run")
     assert [one["story"].split("\n")[0] for one in told["findings"]] == [FINDING]
     assert [(one["place"], one["verdict"]) for one in told["forks"]] == [("prog.py:16", "watched")]
     assert told["exit_status"] == 3
@@ -80,7 +82,7 @@ def test_the_guard_refuses_the_fork_where_it_happens(tmp_path: Path, write: Writ
     assert "pytest.mark" not in told.split("A refusal that is expected")[0]
     allowed = watched("--guard", "--allow=__main__", "--report=r", "prog.py", cwd=tmp_path)
     assert allowed.returncode == 3
-    assert "prog.py:16: allowed" in (tmp_path / "r").read_text()
+    assert "prog.py:16: made, as its module is allowed to fork" in (tmp_path / "r").read_text()
 
 
 def test_a_finding_is_an_exit_status_if_asked_for(tmp_path: Path, write: Write) -> None:
@@ -122,8 +124,14 @@ ENDS = {
     "sigkill": ("import os; os.kill(os.getpid(), 9)", -9),
     "exec": ("import os, sys; os.execv(sys.executable, ['python', 'next.py'])", 4),
     "no Python": ("#!/bin/sh\necho no", 1),
-    "closes": ("import os; os.closerange(0, 4096); os._exit(5)", 5),
+    "closes": (
+        "import os; os.closerange(0, 4096); import ctypes\n"
+        "ctypes.CDLL('libcuda.so.1').cuInit(0); os._exit(5)",
+        5,
+    ),
 }
+SEEN = {4: "next.py:1: script", 5: "prog.py:2: script"}
+"""By exit status, which of them touch, and where."""
 
 
 @pytest.mark.parametrize(("text", "status"), ENDS.values(), ids=ENDS)
@@ -135,7 +143,25 @@ def test_whatever_its_end_is_that_is_kept(
     assert done.returncode == status
     told = (tmp_path / "r").read_text()
     assert "watched: " in told
-    assert ("next.py:1: script" in told) is (status == 4)
+    assert (SEEN.get(status, "no touch of CUDA was seen") in told) or status == 1
+    assert ("script" in told) is (status in SEEN)
+
+
+def test_after_an_exec_the_program_before_is_blamed_for_nothing(
+    tmp_path: Path, write: Write
+) -> None:
+    write(TOUCHES_AND_FORKS, "next.py")
+    first = write(
+        "import ctypes, os, sys\n"
+        "ctypes.CDLL('libcuda.so.1').cuInit(0)\n"
+        "os.execv(sys.executable, ['python', 'next.py'])\n"
+    )
+    for options, line in (([], FINDING), (["--guard"], "fork refused at next.py:16: CUDA was")):
+        watched("--report=r", *options, first, cwd=tmp_path)
+        story = (tmp_path / "r").read_text().split("also touched by:")
+        assert line.replace("prog.py", "next.py") in story[0]
+        assert "prog.py:2" not in story[0].split("\n", 2)[2]
+        assert "prog.py:2: script" in story[1]
 
 
 def test_what_is_not_there_is_said_as_ever(tmp_path: Path, write: Write) -> None:
@@ -164,6 +190,46 @@ def test_an_interpreter_without_its_start_up_runs_and_nothing_is_said_to_be_clea
     assert (done.stdout, done.returncode) == ("here\n", 1)
     assert "nothing was watched" in done.stderr
     assert "not observable: the program's first process was not watched" in done.stderr
+
+
+TOUCHES_IN_C = """\
+#include <dlfcn.h>
+#include <unistd.h>
+#include <sys/wait.h>
+int main(int count, char **words)
+{
+    int (*cuInit)(unsigned) = (int (*)(unsigned))dlsym(dlopen("libcuda.so.1", 1), "cuInit");
+    cuInit(0);
+    if (count > 1 && fork() == 0) {
+        cuInit(0);
+        _exit(0);
+    }
+    wait(0);
+    return 0;
+}
+"""
+
+
+@needs_libraries
+def test_a_program_that_is_no_python_is_told_of_by_the_driver_and_its_children(
+    tmp_path: Path, write: Write
+) -> None:
+    write("print('here')", "clean.py")
+    shell = ["--", "sh", "-c"]
+    done = watched("--fail", *shell, f"{sys.executable} clean.py; true", cwd=tmp_path)
+    assert (done.stdout, done.returncode) == ("here\n", 0)
+    assert "no touch of CUDA was seen; watched: 1 Python process\n" in done.stderr
+    assert "not observable: forks of the program's first process, which is no P" in done.stderr
+    unseen = watched("--fail", *shell, f"{sys.executable} -I clean.py; true", cwd=tmp_path)
+    assert (unseen.stdout, unseen.returncode) == ("here\n", 1)
+    assert "nothing was watched; watched: 0 Python processes" in unseen.stderr
+    compile_c(TOUCHES_IN_C, tmp_path / "touch")
+    touched = watched("--fail", "--", "./touch", cwd=tmp_path)
+    assert touched.returncode == 0
+    assert "cuInit called by touch (no Python stack could be had)" in touched.stderr
+    poisoned = watched("--fail", "--", "./touch", "and fork", cwd=tmp_path)
+    assert poisoned.returncode == 1
+    assert "a forked child touched CUDA at unknown code" in poisoned.stderr
 
 
 def test_a_program_may_fork_a_thousand_times(tmp_path: Path, write: Write) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.specimens.graphs.catalog import CATALOG
 from tests.specimens.graphs.specimen import HOME, GraphSpecimen
+from tests.specimens.plain_graphs import catalog as plain
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "graph-specimens.md"
 
@@ -42,6 +43,18 @@ _CORRECT = """
 In the modules `correct*.py` beside them; none of them may raise an alarm.
 
 """
+_PLAIN = """
+## The same bugs as plain programs
+
+In `tests/specimens/plain_graphs/` each of them is a program that calls `torch.cuda.graph`,
+`torch.cuda.CUDAGraph` or `make_graphed_callables` by itself and knows nothing of this plugin, with
+the test that its author would write, which looks at shapes. `buggy/` has all of them, `fixed/` the
+files that the repairs change. Compared with eager code every buggy program answers wrongly, or
+raises, and every fixed one rightly. The verdict is what a look at the captures of the buggy program
+must say, with the line; *refused* captures fail by themselves, with the line; what is *out of reach*
+is caught by the check in the last column, in the specimen of the same name.
+
+"""
 
 
 def render() -> str:
@@ -49,7 +62,22 @@ def render() -> str:
     rows = [_row(*_COLUMNS), _row(*("---" for _ in _COLUMNS))]
     rows += [_specimen_row(specimen) for specimen in CATALOG]
     programs = [_row("program", "what is suspicious"), _row("---", "---"), *_program_rows()]
-    return _HEAD + "\n".join(rows) + "\n" + _CORRECT + "\n".join(programs) + "\n"
+    parts = [_HEAD + "\n".join(rows), _CORRECT + "\n".join(programs)]
+    return "\n".join([*parts, _PLAIN + "\n".join(plain_rows()), ""])
+
+
+def plain_rows() -> list[str]:
+    """Return the table of the plain programs, a row for each."""
+    rows = [_row("program", "verdict", "line", "why", "caught by"), _row(*("---" for _ in range(5)))]
+    for each in plain.CATALOG:
+        lines = ", ".join(f"`{line}`" for line in each.named_lines) or "-"
+        why = f"{each.why} (the software graph has no streams)" if each.streams else each.why
+        caught = f"`{each.caught_by}`" if each.caught_by else "-"
+        verdict = each.verdict.value
+        if each.instead is not None:
+            verdict = f"{each.said.value}; meant: {verdict}, but {each.instead[1]}"
+        rows.append(_row(f"`{each.name}`", verdict, lines, why, caught))
+    return rows
 
 
 def _specimen_row(specimen: GraphSpecimen) -> str:

@@ -47,6 +47,19 @@ def test_it_looks_like_what_users_know(refusals: Refusals) -> None:
     assert str(error) == "why"
 
 
+def test_an_error_that_passes_through_has_not_ended_there(notes: Notes, refusals: Refusals) -> None:
+    def passes() -> None:
+        try:
+            raise refusals.error("why", "1")
+        except Exception as error:
+            refusals.settle(passing=error)
+            raise
+
+    with contextlib.suppress(CudaForkError):
+        passes()
+    assert [(fork, by_name) for fork, by_name, _ in notes.all] == [("1", True)]
+
+
 def test_an_error_that_is_dropped_says_where_it_was_caught(
     notes: Notes, refusals: Refusals
 ) -> None:

@@ -106,10 +106,11 @@ def test_a_wheel_for_another_torch_is_told(torch: str, told: bool, site: Path) -
         ("flash-attn", "flash_attn/__init__.py", [(7, 5)], Level.PROBLEM),
         ("flash-attn", "flash_attn/__init__.py", [(8, 0), (12, 0)], Level.OK),
         ("fa3-fwd", "fa3_fwd_interface.py", [(9, 0)], Level.OK),
-        ("fa3-fwd", "fa3_fwd_interface.py", [(9, 0), (8, 0)], Level.WARNING),
+        ("fa3-fwd", "fa3_fwd_interface.py", [(9, 0), (7, 5)], Level.WARNING),
         ("fa3-fwd", "fa3_fwd_interface.py", [(10, 0)], Level.PROBLEM),
         ("flash-attn-4", "flash_attn/cute/__init__.py", [(10, 0), (9, 0)], Level.OK),
-        ("flash-attn-4", "flash_attn/cute/__init__.py", [(8, 9)], Level.PROBLEM),
+        ("flash-attn-4", "flash_attn/cute/__init__.py", [(7, 5)], Level.PROBLEM),
+        ("vllm", "vllm/vllm_flash_attn/__init__.py", [(11, 0)], Level.OK),
     ],
 )
 def test_gpus_without_kernels(
@@ -119,6 +120,27 @@ def test_gpus_without_kernels(
     (found,) = examine(gpus(*capabilities))
     assert found.level is level
     assert level is Level.OK or "none for GPU" in found.text
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "capability"),
+    [
+        ("flash-attn", "flash_attn/__init__.py", (11, 0)),
+        ("fa3-fwd", "fa3_fwd_interface.py", (8, 0)),
+        ("flash-attn-4", "flash_attn/cute/__init__.py", (12, 0)),
+    ],
+)
+def test_what_no_document_says_is_said_to_be_unknown(
+    name: str, file: str, capability: tuple[int, int], site: Path
+) -> None:
+    install(site, name, "1.0", file)
+    is_there, found = examine(gpus(capability))
+    assert (is_there.level, found.level) == (Level.OK, Level.NOTE)
+    assert "is unknown: its releases differ" in found.text
+
+
+def test_each_row_names_its_source() -> None:
+    assert all(len(family.source) > 30 for family in FAMILIES)
 
 
 @pytest.mark.slow

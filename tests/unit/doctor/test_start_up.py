@@ -142,13 +142,17 @@ def test_the_method_in_force_and_who_asks_for_another(
     assert found[0].text == f"{method}, why"
 
 
-@pytest.mark.parametrize("name", ["VLLM_WORKER_MULTIPROC_METHOD", "MULTIPROCESSING_START_METHOD"])
+VLLM, COMMON = "VLLM_WORKER_MULTIPROC_METHOD", "MULTIPROCESSING_START_METHOD"
+
+
 @pytest.mark.parametrize(
-    ("given", "advice"),
+    ("name", "given", "advice"),
     [
-        ("spwan", "did you mean spawn? set {name}=spawn"),
-        (" Forkserver", "did you mean forkserver? set {name}=forkserver"),
-        ("threads", "set it to one of these, or take {name} out"),
+        (COMMON, "spwan", "did you mean spawn? set {name}=spawn"),
+        (COMMON, " Forkserver", "did you mean forkserver? set {name}=forkserver"),
+        (COMMON, "threads", "set it to one of these, or take {name} out"),
+        (VLLM, "spwan", "did you mean spawn? set {name}=spawn"),
+        (VLLM, "threads", "set it to one of these, or take {name} out"),
     ],
 )
 def test_a_method_that_there_is_not_is_no_advice(
@@ -158,7 +162,15 @@ def test_a_method_that_there_is_not_is_no_advice(
     _, found = examine_method(StartMethodInForce("fork", "why"))
     assert (found.subject, found.level) == (name, Level.WARNING)
     assert f"is set to {given!r}, which is not one of " in found.text
-    assert "(fork, spawn, forkserver)" in found.text
+    assert ("(fork, spawn)" if name == VLLM else "(fork, spawn, forkserver)") in found.text
     assert found.fix.startswith(advice.format(name=name))
     assert given not in found.fix
     assert repr(given) not in found.consequence
+
+
+def test_vllm_does_not_list_the_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VLLM, "forkserver")
+    _, found = examine_method(StartMethodInForce("fork", "why"))
+    assert (found.subject, found.level) == (VLLM, Level.WARNING)
+    assert "does not list (fork, spawn)" in found.text
+    assert f"set {VLLM}=spawn" in found.fix

@@ -148,3 +148,13 @@ def test_an_import_that_ends_its_process_is_told_so(
     (found,), _ = examine_import("warez_dies", "W")
     assert found.level is Level.PROBLEM
     assert "SIGABRT" in found.text
+
+
+def test_each_row_names_its_source() -> None:
+    rows = [*torch_build.SINCE.values(), *torch_build.LEFT_OUT.values()]
+    assert all(version and len(source) > 30 for version, source in rows)
+
+
+def test_of_a_gpu_that_no_document_names_nothing_is_said() -> None:
+    unknown = examine_torch(Torch("t", "2.9", "12.1"), machine(B200, (10, 7), (13, 0)))
+    assert [each.level for each in unknown] == [Level.OK]

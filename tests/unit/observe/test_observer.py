@@ -161,10 +161,15 @@ def test_a_fork_is_written_and_known_to_its_child(observer: Observer) -> None:
 
 def test_processes_reports_and_the_watch_itself_are_written(observer: Observer) -> None:
     observer.note_process()
+    observer.early = True
+    observer.note_process()
+    observer.note_process(began=False)
     observer.note_reported(["1", "2"])
     observer.note_watch()
-    process, reported, watch = observer.records()
+    process, early, within, reported, watch = observer.records()
     assert process["ppid"] == os.getppid()
+    assert [one.get("early") for one in (process, early, within)] == [None, True, None]
+    assert [one.get("began") for one in (process, early, within)] == [None, None, False]
     assert reported["ids"] == ["1", "2"]
     assert (watch["level"], watch["device"], watch["witness"]) == ("fork", "absent", "made up")
     assert watch["limits"] == ["a limit"]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, ClassVar
 
 import pytest
 
 from pytest_cudafork.compat import cpython_layout
 from pytest_cudafork.observe import witnesses
+from pytest_cudafork.observe.driver import native_libs
 from pytest_cudafork.observe.driver.native_libs import NativeUnavailable, WitnessUnavailable
 from pytest_cudafork.observe.driver.phantom import PhantomError
 from pytest_cudafork.observe.torch import api
 from pytest_cudafork.observe.witnesses import DRIVER_WITNESSES, DriverWitness, WitnessError, install
+from pytest_cudafork.settings import environment
 
 
 class InTheDriver:
@@ -59,7 +62,12 @@ def only(monkeypatch: pytest.MonkeyPatch, answer: Any, *, is_needed: bool = Fals
         return answer
 
     row = DriverWitness(
-        "made up", lambda device: True, install_it, "touches", lambda device: is_needed
+        "made up",
+        lambda device: True,
+        install_it,
+        lambda device, environ: {"A": device},
+        "touches",
+        lambda device: is_needed,
     )
     monkeypatch.setattr(witnesses, "DRIVER_WITNESSES", (row,))
 
@@ -161,3 +169,25 @@ def test_where_no_c_function_can_be_watched_it_is_said(
     found = put_in_force(device)
     assert any("pin_memory=True" in limit for limit in found.limits) is unseen
     found.undo()
+
+
+def test_a_program_that_is_no_python_has_the_witness_in_its_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert witnesses.variables_without_python("none", {}) == {}
+    injected = witnesses.variables_without_python("real", {})
+    assert injected == {environment.INJECTION: native_libs.INJECTION}
+    taken = {environment.INJECTION: "/opt/nsys.so"}
+    assert witnesses.variables_without_python("real", taken) == {}
+    own = {environment.LIBRARY_PATH: "/usr/lib"}
+    found = witnesses.variables_without_python("sm_90", own)
+    assert found[environment.FACE] == "sm_90"
+    driver, nvml = (
+        os.path.dirname(native_libs.PHANTOM_DRIVER),
+        os.path.dirname(native_libs.PHANTOM_NVML),
+    )
+    assert found[environment.LIBRARY_PATH] == f"{driver}:{nvml}:/usr/lib"
+    again = witnesses.variables_without_python("sm_90", found)
+    assert again == found
+    monkeypatch.setattr(native_libs, "why_not", lambda: "they were not built")
+    assert witnesses.variables_without_python("absent", {}) == {}

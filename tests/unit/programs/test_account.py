@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from pytest_cudafork.programs.account import TITLE, Account
 from pytest_cudafork.programs.deeds import read_deeds
 from pytest_cudafork.settings import Level
+from tests.support.documents import validated
 
 STACK = [["/w/post.py", 7, "touch", 3], ["/w/post.py", 12, "<module>", 0]]
 FORKS = [["/w/post.py", 20, "<module>", 0]]
@@ -53,7 +53,7 @@ def test_a_poisoned_child_is_told_with_all_three_lines() -> None:
     )
     assert "the child was forked by\n    /w/post.py:20" in text
     assert "touched CUDA by cuInit in process 10\n" in text  # and of no test
-    assert "    /w/post.py:20: watched\n" in text
+    assert "    /w/post.py:20: made, as only --guard refuses any\n" in text
     assert "touches: 2, forks while initialized: 1, poisoned children: 1" in text
     assert "also touched by" not in text
 
@@ -104,7 +104,7 @@ def test_code_within_a_process_has_no_command() -> None:
 
 def test_plain_data_has_all_of_it() -> None:
     data = account(PROCESS, TOUCH, FORK, CHILD, AGAIN, running=((5, "x"),)).as_plain()
-    assert json.loads(json.dumps(data)) == data
+    assert validated(data, "run") == data
     assert data["exit_status"] == 1
     assert data["good"] is False
     (finding,) = data["findings"]

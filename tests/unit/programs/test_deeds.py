@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.errors import CudaForkError, PoisonedTouchError
-from pytest_cudafork.programs.deeds import Deeds, read_deeds
+from pytest_cudafork.programs.deeds import Deeds, First, read_deeds
 from pytest_cudafork.settings import Level
 from pytest_cudafork.settings.environment import COMMON_METHOD
 
@@ -105,3 +105,29 @@ def test_what_could_not_be_seen_is_told() -> None:
     blind = read_deeds([watch], FIRST, {}, Level.FORK, ["1 line is cut short"]).unseen
     assert blind[0].startswith("the program's first process was not watched")
     assert blind[1:] == ("the line of a touch", "1 line is cut short")
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        (First.PYTHON, "the program's first process was not watched (it ended before"),
+        (First.SEEN, "forks of the program's first process, which is no Python"),
+        (First.UNSEEN, "what the program's first process does, which is no Python"),
+    ],
+)
+def test_a_first_process_that_was_not_watched_is_said_to_be_so(first: First, words: str) -> None:
+    child, touch = {**BEGUN, "pid": CHILD}, record("touch", entry="cuInit")
+    for records, judged in (([], False), ([child], True), ([touch], True)):
+        deeds = read_deeds(records, FIRST, {}, Level.POISON, [], first=first)
+        assert deeds.unseen[0].startswith(words)
+        assert deeds.judged == (judged and first is not First.PYTHON)
+    assert read().judged
+    assert read().unseen == ()
+
+
+def test_what_became_of_a_fork_is_said_in_words() -> None:
+    known = ("clean", "watched", "guarded", "allowed", "accepted", "unguarded", "unknown")
+    fates = [read(record("fork", verdict=one)).forks[0].fate for one in known]
+    assert fates[2] == "refused"
+    assert all(fate.startswith("made") for fate in (*fates[:2], *fates[3:]))
+    assert read(record("fork", verdict="later")).forks[0].fate == "later"

@@ -122,7 +122,7 @@ def test_it_is_told_whole() -> None:
     rest = "\n".join(told[4:])
     for line in (
         "  touches of CUDA:\n    post.py:3: ",
-        "  forks:\n    post.py:5: guarded\n",
+        "  forks:\n    post.py:5: refused\n",
         "  started by multiprocessing:\n    post.py:5: by fork\n",
         "  left running, and ended since:\n    7 sleep 100\n",
         "  stdout, its end:\n    \\xffsome\n",

@@ -34,6 +34,8 @@ def test_options_before_it_are_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         device="none",
         ledger=f"{tmp_path}/l",
     )
+    assert parse(["--captures", "post.py"]).captures == "check"
+    assert parse(["--captures=all", "post.py"]).captures == "all"
     assert parse(["--help"]).help
     assert parse(["-h", "--nonsense"]).help
 
@@ -52,6 +54,7 @@ def test_options_before_it_are_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["--report"], "--report needs a value"),
         (["--report=", "x.py"], "--report: the value is empty"),
         (["--json", "x.py"], "name the file"),
+        (["--captures=audit", "x.py"], "--captures=audit: say one of check, all"),
         (["--allow", "a", "x.py"], "add --guard"),
         (["--guard", "--allow", "a-b", "x.py"], "'a-b' is not a module name"),
     ],

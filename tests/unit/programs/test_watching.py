@@ -87,6 +87,43 @@ def test_the_guard_refuses_and_knows_what_an_outer_watch_has_seen(tmp_path: Path
         subprocess.run([sys.executable, program], check=True, timeout=LIMIT)
 
 
+LEAVES = f"""\
+{TOUCH}
+import os
+from pytest_cudafork import CudaForkError, watch
+kept = None
+def leaves():
+    global kept
+    with watch(guard=True) as kept:
+        os.fork()
+try:
+    leaves()
+except Exception:
+    pass
+assert len(kept.findings) == 1, kept
+assert "was caught" not in str(kept), kept
+try:
+    leaves()
+except CudaForkError:
+    pass
+"""
+"""One that is caught without its name outside of the block (line 11), and one by its name."""
+
+
+def test_a_refusal_that_leaves_the_block_is_not_caught_by_it(tmp_path: Path) -> None:
+    program = tmp_path / "leaves.py"
+    program.write_text(LEAVES)
+    with watch() as watched:
+        subprocess.run([sys.executable, program], check=True, timeout=LIMIT)
+    records = watched._deeds().history.records
+    caught = [one for one in records if one["k"] == "caught"]
+    assert [(one["filename"], one["line"], one["by_name"]) for one in caught] == [
+        (str(program), 11, False),
+        (str(program), 17, True),
+    ]
+    assert "leaves.py:11 in <module>" in str(watched)
+
+
 def test_a_watch_in_force_goes_on_and_misses_nothing(tmp_path: Path) -> None:
     settings = WatchSettings(str(tmp_path / "ledger"), "absent", "poison")
     Ledger(settings.ledger).create()

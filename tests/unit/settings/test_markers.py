@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_cudafork.settings.gpu_requests import GpuWish
+from pytest_cudafork.settings.marker_values import MARKER_METHODS
 from pytest_cudafork.settings.markers import (
-    MARKER_METHODS,
     MARKERS,
     MarkerError,
     Marks,
@@ -65,6 +65,8 @@ RIGHT = {
         (mark.gpus(1, wait=3), mark.spawn_only),
         Marks(spawn_only=True, isolated=True, gpus=GpuWish(1, wait=3)),
     ),
+    "captures": ((mark.check_captures(False),), Marks(check_captures=False)),
+    "captures, on": ((mark.check_captures(True),), Marks(check_captures=True)),
     "graphs": ((mark.graph_capture,), Marks(graphs=("software", "cuda"))),
     "start methods": (
         (mark.start_methods("spawn", "fork"),),
@@ -108,6 +110,9 @@ WRONG = {
     "gpus(0)": "n is a whole number of GPUs above 0",
     "gpus(1, share=None)": "share is True or False",
     "gpus(1, memory=20)": "memory is a size of at least 1 MiB, in words",
+    "check_captures": "takes True or False",
+    "check_captures(1)": "takes True or False",
+    "check_captures(on=True)": "takes True or False",
     "cuda_fork_ok": "needs a reason",
     "cuda_fork_ok()": "needs a reason",
     "cuda_fork_ok(reason='')": "reason is a text that is not empty",
@@ -173,8 +178,10 @@ def test_every_advertised_keyword_is_taken() -> None:
         "env": {"A": "b"},
     }
     values |= {"n": 2, "share": True, "wait": 0.5, "backends": ["software"], "memory": "1G"}
+    given: dict[str, tuple[Any, ...]] = {"check_captures": (True,)}
     for marker in MARKERS:
-        read(getattr(mark, marker.name).with_args(**{k: values[k] for k in marker.keywords}))
+        keywords = {key: values[key] for key in marker.keywords}
+        read(getattr(mark, marker.name).with_args(*given.get(marker.name, ()), **keywords))
 
 
 @pytest.mark.slow

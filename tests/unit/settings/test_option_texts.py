@@ -52,6 +52,7 @@ def test_a_profile_has_a_name() -> None:
         (option_texts.parse_scope, ("test", "class", "module"), "session"),
         (option_texts.parse_health, ("fail", "recover", "off"), "well"),
         (option_texts.parse_update, ("all", "shrink"), "grow"),
+        (option_texts.parse_captures, ("check", "all", "audit", "off"), "look"),
         (option_texts.parse_graphs, ("auto", "software", "cuda"), "hip"),
     ],
 )

@@ -65,9 +65,11 @@ static int find_segment(struct dl_phdr_info *object, size_t size, void *data)
     return 0;
 }
 
-/* The size of the function at `address`, or 0 if it is not the function the symbol names. */
+/* The size of the function at `address`, or 0 if it is not the function the symbol names. musl does
+ * not tell it; NVIDIA's driver does not run there either. */
 static size_t function_size(void *address)
 {
+#ifdef __GLIBC__
     Dl_info info;
     ElfW(Sym) *symbol = NULL;
 
@@ -75,6 +77,10 @@ static size_t function_size(void *address)
         return 0;
     return info.dli_saddr == address && ELF64_ST_TYPE(symbol->st_info) == STT_FUNC
                ? symbol->st_size : 0;
+#else
+    (void)address;
+    return 0;
+#endif
 }
 
 void child_patch_prepare(void (*target)(void))

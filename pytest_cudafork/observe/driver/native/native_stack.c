@@ -3,10 +3,51 @@
 #include "witness.h"
 
 #include <dlfcn.h>
-#include <execinfo.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#if defined(__GLIBC__) && !defined(CUDAFORK_WITHOUT_EXECINFO)
+#include <execinfo.h>
+#else
+#include <unwind.h>
+
+/* musl has no backtrace(). It is what glibc's is: the unwinder of libgcc_s, if that is there, which it
+   need not be; then the caller's return address is all that is known. */
+typedef _Unwind_Reason_Code (*unwinder)(_Unwind_Trace_Fn, void *);
+
+struct walk {
+    void **addresses;
+    int depth, size;
+};
+
+static _Unwind_Reason_Code one_frame(struct _Unwind_Context *frame, void *into)
+{
+    struct walk *walk = into;
+
+    if (walk->depth == walk->size)
+        return _URC_END_OF_STACK;
+    walk->addresses[walk->depth++] = (void *)_Unwind_GetIP(frame);
+    return _URC_NO_REASON;
+}
+
+static int backtrace(void **addresses, int size)
+{
+    static unwinder unwind;
+    static int looked;
+    struct walk walk = {addresses, 0, size};
+
+    if (!looked) {
+        void *library = dlopen("libgcc_s.so.1", RTLD_NOW);
+
+        unwind = library ? (unwinder)dlsym(library, "_Unwind_Backtrace") : NULL;
+        looked = 1;
+    }
+    if (unwind)
+        unwind(one_frame, &walk);
+    return walk.depth;
+}
+#endif
 
 enum { DEPTH = 128, OBJECTS = 32 };
 

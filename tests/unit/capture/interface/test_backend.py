@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from pytest_cudafork.capture.interface.backend import (
@@ -21,6 +23,10 @@ def test_an_error_carries_its_finding(kind: type[CaptureFailedError]) -> None:
     error = kind(finding)
     assert error.finding is finding
     assert str(error) == "it cannot be captured"
+    in_full = CaptureFailedError(finding, "[capture-failed] it cannot be captured")
+    for one in (error, in_full):
+        travelled = pickle.loads(pickle.dumps(one))
+        assert (travelled.finding, str(travelled)) == (finding, str(one))
 
 
 def test_a_capture_and_a_backend_have_to_be_complete() -> None:

@@ -68,6 +68,9 @@ def test_what_cannot_be_captured_is_told_with_its_line_and_the_graph_stays_empty
     assert "[host-sync] item()" in text
     assert "> x.sum().item()" in text
     assert "what to do: keep the value on the device" in text
+    assert failure.value.__cause__ is failure.value.__context__ is None  # it is told once
+    shown = failure.traceback.filter(failure)
+    assert {str(entry.path) for entry in shown} == {__file__}
     with pytest.raises(RuntimeError, match="without a preceding successful capture"):
         made.pool()
     with graphs.graph(made):

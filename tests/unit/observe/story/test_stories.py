@@ -166,6 +166,43 @@ def test_the_story_of_a_refused_fork_counts_the_later_touches() -> None:
     assert len(fork_story(History(many), PARENT, "os.fork", frames, why="").splitlines()) < 40
 
 
+def begins(pid: int, t: int, **fields: Any) -> dict[str, Any]:
+    return {"k": "process", "id": f"p{pid}-{t}", "t": t, "pid": pid, **fields}
+
+
+EXECS = [
+    touch(PARENT, 1, 11),
+    fork(PARENT, 2, 21),
+    {**child(CHILD, PARENT, "100-2"), "t": 3},
+    begins(PARENT, 4),
+    touch(PARENT, 5, 12),
+    touch(PARENT, 6, 14),
+    fork(PARENT, 7, 22),
+    {**child(GRANDCHILD, PARENT, "100-7"), "t": 8},
+    touch(CHILD, 9, 13, poisoned=True),
+    touch(GRANDCHILD, 10, 13, poisoned=True),
+    begins(GRANDCHILD, 11),
+]
+"""A process forks, becomes another program by exec, and that forks, too."""
+
+
+def test_an_exec_begins_anew_and_its_past_is_blamed_for_nothing() -> None:
+    history = History(EXECS)
+    assert [history.initializer(PARENT, t).id for t in (2, 7)] == ["100-1", "100-5"]  # type: ignore[union-attr]
+    late = [one for one in history.touches if one.poisoned]
+    assert [history.poisoner(one).id for one in late] == ["100-1", "100-5"]  # type: ignore[union-attr]
+    assert [history.fork_of(one.pid, one.time_ns)[0].lineno for one in late] == [21, 22]
+    assert history.ancestors(GRANDCHILD) == [GRANDCHILD]
+    assert history.ancestors(GRANDCHILD, 10) == [GRANDCHILD, PARENT]
+    first = fork_story(history, PARENT, "os.fork", (), why="", moment=2)
+    second = fork_story(history, PARENT, "os.fork", (), why="", moment=7)
+    assert "engine.py:12" not in first
+    assert "touched again since" not in first
+    assert "engine.py:11" not in second
+    assert "touched again since:\n    /src/engine.py:14" in second
+    assert History([touch(PARENT, 1, 11), begins(PARENT, 4)]).initializer(PARENT) is None
+
+
 def test_only_a_simulated_driver_is_called_a_stand_in() -> None:
     history = History(FAMILY)
     for simulated in (True, False):
@@ -214,6 +251,8 @@ _stacks = st.lists(
                 "t": st.integers(0, 9),
                 "poisoned": st.booleans(),
                 "parent": st.integers(0, 4),
+                "early": st.booleans(),
+                "began": st.booleans(),
                 "fork": st.sampled_from("abc"),
                 "stack": _stacks,
                 "test": st.text(max_size=5),

@@ -1,0 +1,1 @@
+"""Captures of programs that know no pytest: ``python -m pytest_cudafork run --captures``."""

@@ -1,0 +1,147 @@
+"""The look at captures in a watched program: begun at its start, told by records of its ledger.
+
+It comes into force when torch has been imported, in the thread that imports it, and lasts as long
+as the process: there is no end at which a program could be asked. So what is found is written down
+with the next event, and when the interpreter ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pytest_cudafork.capture.interface.seen import Listener, SeenCapture, watch_in_force
+from pytest_cudafork.check.watch import current_watch
+from pytest_cudafork.observe.base.after_import import after_import
+from pytest_cudafork.settings import environment
+
+if TYPE_CHECKING:
+    from pytest_cudafork.capture.in_tests.listeners import Watching
+
+__all__ = ["ProgramCaptures", "begin_inherited"]
+
+
+def begin_inherited() -> None:
+    """Begin to look at captures, as the environment says."""
+    how = environment.value(environment.CAPTURES)
+    if how:
+        ProgramCaptures(how).begin()
+
+
+class ProgramCaptures(Listener):
+    """What looks at the captures of this process."""
+
+    def __init__(self, how: str) -> None:
+        self._how = how
+        self._watching: Watching | None = None
+        self._for_ever = contextlib.ExitStack()
+        self._elsewhere = False
+        self._told: set[str] = set()
+        self._counts = _Counts()
+
+    def begin(self) -> None:
+        """Begin, as soon as torch has been imported."""
+        after_import("torch", self._enter)
+
+    def _enter(self, module: object) -> None:
+        if self._watching is not None:  # torch was executed again
+            return
+        from pytest_cudafork.capture.choose import why_no_gpu
+        from pytest_cudafork.capture.in_tests.listeners import Watching
+
+        self._watching = Watching(self._how, self)
+        if why_no_gpu() is not None:
+            from pytest_cudafork.capture.stand_ins.in_force import in_force
+
+            self._for_ever.enter_context(in_force())
+        self._for_ever.enter_context(self._watching.in_force(""))
+        self._see_other_threads()
+        atexit.register(self.tell_all)
+
+    def _see_other_threads(self) -> None:
+        """Note that a capture is not looked at, if one is made in another thread."""
+        import torch
+
+        kind = torch.cuda.CUDAGraph
+        begin = kind.capture_begin
+
+        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> None:
+            if watch_in_force() is None and not self._elsewhere:
+                self._elsewhere = True
+                _write({"elsewhere": True})
+            begin(graph, *args, **kwargs)
+
+        kind.capture_begin = capture_begin  # for as long as the process lasts
+
+    def on_capture_begin(self, capture: SeenCapture) -> None:
+        """Write down what was found until now."""
+        self.tell()
+
+    def on_capture_end(self, capture: SeenCapture) -> None:
+        """Write down what was found of it."""
+        self.tell()
+
+    def on_replay_begin(self, capture: SeenCapture) -> None:
+        """Write down what was found of what the graph is about to read."""
+        self.tell()
+
+    def tell(self) -> None:
+        """Write into the ledger what was found that is new; a server replays for days."""
+        found = self._watching.take() if self._watching is not None else {}
+        self._counts.add(found)
+        news = {name: self._new(found.get(name, ())) for name in ("errors", "suspicions")}
+        if any(news.values()) or self._counts.has_new_gap:
+            _write({**{name: each for name, each in news.items() if each}, **self._counts.take()})
+
+    def tell_all(self) -> None:
+        """Write down the rest: the interpreter ends."""
+        self.tell()
+        counts = self._counts.take()
+        if counts:
+            _write(counts)
+
+    def _new(self, findings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return those that have not been written down."""
+        new = []
+        for each in findings:
+            key = json.dumps([each["kind"], each["lines"]])
+            if key not in self._told:
+                self._told.add(key)
+                new.append(each)
+        return new
+
+
+class _Counts:
+    """How many values were judged, and how many could not be, since that was written down."""
+
+    def __init__(self) -> None:
+        self._judged = 0
+        self._gaps: dict[str, int] = {}
+        self._known: set[str] = set()
+
+    @property
+    def has_new_gap(self) -> bool:
+        """Whether a reason is among them that was never written down."""
+        return not self._gaps.keys() <= self._known
+
+    def add(self, found: Mapping[str, Any]) -> None:
+        """Add what was found."""
+        self._judged += found.get("judged", 0)
+        for why, count in found.get("not_judged", {}).items():
+            self._gaps[why] = self._gaps.get(why, 0) + count
+
+    def take(self) -> dict[str, Any]:
+        """Return them as a record has them, and begin anew."""
+        self._known |= self._gaps.keys()
+        counts = {"judged": self._judged, "not_judged": self._gaps}
+        self._judged, self._gaps = 0, {}
+        return {name: each for name, each in counts.items() if each}
+
+
+def _write(found: dict[str, Any]) -> None:
+    watch = current_watch()
+    if watch is not None:
+        watch.observer.note_captures(found)

@@ -1,0 +1,42 @@
+"""Who listens to captures, by the value of ``--cuda-fork-captures``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from pytest_cudafork.capture.interface.seen import Listener, Watch
+from pytest_cudafork.capture.judge.judge import Judge
+from pytest_cudafork.capture.record.recorder import Recorder
+from pytest_cudafork.capture.seen.torch_graphs import hooked
+
+__all__ = ["Watching"]
+
+
+class Watching:
+    """The watch of one process and its listeners; it is made once torch has been imported.
+
+    Attributes:
+        recorder: keeps the history of memory, and gives each capture its ``uses``.
+        judge: judges them; None under "audit", which asks tests and not graphs.
+        watch: what the listeners hear of.
+
+    """
+
+    def __init__(self, how: str, *others: Listener) -> None:
+        self.recorder = Recorder(everything=how == "all", outside=how != "audit")
+        self.judge = Judge(self.recorder.history) if how != "audit" else None
+        judges = [] if self.judge is None else [self.judge]
+        self.watch = Watch([self.recorder, *judges, *others])
+
+    @contextlib.contextmanager
+    def in_force(self, test: str) -> Iterator[None]:
+        """Hear of the captures and replays of this thread, for the length of a ``with``."""
+        self.watch.test = test
+        with hooked(), self.watch.in_force(), self.recorder.in_force():
+            yield
+
+    def take(self) -> dict[str, Any]:
+        """Return what was found since the last call, as plain values; {}: nothing."""
+        return self.judge.findings.take() if self.judge is not None else {}

@@ -1,0 +1,110 @@
+"""Which tests have their captures looked at, and the hooks around their phases.
+
+A plugin object in each process that runs tests. It is there only if the option is on, or a test is
+marked; torch is imported by the tests or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_cudafork.capture.in_tests import words
+from pytest_cudafork.capture.in_tests.summary import CaptureSummary
+from pytest_cudafork.capture.interface.seen import Listener
+from pytest_cudafork.check.failing import fail_report
+from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.observe.base.after_import import after_import
+from pytest_cudafork.settings.markers import marks_of
+
+if TYPE_CHECKING:
+    from pytest_cudafork.capture.in_tests.listeners import Watching
+
+__all__ = ["LISTENERS", "CaptureHooks", "begin"]
+
+OFF = "off"
+_HOOKS = "cudafork-captures"
+LISTENERS = pytest.StashKey[list[Listener]]()
+"""Who else listens to the captures of a session."""
+
+
+def begin(config: pytest.Config) -> None:
+    """Register the hooks, if they are not there."""
+    if not config.pluginmanager.has_plugin(_HOOKS):
+        config.pluginmanager.register(CaptureHooks(config), _HOOKS)
+        config.pluginmanager.register(CaptureSummary(), f"{_HOOKS}-summary")
+
+
+class CaptureHooks:
+    """The plugin object."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        how = config.stash[SESSION].settings.captures
+        self._by_default = how != OFF
+        self._how = how if how != OFF else "check"
+        self._watching: Watching | None = None
+        self._listeners = config.stash.setdefault(LISTENERS, [])
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
+        """Look on while fixtures are set up."""
+        __tracebackhide__ = True
+        with self._looking_on(item):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        """Look on while the test runs."""
+        __tracebackhide__ = True
+        with self._looking_on(item):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
+        """Look on while fixtures are torn down."""
+        __tracebackhide__ = True
+        with self._looking_on(item):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Fail a report for what was found in its phase, and let it carry the rest."""
+        report = yield
+        told = self._watching.take() if self._watching is not None else {}
+        if told:
+            vars(report)[words.NAME] = told
+            errors = [one for one in told.get("errors", ()) if report.failed or not one["raised"]]
+            if errors:
+                headline, text = words.headline(errors), words.failure(errors)
+                fail_report(item, report, headline, text, words.SECTION)
+        return report
+
+    def _is_wanted(self, item: pytest.Item) -> bool:
+        asked = marks_of(item).check_captures
+        return self._by_default if asked is None else asked
+
+    @contextlib.contextmanager
+    def _looking_on(self, item: pytest.Item) -> Iterator[None]:
+        """Look on at once, or as soon as the test has imported torch."""
+        if not self._is_wanted(item):
+            yield
+            return
+        with contextlib.ExitStack() as undo:
+
+            def enter(module: object) -> None:
+                undo.enter_context(self._made().in_force(item.nodeid))
+
+            undo.callback(after_import("torch", enter))
+            yield
+
+    def _made(self) -> Watching:
+        if self._watching is None:
+            from pytest_cudafork.capture.in_tests.listeners import Watching
+
+            self._watching = Watching(self._how, *self._listeners)
+        return self._watching

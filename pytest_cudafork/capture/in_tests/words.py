@@ -1,0 +1,68 @@
+"""The words of what was found of captures: a failed test, and the lines of the last section."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pytest_cudafork.capture.interface.lines import shown
+from pytest_cudafork.capture.story.findings import source_of, wrapped
+
+__all__ = ["NAME", "SECTION", "failure", "finding_lines", "headline", "suspicion"]
+
+NAME = "cudafork_captures"
+"""The attribute of a report that holds what was found in its phase."""
+SECTION = "captured graphs"
+
+_SILENCE = (
+    "These checks are --cuda-fork-captures. '# captures: ignore' at the end of one of the lines "
+    "above silences a finding, @pytest.mark.check_captures(False) all of a test."
+)
+
+
+def headline(errors: Sequence[Mapping[str, Any]]) -> str:
+    """Return one line for the short summary."""
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return f"[{errors[0]['kind']}] {errors[0]['what']}{more}"
+
+
+def failure(errors: Sequence[Mapping[str, Any]]) -> str:
+    """Return what is shown of a test that fails for these findings."""
+    count = "1 finding" if len(errors) == 1 else f"{len(errors)} findings"
+    lines = [f"{count} in what this test captured and replayed"]
+    told: set[tuple[str, str]] = set()
+    for each in errors:
+        reasons = str(each["why"]), str(each["todo"])
+        lines += ["", *finding_lines(each, brief=reasons in told)]
+        told.add(reasons)
+    return "\n".join([*lines, "", *wrapped(_SILENCE, "", "")])
+
+
+def suspicion(found: Mapping[str, Any], tests: Sequence[str]) -> list[str]:
+    """Return the lines of a suspicion in the last section, with the tests that had it."""
+    more = f" and {len(tests) - 1} more" if len(tests) > 1 else ""
+    return [*finding_lines(found, brief=True), f"    seen in {tests[0]}{more}"]
+
+
+def finding_lines(found: Mapping[str, Any], *, brief: bool) -> list[str]:
+    """Return the lines of one finding; ``brief`` leaves out why it matters and what to do."""
+    text = wrapped(f"[{found['kind']}] {found['what']}", "", "    ")
+    text += _places(found["lines"])
+    if brief:
+        return text
+    if found["why"]:
+        text += wrapped(str(found["why"]), "    ", "    ")
+    if found["todo"]:
+        text += wrapped(f"what to do: {found['todo']}", "    ", "      ")
+    return text
+
+
+def _places(lines: Iterable[Sequence[str]]) -> list[str]:
+    """Return what happened where, each place with its source."""
+    text = []
+    for words, where in lines:
+        text.append(f"    {words} {shown(where) or 'no line of user code'}")
+        source = source_of(where)
+        if source:
+            text.append(f"        > {source}")
+    return text

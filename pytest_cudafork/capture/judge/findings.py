@@ -1,0 +1,137 @@
+"""What is found of captured graphs; in_tests/words.py has the words of a failure."""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import Any, NamedTuple
+
+from pytest_cudafork.capture.story.findings import source_of
+
+__all__ = ["Findings", "GraphFinding", "Level", "is_silenced"]
+
+
+class Level(enum.Enum):
+    """What becomes of a finding."""
+
+    ERROR = "fails the test"
+    SUSPICION = "is listed once"
+
+
+class GraphFinding(NamedTuple):
+    """One thing that is wrong with a graph, or that looks like it.
+
+    Attributes:
+        kind: the name of the check.
+        level: what becomes of it.
+        what: one sentence with the values.
+        lines: what happened where: a few words each, with ``file:line``.
+        why: why it matters.
+        todo: what to do next.
+
+    """
+
+    kind: str
+    level: Level
+    what: str
+    lines: tuple[tuple[str, str], ...] = ()
+    why: str = ""
+    todo: str = ""
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What two findings have in common that are one: the same check of the same lines."""
+        return (self.kind, *(where for _, where in self.lines))
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as values that a report can carry."""
+        lines = [[words, where] for words, where in self.lines]
+        return {
+            "kind": self.kind,
+            "what": self.what,
+            "lines": lines,
+            "why": self.why,
+            "todo": self.todo,
+        }
+
+
+_IGNORE = re.compile(r"#.*\bcaptures: ignore(?:\[([^\]]*)\])?")
+"""A comment on one of the lines of a finding that silences it; ``[kind, kind]``: only these."""
+
+
+def is_silenced(finding: GraphFinding) -> bool:
+    """Whether a comment on one of its lines says that it is to be ignored."""
+    for _, where in finding.lines:
+        found = _IGNORE.search(source_of(where))
+        if found is not None:
+            kinds = found[1]
+            if kinds is None or finding.kind in (kind.strip() for kind in kinds.split(",")):
+                return True
+    return False
+
+
+class Findings:
+    """What was found since it was last asked; a suspicion once in a process.
+
+    An error is told of each test that has it: none may pass because another one has failed.
+    """
+
+    def __init__(self) -> None:
+        self._errors: dict[tuple[str, ...], GraphFinding] = {}
+        self._suspicions: list[GraphFinding] = []
+        self._said: set[tuple[str, ...]] = set()
+        self._silenced = 0
+        self._of_replay: list[tuple[str, ...]] = []
+        self._raised: set[tuple[str, ...]] = set()
+        self._not_judged: dict[str, int] = {}
+        self._judged = 0
+
+    def add(self, finding: GraphFinding) -> None:
+        """Note a finding."""
+        if is_silenced(finding):
+            self._silenced += finding.key not in self._said
+            self._said.add(finding.key)
+        elif finding.level is Level.ERROR:
+            if finding.key not in self._errors:
+                self._errors[finding.key] = finding
+                self._of_replay.append(finding.key)
+        elif finding.key not in self._said:
+            self._said.add(finding.key)
+            self._suspicions.append(finding)
+
+    def replay_begins(self) -> None:
+        """Take what is found from here on as found of one replay."""
+        self._of_replay.clear()
+
+    def replay_raised(self) -> None:
+        """Note that the replay was refused: what was found of it counts if the test fails."""
+        self._raised.update(self._of_replay)
+
+    def judged(self, count: int = 1) -> None:
+        """Count values of which could be said whether they are out of date."""
+        self._judged += count
+
+    def cannot(self, what: str) -> None:
+        """Count a value of which this could not be said, with the reason."""
+        self._not_judged[what] = self._not_judged.get(what, 0) + 1
+
+    def take(self) -> dict[str, Any]:
+        """Return all since the last call as plain values; {}: nothing."""
+        told: dict[str, Any] = {}
+        if self._errors:
+            told["errors"] = [
+                {**each.plain(), "raised": key in self._raised}
+                for key, each in self._errors.items()
+            ]
+        if self._suspicions:
+            told["suspicions"] = [each.plain() for each in self._suspicions]
+        if self._not_judged:
+            told["not_judged"] = dict(self._not_judged)
+        if self._judged:
+            told["judged"] = self._judged
+        if self._silenced:
+            told["silenced"] = self._silenced
+        self._errors, self._suspicions = {}, []
+        self._raised = set()
+        self._not_judged, self._judged, self._silenced = {}, 0, 0
+        return told

@@ -1,0 +1,55 @@
+"""Whether a stale value matters: the graph is run with what is there, and with what would be."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pytest_cudafork.capture.interface.seen import SeenCapture
+from pytest_cudafork.capture.judge.again import Again
+from pytest_cudafork.capture.judge.random_numbers import restored
+from pytest_cudafork.capture.record.memory import Memory
+from pytest_cudafork.capture.record.recorder import silently
+from pytest_cudafork.capture.record.values import Write
+
+__all__ = ["is_harmless"]
+
+_MOST = 256 << 20
+"""Bytes that a graph may write for it to be tried."""
+
+
+def is_harmless(capture: SeenCapture, memory: Memory, write: Write, again: Again) -> bool:
+    """Whether a graph gives the same results with what a write would write now.
+
+    All that the graph writes is put back. False where it cannot be tried.
+    """
+    uses = capture.uses
+    mine = [each for each in {*uses.writes, *uses.made} if each.refer() is not None]
+    if not mine or sum(each.nbytes for each in mine) > _MOST or uses.dark:
+        return False
+    with silently():
+        held = memory.bytes()
+        former = held.clone()
+        try:
+            before = _run(capture, mine)
+            assert write.part is not None, "what can be computed again covers a part"
+            write.part.view(memory.refer(), memory.device).copy_(again.result(write))
+            after = _run(capture, mine)
+        except Exception:  # an index that is out of range now, for instance
+            return False
+        finally:
+            held.copy_(former)
+    return all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def _run(capture: SeenCapture, mine: list[Memory]) -> list[Tensor]:
+    """Return what a graph leaves in memory, and put back what was there."""
+    held = [each.bytes() for each in mine]
+    former = [each.clone() for each in held]
+    try:
+        with restored(held[0].device):
+            capture.run()
+        return [each.clone() for each in held]
+    finally:
+        for now, then in zip(held, former, strict=True):
+            now.copy_(then)

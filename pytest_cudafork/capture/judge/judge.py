@@ -1,0 +1,57 @@
+"""The listener that judges captures and replays by what the history knows."""
+
+from __future__ import annotations
+
+from pytest_cudafork.capture.interface.seen import Listener, SeenCapture
+from pytest_cudafork.capture.judge.findings import Findings
+from pytest_cudafork.capture.judge.host_numbers import HostNumbers
+from pytest_cudafork.capture.judge.memory_checks import check_filled, check_there
+from pytest_cudafork.capture.judge.replay_checks import RandomNumbers, check_work
+from pytest_cudafork.capture.judge.shared_pool import SharedPool
+from pytest_cudafork.capture.judge.stale import StaleData
+from pytest_cudafork.capture.record.history import History
+from pytest_cudafork.capture.record.recorder import silently
+
+__all__ = ["Judge"]
+
+
+class Judge(Listener):
+    """Comes after the recorder, which pauses the history meanwhile."""
+
+    def __init__(self, history: History) -> None:
+        self.findings = Findings()
+        self._stale = StaleData(history, self.findings)
+        self._random = RandomNumbers(self.findings)
+        self._numbers = HostNumbers(history, self.findings)
+        self._pool = SharedPool(history, self.findings)
+
+    def on_capture_end(self, capture: SeenCapture) -> None:
+        """Learn what can be computed again; look for reads of what nothing has filled."""
+        if not capture.captured or capture.uses is None:
+            return
+        with silently():
+            check_filled(capture, self.findings)
+            self._stale.captured(capture)
+            self._pool.captured(capture)
+
+    def on_replay_begin(self, capture: SeenCapture) -> None:
+        """Judge what the graph is about to read."""
+        if capture.uses is None:
+            return
+        self.findings.replay_begins()
+        with silently():
+            check_work(capture, self.findings)
+            check_there(capture, self.findings)
+            self._stale.replayed(capture)
+            self._numbers.replayed(capture)
+            self._random.begins(capture)
+
+    def on_replay_end(self, capture: SeenCapture, failed: BaseException | None) -> None:
+        """Judge what the graph has done."""
+        if failed is not None:
+            self.findings.replay_raised()
+        if capture.uses is None or failed is not None:
+            return
+        with silently():
+            self._random.ends(capture)
+            self._pool.replayed(capture)

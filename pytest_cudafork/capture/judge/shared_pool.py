@@ -1,0 +1,72 @@
+"""Graphs that share memory: results that another graph has overwritten, and that are read."""
+
+from __future__ import annotations
+
+import weakref
+from typing import NamedTuple
+
+from pytest_cudafork.capture.interface.seen import SeenCapture
+from pytest_cudafork.capture.judge.findings import Findings, GraphFinding, Level
+from pytest_cudafork.capture.record.history import History
+from pytest_cudafork.capture.record.memory import Memory
+from pytest_cudafork.capture.record.uses import GraphUses
+
+__all__ = ["SharedPool"]
+
+
+class _Spoiled(NamedTuple):
+    """Memory of a graph's results, which another graph has overwritten."""
+
+    owner: SeenCapture
+    by: SeenCapture
+
+
+class SharedPool:
+    """The check of one process."""
+
+    def __init__(self, history: History, findings: Findings) -> None:
+        self._history = history
+        self._findings = findings
+        self._alive: weakref.WeakSet[SeenCapture] = weakref.WeakSet()
+
+    def captured(self, capture: SeenCapture) -> None:
+        """Know of one more graph."""
+        self._alive.add(capture)
+
+    def replayed(self, capture: SeenCapture) -> None:
+        """Mark results of other graphs that this replay has overwritten."""
+        spoiled = self._history.spoiled
+        mine: GraphUses = capture.uses
+        for memory in mine.made:
+            spoiled.pop(memory, None)
+        for other in list(self._alive):
+            if other is capture or not other.captured or not other.replays:
+                continue
+            for memory in other.uses.made:
+                storage = memory.refer()
+                if storage is not None and memory not in mine.reads and mine.covers(memory):
+                    spoiled[memory] = self._teller(_Spoiled(other, capture), memory)
+
+    def _teller(self, one: _Spoiled, memory: Memory) -> object:
+        def tell(where: str) -> None:
+            self._findings.add(_overwritten(one, memory, where))
+
+        return tell
+
+
+def _overwritten(one: _Spoiled, memory: Memory, where: str) -> GraphFinding:
+    return GraphFinding(
+        "overwritten-result",
+        Level.ERROR,
+        f"{memory.text}, a result of one graph, is read after the replay of another graph that "
+        "uses the same memory of their pool",
+        (
+            ("read at", where),
+            ("its graph captured at", one.owner.where),
+            ("the other captured at", one.by.where),
+        ),
+        "graphs of one pool may be replayed in the order of their captures only, and results must "
+        "be used before the next one overwrites them",
+        "copy the result before the other replay (clone), replay in the order of capture, or give "
+        "the graphs pools of their own",
+    )

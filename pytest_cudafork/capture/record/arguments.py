@@ -1,0 +1,107 @@
+"""The arguments of one operator with each tensor as what it read, or as the place it wrote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pytest_cudafork.capture.operators.traits import Written
+from pytest_cudafork.capture.record.memory import Memory, Part, part_of
+from pytest_cudafork.capture.record.operators import KnownOperator
+from pytest_cudafork.capture.record.values import Place, Read
+
+if TYPE_CHECKING:
+    from pytest_cudafork.capture.record.history import History
+
+__all__ = ["PLAIN", "Arguments"]
+
+PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
+"""The classes of tensors that are followed; those of others say first what they are made of."""
+
+
+class Arguments:
+    """What one operator was given.
+
+    Attributes:
+        args, kwargs: as they were, with a `Read` or a `Place` for each tensor.
+        reads: all the `Read` among them.
+        targets: what is written: the memory, which part, and whether it is read as well.
+        followed: whether all tensors have memory that can be followed.
+
+    """
+
+    def __init__(self, history: History, known: KnownOperator | None = None) -> None:
+        self.args: list[Any] = []
+        self.kwargs: dict[Any, Any] = {}
+        self.reads: list[Read] = []
+        self.targets: list[tuple[Memory, Part, bool]] = []
+        self.followed = True
+        self._history = history
+        self._shape_only = known is not None and known.traits.shape_only
+        self._foreign = known is not None and not known.traits.name.startswith(
+            ("aten::", "prims::")
+        )
+        self._written = known.written if known is not None else {}
+
+    def take_all(self, args: Any, kwargs: dict[str, Any]) -> None:
+        """Take all arguments of a call."""
+        written = self._written
+        self.args = [self.take(each, written.get(index)) for index, each in enumerate(args)]
+        self.kwargs = {name: self.take(each, written.get(name)) for name, each in kwargs.items()}
+        if self.targets:
+            self._mark_what_is_written_too()
+
+    def take(self, value: Any, written: Written | None) -> Any:
+        """Take one argument; ``written`` says how it is written, if it is."""
+        if isinstance(value, Tensor):
+            return self._tensor(value, written)
+        if isinstance(value, (list, tuple)):
+            return [self.take(each, written) for each in value]
+        return value
+
+    def _tensor(self, tensor: Tensor, written: Written | None) -> Any:
+        history = self._history
+        memory = history.memories.of(tensor)
+        if memory is None:
+            self.followed = False
+            return None
+        part = part_of(tensor)
+        if written is not None:
+            self.targets.append((memory, part, written.reads))
+        if self._shape_only or (written is not None and not written.reads):
+            return Place(part, tensor.device)
+        if self._foreign and memory.filled >= 0:
+            memory.filled = -1  # what operators of others write, their schemas do not always say
+        if (
+            not memory.writes
+            and not memory.version
+            and memory.filled < 0
+            and tensor.device.type == "cpu"
+        ):
+            history.keep(memory, tensor)
+        made = Read(memory, memory.version, memory.writes, part, written is not None)
+        self.reads.append(made)
+        if history.uses is not None:
+            history.graph_reads(made, tensor)
+        return made
+
+    def _mark_what_is_written_too(self) -> None:
+        """Mark reads of memory that the call writes by another argument: x.copy_(x.flip(0))."""
+        mine = {id(memory) for memory, _, _ in self.targets}
+        marked = {
+            id(read): read._replace(written=True)
+            for read in self.reads
+            if id(read.memory) in mine and not read.written
+        }
+        if marked:
+            self.reads = [marked.get(id(read), read) for read in self.reads]
+            self.args = _swapped(self.args, marked)
+            self.kwargs = {name: _swapped(each, marked) for name, each in self.kwargs.items()}
+
+
+def _swapped(tree: Any, marked: dict[int, Read]) -> Any:
+    if tree.__class__ is list:
+        return [_swapped(each, marked) for each in tree]
+    return marked.get(id(tree), tree)

@@ -1,0 +1,401 @@
+"""The history of memory: which operators wrote what lies there, and what these had read.
+
+Nothing is judged here. Only chains that begin in whole numbers are kept, unless all are asked for:
+plans, positions and lengths are such, and activations would be most of what there is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from pytest_cudafork.capture.interface.lines import line_at_work, line_in_thread
+from pytest_cudafork.capture.operators.rules import Kind
+from pytest_cudafork.capture.record.arguments import PLAIN, Arguments
+from pytest_cudafork.capture.record.memory import Memories, Memory, Part, part_of
+from pytest_cudafork.capture.record.numbers import Call, LineNumbers, has_numbers, numbers_in
+from pytest_cudafork.capture.record.operators import KnownOperator, Operators, draws_nothing
+from pytest_cudafork.capture.record.uses import GraphUses, HostNumber, Unfilled, Use
+from pytest_cudafork.capture.record.values import (
+    ACTIVATION,
+    MOST_DEPTH,
+    MOST_OVERLAYS,
+    Computed,
+    Operation,
+    Read,
+    Write,
+    unknown_operation,
+)
+
+__all__ = ["KEPT_BYTES", "History"]
+
+KEPT_BYTES = 4096
+"""Up to how many bytes values that come from the host are kept, should they be gone later."""
+_MOST_HOST_NUMBERS = 512
+
+
+class History:
+    """What is known of all memory that operators of one thread have used.
+
+    Attributes:
+        memories: all storages.
+        uses: those of the graph whose capture is under way; None: there is no such capture.
+        paused: whether operators are none of the user's.
+        at: the number of the last event.
+        host: numbers that the host has read from tensors, the latest ones.
+        spoiled: results of graphs that were overwritten, each with what is told when it is read.
+        numbers: those of the host among arguments, by line.
+        later: for lines that are watched, when they ran since, and what they read then.
+
+    """
+
+    def __init__(self, *, everything: bool = False) -> None:
+        self.memories = Memories()
+        self.operators = Operators()
+        self.uses: GraphUses | None = None
+        self.paused = False
+        self.at = 0
+        self.host: deque[HostNumber] = deque(maxlen=_MOST_HOST_NUMBERS)
+        self.spoiled: dict[Memory, Callable[[str], None]] = {}
+        self.numbers = LineNumbers()
+        self.later: dict[str, deque[tuple[int, set[Memory]]]] = {}
+        self._everything = everything
+        self._thread = threading.get_ident()
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Take no notice of operators, for the length of a ``with``."""
+        before, self.paused = self.paused, True
+        try:
+            yield
+        finally:
+            self.paused = before
+
+    def forget(self) -> None:
+        """Know only what memory there is: all of it may have been changed, and nobody saw how."""
+        self.at += 1
+        for memory in list(self.memories.known.values()):
+            self._forget(memory, "")
+        self.host.clear()
+
+    def line(self) -> str:
+        """Return the line of user code that is at work, also where torch works in a thread."""
+        return line_at_work() or line_in_thread(self._thread)
+
+    # -- operators ---------------------------------------------------------------------------------
+
+    def work(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run an operator, and note what it did."""
+        result = self._work(known, args, kwargs)
+        if known.kind is Kind.WORK and has_numbers(known.name, args, is_view=False):
+            self.note_numbers(known, args, result)
+        return result
+
+    def note_numbers(self, known: KnownOperator, args: Any, result: Any) -> None:
+        """Note the numbers among the arguments of a call."""
+        numbers, shapes = numbers_in(args, result)
+        call = Call(self.line(), known.name, shapes)
+        if self.uses is None:
+            self.numbers.called(call, numbers, self.at)
+        else:
+            self.uses.calls.setdefault(call, []).append(numbers)
+
+    def _work(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> Any:
+        if self.uses is None and self._is_of_no_interest(known, args):
+            result = known.op(*args, **kwargs)
+            if known.written:
+                self._change(known, args, kwargs)
+            else:
+                self._activate(result)
+            return result
+        return self._follow(known, args, kwargs)
+
+    def _follow(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> Any:
+        draws = known.draws
+        if draws and not known.by_generator and draws_nothing(known.op, args, kwargs):
+            draws = False
+        taken = Arguments(self, known)
+        taken.take_all(args, kwargs)
+        result = known.op(*args, **kwargs)
+        if known.kind in (Kind.EMPTY, Kind.LIFT):
+            self.appeared(known.kind, result)
+            return result
+        operation = self.operation(known.op, taken, known.heavy)
+        operation.computed = self._computed(known, taken, draws=draws)
+        self._rank(operation, known)
+        uses = self.uses
+        if uses is not None:
+            uses.took(args)
+            uses.did(known.traits.name, operation.where)
+            uses.draws += draws
+        for index, (memory, part, reads) in enumerate(taken.targets):
+            self.written(memory, Write(operation, ~index, part), reads=reads)
+        self._results(operation, result, [0])
+        return result
+
+    def copied(
+        self, known: KnownOperator, args: Any, kwargs: dict[str, Any], result: Tensor
+    ) -> None:
+        """Note what an operator has made that may return a view: nothing, if it did."""
+        if self.memories.get(result) is not None:
+            return
+        taken = Arguments(self, known)
+        taken.take_all(args, kwargs)
+        operation = self.operation(known.op, taken, known.heavy)
+        self.settle(operation)
+        if self.uses is not None:
+            self.uses.did(known.traits.name, operation.where)
+        self._results(operation, result, [0])
+
+    def _computed(self, known: KnownOperator, taken: Arguments, *, draws: bool) -> Computed:
+        again = known.again or (known.draws and not draws)
+        if draws or not again or not taken.followed:
+            return Computed.UNKNOWN
+        if known.copies:
+            return Computed.COPY
+        return Computed.YES if taken.reads else Computed.CONSTANT
+
+    def operation(self, run: Any, taken: Arguments, heavy: bool) -> Operation:
+        """Return a new operation with these arguments; what it computed is not said yet."""
+        self.at += 1
+        made = Operation(run, self.line(), self.at)
+        made.args, made.kwargs, made.reads = taken.args, taken.kwargs, tuple(taken.reads)
+        made.heavy = heavy
+        seen = self.later.get(made.where)
+        if seen is not None:
+            seen.append((self.at, {read.memory for read in taken.reads}))
+        return made
+
+    def _rank(self, operation: Operation, known: KnownOperator) -> None:
+        """Say whether an operation may be run again, once it is known what it computed."""
+        self.settle(operation)
+        if operation.computed is Computed.COPY:
+            writes = [write for read in operation.reads for write in read.writes]
+            operation.computes = any(write.operation.computes for write in writes)
+            boundary = known.name in ("copy_", "_foreach_copy_")
+            operation.live = operation.computes or not boundary
+
+    def settle(self, operation: Operation) -> None:
+        """Limit how far back an operation reaches; what is captured is never run again."""
+        if self.uses is not None:
+            operation.computed = Computed.UNKNOWN
+            operation.args, operation.kwargs, operation.reads = [], {}, ()
+            return
+        depth = 0
+        for read in operation.reads:  # a plain loop: this is done for every operator
+            for write in read.writes:
+                depth = max(depth, write.operation.depth)
+        if depth >= MOST_DEPTH:
+            operation.computed = Computed.UNKNOWN
+        if operation.computed is Computed.UNKNOWN:
+            operation.args, operation.kwargs, operation.reads = [], {}, ()
+        else:
+            operation.depth = depth + 1
+        operation.live = operation.computes = operation.computed is Computed.YES
+
+    # -- what is of no interest --------------------------------------------------------------------
+
+    def _is_of_no_interest(self, known: KnownOperator, args: Any) -> bool:
+        """Whether an operator is one of those whose results are only said to be computed."""
+        if not self._everything and not self._begins_in_whole_numbers(args):
+            return True
+        if known.written:
+            return False
+        return known.heavy or any(self._is_activation(each) for each in args)
+
+    def _is_activation(self, value: Any) -> bool:
+        if value.__class__ not in PLAIN:
+            return False
+        memory = self.memories.get(value)
+        return memory is not None and memory.activation
+
+    def _begins_in_whole_numbers(self, args: Any) -> bool:
+        """Whether whole numbers, or what follows from them, are among arguments; or none are."""
+        none = True
+        for each in args:
+            if each.__class__ in PLAIN:
+                none = False
+                if not each.dtype.is_floating_point:
+                    return True
+                memory = self.memories.get(each)
+                if memory is not None and _has_beginning(memory):
+                    return True
+            elif each.__class__ in (list, tuple) and each and isinstance(each[0], Tensor):
+                none = False
+                if self._begins_in_whole_numbers(each):
+                    return True
+        return none
+
+    def _change(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> None:
+        """Note that arguments were written, and nothing of how."""
+        where = self.line()
+        self.at += 1
+        for key in known.written:
+            if key.__class__ is int:
+                value = args[key] if key < len(args) else None
+            else:
+                value = kwargs.get(str(key))
+            for each in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(each, Tensor):
+                    self.changed(each, where)
+
+    def tell_of_spoiled(self, known: KnownOperator, args: Any) -> None:
+        """Tell of arguments that another graph has overwritten, unless they are only written."""
+        for at, each in enumerate(args):
+            if isinstance(each, (list, tuple)):
+                self.tell_of_spoiled(known, each)
+            elif isinstance(each, Tensor):
+                memory = self.memories.get(each)
+                written = known.written.get(at)
+                if memory in self.spoiled and (written is None or written.reads):
+                    self.spoiled.pop(memory)(self.line())
+
+    def changed(self, tensor: Tensor, where: str) -> None:
+        """Note that something wrote a tensor, and nothing of how."""
+        memory = self.memories.of(tensor)
+        if memory is not None:
+            self._forget(memory, where)
+
+    def _forget(self, memory: Memory, where: str) -> None:
+        memory.version += 1
+        memory.writes, memory.live, memory.activation = ACTIVATION, False, False
+        memory.filled, memory.where, memory.at = -1, where, self.at
+
+    def _activate(self, result: Any) -> None:
+        if isinstance(result, Tensor):
+            if self.memories.get(result) is None:
+                memory = self.memories.of(result)
+                if memory is not None:
+                    memory.writes, memory.version = ACTIVATION, 1
+                    memory.activation = result.dtype.is_floating_point
+        elif isinstance(result, (list, tuple)):
+            for each in result:
+                self._activate(each)
+
+    # -- memory ------------------------------------------------------------------------------------
+
+    def appeared(self, kind: Kind, result: Any) -> None:
+        """Note memory that was handed out, or that came from the host."""
+        memory = self.memories.of(result) if isinstance(result, Tensor) else None
+        if memory is None:
+            return
+        if kind is Kind.EMPTY:
+            memory.filled, memory.where = 0, self.line()
+        elif memory.writes:
+            return
+        else:
+            self.keep(memory, result)
+        if self.uses is not None:
+            self.uses.owns(memory)
+
+    def keep(self, memory: Memory, tensor: Tensor) -> None:
+        """Keep the values of small memory of the host, should it be gone when they are needed."""
+        if memory.nbytes > KEPT_BYTES or self.uses is not None:
+            return
+        self.at += 1
+        with self.pause():
+            value = tensor.detach().clone()
+        made = Operation(value.clone, self.line(), self.at)
+        made.computed, made.depth = Computed.CONSTANT, 1
+        memory.writes = (Write(made, 0, part_of(tensor)),)
+
+    def _results(self, operation: Operation, result: Any, count: list[int]) -> None:
+        if isinstance(result, Tensor):
+            if self.memories.get(result) is None:
+                memory = self.memories.of(result)
+                if memory is not None:
+                    memory.writes = (Write(operation, count[0], part_of(result)),)
+                    memory.live, memory.at, memory.where = operation.live, self.at, operation.where
+                    memory.version += 1
+                    if self.uses is not None:
+                        self.uses.owns(memory)
+            count[0] += 1
+        elif isinstance(result, (list, tuple)):
+            for each in result:
+                self._results(operation, each, count)
+
+    def written(self, memory: Memory, write: Write, *, reads: bool) -> None:
+        """Note a write to a part of memory; ``reads``: it depends on what was there."""
+        part = write.part
+        assert part is not None, "only what is unknown covers no part"
+        count = part.shape.numel()
+        if memory.filled >= 0:
+            memory.filled = -1 if reads else memory.filled + count
+        if self.uses is not None and memory.owner is not self.uses:
+            self._graph_writes(memory, part, write.operation.where)
+            return  # it happens at a replay
+        memory.version += 1
+        memory.where, memory.at = write.operation.where, write.operation.at
+        memory.activation = False
+        if not reads and count * part.dtype.itemsize >= memory.nbytes:
+            memory.writes = (write,)
+        elif reads and _is_state(memory):
+            memory.writes = (Write(unknown_operation(write.operation), 0, part),)
+        else:
+            memory.writes = (*_still_there(memory.writes, part, reads), write)
+            if len(memory.writes) > MOST_OVERLAYS:
+                memory.writes = (Write(unknown_operation(write.operation), 0, part),)
+        memory.live = any(each.operation.live for each in memory.writes)
+
+    # -- what a graph uses -------------------------------------------------------------------------
+
+    def _graph_writes(self, memory: Memory, part: Part, where: str) -> None:
+        assert self.uses is not None, "a capture is under way"
+        self.uses.writes.setdefault(memory, Use(where, [])).add(part)
+        self._pin(memory)
+
+    def graph_reads(self, read: Read, tensor: Tensor) -> None:
+        """Note what the graph whose capture is under way reads."""
+        uses, memory, count = self.uses, read.memory, read.part.shape.numel()
+        assert uses is not None, "a capture is under way"
+        if memory.owner is uses:
+            if 0 <= memory.filled < count:
+                told = Unfilled(memory, memory.where, self.line(), memory.filled, count)
+                uses.unfilled.append(told)
+                memory.filled = -1  # once
+            return
+        if memory not in uses.reads:
+            uses.reads[memory] = Use(self.line(), [])
+            self._pin(memory)
+            if tensor._base is None:
+                uses.name(memory, tensor, uses.reads[memory].where)
+        uses.reads[memory].add(read.part)
+
+    def _pin(self, memory: Memory) -> None:
+        storage = memory.refer()
+        if not memory.pointer and storage is not None:
+            memory.pointer = storage.data_ptr()
+
+    def number_read(self, tensor: Tensor, value: Any) -> None:
+        """Note that the host has read a number from a tensor."""
+        memory = self.memories.of(tensor)
+        if memory is not None:
+            read = Read(memory, memory.version, memory.writes, part_of(tensor), False)
+            self.host.append(HostNumber(read, value, self.line(), self.at))
+
+
+def _has_beginning(memory: Memory) -> bool:
+    """Whether floating point numbers follow from whole ones, or are still to be filled in."""
+    if memory.live or memory.filled >= 0:
+        return True
+    return bool(memory.writes) and memory.writes[-1].operation.computed is Computed.CONSTANT
+
+
+def _is_state(memory: Memory) -> bool:
+    """Whether what lies in memory before it is changed in place can only be taken as it is."""
+    if not memory.writes:
+        return memory.filled < 0
+    return any(write.operation.computed is Computed.UNKNOWN for write in memory.writes)
+
+
+def _still_there(writes: tuple[Write, ...], part: Part, reads: bool) -> tuple[Write, ...]:
+    """Return the writes that still show, or are read, once a part is written."""
+    if reads:
+        return writes
+    unknown = Computed.UNKNOWN
+    return tuple(w for w in writes if w.part != part or w.operation.computed is unknown)

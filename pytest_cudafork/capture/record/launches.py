@@ -1,0 +1,133 @@
+"""Launches of Triton kernels, compiled or interpreted: they do not pass the dispatcher.
+
+Which arguments a kernel changes is learned from its first launches, whose tensors are compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_cudafork.capture.record.arguments import Arguments
+from pytest_cudafork.capture.record.history import History
+from pytest_cudafork.capture.record.values import Computed, Write
+from pytest_cudafork.capture.software.launches import tensors_of
+from pytest_cudafork.observe.base.undo import UndoStack
+
+__all__ = ["Launches"]
+
+_LEARNED_FROM = 3
+_PLACES = (("triton.runtime.interpreter", "GridExecutor", "__call__"),
+           ("triton.runtime.jit", "JITFunction", "run"))  # fmt: skip
+
+
+class _Learned(NamedTuple):
+    """What launches of a kernel have shown so far."""
+
+    changed: set[int | str]
+    launches: list[None]
+
+
+class Launches:
+    """Lets a history know of launches."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._learned: dict[Any, _Learned] = {}
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note launches, for the length of a ``with``."""
+        with UndoStack() as undo:
+            for module, kind, method in _PLACES:
+                owner = getattr(sys.modules.get(module), kind, None)
+                if owner is not None:
+                    undo.set(owner, method, self._hook(getattr(owner, method)))
+            yield
+
+    def _hook(self, original: Any) -> Any:
+        launches = self
+
+        @functools.wraps(original)
+        def launch(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+            if launches._history.paused or kwargs.get("warmup"):
+                return original(kernel, *args, **kwargs)
+            return launches._launch(original, kernel, args, kwargs)
+
+        return launch
+
+    def _launch(self, original: Any, kernel: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        history, key = self._history, getattr(kernel, "fn", kernel)
+        direct = [(at, each) for at, each in _named(args, kwargs) if isinstance(each, Tensor)]
+        learned = self._learned.setdefault(key, _Learned(set(), []))
+        learns = history.uses is None and len(learned.launches) < _LEARNED_FROM
+        kernel = copy.copy(kernel) if hasattr(kernel, "grid") else kernel  # the grid is set anew
+        with history.pause():
+            before = [(at, each, each.clone()) for at, each in direct] if learns else []
+            result = original(kernel, *args, **kwargs)
+            learned.changed.update(at for at, now, then in before if not _same(now, then))
+        if learns:
+            learned.launches.append(None)
+        self._note(original, kernel, args, kwargs, learned)
+        return result
+
+    def _note(
+        self, original: Any, kernel: Any, args: Any, kwargs: dict[str, Any], learned: _Learned
+    ) -> None:
+        history = self._history
+        hidden = [each for each in tensors_of((args, kwargs)) if not _is_direct(each, args, kwargs)]
+        for each in tensors_of((args, kwargs)):
+            memory = history.memories.of(each)
+            if memory is not None and not memory.writes:
+                memory.filled = -1  # a kernel may fill it, and nobody would see
+        taken = Arguments(history)
+        tree = {at: self._taken(taken, at in learned.changed, each) for at, each in
+                _named(args, kwargs)}  # fmt: skip
+        taken.args = [tree[index] for index in range(len(args))]
+        taken.kwargs = {name: tree[name] for name in kwargs}
+        operation = history.operation(functools.partial(original, kernel), taken, heavy=False)
+        operation.launch = True
+        known = learned.launches and not hidden and taken.followed
+        operation.computed = Computed.YES if known else Computed.UNKNOWN
+        history.settle(operation)
+        if history.uses is not None:
+            history.uses.did(_name(kernel), operation.where)
+            if not known:
+                history.uses.dark = f"it launches {_name(kernel)}, which had not run before"
+        for index, (memory, part, reads) in enumerate(taken.targets):
+            history.written(memory, Write(operation, ~index, part), reads=reads)
+        for each in hidden:
+            history.changed(each, operation.where)
+
+    def _taken(self, taken: Arguments, changed: bool, value: Any) -> Any:
+        made = taken.take(value, None)
+        if not changed or not taken.reads or not isinstance(value, Tensor):
+            return made
+        read = taken.reads[-1] = taken.reads[-1]._replace(written=True)
+        taken.targets.append((read.memory, read.part, True))
+        return read
+
+
+def _named(args: Any, kwargs: dict[str, Any]) -> list[tuple[int | str, Any]]:
+    return [*enumerate(args), *kwargs.items()]
+
+
+def _is_direct(tensor: Tensor, args: Any, kwargs: dict[str, Any]) -> bool:
+    return any(tensor is each for each in [*args, *kwargs.values()])
+
+
+def _same(now: Tensor, then: Tensor) -> bool:
+    return torch.equal(torch.nan_to_num(now), torch.nan_to_num(then))
+
+
+def _name(kernel: Any) -> str:
+    while not hasattr(kernel, "__name__") and hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    return str(getattr(kernel, "__name__", "a kernel"))

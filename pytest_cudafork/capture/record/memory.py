@@ -1,0 +1,140 @@
+"""Storages by identity, and the parts of them that tensors cover.
+
+An address is no identity: other memory may have it when the first is freed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_cudafork.compat.torch_graphs import conjugated, identity_of
+
+__all__ = ["Memories", "Memory", "Part", "part_of"]
+
+
+class Part(NamedTuple):
+    """What a tensor covers of its storage; offset and strides in elements."""
+
+    offset: int
+    shape: Any
+    stride: Any
+    dtype: Any
+    conjugate: bool
+
+    def view(self, storage: Any, device: Any) -> Tensor:
+        """Return the tensor that covers this part of a storage."""
+        made = torch.empty(0, dtype=self.dtype, device=device)
+        made = made.set_(storage, self.offset, self.shape, self.stride)
+        return conjugated(made) if self.conjugate else made
+
+    def span(self) -> tuple[int, int]:
+        """Return its first byte, and the one after its last."""
+        size, first = self.dtype.itemsize, self.offset
+        if 0 in self.shape:
+            return first * size, first * size
+        steps = zip(self.shape, self.stride, strict=True)
+        return first * size, (first + sum((n - 1) * s for n, s in steps) + 1) * size
+
+    def overlaps(self, other: Part) -> bool:
+        """Whether two parts of one storage may have a byte in common."""
+        (first, end), (start, last) = self.span(), other.span()
+        return first < last and start < end
+
+
+def part_of(tensor: Tensor) -> Part:
+    """Return what a tensor covers of its storage."""
+    dtype = tensor.dtype
+    conjugate = dtype.is_complex and tensor.is_conj()
+    return Part(tensor.storage_offset(), tensor.shape, tensor.stride(), dtype, conjugate)
+
+
+class _Reference(weakref.ref[Any]):
+    """A weak reference to a storage that knows its identity when it is gone."""
+
+    __slots__ = ("key",)
+    key: int
+
+
+class Memory:
+    """One storage, held weakly, with the last writes to it.
+
+    Attributes:
+        refer: returns the storage; None: it is gone.
+        pointer: its address when a graph first used it; 0: none did.
+        writes: what wrote it last, one for each part that still shows; () where that is not known.
+        version: how often it was seen to be written.
+        where: ``file:line`` of the last write, or of the allocation.
+        at: the number of the event of the last write.
+        filled: how many elements were written since it was allocated; -1: not counted (any more).
+        owner: the uses of the graph within whose capture it was allocated.
+        live: whether a write to it can be run again.
+        activation: whether it holds results of heavy operators, or what is computed of them.
+
+    """
+
+    __slots__ = (
+        "activation", "at", "device", "dtype", "filled", "live", "nbytes", "owner", "pointer",
+        "refer", "shape", "version", "where", "writes",
+    )  # fmt: skip
+
+    def __init__(self, tensor: Tensor, storage: Any, gone: Callable[[Any], object]) -> None:
+        self.refer = _Reference(storage, gone)
+        self.refer.key = identity_of(storage)
+        self.pointer, self.nbytes = 0, storage.nbytes()
+        self.device, self.dtype, self.shape = tensor.device, tensor.dtype, tensor.shape
+        self.writes: tuple[Any, ...] = ()
+        self.version, self.where, self.at, self.filled = 0, "", 0, -1
+        self.owner: Any = None
+        self.live = self.activation = False
+
+    @property
+    def text(self) -> str:
+        """It as a reader knows it: ``float32[4, 8]``."""
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+
+    def bytes(self) -> Tensor:
+        """Return all of it as bytes; it must be there."""
+        made = torch.empty(0, dtype=torch.uint8, device=self.device)
+        return made.set_(self.refer(), 0, (self.nbytes,), (1,))
+
+    def checksum(self) -> int:
+        """Return a number of the contents of memory of the host; it must be there."""
+        storage = self.refer()
+        if not self.nbytes or storage is None:
+            return 0
+        return zlib.crc32((ctypes.c_char * self.nbytes).from_address(storage.data_ptr()))
+
+
+class Memories:
+    """All storages that were met and are there."""
+
+    def __init__(self) -> None:
+        known: dict[int, Memory] = {}
+        self.known = known
+        self._gone = lambda reference: known.pop(reference.key, None)
+
+    def of(self, tensor: Tensor) -> Memory | None:
+        """Return the memory of a tensor; None: it has none that can be followed."""
+        if tensor.layout is not torch.strided or tensor.is_meta:
+            return None
+        try:
+            storage = tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError):  # it has no memory of its own
+            return None
+        found = self.known.get(identity_of(storage))
+        if found is None:
+            found = self.known[identity_of(storage)] = Memory(tensor, storage, self._gone)
+        return found
+
+    def get(self, tensor: Tensor) -> Memory | None:
+        """Return the memory of a tensor, if it was met before."""
+        if tensor.layout is not torch.strided or tensor.is_meta:
+            return None
+        return self.known.get(identity_of(tensor.untyped_storage()))

@@ -1,0 +1,92 @@
+"""The dispatch mode that sees operators: one lies below all of a test, one above each capture.
+
+The mode of a capture swallows operators, so what the graph holds is seen by a second mode on top.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from pytest_cudafork.capture.operators.rules import Kind
+from pytest_cudafork.capture.record.arguments import PLAIN
+from pytest_cudafork.capture.record.history import History
+from pytest_cudafork.capture.record.numbers import has_numbers
+from pytest_cudafork.capture.record.operators import KnownOperator
+from pytest_cudafork.compat.torch_graphs import (
+    CPU_KEYS,
+    CUDA_KEYS,
+    ObservingMode,
+    below_autograd,
+    passed_on,
+)
+
+__all__ = ["HistoryMode"]
+
+
+class HistoryMode(ObservingMode):
+    """Lets a history know of the operators of this thread."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, history: History, *, of_capture: bool = False) -> None:
+        super().__init__()
+        self._history = history
+        self._of_capture = of_capture
+        self._passed_on = passed_on()
+
+    def __torch_dispatch__(
+        self, op: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one operator, and note it."""
+        kwargs = kwargs or {}
+        history = self._history
+        if history.paused or (history.uses is not None and not self._of_capture):
+            return op(*args, **kwargs)
+        for each in types:
+            if each not in PLAIN and not issubclass(each, PLAIN[1]):
+                passes = issubclass(each, self._passed_on)
+                return op(*args, **kwargs) if passes else NotImplemented
+        known = history.operators(op)
+        if known is None:
+            if history.uses is not None:
+                history.uses.dark = f"it holds {op}, an operator made of functions"
+            return op(*args, **kwargs)
+        if history.spoiled and known.kind is not Kind.VIEW:
+            history.tell_of_spoiled(known, args)
+        if known.traits.in_python:
+            return self._open(op, args, kwargs)
+        if known.kind is Kind.VIEW:
+            return self._view(known, args, kwargs)
+        if known.kind is Kind.SYNC:
+            result = op(*args, **kwargs)
+            if known.name == "_local_scalar_dense" and history.uses is None:
+                history.number_read(args[0], result)
+            return result
+        return history.work(known, args, kwargs)
+
+    def _open(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run the Python kernel of a custom operator; its operators are seen one by one."""
+        on_gpu = any(isinstance(each, Tensor) and each.is_cuda for each in args)
+        with below_autograd(), self:
+            return op.redispatch(CUDA_KEYS if on_gpu else CPU_KEYS, *args, **kwargs)
+
+    def _view(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> Any:
+        history, uses = self._history, self._history.uses
+        if uses is None and known.traits.composite:
+            # reshape and its like may copy; they come as a whole in inference mode
+            return history.work(known, args, kwargs)
+        result = known.op(*args, **kwargs)
+        if has_numbers(known.name, args, is_view=True):
+            history.note_numbers(known, args, result)
+        if uses is not None:
+            uses.took(args)
+            source = args[0] if args else None
+            if isinstance(source, Tensor) and source._base is None:
+                memory = history.memories.of(source)
+                if memory is not None:
+                    uses.name(memory, source, history.line())
+            if known.traits.composite and isinstance(result, Tensor):
+                history.copied(known, args, kwargs, result)
+        return result

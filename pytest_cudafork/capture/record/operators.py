@@ -1,0 +1,92 @@
+"""What a record has to know of an operator, learned once for each from its traits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from pytest_cudafork.capture.operators.rules import Kind
+from pytest_cudafork.capture.operators.traits import Traits, Written, traits_of
+from pytest_cudafork.compat.torch_graphs import OpOverload, schema_of
+
+__all__ = ["KnownOperator", "Operators", "draws_nothing"]
+
+_COPIES = (
+    "clone", "_to_copy", "copy_", "_foreach_copy_", "lift_fresh_copy", "contiguous", "alias_copy",
+    "detach_copy",
+)  # fmt: skip
+_HEAVY = (
+    "mm", "bmm", "addmm", "baddbmm", "convolution", "_scaled_dot", "embedding", "native_layer_norm",
+    "linear", "_fused_rms",
+)  # fmt: skip
+_NEVER_AGAIN = ("c10d", "_c10d_functional", "symm_mem", "rpc")
+"""Namespaces of operators that have side effects, on other processes among others."""
+
+
+class KnownOperator:
+    """One operator.
+
+    Attributes:
+        op: the ``OpOverload``.
+        traits: what it does.
+        kind: the same as ``traits.kind``.
+        name: without namespace and overload.
+        written: the arguments that it writes, by position and by name.
+        draws: whether it draws random numbers, as far as its schema and its tags tell.
+        by_generator: whether it takes a generator, and so surely draws unless told not to.
+        again: whether it may be run a second time.
+        heavy: whether it is a multiplication of matrices or its like.
+        copies: whether its result is what it reads.
+
+    """
+
+    __slots__ = (
+        "again", "by_generator", "copies", "draws", "heavy", "kind", "name", "op", "traits",
+        "written",
+    )  # fmt: skip
+
+    def __init__(self, op: Any, traits: Traits) -> None:
+        self.op, self.traits, self.kind = op, traits, traits.kind
+        space, _, self.name = traits.name.partition("::")
+        self.written: Mapping[int | str, Written] = {
+            **{each.position: each for each in traits.written},
+            **{each.name: each for each in traits.written},
+        }
+        self.by_generator = traits.has_generator
+        self.draws = self.by_generator or torch.Tag.nondeterministic_seeded in op.tags
+        self.again = (
+            not self.draws and not space.startswith(_NEVER_AGAIN) and self.kind is not Kind.RESIZE
+        )
+        self.heavy = self.name.startswith(_HEAVY)
+        self.copies = self.name in _COPIES or (self.kind is Kind.VIEW and traits.composite)
+
+
+class Operators:
+    """All operators that were met."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, KnownOperator | None] = {}
+
+    def __call__(self, op: Any) -> KnownOperator | None:
+        """Return what is known of an operator; None: it is of a higher order."""
+        try:
+            return self._known[op]
+        except KeyError:
+            known = KnownOperator(op, traits_of(op)) if isinstance(op, OpOverload) else None
+            self._known[op] = known
+            return known
+
+
+def draws_nothing(op: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether attention or dropout, said to be random, draws nothing: its probability is 0."""
+    for index, argument in enumerate(schema_of(op).arguments):
+        if argument.name not in ("dropout_p", "p", "dropout", "train", "training"):
+            continue
+        default = kwargs.get(argument.name, argument.default_value)
+        value = args[index] if index < len(args) else default
+        off = value is False if argument.name in ("train", "training") else value == 0
+        if off:
+            return True
+    return False

@@ -1,0 +1,120 @@
+"""The listener that keeps the history, and gives each capture the uses of its graph."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from pytest_cudafork.capture.interface.seen import Listener, SeenCapture
+from pytest_cudafork.capture.record.history import History
+from pytest_cudafork.capture.record.launches import Launches
+from pytest_cudafork.capture.record.mode import HistoryMode
+from pytest_cudafork.capture.record.uses import GraphUses
+from pytest_cudafork.capture.record.values import Write, unknown_operation
+from pytest_cudafork.compat.torch_graphs import without_dispatch, without_torch_function
+
+__all__ = ["REPLAY", "Recorder", "silently"]
+
+REPLAY = "a replay"
+"""Stands for the line of a write that a replay has made."""
+
+
+@contextlib.contextmanager
+def silently() -> Iterator[None]:
+    """Let no mode see operators, for the length of a ``with``; they are none of the user's."""
+    with (
+        torch.inference_mode(False),
+        torch.no_grad(),
+        without_torch_function(),
+        without_dispatch(),
+    ):
+        yield
+
+
+class Recorder(Listener):
+    """Sees operators while it is in force, those of captures by a mode of their own.
+
+    Args:
+        everything: keep all chains, not only those that begin in whole numbers.
+        outside: whether operators outside of captures are of interest at all.
+
+    """
+
+    def __init__(self, *, everything: bool = False, outside: bool = True) -> None:
+        self.history = History(everything=everything)
+        self._outside = outside
+        self._launches = Launches(self.history)
+        self._open: contextlib.ExitStack | None = None
+
+    @contextlib.contextmanager
+    def in_force(self) -> Iterator[None]:
+        """See the operators of this thread, for the length of a ``with``."""
+        with contextlib.ExitStack() as stack:
+            if self._outside:
+                stack.enter_context(HistoryMode(self.history))
+                stack.enter_context(self._launches.noted())
+            try:
+                yield
+            finally:
+                self._close()
+
+    def on_capture_begin(self, capture: SeenCapture) -> None:
+        """Put a mode on top of that of the capture."""
+        self.history.at += 1
+        capture.uses = self.history.uses = GraphUses(self.history.at)
+        self._open = contextlib.ExitStack()
+        self._open.enter_context(HistoryMode(self.history, of_capture=True))
+        self._open.enter_context(self._launches.noted())
+
+    def on_capture_closing(self, capture: SeenCapture) -> None:
+        """Take it off again; what ends a capture is none of the user's work."""
+        self._close()
+        self.history.paused = True
+
+    def _close(self) -> None:
+        stack, self._open = self._open, None
+        self.history.uses = None
+        if stack is not None:
+            stack.close()
+
+    def on_capture_end(self, capture: SeenCapture) -> None:
+        """Note what lives on of what the capture made, and the host's numbers in it."""
+        history, uses = self.history, capture.uses
+        history.paused = False
+        if uses is None:
+            return
+        known = list(history.memories.known.values())
+        uses.made = [memory for memory in known if memory.owner is uses]
+        uses.differing = history.numbers.differing(uses.calls)
+        for call, taken in uses.calls.items():
+            history.numbers.captured.setdefault(call, set()).update(taken)
+        uses.host = [
+            each for each in history.host if each.value in uses.numbers and each.value not in _USUAL
+        ]
+
+    def on_replay_begin(self, capture: SeenCapture) -> None:
+        """Take no notice of how a graph is run."""
+        self.history.paused = True
+
+    def on_replay_end(self, capture: SeenCapture, failed: BaseException | None) -> None:
+        """Note that the graph has written what it writes."""
+        history, uses = self.history, capture.uses
+        history.paused = False
+        if uses is None:
+            return
+        history.at += 1
+        for memory in (*uses.writes, *uses.made):
+            memory.version += 1
+            memory.where, memory.at, memory.live, memory.filled = REPLAY, history.at, False, -1
+            memory.activation = False
+            memory.writes = (Write(unknown_operation(), 0, None),)
+
+    def on_own_check(self) -> None:
+        """Know only what memory there is: a check of this plugin may have changed all of it."""
+        self.history.forget()
+
+
+_USUAL = (0, 1, -1)
+"""Numbers that are in every graph, whatever the host has read."""

@@ -1,0 +1,135 @@
+"""What one captured graph uses: memory, numbers of the host, random numbers, lines."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pytest_cudafork.capture.record.memory import Memory, Part
+from pytest_cudafork.capture.record.numbers import Call
+
+__all__ = ["GraphUses", "HostNumber", "Unfilled", "Use"]
+
+_MOST_PARTS = 16
+_MOST_LINES = 4096
+
+
+class Use(NamedTuple):
+    """Where a graph first reads, or writes, a storage, and which parts of it."""
+
+    where: str
+    parts: list[Part]
+
+    def add(self, part: Part) -> None:
+        """Note one more part; beyond a few that are kept, no more are."""
+        if len(self.parts) < _MOST_PARTS and part not in self.parts:
+            self.parts.append(part)
+
+
+class Unfilled(NamedTuple):
+    """A read of memory that was handed out within the capture and that nothing had filled."""
+
+    memory: Memory
+    allocated: str
+    where: str
+    filled: int  # elements that were written by then
+    read: int  # elements that are read
+
+
+class HostNumber(NamedTuple):
+    """A number that the host read from a tensor before the capture."""
+
+    read: Any  # record.values.Read
+    value: Any
+    where: str
+    at: int
+
+
+class GraphUses:
+    """The memory of one graph, as its capture showed it.
+
+    Attributes:
+        at: the number of the event of the capture's beginning.
+        reads: memory from outside that it reads.
+        writes: memory from outside that it writes.
+        made: memory that was handed out within the capture and that is kept: its results.
+        allocated: addresses, first and end, of all that was handed out within the capture.
+        lines: ``(operator, file:line)`` for what was captured, in order.
+        calls: numbers of the host among arguments, by call, in order.
+        differing: calls whose numbers were others in the run before: the graph's, and that run's.
+        work: how many operators and launches it holds; -1: it holds what cannot be counted.
+        draws: how many of them draw random numbers.
+        numbers: numbers among their arguments.
+        host: those of them that the host had read from tensors.
+        named: a tensor for memory that it reads, by which user code knows it.
+        unfilled: reads of what nothing had filled.
+        dark: why not all that it does can be known; "": all is.
+
+    """
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.reads: dict[Memory, Use] = {}
+        self.writes: dict[Memory, Use] = {}
+        self.made: list[Memory] = []
+        self.allocated: list[tuple[int, int]] = []
+        self.lines: list[tuple[str, str]] = []
+        self.calls: dict[Call, list[tuple[Any, ...]]] = {}
+        self.differing: list[tuple[Call, tuple[Any, ...], tuple[Any, ...]]] = []
+        self.work = self.draws = 0
+        self.numbers: set[int | float] = set()
+        self.host: list[HostNumber] = []
+        self.named: dict[Memory, tuple[weakref.ref[Tensor], str]] = {}
+        self.unfilled: list[Unfilled] = []
+        self.dark = ""
+
+    def did(self, name: str, where: str) -> None:
+        """Note one operator or launch."""
+        self.work += 1
+        if len(self.lines) < _MOST_LINES:
+            self.lines.append((name, where))
+
+    def took(self, numbers: Iterable[Any]) -> None:
+        """Note the numbers among arguments."""
+        for each in numbers:
+            if each.__class__ is int or each.__class__ is float:
+                self.numbers.add(each)
+            elif each.__class__ in (list, tuple):
+                self.took(each)
+
+    def name(self, memory: Memory, tensor: Tensor, where: str) -> None:
+        """Note by which tensor user code knows memory that the graph reads."""
+        if tensor.dim() and memory not in self.named:
+            self.named[memory] = weakref.ref(tensor), where
+
+    def owns(self, memory: Memory) -> None:
+        """Note memory that was handed out within the capture."""
+        memory.owner = self
+        storage = memory.refer()
+        if storage is not None and memory.nbytes:
+            first = memory.pointer = storage.data_ptr()
+            self.allocated.append((first, first + memory.nbytes))
+
+    def covers(self, memory: Memory) -> bool:
+        """Whether memory shares an address with what was handed out within the capture."""
+        first, end = memory.pointer, memory.pointer + memory.nbytes
+        return bool(first) and any(a < end and first < b for a, b in self.allocated)
+
+    def inputs(self) -> list[Tensor]:
+        """Return what it reads from outside and is still there, each storage as one flat tensor."""
+        return [_flat(memory) for memory in self.reads if memory.refer() is not None]
+
+    def outputs(self) -> list[Tensor]:
+        """Return what it writes and is still there, likewise: its results, and what it changes."""
+        found = dict.fromkeys([*self.made, *self.writes])
+        return [_flat(memory) for memory in found if memory.refer() is not None]
+
+
+def _flat(memory: Memory) -> Tensor:
+    made = torch.empty(0, dtype=memory.dtype, device=memory.device)
+    count = memory.nbytes // memory.dtype.itemsize
+    return made.set_(memory.refer(), 0, (count,), (1,))

@@ -1,0 +1,128 @@
+"""The hooks of ``--cuda-fork-captures=audit``: which tests are run once more, and what is told.
+
+A process of its own runs a test again, and only its runner looks at the reports: there is one
+report for each phase of a test, of the run as it is, whatever the others show. The teardown's bears
+what was found as a property, which JUnit files show and pytest-xdist's workers pass on.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Generator
+
+import pytest
+
+from pytest_cudafork.capture.in_tests.plugin import LISTENERS
+from pytest_cudafork.capture.rerun import verdict
+from pytest_cudafork.capture.rerun.listener import Replays
+from pytest_cudafork.capture.rerun.orders import CHANGED, IDLE, PROPERTY, Counted, Order, read_order
+from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.isolate.session.children import children_of
+from pytest_cudafork.settings import environment
+
+__all__ = ["ReplayAudit", "begin"]
+
+_HOOKS = "cudafork-replay-audit"
+_LEAST_SECONDS = 120.0
+_SLOWER = 10
+"""How much longer than as it is a test may take in a process of its own; a hang takes it all."""
+_MOST_IN_VAIN = 10
+_LEAST_MOST = 100
+
+
+def begin(config: pytest.Config) -> None:
+    """Register the hooks, and the listener that they need."""
+    if not config.pluginmanager.has_plugin(_HOOKS):
+        audit = ReplayAudit(config)
+        config.stash.setdefault(LISTENERS, []).append(audit.replays)
+        config.pluginmanager.register(audit, _HOOKS)
+
+
+class ReplayAudit:
+    """The plugin object."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        session = config.stash[SESSION]
+        self._inside, self._random = session.isolated, session.random_state
+        self._filters = list(warnings.filters)
+        self.replays = Replays()
+        self._item: pytest.Item | None = None
+        self._counted: Counted | None = None
+        self._began = 0.0
+        self._told: list[tuple[str, str]] = []
+        self._audited = 0
+
+    @property
+    def _runs_tests(self) -> bool:
+        """Whether tests run in this process, and their reports begin here."""
+        return not (self._inside or self._config.pluginmanager.has_plugin("dsession"))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Know the test, and count its replays from here on."""
+        self._item, self._counted, self._began = item, None, time.monotonic()
+        self.replays.begin(read_order(environment.value(environment.REPLAYS)))
+        try:
+            return (yield)
+        finally:
+            self._item = None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Let the report of the call say what the replays came to."""
+        report = yield
+        if call.when == "call" and self.replays.counted.replays:
+            report.user_properties.append((PROPERTY, self.replays.counted.text()))
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Run the test once more before the last of its reports is told to anybody."""
+        if self._inside:
+            return
+        if type(report) is pytest.TestReport and self._item is not None and self._runs_tests:
+            self._look_at(self._item, report)
+        for name, text in report.user_properties:
+            if name == verdict.PROPERTY:
+                self._audited += 1
+                if text != verdict.NOTICES:
+                    self._told.append((report.nodeid, str(text)))
+
+    def _look_at(self, item: pytest.Item, report: pytest.TestReport) -> None:
+        counted = [text for name, text in report.user_properties if name == PROPERTY]
+        report.user_properties[:] = [each for each in report.user_properties if each[0] != PROPERTY]
+        if report.when != "teardown":
+            passed = report.when == "call" and report.passed and not hasattr(report, "wasxfail")
+            self._counted = Counted.read(str(counted[0])) if counted and passed else None
+        elif self._counted is not None and report.passed:
+            try:
+                said = self._audit(item, self._counted)
+            except Exception as error:  # the outcome of the test stands
+                said = verdict.not_judged(
+                    f"it could not be run once more: {type(error).__name__}: {error}"
+                )
+            report.user_properties.append((verdict.PROPERTY, said))
+
+    def _audit(self, item: pytest.Item, counted: Counted) -> str:
+        """Run a test once or twice more; return what is to be said of it."""
+        from pytest_cudafork.capture.rerun.child import run_again
+
+        limit = _LEAST_SECONDS + _SLOWER * (time.monotonic() - self._began)
+        most = max(_LEAST_MOST, _MOST_IN_VAIN * counted.replays)
+        children = children_of(self._config, self._random, self._filters)
+        runs = {IDLE: run_again(item, Order(IDLE, most), children, limit)}
+        if not counted.changes and not runs[IDLE].passed:
+            runs[CHANGED] = run_again(item, Order(CHANGED, most), children, limit)
+        return verdict.sentence(counted, runs)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """List the tests that cannot fail."""
+        if not self._audited:
+            return
+        terminalreporter.section("tests of replays that cannot fail")
+        for line in verdict.audit_lines(self._told, self._audited):
+            terminalreporter.write_line(line)

@@ -1,0 +1,154 @@
+"""The listener that counts the replays of a test, and spoils them where it is told to."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from pytest_cudafork.capture.interface.seen import Listener, SeenCapture
+from pytest_cudafork.capture.rerun.orders import CHANGED, IDLE, Counted, Order
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Replays", "TooManyReplaysError"]
+
+_MOST_BYTES = 1 << 20
+"""What is larger is a weight or a cache, and no input that changes from step to step."""
+_MOST_INPUTS = 64
+
+
+class TooManyReplaysError(RuntimeError):
+    """A test waits in a loop of replays for what a spoiled one never computes."""
+
+
+class Replays(Listener):
+    """What one process knows of the replays of its tests, one test after the other.
+
+    torch is imported when something is captured, and not before.
+    """
+
+    def __init__(self) -> None:
+        self._order = Order()
+        self._counted = Counted()
+        self._inputs: weakref.WeakKeyDictionary[SeenCapture, list[tuple[Any, Tensor]]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._before: list[tuple[Any, Tensor]] = []
+
+    @property
+    def counted(self) -> Counted:
+        """What the replays of the test have come to, so far."""
+        return self._counted
+
+    def begin(self, order: Order) -> None:
+        """Begin with another test, whose replays are to be spoiled as the order says."""
+        self._order, self._counted = order, Counted()
+
+    def on_capture_end(self, capture: SeenCapture) -> None:
+        """Keep what the inputs hold, to see whether the test changes them."""
+        if capture.captured and not self._order.how:
+            self._inputs[capture] = _contents(capture)
+
+    def on_replay_begin(self, capture: SeenCapture) -> None:
+        """Count it; look whether inputs have changed, or change them.
+
+        Raises:
+            TooManyReplaysError: replays are spoiled, and the test asks for one after the other.
+
+        """
+        if self._order.how and self._counted.replays >= self._order.most:
+            raise TooManyReplaysError(
+                f"{self._counted.replays} replays were spoiled, and the test asks for more"
+            )
+        self._counted = self._counted._replace(replays=self._counted.replays + 1)
+        if self._order.how == CHANGED:
+            self._before = _contents(capture)
+            if _change(self._before):
+                self._spoiled()
+        elif not self._order.how and not self._counted.changes:
+            kept = self._inputs.get(capture, [])
+            self._counted = self._counted._replace(changes=_differ(kept))
+
+    def takes_replay(self, capture: SeenCapture) -> bool:
+        """Poison what the graph would write, and do nothing else, if that is the order."""
+        if self._order.how != IDLE:
+            return False
+        if capture.uses is not None:
+            _poison(capture)
+        self._spoiled()
+        return True
+
+    def on_replay_end(self, capture: SeenCapture, failed: BaseException | None) -> None:
+        """Give the inputs back what they held."""
+        from pytest_cudafork.capture.record.recorder import silently
+
+        before, self._before = self._before, []
+        with silently():
+            for memory, contents in before:
+                if memory.refer() is not None:
+                    memory.bytes().copy_(contents)
+
+    def _spoiled(self) -> None:
+        self._counted = self._counted._replace(spoiled=self._counted.spoiled + 1)
+
+
+def _contents(capture: SeenCapture) -> list[tuple[Any, Tensor]]:
+    """Return the memory that a graph reads and does not write, with copies of what it holds."""
+    from pytest_cudafork.capture.record.recorder import silently
+
+    uses = capture.uses
+    if uses is None:
+        return []
+    read = [
+        memory
+        for memory in uses.reads
+        if memory not in uses.writes
+        and 0 < memory.nbytes <= _MOST_BYTES
+        and memory.refer() is not None
+    ]
+    with silently():
+        return [(memory, memory.bytes().clone()) for memory in read[:_MOST_INPUTS]]
+
+
+def _differ(kept: list[tuple[Any, Tensor]]) -> bool:
+    """Whether one of these holds something else now, or is gone."""
+    import torch
+
+    from pytest_cudafork.capture.record.recorder import silently
+
+    with silently():
+        return any(
+            memory.refer() is None or not torch.equal(memory.bytes(), contents)
+            for memory, contents in kept
+        )
+
+
+def _change(before: list[tuple[Any, Tensor]]) -> bool:
+    """Change what these hold to other values that are as legal; False: nothing could be."""
+    from pytest_cudafork.capture.record.recorder import silently
+
+    with silently():
+        for memory, _ in before:
+            flat = memory.bytes().view(memory.dtype)
+            if memory.dtype.is_floating_point and memory.dtype.itemsize > 1:
+                flat.copy_(flat.flip(0) * -0.5 + 0.25)
+            else:  # indices, lengths and masks stay what they may be
+                flat.copy_(flat.roll(1))
+    return _differ(before)
+
+
+def _poison(capture: SeenCapture) -> None:
+    """Overwrite what a graph writes: by NaN, and whole numbers by others that are as small."""
+    from pytest_cudafork.capture.record.recorder import silently
+
+    uses = capture.uses
+    with silently():
+        for memory in dict.fromkeys([*uses.made, *uses.writes]):
+            if memory.refer() is None or not memory.nbytes:
+                continue
+            if memory.dtype.is_floating_point or memory.dtype.is_complex:
+                memory.bytes().fill_(0xFF)
+            else:  # an index that is out of range would end the process on a GPU
+                flat = memory.bytes().view(memory.dtype)
+                flat.copy_(flat == 0)

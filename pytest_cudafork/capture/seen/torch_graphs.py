@@ -1,0 +1,84 @@
+"""Hooks on ``torch.cuda.CUDAGraph``: every capture of torch's own passes through its methods.
+
+``torch.cuda.graph``, ``make_graphed_callables`` and the graph trees of torch.compile do, too. What
+stands for the class on the software graph tells of its captures by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from pytest_cudafork.capture.interface.seen import watch_in_force
+from pytest_cudafork.observe.base.undo import UndoStack
+
+__all__ = ["hooked", "hooks_on"]
+
+_LIVENESS = "check_input_liveness"
+"""An argument of ``capture_begin`` since torch 2.13: a replay that reads freed memory raises."""
+
+
+@contextlib.contextmanager
+def hooked() -> Iterator[None]:
+    """Tell the watch in force of captures and replays of ``torch.cuda``, for a ``with``."""
+    kind = torch.cuda.graphs.CUDAGraph
+    if kind.__module__.partition(".")[0] != "torch":  # a stand-in of ours
+        yield
+        return
+    with hooks_on(kind):
+        yield
+
+
+@contextlib.contextmanager
+def hooks_on(kind: Any) -> Iterator[None]:
+    """Put the hooks on a class of graphs, and take them off again."""
+    begin, end, replay, reset = (
+        getattr(kind, name) for name in ("capture_begin", "capture_end", "replay", "reset")
+    )
+    knows_liveness = _LIVENESS in inspect.signature(begin).parameters
+
+    def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> None:
+        watch = watch_in_force()
+        hears = watch is not None and watch.hears
+        if knows_liveness and hears and len(args) < 3:
+            kwargs[_LIVENESS] = True
+        begin(graph, *args, **kwargs)
+        if watch is not None:
+            watch.begun(graph, "cuda")
+
+    def capture_end(graph: Any) -> None:
+        watch = watch_in_force()
+        if watch is None:
+            end(graph)
+            return
+        watch.closing(graph)
+        try:
+            end(graph)
+        except BaseException:
+            watch.failed(graph)
+            raise
+        watch.captured(graph, graph, replay, graph.pool())
+
+    def replay_and_tell(graph: Any) -> None:
+        watch = watch_in_force()
+        if watch is None:
+            replay(graph)
+        else:
+            watch.replay(graph, lambda: replay(graph))
+
+    def reset_and_tell(graph: Any) -> None:
+        watch = watch_in_force()
+        if watch is not None:
+            watch.reset(graph)
+        reset(graph)
+
+    with UndoStack() as undo:
+        undo.set(kind, "capture_begin", capture_begin)
+        undo.set(kind, "capture_end", capture_end)
+        undo.set(kind, "replay", replay_and_tell)
+        undo.set(kind, "reset", reset_and_tell)
+        yield

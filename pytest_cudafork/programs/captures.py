@@ -1,0 +1,122 @@
+"""What was found of the graphs that a program captured: read from its ledger, and told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_cudafork.observe.base.records import Record
+
+__all__ = ["Captures", "read_captures"]
+
+
+@dataclass(frozen=True)
+class Captures:
+    """What is known of the captures of a program and of what descends from it.
+
+    Attributes:
+        errors: the findings that are errors, as plain values.
+        suspicions: those that may be meant so.
+        not_judged: how many values could not be judged, by the reason.
+        judged: how many values were looked at.
+        elsewhere: whether a graph was captured in another thread than the first, unseen.
+
+    """
+
+    errors: tuple[Mapping[str, Any], ...] = ()
+    suspicions: tuple[Mapping[str, Any], ...] = ()
+    not_judged: tuple[tuple[str, int], ...] = ()
+    judged: int = 0
+    elsewhere: bool = False
+
+    def error_lines(self) -> list[str]:
+        """Tell the errors."""
+        if not self.errors:
+            return []
+        lines = ["captured graphs:"]
+        for each in self.errors:
+            lines += [f"    {line}" for line in _finding(each, brief=False)]
+        return lines
+
+    def other_lines(self) -> list[str]:
+        """Tell what is no error, and what could not be judged."""
+        lines = []
+        if self.suspicions:
+            lines.append("captured graphs, which may be meant so:")
+        for each in self.suspicions:
+            lines += [f"    {line}" for line in _finding(each, brief=True)]
+        if self.not_judged:
+            count = sum(number for _, number in self.not_judged)
+            lines.append(f"not judged: {count} of {self.judged} values that graphs read")
+            lines += [f"    {why}" for why, _ in self.not_judged[:3]]
+        return lines
+
+    def unseen(self) -> list[str]:
+        """Say what was not looked at."""
+        if not self.elsewhere:
+            return []
+        return [
+            "graphs that other threads captured than the one that imported torch: nobody looked at "
+            "them"
+        ]
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return it for other programs."""
+        return {
+            "errors": [dict(each) for each in self.errors],
+            "suspicions": [dict(each) for each in self.suspicions],
+            "judged": self.judged,
+            "not_judged": dict(self.not_judged),
+        }
+
+
+def read_captures(records: Iterable[Record]) -> Captures:
+    """Read the records; a finding of several processes is one."""
+    found = [record.get("found") for record in records if record["k"] == "captures"]
+    told = [each for each in found if isinstance(each, dict)]
+    not_judged: dict[str, int] = {}
+    for each in told:
+        gaps = each.get("not_judged")
+        for why, count in gaps.items() if isinstance(gaps, dict) else ():
+            not_judged[why] = not_judged.get(why, 0) + _number(count)
+    return Captures(
+        _once(told, "errors"),
+        _once(told, "suspicions"),
+        tuple(sorted(not_judged.items(), key=lambda pair: -pair[1])),
+        sum(_number(each.get("judged", 0)) for each in told),
+        any(each.get("elsewhere") for each in told),
+    )
+
+
+def _once(told: Sequence[Mapping[str, Any]], name: str) -> tuple[Mapping[str, Any], ...]:
+    every = [each for one in told for each in _list(one.get(name)) if _is_finding(each)]
+    return tuple({json.dumps([each["kind"], each["lines"]]): each for each in every}.values())
+
+
+def _is_finding(found: object) -> bool:
+    """Whether it has the form of one: any process may have written into the ledger."""
+    if not isinstance(found, dict):
+        return False
+    texts = all(isinstance(found.get(name), str) for name in ("kind", "what", "why", "todo"))
+    lines = found.get("lines")
+    return texts and isinstance(lines, list) and all(_is_place(each) for each in lines)
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _is_place(line: object) -> bool:
+    return isinstance(line, list) and len(line) == 2 and all(isinstance(one, str) for one in line)
+
+
+def _finding(found: Mapping[str, Any], *, brief: bool) -> list[str]:
+    from pytest_cudafork.capture.in_tests.words import finding_lines
+
+    return finding_lines(found, brief=brief)

@@ -1,0 +1,48 @@
+"""What the keywords of markers accept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, METHODS
+
+__all__ = ["FIXTURES", "MARKER_METHODS", "SCOPES", "accepts"]
+
+MARKER_METHODS = (AUTO, *METHODS)
+SCOPES = ("test", "class", "module")
+"""Which tests of a file share the process of an isolated one; a marker and an option take them."""
+FIXTURES = ("own", "inherit")
+"""Where the fixtures of an isolated test are set up: in its process, or in the pytest process."""
+
+_MAY_BE_NONE = ("timeout", "gpus", "env")
+_WORDS = {"method": MARKER_METHODS, "scope": SCOPES, "fixtures": FIXTURES}
+
+
+def accepts(key: str, value: object) -> bool:
+    """Whether a keyword of a marker may have this value."""
+    if key == "backends":
+        return (
+            isinstance(value, list | tuple)
+            and 0 < len(value) <= len(GRAPH_BACKENDS)
+            and all(isinstance(name, str) and name in GRAPH_BACKENDS for name in value)
+            and len(set(value)) == len(value)
+        )
+    if key in _WORDS:
+        return isinstance(value, str) and value in _WORDS[key]
+    if value is None:
+        return key in _MAY_BE_NONE
+    if key == "gpus":
+        return type(value) is int and value > 0
+    if key == "env":
+        return isinstance(value, Mapping) and all(map(_is_variable, value.items()))
+    if key == "timeout":
+        return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_variable(pair: tuple[object, object]) -> bool:
+    """Whether these are the name and the value of a variable that an environment can hold."""
+    name, value = pair
+    if not isinstance(name, str) or not isinstance(value, str):
+        return False
+    return bool(name) and "=" not in name and "\0" not in f"{name}{value}"

@@ -1,0 +1,54 @@
+"""RoPE's angles for a model: the usual ones, or scaled for longer texts than it was trained on.
+
+Scaled ones are worked out anew in each pass by operations on the device, of which a graph can be
+captured. Peng et al., "YaRN: Efficient Context Window Extension of Large Language Models", 2023.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from sample_engine.model import ops
+from sample_engine.model.config import LlamaConfig, RopeScaling
+
+__all__ = ["angles_of", "scaled_rates"]
+
+
+def angles_of(
+    positions: Tensor,  # [T] int64
+    config: LlamaConfig,
+) -> tuple[Tensor, Tensor]:  # [T, 1, rotary dim / 2] float32 each
+    """Cosine and sine of the rotation of each position, as ``ops.rotate`` takes them."""
+    dim, scaling = config.rotary_dim or config.head_dim, config.rope_scaling
+    if scaling is None:
+        return ops.rope_angles(positions, dim, config.rope_theta)
+    pairs = torch.arange(0, dim, 2, dtype=torch.float32, device=positions.device)
+    rates = scaled_rates(config.rope_theta ** (-pairs / dim), dim, config.rope_theta, scaling)
+    angles = positions[:, None, None].float() * rates
+    return angles.cos() * scaling.attention_factor, angles.sin() * scaling.attention_factor
+
+
+def scaled_rates(
+    rates: Tensor,  # [dim / 2] float32: radians a position, from fast to slow
+    dim: int,
+    theta: float,
+    scaling: RopeScaling,
+) -> Tensor:  # [dim / 2] float32
+    """How fast each pair turns with a scaling."""
+    slowed = rates / scaling.factor
+    if scaling.kind == "linear":
+        return slowed
+    if scaling.kind == "llama3":
+        turns = scaling.original_max_position_embeddings * rates / (2 * math.pi)
+        low, high = scaling.low_freq_factor, scaling.high_freq_factor
+        kept = ((turns - low) / (high - low)).clamp(0, 1)
+        return slowed * (1 - kept) + rates * kept
+    if scaling.kind == "yarn":
+        first, last = scaling.yarn_bounds(dim, theta)
+        place = torch.arange(dim // 2, dtype=torch.float32, device=rates.device)
+        kept = 1 - ((place - first) / (last - first)).clamp(0, 1)
+        return slowed * (1 - kept) + rates * kept
+    raise AssertionError(f"rope_settings let the scaling {scaling.kind!r} pass")

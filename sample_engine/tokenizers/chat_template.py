@@ -1,0 +1,136 @@
+"""The template of a model that turns a conversation into a prompt: Jinja2's, in its sandbox."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sample_engine.errors import ConfigError, PromptError
+
+__all__ = ["ChatTemplate", "read_chat_template"]
+
+_MOST_BYTES = 1 << 24
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+class _RefusedError(Exception):
+    """The template itself has refused the conversation. Recoverable: another one may do."""
+
+
+class ChatTemplate:
+    """A template, compiled. ``special``: the texts of the tokens that it may name.
+
+    Raises :class:`ConfigError` where it is no template, or Jinja2 is missing.
+    """
+
+    def __init__(self, text: str, special: Mapping[str, str], path: Path) -> None:
+        try:
+            import jinja2
+            from jinja2.sandbox import ImmutableSandboxedEnvironment
+        except ImportError:
+            raise ConfigError(
+                f"{str(path)!r} has a chat template, which needs Jinja2: pip install jinja2."
+            ) from None
+        self._special = dict(special)
+        self._path = path
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _as_json
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = _now
+        try:
+            self._template = environment.from_string(text)
+        except jinja2.TemplateError as error:
+            raise ConfigError(
+                f"The chat template in {str(path)!r} is none: {_words(error)}."
+            ) from error
+
+    def prompt(self, messages: Sequence[Mapping[str, Any]], *, answer: bool = True) -> str:
+        """Return a conversation as text; ``answer``: with the beginning of an answer.
+
+        Raises :class:`PromptError` where the template refuses it or fails.
+        """
+        try:
+            return self._template.render(
+                messages=[dict(message) for message in messages],
+                add_generation_prompt=answer,
+                **self._special,
+            )
+        except _RefusedError as error:
+            raise PromptError(f"The model's chat template refuses this: {error}") from None
+        except Exception as error:  # a template is a program, and may fail as one
+            raise PromptError(
+                f"The chat template in {str(self._path)!r} fails: {_words(error)}. Check the "
+                "messages, or give the prompt as text."
+            ) from error
+
+
+def read_chat_template(folder: Path) -> ChatTemplate | None:
+    """Return the template in a model's folder; None: it has none.
+
+    Raises :class:`ConfigError` for one that cannot be used.
+    """
+    path = folder / "tokenizer_config.json"
+    settings = _settings(path) if path.is_file() else {}
+    alone = folder / "chat_template.jinja"
+    text: Any = settings.get("chat_template")
+    if alone.is_file():
+        path, text = alone, _read(alone)
+    if isinstance(text, list):  # several, by name
+        named = {each.get("name"): each.get("template") for each in text if isinstance(each, dict)}
+        text = named.get("default")
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise ConfigError(f"The chat template in {str(path)!r} is no text.")
+    special = {name: _content(settings.get(name)) for name in _SPECIAL}
+    return ChatTemplate(text, special, path)
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(_read(path))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{str(path)!r} cannot be read as JSON: {error}.") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{str(path)!r} holds no JSON object.")
+    return values
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise ConfigError(f"{str(path)!r} has more than {_MOST_BYTES} bytes.")
+        return data.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{str(path)!r} cannot be read: {error}.") from error
+
+
+def _content(token: Any) -> str:
+    """The text of a special token, which stands by itself or in an object."""
+    if isinstance(token, Mapping):
+        token = token.get("content")
+    return token if isinstance(token, str) else ""
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).rstrip('.')}"
+
+
+def _refuse(message: object) -> NoReturn:
+    raise _RefusedError(str(message))
+
+
+def _now(how: str) -> str:
+    return datetime.datetime.now(datetime.timezone.utc).astimezone().strftime(how)
+
+
+def _as_json(value: Any, indent: int | None = None) -> str:
+    """JSON as a model reads it: nothing is escaped for HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)

@@ -1,0 +1,69 @@
+"""The families of models: which there are, and the windows of their layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sample_engine.model.families import FAMILIES, family_of
+
+
+def windows(model_type: str, **values: Any) -> Any:
+    """The windows of a model of four layers; the words where they are refused."""
+    family, wrong = family_of({"model_type": model_type})
+    assert family is not None
+    assert not wrong
+    found, wrong = family.windows({**family.usual, "num_hidden_layers": 4, **values})
+    return wrong[0] if wrong else found
+
+
+def test_each_is_found_by_its_names() -> None:
+    for family in FAMILIES:
+        names = {"model_type": family.model_type, "architectures": [family.architecture]}
+        assert family_of(names) == (family, [])
+    assert family_of({})[0] is FAMILIES[0]
+    wrong = {"model_type": "qwen2", "architectures": ["LlamaForCausalLM"]}
+    assert family_of(wrong)[0] is None
+    assert "only ['Qwen2ForCausalLM']" in family_of(wrong)[1][0]
+
+
+def test_windows_are_where_the_family_has_them() -> None:
+    assert windows("llama", sliding_window=8) == ()
+    assert windows("mistral") == (4096,) * 4
+    assert windows("mistral", sliding_window=None) == ()
+    assert windows("qwen2", sliding_window=8, max_window_layers=1) == ()
+    asked = {"use_sliding_window": True, "sliding_window": 8}
+    assert windows("qwen2", **asked, max_window_layers=1) == (None, 8, 8, 8)
+    kinds = ["full_attention", "sliding_attention"] * 2
+    assert windows("qwen3", **asked, layer_types=kinds) == (None, 8, None, 8)
+
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "words"),
+    [
+        ("qwen3", {"layer_types": [FULL] * 3}, "a word for each of the 4 layers"),
+        ("qwen3", {"layer_types": 4}, "a word for each of the 4 layers"),
+        ("qwen3", {"layer_types": [FULL] * 3 + ["linear_attention"]}, "has 'linear_attention'"),
+        ("qwen3", {"layer_types": [SLIDING] * 4}, "but there is no sliding_window"),
+        ("mistral", {"layer_types": [FULL] * 4}, "but 'mistral' has none"),
+        ("mistral", {"sliding_window": 0}, "sliding_window=0 must be a whole number"),
+        ("mistral", {"sliding_window": "8"}, "sliding_window='8' must be a whole number"),
+    ],
+)
+def test_windows_that_contradict_each_other_are_refused(
+    kind: str, values: dict[str, Any], words: str
+) -> None:
+    assert words in windows(kind, **values)
+
+
+def test_what_is_computed_in_one_way_only_is_refused_otherwise() -> None:
+    family = FAMILIES[0]
+    assert family.refused({"hidden_act": "silu", "mlp_bias": False}) == []
+    assert family.refused({"hidden_act": "gelu", "num_experts": 8}) == [
+        "hidden_act='gelu' is not supported, only 'silu'",
+        "num_experts=8 is not supported, only None",
+    ]

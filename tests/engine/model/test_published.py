@@ -1,0 +1,161 @@
+"""Models as they are published: logits and greedy texts are those of ``transformers``."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+pytest.importorskip("transformers", reason="models of other programs are compared with it")
+
+from sample_engine import LLM, SamplingParams
+from sample_engine.errors import ConfigError, WeightsError
+from sample_engine.model.loading import load_model
+from sample_engine.model_runner import ModelRunner
+from tests.engine.support.model import packed_attend
+from tests.engine.support.published import MODELS, SIZE, Published, published
+
+MOST_DIFFERENCE = 1e-4
+LENGTH = 70  # beyond all windows and original_max_position_embeddings
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Published]:
+    """All of them, made once."""
+    return dict(published(tmp_path_factory.mktemp("published")))
+
+
+def text(length: int = LENGTH) -> list[int]:
+    """Some tokens, other ones than those that end a text."""
+    chance = random.Random(length)
+    return [chance.randrange(12, SIZE["vocab_size"]) for _ in range(length)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_and_greedy_texts_are_those_of_transformers(
+    name: str, models: dict[str, Published], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = models[name]
+    assert len(list(theirs.folder.glob("*.safetensors"))) > 1
+    seen: list[torch.Tensor] = []
+    compute = ModelRunner._logits
+
+    def spy(*arguments: object) -> torch.Tensor:
+        seen.append(compute(*arguments))  # type: ignore[arg-type]
+        return seen[-1]
+
+    monkeypatch.setattr(ModelRunner, "_logits", spy)
+    prompts = [text(), text(9)]
+    engine = LLM(
+        theirs.folder,
+        device="cpu",
+        worker_method="inproc",
+        max_num_batched_tokens=64,  # the long one comes in two chunks
+        num_blocks=40,
+    )
+    with engine as llm:
+        params = SamplingParams(max_tokens=16)
+        outputs = llm.generate([{"prompt_token_ids": each} for each in prompts], params)
+    for prompt, output in zip(prompts, outputs, strict=True):
+        assert list(output.outputs[0].token_ids) == theirs.greedy(prompt, 16)
+    right = theirs.logits(prompts[0])[-1]
+    nearest = min(float((row - right).abs().max()) for rows in seen for row in rows)
+    assert nearest < MOST_DIFFERENCE
+
+
+def test_all_logits_of_a_text_are_those_of_transformers(models: dict[str, Published]) -> None:
+    for name in ("llama", "llama3", "linear", "dynamic", "qwen2", "qwen3"):
+        theirs = models[name]
+        model = load_model(str(theirs.folder), device="cpu", dtype=torch.float32)
+        with torch.inference_mode():
+            positions = torch.arange(LENGTH)
+            hidden, _ = model(torch.tensor(text()), positions, packed_attend([LENGTH]))
+            ours = model.compute_logits(hidden)
+        assert float((ours - theirs.logits(text())).abs().max()) < MOST_DIFFERENCE, name
+
+
+def changed(models: dict[str, Published], name: str, to: Path) -> Path:
+    """A copy of a model's folder, to be changed, with all weights in one file."""
+    folder = Path(shutil.copytree(models[name].folder, to / "changed"))
+    tensors = {}
+    for path in folder.glob("*.safetensors"):
+        tensors.update(load_file(path))
+        path.unlink()
+    (folder / "model.safetensors.index.json").unlink()
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def load(folder: Path) -> object:
+    return load_model(str(folder), device="cpu", dtype=torch.float32)
+
+
+def test_a_stored_head_and_leftovers_are_no_harm(
+    models: dict[str, Published], tmp_path: Path
+) -> None:
+    path = changed(models, "llama3", tmp_path) / "model.safetensors"  # its head is tied
+    tensors = load_file(path)
+    assert "lm_head.weight" not in tensors
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
+    save_file(tensors, path)
+    load(path.parent)
+    tensors["lm_head.weight"][3, 4] += 1
+    save_file(tensors, path)
+    with pytest.raises(WeightsError, match=r"lm_head\.weight that differs from model\.embed_tok"):
+        load(path.parent)
+    tensors["lm_head.weight"] = torch.zeros(2, 2)
+    save_file(tensors, path)
+    with pytest.raises(WeightsError, match=r"lm_head\.weight has the shape \[2, 2\], not \[300, 3"):
+        load(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "words"),
+    [
+        ("qwen2", "model.layers.1.self_attn.k_proj.bias", r"missing: .*k_proj\.bias"),
+        ("qwen3", "model.layers.2.self_attn.q_norm.weight", r"missing: .*q_norm\.weight"),
+        ("llama", "lm_head.weight", r"missing: lm_head\.weight"),
+    ],
+)
+def test_what_a_family_needs_is_missed(
+    name: str, tensor: str, words: str, models: dict[str, Published], tmp_path: Path
+) -> None:
+    path = changed(models, name, tmp_path) / "model.safetensors"
+    tensors = load_file(path)
+    del tensors[tensor]
+    save_file(tensors, path)
+    with pytest.raises(WeightsError, match=words):
+        load(path.parent)
+
+
+def test_eagle_is_refused_where_windows_count(models: dict[str, Published]) -> None:
+    speculative = {"method": "eagle", "num_speculative_tokens": 2}
+    settings: dict[str, Any] = {"device": "cpu", "worker_method": "inproc"}
+    settings["load_format"] = "dummy"
+    with pytest.raises(ConfigError, match="without a sliding window"):
+        LLM(models["mistral"].folder, speculative_config=speculative, **settings)
+
+
+def test_the_ends_of_a_text_are_those_of_the_generation(
+    models: dict[str, Published], tmp_path: Path
+) -> None:
+    folder = changed(models, "llama", tmp_path)
+    prompt = {"prompt_token_ids": text()}
+    settings: dict[str, Any] = {"device": "cpu", "worker_method": "inproc", "num_blocks": 20}
+    with LLM(folder, **settings) as llm:
+        free = llm.generate(prompt, SamplingParams(max_tokens=6, ignore_eos=True))[0].outputs[0]
+    ends = [299, free.token_ids[3]]
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps({"eos_token_id": ends}), encoding="utf-8")
+    with LLM(folder, **settings) as llm:
+        output = llm.generate(prompt, SamplingParams(max_tokens=6))[0].outputs[0]
+    assert output.token_ids[-1] in ends
+    assert output.token_ids == free.token_ids[: len(output.token_ids)]
+    assert len(output.token_ids) <= 4

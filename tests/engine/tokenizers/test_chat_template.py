@@ -1,0 +1,101 @@
+"""Chat templates: where they are, what they may do, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jinja2", reason="chat templates are Jinja2's")
+
+from sample_engine.errors import ConfigError, PromptError
+from sample_engine.tokenizers.chat_template import ChatTemplate, read_chat_template
+from tests.engine.support.subwords import TEMPLATE
+
+HI = [{"role": "user", "content": " hi "}]
+
+
+def settings(folder: Path, **values: Any) -> Path:
+    (folder / "tokenizer_config.json").write_text(json.dumps(values), encoding="utf-8")
+    return folder
+
+
+def template(text: str) -> ChatTemplate:
+    return ChatTemplate(text, {"bos_token": "<s>"}, Path("here"))
+
+
+def test_a_conversation_becomes_a_text() -> None:
+    made = template(TEMPLATE)
+    assert made.prompt(HI) == "<s><|user|>hi\n<|assistant|>"
+    assert made.prompt(HI, answer=False) == "<s><|user|>hi\n"
+
+
+def test_it_is_found_where_models_have_it(tmp_path: Path) -> None:
+    assert read_chat_template(tmp_path) is None
+    assert read_chat_template(settings(tmp_path, bos_token="<s>")) is None
+    named = [
+        {"name": "tool_use", "template": "no"},
+        {"name": "default", "template": "{{bos_token}}"},
+    ]
+    for text in (named, "{{ bos_token }}"):
+        for bos in ("<b>", {"content": "<b>"}):
+            found = read_chat_template(settings(tmp_path, bos_token=bos, chat_template=text))
+            assert found is not None
+            assert found.prompt(HI) == "<b>"
+    (tmp_path / "chat_template.jinja").write_text("alone {{ eos_token }}", encoding="utf-8")
+    found = read_chat_template(tmp_path)
+    assert found is not None
+    assert found.prompt(HI) == "alone "
+
+
+def test_json_is_as_the_model_reads_it() -> None:
+    made = template("{{ messages[0] | tojson }}{{ strftime_now('%Y') | length }}")
+    message = {"role": "user", "content": "<\u00e9>"}
+    assert made.prompt([message]) == '{"role": "user", "content": "<\u00e9>"}4'
+
+
+def test_a_refusal_of_the_template_is_told() -> None:
+    with pytest.raises(PromptError, match="refuses this: no tools: x"):
+        template(TEMPLATE).prompt([{"role": "tool", "content": "x"}])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{{ ''.__class__.__mro__ }}", "SecurityError"),
+        ("{{ messages.append(1) }}", "SecurityError"),
+        ("{{ messages[0].content.missing.more }}", "UndefinedError"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{% for i in range(10000000) %}{% endfor %}", "OverflowError"),
+    ],
+)
+def test_what_a_template_may_not_do_is_an_error(text: str, words: str) -> None:
+    with pytest.raises(PromptError, match=rf"The chat template in 'here' fails: {words}"):
+        template(text).prompt(HI)
+
+
+def test_what_is_no_template_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is none: TemplateSyntaxError"):
+        template("{% if %}")
+    with pytest.raises(ConfigError, match="is no text"):
+        read_chat_template(settings(tmp_path, chat_template=7))
+    path = tmp_path / "tokenizer_config.json"
+    for text, words in (("[]", "holds no JSON object"), ("{", "cannot be read as JSON")):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError, match=words):
+            read_chat_template(tmp_path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_chat_template(tmp_path)
+    path.write_bytes(b" " * (1 << 24) + b"{}")
+    with pytest.raises(ConfigError, match="more than 16777216 bytes"):
+        read_chat_template(tmp_path)
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ConfigError, match="pip install jinja2"):
+        template("x")

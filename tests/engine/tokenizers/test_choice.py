@@ -1,0 +1,91 @@
+"""Which tokenizer a model has, and conversations through a whole engine."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tokenizers", reason="published tokenizers are read by it")
+pytest.importorskip("jinja2", reason="chat templates are Jinja2's")
+
+from sample_engine import LLM, SamplingParams
+from sample_engine.config import EngineConfig
+from sample_engine.errors import ConfigError, PromptError
+from sample_engine.tokenizers.choice import BYTES, text_of_model
+from sample_engine.tokenizers.no_tokenizer import NoTokenizer
+from tests.engine.support.model import SMALL
+from tests.engine.support.subwords import save_tokenizer
+from tests.engine.support.weights import save
+
+WIDER = dataclasses.replace(SMALL, vocab_size=300)
+HI = [{"role": "user", "content": "hi"}]
+SETTINGS: dict[str, Any] = {"device": "cpu", "worker_method": "inproc", "num_blocks": 20}
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with a tokenizer of subwords and a template."""
+    folder = save(tmp_path_factory.mktemp("wide") / "model", WIDER)
+    save_tokenizer(folder)
+    return folder
+
+
+def test_bytes_are_for_models_of_bytes_and_of_no_weights(tmp_path: Path) -> None:
+    assert text_of_model(EngineConfig()) is BYTES
+    assert text_of_model(EngineConfig(model="llama-3-8b", load_format="dummy")) is BYTES
+    folder = str(save(tmp_path / "wide", WIDER))
+    assert text_of_model(EngineConfig(model=folder, load_format="dummy")) is BYTES
+    assert isinstance(text_of_model(EngineConfig(model=folder)).tokenizer, NoTokenizer)
+
+
+def test_texts_and_conversations_reach_the_model_as_its_tokens(wide: Path) -> None:
+    params = SamplingParams(max_tokens=4, ignore_eos=True)
+    with LLM(wide, **SETTINGS) as llm:
+        tokenizer = text_of_model(llm.config).tokenizer
+        (text,) = llm.generate("def the", params)
+        assert list(text.prompt_token_ids) == tokenizer.encode("def the")
+        assert text.outputs[0].text == tokenizer.decode(text.outputs[0].token_ids)
+        parts = llm.generate_stream("def the", params)
+        assert "".join(part.text for part in parts) == text.outputs[0].text
+        (one,) = llm.chat(HI, params)
+        assert one.prompt == "<s><|user|>hi\n<|assistant|>"
+        assert list(one.prompt_token_ids) == tokenizer.encode(one.prompt, special=False)
+        two = llm.chat([HI, [*HI, {"role": "assistant", "content": "yes"}]], params)
+        assert two[0].outputs[0].token_ids == one.outputs[0].token_ids
+        assert two[1].prompt == "<s><|user|>hi\n<|assistant|>yes\n<|assistant|>"
+        with pytest.raises(PromptError, match="refuses this: no tools"):
+            llm.chat([{"role": "tool", "content": ""}])
+        with pytest.raises(
+            PromptError, match=r"prompt of 1\d\d tokens, but with max_model_len=128"
+        ):
+            llm.generate("x" * 128)
+
+
+def test_without_a_tokenizer_tokens_are_taken_alone(tmp_path: Path) -> None:
+    with LLM(save(tmp_path / "wide", WIDER), **SETTINGS) as llm:
+        with pytest.raises(PromptError, match="came without a tokenizer"):
+            llm.generate("hi")
+        params = SamplingParams(max_tokens=3, ignore_eos=True)
+        (output,) = llm.generate({"prompt_token_ids": [1, 299]}, params)
+    assert len(output.outputs[0].token_ids) == 3
+    assert output.outputs[0].text == ""
+
+
+def test_without_a_template_each_message_is_a_line() -> None:
+    text, tokens = BYTES.conversation([*HI, {"role": "system", "content": "x"}])
+    assert text == "user: hi\nsystem: x\nassistant: "
+    assert bytes(tokens).decode() == text
+    for wrong in ([], ["hi"], [{"role": "user"}], [{"role": "user", "content": ["hi"]}]):
+        with pytest.raises(PromptError):
+            BYTES.conversation(wrong)  # type: ignore[arg-type]
+
+
+def test_files_of_another_model_are_told_before_the_engine_starts(tmp_path: Path) -> None:
+    folder = save(tmp_path / "small")
+    save_tokenizer(folder)
+    (folder / "model.safetensors").unlink()  # nothing of it would be loaded
+    with pytest.raises(ConfigError, match="is the tokenizer of another model"):
+        LLM(folder, **SETTINGS)

@@ -1,0 +1,98 @@
+"""The commands that the docs show are taken: options are there, and values are allowed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from pytest_cudafork.__main__ import main as commands
+from pytest_cudafork.settings import import_options
+from pytest_cudafork.settings.options import PARSERS
+from tests.repo.test_docs import PAGES, page_id
+
+READERS = {
+    option.flag: (option, parse)
+    for option, parse in (*PARSERS.values(), *import_options.PARSERS.values())
+}
+_BLOCK = re.compile(r"^```(?:\w*)\n(.*?)^```", re.S | re.M)
+_OURS = ("run", "explain", "imports", "merge", "doctor", "attach", "fileworker")
+
+
+def shown(page: Path) -> Iterator[list[str]]:
+    """Return the commands in the blocks of a page, as a shell would split them."""
+    for block in _BLOCK.findall(page.read_text(encoding="utf-8")):
+        for line in block.replace("\\\n", " ").splitlines():
+            text = re.sub(r"^\$ |^\S*venv/bin/", "", line.strip())
+            text = re.sub(r"\$\{\{.*?\}\}", "phantom", text)  # a variable of a workflow
+            if re.match(r"pytest -|pytest \S+/|python -m pytest", text):
+                yield shlex.split(text.removeprefix("python -m "), comments=True)
+
+
+@cache
+def options_of(command: str) -> frozenset[str]:
+    """Return the options in the help of one of our commands."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        commands([command, "--help"])
+    return frozenset(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", out.getvalue()))
+
+
+def wrong_in(words: list[str]) -> str:
+    """Return what the plugin would not take of a command, or ""."""
+    if words[0] == "pytest_cudafork":
+        command = words[1]
+        if command not in _OURS:
+            return f"no command {command!r}" if re.match(r"[a-z]+$", command) else ""
+        known = options_of(command)
+        for word in words[2:]:
+            if command == "run" and not word.startswith("-"):
+                break  # the program and its own arguments
+            if word.startswith("-") and word != "--" and word.partition("=")[0] not in known:
+                return f"{command} has no {word!r}"
+        return ""
+    for word in words[1:]:
+        flag, equals, value = word.partition("=")
+        if not flag.startswith("--cuda-fork"):
+            continue
+        if flag not in READERS:
+            return f"no option {flag!r}"
+        option, parse = READERS[flag]
+        given = value if equals else option.flag_value
+        if given is not None and not given.isupper():  # FILE, METHOD: stands for a value
+            with contextlib.suppress(OSError):
+                try:
+                    parse(given)
+                except ValueError as error:
+                    return f"{word}: {error}"
+    return ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_the_commands_of_a_page_are_taken(page: Path) -> None:
+    wrong = {shlex.join(words): what for words in shown(page) if (what := wrong_in(words))}
+    assert not wrong
+
+
+def test_most_pages_show_commands() -> None:
+    found = [shlex.join(words) for page in PAGES for words in shown(page)]
+    assert len(found) > 60
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("pytest --cuda-fork-chek", "no option"),
+        ("pytest --cuda-fork-check=loud", "loud"),
+        ("pytest_cudafork imports mypkg --quick", "has no '--quick'"),
+        ("pytest_cudafork walk x.py", "no command"),
+    ],
+)
+def test_a_wrong_command_is_found(line: str, words: str) -> None:
+    assert words in wrong_in(line.split())

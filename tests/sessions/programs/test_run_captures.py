@@ -1,0 +1,43 @@
+"""``run --captures``: a script that captures graphs, told with the line, and its repair."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.specimens.plain_graphs.catalog import CATALOG, form
+from tests.support.programs import watched
+from tests.support.sessions import needs_torch
+
+pytestmark = [
+    needs_torch,
+    pytest.mark.slow,
+    pytest.mark.fresh_interpreter("programs of their own are what this is about"),
+]
+SEED = next(program for program in CATALOG if program.name == "speculator_prefill")
+
+
+@pytest.mark.parametrize("which", ["buggy", "fixed"])
+def test_a_script_that_leaves_the_planner_out_of_its_graph_is_told_the_line(
+    which: str, tmp_path: Path
+) -> None:
+    form(which).copy_to(tmp_path)
+    (tmp_path / "main.py").write_text(f"from test_{SEED.name} import serve\nprint(len(serve()))\n")
+    done = watched(
+        *("--captures", "--device=phantom:sm_90", "--fail", "--report=told.json", "--json"),
+        "main.py",
+        cwd=tmp_path,
+    )
+    assert done.stdout == "3\n"
+    assert done.stderr == ""
+    told = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
+    errors = told["captures"]["errors"]
+    if which == "fixed":
+        assert (done.returncode, told["good"], errors) == (0, True, [])
+        return
+    assert (done.returncode, told["good"]) == (1, False)
+    assert told["captures"]["judged"] > 0
+    named = {where.rpartition("/")[2] for error in errors for _, where in error["lines"]}
+    assert named & set(SEED.named_lines)

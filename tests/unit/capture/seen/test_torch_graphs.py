@@ -1,0 +1,118 @@
+"""The hooks on torch's class of graphs, tried on a class of its kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pytest_cudafork.capture.interface.seen import Listener, SeenCapture, Watch  # noqa: E402
+from pytest_cudafork.capture.seen.torch_graphs import hooked, hooks_on  # noqa: E402
+from pytest_cudafork.capture.stand_ins.in_force import in_force  # noqa: E402
+
+
+class Log(Listener):
+    """Writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def on_capture_begin(self, capture: SeenCapture) -> None:
+        self.log.append(f"begin {capture.backend}")
+
+    def on_capture_end(self, capture: SeenCapture) -> None:
+        self.log.append(f"end {capture.captured} {capture.pool}")
+
+    def on_replay_end(self, capture: SeenCapture, failed: BaseException | None) -> None:
+        self.log.append("replayed")
+
+    def on_reset(self, capture: SeenCapture) -> None:
+        self.log.append("reset")
+
+
+def graph_class() -> Any:
+    """Make a class with the methods of torch's own."""
+
+    class CUDAGraph:
+        def __init__(self) -> None:
+            self.called: list[Any] = []
+            self.breaks = False
+
+        def capture_begin(
+            self, pool: Any = None, mode: str = "global", check_input_liveness: bool = False
+        ) -> None:
+            self.called.append(("begin", pool, mode, check_input_liveness))
+
+        def capture_end(self) -> None:
+            self.called.append("end")
+            if self.breaks:
+                raise RuntimeError("operation failed due to a previous error during capture")
+
+        def replay(self) -> None:
+            self.called.append("replay")
+
+        def reset(self) -> None:
+            self.called.append("reset")
+
+        def pool(self) -> str:
+            return "pool"
+
+    return CUDAGraph
+
+
+def test_the_methods_tell_the_watch_and_do_their_work() -> None:
+    kind, log = graph_class(), Log()
+    watch, before = Watch([log]), dict(vars(kind))
+    with hooks_on(kind), watch.in_force():
+        made = kind()
+        made.capture_begin("a pool", mode="relaxed")
+        made.capture_end()
+        made.replay()
+        made.reset()
+        broken = kind()
+        broken.breaks = True
+        broken.capture_begin(None, "global", False)
+        with pytest.raises(RuntimeError, match="previous error"):
+            broken.capture_end()
+    assert made.called == [("begin", "a pool", "relaxed", True), "end", "replay", "reset"]
+    assert broken.called[0] == ("begin", None, "global", False)
+    assert log.log == ["begin cuda", "end True pool", "replayed", "reset", "begin cuda",
+                       "end False None"]  # fmt: skip
+    assert dict(vars(kind)) == before
+
+
+def test_without_a_watch_in_this_thread_they_are_what_they_were() -> None:
+    kind = graph_class()
+    with hooks_on(kind):
+        made = kind()
+        made.capture_begin()
+        made.capture_end()
+        made.replay()
+        made.reset()
+    assert made.called == [("begin", None, "global", False), "end", "replay", "reset"]
+
+
+def test_while_a_check_of_ours_captures_torch_is_asked_for_nothing() -> None:
+    kind, log = graph_class(), Log()
+    watch = Watch([log])
+    with hooks_on(kind), watch.in_force(), watch.suspended():
+        made = kind()
+        made.capture_begin()
+        made.capture_end()
+    assert made.called == [("begin", None, "global", False), "end"]
+    assert log.log == []
+
+
+def test_torchs_own_class_is_hooked_and_its_stand_in_is_not() -> None:
+    kind = torch.cuda.graphs.CUDAGraph
+    original = kind.replay
+    with hooked():
+        assert kind.replay is not original
+    assert kind.replay is original
+    with in_force():
+        stand_in = torch.cuda.CUDAGraph
+        replay = stand_in.replay
+        with hooked():
+            assert stand_in.replay is replay
