@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,7 @@ def main() -> int:
     ]
     heads = ["", "a token", f"prefill of {options.prompt}", "speed of decoding", "of prefill"]
     text = f"{table(heads, rows)}\n\nSpeeds: transformers is 1. Greedy texts equal: {alike}."
+    text = text.replace("transformers", f"transformers {version('transformers')}", 1)
     data = {
         "threads": options.threads,
         "cpu_time": options.cpu_time,
