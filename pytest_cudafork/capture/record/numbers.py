@@ -89,6 +89,10 @@ def numbers_in(args: Iterable[Any], result: Any) -> tuple[Numbers, tuple[Any, ..
         if each.__class__ is int or each.__class__ is float:
             numbers.append(each)
         elif isinstance(each, Tensor):
-            shapes.append(tuple(each.shape))
-    shapes.append(tuple(result.shape) if isinstance(result, Tensor) else None)
+            shapes.append(_shape(each))
+    shapes.append(_shape(result) if isinstance(result, Tensor) else None)
     return tuple(numbers), tuple(shapes)
+
+
+def _shape(tensor: Tensor) -> Any:
+    return None if tensor.is_nested else tuple(tensor.shape)
