@@ -14,6 +14,8 @@ from pytest_cudafork.report import terminal as terminal_section
 from pytest_cudafork.settings.options import OPTIONS
 
 ALWAYS = {
+    "cudafork-announcer",
+    "cudafork-ask-plugins",
     "cudafork-gpus",
     "cudafork-gpus-refused",
     "cudafork-health-summary",
