@@ -116,8 +116,13 @@ class Recorder(Listener):
             memory.activation = False
             memory.writes = (Write(unknown_operation(), 0, None),)
 
+    def on_own_check_begin(self) -> None:
+        """Take no notice of what the check runs."""
+        self.history.paused = True
+
     def on_own_check(self) -> None:
-        """Know only what memory there is: a check of this plugin may have changed all of it."""
+        """Know only what memory there is: the check may have changed all of it."""
+        self.history.paused = False
         self.history.forget()
 
 

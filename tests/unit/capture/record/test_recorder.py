@@ -56,7 +56,8 @@ def test_a_check_of_ours_makes_all_memory_unknown() -> None:
     with looking() as look:
         made = torch.tensor([1]) + 1
         with look.watching.watch.suspended():
-            pass
+            unseen: Any = torch.tensor([1]) + 1
+        assert look.history.memories.get(unseen) is None
         memory = look.history.memories.get(made)
         assert memory is not None
         assert not memory.live
