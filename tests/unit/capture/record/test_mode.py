@@ -98,3 +98,17 @@ def test_in_inference_mode_composites_come_whole_and_may_copy() -> None:
         assert memory.live
         captured = look.capture(lambda: x.float() + x.t().reshape(6).sum())
         assert len(captured.seen.uses.reads) == 1  # what it made by the way is its own
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_of_every_kind_pass() -> None:
+    history = History(everything=True)
+    with HistoryMode(history):
+        for layout in (torch.strided, torch.jagged):
+            nested = torch.nested.nested_tensor([torch.ones(3), torch.ones(2)], layout=layout)
+            assert [each.tolist() for each in (nested * 2).unbind()] == [[2.0] * 3, [2.0] * 2]
+        assert (torch.eye(2).to_sparse() * 2).to_dense()[1, 1] == 2
+        doubled = torch.vmap(lambda x: x.cumsum(0) * 2)(torch.arange(4).view(2, 2))
+        assert doubled.tolist() == [[0, 2], [4, 10]]
+        assert torch.func.grad(lambda x: (x**2).sum())(torch.ones(2)).tolist() == [2.0, 2.0]
+        assert torch.zeros(0).sum() == 0
