@@ -34,7 +34,7 @@ def test_a_replay_that_raises_leaves_what_was_found_of_it_marked() -> None:
 def test_a_capture_that_fails_is_not_judged() -> None:
     with looking() as look:
         with pytest.raises(KeyError):
-            look.capture(lambda: {}["x"])
+            look.capture(lambda: dict[str, int]()["x"])
         assert look.watching.take() == {}
 
 

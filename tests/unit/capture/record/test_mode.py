@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch: Any = pytest.importorskip("torch")
+
+from torch import Tensor  # noqa: E402
 
 from pytest_cudafork.capture.record.history import History  # noqa: E402
 from pytest_cudafork.capture.record.mode import HistoryMode  # noqa: E402
@@ -20,7 +22,7 @@ def test_a_paused_history_sees_nothing() -> None:
     assert history.memories.get(made) is None
 
 
-class Wrapped(torch.Tensor):  # type: ignore[misc]  # torch is not followed
+class Wrapped(Tensor):  # type: ignore[misc]  # torch is not followed
     """Holds a tensor, and says so to whoever asks it for its operators."""
 
     inner: Any
@@ -40,7 +42,7 @@ class Wrapped(torch.Tensor):  # type: ignore[misc]  # torch is not followed
 def test_subclasses_are_asked_first_and_fake_tensors_pass() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    class Tagged(torch.Tensor):  # type: ignore[misc]  # torch is not followed
+    class Tagged(Tensor):  # type: ignore[misc]  # torch is not followed
         pass
 
     history = History()
@@ -77,9 +79,10 @@ def test_operators_of_functions_run_and_make_a_capture_dark() -> None:
 
 
 def test_custom_operators_of_python_are_opened() -> None:
-    @torch.library.custom_op("cudafork_tests::twice", mutates_args=())
-    def twice(x: torch.Tensor) -> torch.Tensor:
+    def plain(x: Tensor) -> Tensor:
         return x * 2
+
+    twice = torch.library.custom_op("cudafork_tests::twice", plain, mutates_args=())
 
     history = History()
     with HistoryMode(history):

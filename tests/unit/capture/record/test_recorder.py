@@ -32,7 +32,7 @@ def test_modes_are_gone_whatever_becomes_of_a_capture() -> None:
     before = count_modes()
     with looking() as look:
         with pytest.raises(KeyError):
-            look.capture(lambda: {}["x"])
+            look.capture(lambda: dict[str, int]()["x"])
         assert count_modes() == before + 1
         assert not look.history.paused
         graphs.CUDAGraph().capture_begin()
