@@ -25,7 +25,7 @@ from pytest_cudafork.fixtures import (
 )
 from pytest_cudafork.isolate.session import forked_option
 from pytest_cudafork.isolate.session.hooks import IsolationHooks
-from pytest_cudafork.settings import markers, options
+from pytest_cudafork.settings import environment, markers, options
 
 __all__ = [
     "capture_pair",
@@ -257,8 +257,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let a report carry what checks of graphs have to say of a test that passed."""
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let a report carry what checks of graphs have to say, and its process if a trace is drawn."""
     report = yield
     remarks = sys.modules.get("pytest_cudafork.capture.story.remarks")
     if remarks is not None:
@@ -266,6 +268,11 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     verdicts = sys.modules.get("pytest_cudafork.capture.story.verdicts")
     if verdicts is not None and (found := verdicts.take_verdicts()):
         setattr(report, verdicts.CARRIED, found)
+    if item.config.stash[SESSION].settings.trace:
+        from pytest_cudafork.report import trace
+
+        gpus = environment.value(environment.VISIBLE_GPUS) if markers.marks_of(item).gpus else ""
+        setattr(report, trace.CARRIED, trace.carried(gpus))
     return report
 
 

@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -17,6 +16,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
+from pytest_cudafork.compat.pytest_internals import terminal_writer
 from pytest_cudafork.documents.writing import write_at_once
 from pytest_cudafork.imports.api import run
 from pytest_cudafork.imports.audit import plan
@@ -40,7 +40,6 @@ _WORDS = {
     fail_on.BAD: "bad",
     fail_on.SKIP: "cannot be judged here",
 }
-_COLOURS = {"bad": "\x1b[31m", "warn": "\x1b[33m", "good": "\x1b[32m"}
 
 
 def main(args: Sequence[str]) -> int:
@@ -202,7 +201,7 @@ class _Progress:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream if stream.isatty() else None
-        self._width = shutil.get_terminal_size().columns - 1
+        self._width = terminal_writer(stream).fullwidth - 1
 
     def __call__(self, done: int, count: int, target: Target) -> None:
         if self._stream is not None:
@@ -225,12 +224,11 @@ def _show(findings: Findings, written: Sequence[Line], *, full: bool) -> None:
 
 
 def _print(*lines: Line) -> None:
-    coloured = sys.stdout.isatty() and not environment.value(environment.NO_COLOR)
+    writer = terminal_writer(sys.stdout)
     for line in lines:
-        colour = _COLOURS.get(line.tone, "") if coloured else ""
-        text = f"{colour}{line.text}\x1b[0m" if colour else line.text
         encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+        text = line.text.encode(encoding, "replace").decode(encoding)
+        writer.line(text, **line.markup)
 
 
 def _write_json(path: str, findings: Findings) -> list[Line]:

@@ -1,4 +1,4 @@
-"""Writes what a session tells other programs: JSON, SARIF, and what GitHub Actions shows.
+"""Writes what a session tells other programs: JSON, SARIF, a trace, what GitHub Actions shows.
 
 One process of a session does so: the pytest process, or the controller of pytest-xdist.
 """
@@ -17,6 +17,7 @@ from pytest_cudafork.check.session import CudaForkSession
 from pytest_cudafork.documents.problem import Problem
 from pytest_cudafork.report.announce import Announcer
 from pytest_cudafork.report.tests_seen import TestsSeen
+from pytest_cudafork.report.trace import Trace
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.report_options import ANNOTATIONS, SUMMARY
 
@@ -41,6 +42,7 @@ class Outputs:
         self._pid = os.getpid()
         self._began = time.monotonic()
         self._tests = TestsSeen()
+        self._trace = Trace()
         self._written: list[str] = []
         self._failures: list[str] = []
         self._commands: list[str] = []
@@ -49,6 +51,8 @@ class Outputs:
         """Take note of a phase of a test."""
         if self._pid == os.getpid():
             self._tests.add(report)
+            if self._settings.trace:
+                self._trace.add(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Take note of a collection."""
@@ -80,6 +84,8 @@ class Outputs:
         root = str(self._config.rootpath)
         if self._settings.sarif:
             self._to_file("SARIF", self._settings.sarif, lambda: self._sarif(session, problems))
+        if self._settings.trace:
+            self._to_file("trace", self._settings.trace, self._write_trace)
         if environment.value(environment.GITHUB_ACTIONS) == "true":
             self._for_github(problems, root)
         if self._settings.json:  # the last, as the others may change the exit status
@@ -108,6 +114,15 @@ class Outputs:
         document = session_document(session, seconds, self._tests, check, audit)
         document["hook_errors"] = [each._asdict() for each in self._announcer.failures]
         write_at_once(self._settings.json, f"{json.dumps(document, indent=1)}\n")
+
+    def _write_trace(self) -> None:
+        import json
+
+        from pytest_cudafork.documents.writing import write_at_once
+
+        watch = self._state.watch
+        trace = self._trace.document(watch.observer.records() if watch is not None else ())
+        write_at_once(self._settings.trace, f"{json.dumps(trace)}\n")
 
     def _sarif(self, session: pytest.Session, problems: list[Problem]) -> None:
         from pytest_cudafork.documents.sarif import write_sarif

@@ -53,7 +53,6 @@ TEST = "PYTEST_CURRENT_TEST"
 ADDOPTS = "PYTEST_ADDOPTS"
 XDIST_WORKERS = "PYTEST_XDIST_WORKER_COUNT"
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
-NO_COLOR = "NO_COLOR"
 HIP_MASK = "HIP_VISIBLE_DEVICES"
 ROCR_MASK = "ROCR_VISIBLE_DEVICES"
 CORE_DUMP = "CUDA_ENABLE_COREDUMP_ON_EXCEPTION"
@@ -62,6 +61,7 @@ PRELOAD = "LD_PRELOAD"
 INTERPRET = "TRITON_INTERPRET"
 NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
+BUILDKITE = "BUILDKITE"
 GITHUB_ACTIONS = "GITHUB_ACTIONS"
 GITHUB_WORKSPACE = "GITHUB_WORKSPACE"
 GITHUB_STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -114,10 +114,10 @@ READ = {
     INTERPRET: "by the doctor: whether kernels in Triton run as Python code",
     NO_CACHING: "by the doctor: whether torch keeps no memory, which captures of graphs need",
     BLOCKING: "by the doctor: whether each launch waits for its kernel",
-    GITHUB_ACTIONS: "whether GitHub Actions runs the session, for --cuda-fork-github",
+    BUILDKITE: "whether Buildkite runs the session, whose log folds groups of lines",
+    GITHUB_ACTIONS: "whether GitHub Actions runs it, likewise and for --cuda-fork-github",
     GITHUB_WORKSPACE: "the checkout, to which the files of GitHub's annotations are relative",
     GITHUB_STEP_SUMMARY: "the file to which the summary of a step is added",
-    NO_COLOR: "whether the audit's command line writes in color",
     HIP_MASK: "which of AMD's GPUs are waited for",
     ROCR_MASK: "which of AMD's GPUs are waited for",
 }

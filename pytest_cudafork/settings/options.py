@@ -73,6 +73,8 @@ class Settings(NamedTuple):
     """The file of the session's document, or ""."""
     sarif: str = ""
     """The file of the problems for code scanning, or ""."""
+    trace: str = ""
+    """The file of the trace, or ""."""
     github: tuple[str, ...] = ()
     """What to write where GitHub Actions runs the session."""
     settle: int | None = None
@@ -95,7 +97,7 @@ class Settings(NamedTuple):
     @property
     def reports(self) -> bool:
         """Whether anything is written for other programs."""
-        return bool(self.json or self.sarif or self.github)
+        return bool(self.json or self.sarif or self.trace or self.github)
 
 
 MARKER_MAP = Option(
@@ -240,6 +242,12 @@ SARIF = Option(
     "FILE",
     "Write the findings as SARIF 2.1.0, which code scanning takes.",
 )
+TRACE = Option(
+    "cuda_fork_trace",
+    "FILE",
+    "Write when which process did what as a trace, which Perfetto and chrome://tracing draw: "
+    "tests, isolated ones in rows of their own, touches, forks, leases of GPUs.",
+)
 GITHUB = Option(
     "cuda_fork_github",
     "WHAT",
@@ -252,7 +260,7 @@ OPTIONS = (
     *(CHECK, DEVICE, ALLOW, LEDGER, BASELINE, BASELINE_UPDATE),
     *(MARKER_MAP, EXPECT_GPUS, INTENT, ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE),
     *(GPU_HEALTH, GPUS, SETTLE, PROFILE, PACK, GRAPH_BACKEND, CAPTURES),
-    *(JSON, SARIF, GITHUB),
+    *(JSON, SARIF, TRACE, GITHUB),
     *IMPORT_OPTIONS,
 )
 
@@ -379,6 +387,7 @@ PARSERS: Table = {
     "graphs": (GRAPH_BACKEND, parse_graphs),
     "json": (JSON, parse_profile),
     "sarif": (SARIF, parse_profile),
+    "trace": (TRACE, parse_profile),
     "github": (GITHUB, parse_github),
     "captures": (CAPTURES, parse_captures),
 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.options import GITHUB, JSON, SARIF, Settings
+from pytest_cudafork.settings.options import GITHUB, JSON, SARIF, TRACE, Settings
 
 ANNOTATIONS = "annotations"
 SUMMARY = "summary"
@@ -52,7 +52,7 @@ def checked(settings: Settings, namespace: Any) -> Settings:
         pytest.UsageError: the folder of a file is not there.
 
     """
-    options = {"json": JSON, "sarif": SARIF, "github": GITHUB}
+    options = {"json": JSON, "sarif": SARIF, "trace": TRACE, "github": GITHUB}
     if environment.is_set(environment.TEST):
         inherited: dict[str, Any] = {
             field: type(getattr(settings, field))()
@@ -60,7 +60,8 @@ def checked(settings: Settings, namespace: Any) -> Settings:
             if not getattr(namespace, option.name, None) and environment.value(option.env)
         }
         settings = settings._replace(**inherited)
-    for option, path in ((JSON, settings.json), (SARIF, settings.sarif)):
+    files = ((JSON, settings.json), (SARIF, settings.sarif), (TRACE, settings.trace))
+    for option, path in files:
         folder = os.path.dirname(path)
         if folder and not os.path.isdir(folder):
             raise pytest.UsageError(f"{option.flag}: there is no folder {folder!r}")

@@ -43,6 +43,7 @@ NAMES = {
     "cuda_fork_profile",
     "cuda_fork_sarif",
     "cuda_fork_settle",
+    "cuda_fork_trace",
 }
 PAGE = DOCS / "reference" / "options.md"
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.documents import read_document, read_sarif
 from tests.support.sessions import check, module
+from tests.support.trace_events import read_trace
 
 TESTS = module(
     """
@@ -55,6 +56,7 @@ def test_all_that_a_session_writes(pytester: pytest.Pytester, *, xdist: bool) ->
         "fork",
         *(("-p", "xdist", "-n1") if xdist else ()),
         *("--cuda-fork-json=s.json", "--cuda-fork-sarif=s.sarif", "--junitxml=j.xml"),
+        "--cuda-fork-trace=t.json",
         "--cuda-fork-github",
         env={
             "GITHUB_ACTIONS": "true",
@@ -103,6 +105,19 @@ def test_all_that_a_session_writes(pytester: pytest.Pytester, *, xdist: bool) ->
     culprit = f"{pytester.path}/test_it.py:{LINE}"
     assert cases["test_forks"] == {"cudafork_error": "CudaForkError", "cudafork_culprit": culprit}
     assert cases["test_isolated"]["cudafork_isolation"] == "spawn"
+
+    events = read_trace(pytester.path / "t.json")
+    names = {event["pid"]: event["args"]["name"] for event in events if event["ph"] == "M"
+             and event["name"] == "process_name"}  # fmt: skip
+    rows = {event["name"]: names[event["pid"]] for event in events if event["ph"] == "X"}
+    assert rows["session"] == "pytest"
+    assert rows["test_it.py::test_forks (call)"] == ("pytest, worker gw0" if xdist else "pytest")
+    isolated = "test_it.py::test_isolated"
+    assert rows[f"{isolated} (call)"] == f"isolated by spawn: {isolated}"
+    (fork,) = [event for event in events if event["name"] == "fork: guarded"]
+    assert names[fork["pid"]] == rows["test_it.py::test_forks (call)"]
+    (touch,) = [e for e in events if e.get("args", {}).get("test") == f"{isolated} (call)"]
+    assert names[touch["pid"]] == f"isolated by spawn: {isolated}"
 
     assert "told of ['test_it.py::test_isolated', 'test_it.py::test_touches']" in out
     broken = "pytest_cudafork_touch raised AssertionError: of one that is broken"

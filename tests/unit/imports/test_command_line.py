@@ -10,6 +10,7 @@ import pytest
 
 from pytest_cudafork.imports import command_line as command_line_module
 from pytest_cudafork.imports.command_line import main
+from pytest_cudafork.imports.report.summary import Line
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS
 from tests.support.documents import read_document, read_sarif
 from tests.support.imports import (
@@ -280,3 +281,26 @@ def test_a_fault_of_ours_ends_a_bisection_too(
     monkeypatch.setattr(command_line_module, "run", broken)
     assert main(["shop", "--fail-on=any", *PHANTOM]) == 129
     assert "KeyError: 'ours'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("variables", "colors"), [((), True), (("NO_COLOR",), False)])
+def test_colors_are_as_pytest_has_them(
+    variables: tuple[str, ...],
+    colors: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("NO_COLOR", "PY_COLORS", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("FORCE_COLOR", *variables):
+        monkeypatch.setenv(name, "1")
+    command_line_module._print(Line("a line", "bad"), Line("plain"))
+    first, second = capsys.readouterr().out.splitlines()
+    assert ("\x1b[31m" in first) == colors
+    assert (
+        first.replace("\x1b[31m", "").replace("\x1b[1m", "").replace("\x1b[0m", ""),
+        second,
+    ) == (
+        "a line",
+        "plain",
+    )

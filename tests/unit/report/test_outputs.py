@@ -21,6 +21,7 @@ from pytest_cudafork.settings.import_settings import ImportSettings
 from pytest_cudafork.settings.options import Settings
 from tests.support.checked_sessions import LedgerSession, report
 from tests.support.documents import read_document, read_sarif
+from tests.support.trace_events import read_trace
 from tests.unit.report.test_terminal import Terminal
 
 
@@ -94,6 +95,18 @@ def test_json_and_sarif_are_written_and_named(tmp_path: Path) -> None:
     assert made["collection_errors"][0]["message"] == "no such module"
     (result,) = read_sarif(json.loads(Path(files.sarif).read_text()))
     assert result["ruleId"] == "fork-while-initialized"
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_trace_is_written_with_the_check_and_without(tmp_path: Path, *, checked: bool) -> None:
+    session = LedgerSession(tmp_path, trace=str(tmp_path / "t.json"))
+    outputs = outputs_of(session, checked=checked)
+    session.touch(3)
+    outputs.pytest_runtest_logreport(report("call"))
+    assert finish(outputs) == (0, [f"trace: {tmp_path}/t.json"])
+    categories = {event.get("cat") for event in read_trace(tmp_path / "t.json")}
+    assert ("touch" in categories) == checked
+    assert {"test", "session"} <= categories
 
 
 def test_without_the_check_there_is_still_a_document(tmp_path: Path) -> None:

@@ -101,6 +101,11 @@ VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("/middle", {"sarif": "/middle"}),
         ("/high", {"sarif": "/high"}),
     ),
+    "cuda_fork_trace": (
+        ("/low", {"trace": "/low"}),
+        ("/middle", {"trace": "/middle"}),
+        ("/high", {"trace": "/high"}),
+    ),
     "cuda_fork_github": (
         ("all", {"github": ("annotations", "summary")}),
         ("off", {"github": ()}),

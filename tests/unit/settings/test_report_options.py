@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.options import GITHUB, JSON, SARIF, Settings, read_settings
+from pytest_cudafork.settings.options import GITHUB, JSON, SARIF, TRACE, Settings, read_settings
 from pytest_cudafork.settings.options import OPTIONS as OPTIONS_OF_ALL
 from pytest_cudafork.settings.report_options import parse_github
 
@@ -34,7 +34,7 @@ def test_other_words_are_wrong(text: str) -> None:
         parse_github(text)
 
 
-OPTIONS = (JSON, SARIF, GITHUB)
+OPTIONS = (JSON, SARIF, TRACE, GITHUB)
 
 
 def read(**given: str) -> Settings:
@@ -60,7 +60,7 @@ def test_nothing_is_written_unless_it_is_asked_for() -> None:
 
 
 def test_a_folder_that_is_not_there_is_told_before_the_tests_run(tmp_path: Path) -> None:
-    for option in (JSON, SARIF):
+    for option in (JSON, SARIF, TRACE):
         short = option.name.removeprefix("cuda_fork_")
         assert getattr(read(**{short: str(tmp_path / "r")}), short) == str(tmp_path / "r")
         with pytest.raises(pytest.UsageError, match=f"{option.flag}: there is no folder '.*/no'"):
