@@ -42,6 +42,7 @@ REQUIREMENTS = (
     "python-dotenv",
     "pyyaml",
     "simplejson",
+    "time-machine",
     "tomli-w",
     "tornado",
     "trio",
@@ -83,7 +84,8 @@ SUITES = (
     Suite("blinker", "1.9.0"),
     Suite("boltons", "26.2.0"),
     Suite("cachetools", "8.0.1"),
-    Suite("cattrs", "26.2.1"),
+    # Their options are for pytest-benchmark.
+    Suite("cattrs", "26.2.1", arguments=("--override-ini=addopts=",)),
     Suite("click", "8.5.1"),
     Suite("einops", "0.8.2", ("einops/tests",), environment=("EINOPS_TEST_BACKENDS=numpy",)),
     # Imports a name of pytest that is gone.

@@ -181,7 +181,7 @@ def test_a_run_that_hangs_is_ended_with_what_it_has_started(
         return process
 
     start_really = subprocess.Popen
-    monkeypatch.setattr(foreign_suites.subprocess, "Popen", start)
+    monkeypatch.setattr(subprocess, "Popen", start)
     monkeypatch.setattr(foreign_suites, "LIMIT", 0.0)
     command = ["/bin/sh", "-c", f"exec 9>{fifo}; sleep 600 & printf x >&9; wait"]
     with pytest.raises(SuiteError, match=r"a was not done after 0 s: .*a\.log"):
