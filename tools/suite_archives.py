@@ -21,7 +21,6 @@ REQUIREMENTS = (
     "pytest-xdist",
     "pytest-reportlog",
     "asgiref",
-    "blockbuster",
     "cbor2",
     "chardet",
     "cloudpickle",
@@ -47,11 +46,9 @@ REQUIREMENTS = (
     "tornado",
     "trio",
     "trustme",
-    "truststore",
     "typeguard",
     "ujson",
     "uvicorn",
-    "uvloop",
     "watchdog",
 )
 WITHOUT_THE_PLUGIN = ("pytest-forked", "pytest-randomly")
@@ -79,7 +76,6 @@ class Suite:
 
 
 SUITES = (
-    Suite("anyio", "4.16.0"),
     Suite("attrs", "26.1.0"),
     Suite("blinker", "1.9.0"),
     Suite("boltons", "26.2.0"),
