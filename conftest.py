@@ -26,11 +26,12 @@ def pytest_configure(config: pytest.Config) -> None:
     }
     for name in hidden:
         del os.environ[name]
-    # Started in the background by a shell. The sessions that tests interrupt would inherit it.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
-        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    # Ignored where a shell has started this in the background, or nohup. The sessions that tests
+    # interrupt or hang up on would inherit it.
+    heard = {signal.SIGINT: signal.default_int_handler}
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, heard.get(number, signal.SIG_DFL))
     config.add_cleanup(lambda: os.environ.update(hidden))
 
 

@@ -65,7 +65,7 @@ class Heard(NamedTuple):
     metrics: dict[str, Any]
 
 
-def ready_seconds(pid: int) -> float:
+def ready_seconds(pid: int | None) -> float:
     """How long a process's first thread has computed, or waited for nothing but a core."""
     try:
         on_core, in_queue, _ = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import signal
 import sys
@@ -62,6 +63,7 @@ def _run(args: list[str]) -> int:
 
         return doctor(args[1:])
     if args[:1] == ["run"]:
+        gc.disable()  # until the program has ended: what is imported stays, and it waits for this
         from pytest_cudafork.programs.run_command import main as run
 
         return run(args[1:])

@@ -25,7 +25,7 @@ from pytest_cudafork.fixtures import (
 )
 from pytest_cudafork.isolate.session import forked_option
 from pytest_cudafork.isolate.session.hooks import IsolationHooks
-from pytest_cudafork.settings import markers, options
+from pytest_cudafork.settings import environment, markers, options
 
 __all__ = [
     "capture_pair",
@@ -45,6 +45,13 @@ __all__ = [
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Register the options."""
     options.add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Tell pytest which hooks of ours other plugins may have."""
+    from pytest_cudafork.hooks import specs
+
+    pluginmanager.add_hookspecs(specs)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -81,6 +88,26 @@ def pytest_configure(config: pytest.Config) -> None:
         _register_captures(config)
     _register_check(config, state)
     _register_intent(config, state)
+    _register_reports(config, state)
+
+
+def _register_reports(config: pytest.Config, state: session.CudaForkSession) -> None:
+    """Register what tells other plugins and programs of the session: once, where it is reported."""
+    if state.isolated or hasattr(config, "workerinput"):
+        return
+    from pytest_cudafork.report.announce import Announcer
+
+    announcer = Announcer(config, state.watch)
+    config.pluginmanager.register(announcer, "cudafork-announcer")
+    if state.settings.reports:
+        from pytest_cudafork.report.outputs import Outputs
+
+        outputs = Outputs(config, state, announcer)
+        config.pluginmanager.register(outputs, "cudafork-outputs")
+    if state.watch is not None and getattr(config.option, "xmlpath", None):
+        from pytest_cudafork.report.junit import JunitProperties
+
+        config.pluginmanager.register(JunitProperties(config, state), "cudafork-junit")
 
 
 def _register_intent(config: pytest.Config, state: session.CudaForkSession) -> None:
@@ -101,6 +128,10 @@ def _register_health(config: pytest.Config) -> None:
 def _register_isolation(config: pytest.Config, isolate: str | None) -> None:
     from pytest_cudafork.isolate.session.in_place import InPlace
 
+    if not config.stash[SESSION].isolated:
+        from pytest_cudafork.isolate.session.asking import AskPlugins
+
+        config.pluginmanager.register(AskPlugins(config), "cudafork-ask-plugins")
     isolation = IsolationHooks(config, isolate)
     config.pluginmanager.register(isolation, "cudafork-isolation")
     config.pluginmanager.register(InPlace(isolation.runs_here), "cudafork-in-place")
@@ -202,13 +233,18 @@ def _register_imports(config: pytest.Config) -> bool:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str] | None:
-    """Show what is checked and with which eyes."""
+    """Show what is checked and with which eyes; with ``-v`` also where each option was set."""
     state = config.stash[SESSION]
-    if state.watch is None:
-        return None
-    from pytest_cudafork.report.header import header
+    lines: list[str] = []
+    if state.watch is not None:
+        from pytest_cudafork.report.header import header
 
-    return header(state.settings, state.watch.observer)
+        lines += header(state.settings, state.watch.observer)
+    if config.option.verbose > 0:
+        from pytest_cudafork.settings.sources import source_lines
+
+        lines += source_lines(config, options.OPTIONS)
+    return lines or None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -221,12 +257,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let a report carry what checks of graphs have to say of a test that passed."""
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let a report carry what checks of graphs have to say, and its process if a trace is drawn."""
     report = yield
     remarks = sys.modules.get("pytest_cudafork.capture.story.remarks")
     if remarks is not None:
         report.user_properties.extend((remarks.PROPERTY, text) for text in remarks.take())
+    verdicts = sys.modules.get("pytest_cudafork.capture.story.verdicts")
+    if verdicts is not None and (found := verdicts.take_verdicts()):
+        setattr(report, verdicts.CARRIED, found)
+    if item.config.stash[SESSION].settings.trace:
+        from pytest_cudafork.report import trace
+
+        gpus = environment.value(environment.VISIBLE_GPUS) if markers.marks_of(item).gpus else ""
+        setattr(report, trace.CARRIED, trace.carried(gpus))
     return report
 
 

@@ -13,22 +13,31 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from sample_engine.batch.outputs import CoreOutput, RequestOutput, joined
 from sample_engine.batch.request_limits import too_long
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.batch.vllm_names import engine_settings
 from sample_engine.config import EngineConfig
-from sample_engine.device.preflight import check_before_start
+from sample_engine.device.preflight import (
+    check_before_start,
+    check_graph_execution,
+    check_graphs_without_gpu,
+)
 from sample_engine.errors import EngineDeadError, PromptError, RemoteError
 from sample_engine.frontend.detokenizer import RequestText
 from sample_engine.frontend.progress import progress_bar
+from sample_engine.frontend.prompts import Batch, Message, Params, Prompt, PromptParts, checked
 from sample_engine.process.client import make_client
 from sample_engine.process.core_process import CoreFactory, make_engine_core, refusal
 from sample_engine.process.interrupts import interrupts_deferred
 from sample_engine.tokenizers.choice import BYTES, text_of_model
+
+if TYPE_CHECKING:
+    from sample_engine.graphs.execution import GraphExecution
 
 __all__ = ["LLM"]
 
@@ -36,25 +45,6 @@ _logger = logging.getLogger(__name__)
 
 # How long one wait for outputs lasts, so that other threads get their turn. A dead core ends it.
 _WAIT_SECONDS = 0.5
-
-Params = SamplingParams | Sequence[SamplingParams] | None
-Message = Mapping[str, Any]
-Prompt = str | Mapping[str, Any]  # {"prompt": "..."} and {"prompt_token_ids": [...]} as in vLLM
-
-
-class _Prompt(NamedTuple):
-    """A prompt as text, as tokens, or as both."""
-
-    text: str | None
-    token_ids: list[int] | None
-
-
-class _Batch(NamedTuple):
-    """The arguments of a call, checked. ``single``: one prompt was given by itself."""
-
-    prompts: list[_Prompt]
-    params: list[SamplingParams]
-    single: bool
 
 
 class _Live:
@@ -83,6 +73,9 @@ class LLM:
     own unless ``worker_method="inproc"``; it ends with :meth:`shutdown`, with the ``with`` block,
     when the object is collected, and with the program.
 
+    ``graph_execution`` captures and replays in place of CUDA graphs, on a machine without a GPU,
+    too: an object with the methods of ``graphs.execution.GraphExecution``.
+
     Raises :class:`ConfigError` for settings that no engine can be made of, :class:`WeightsError`,
     and :class:`RemoteError` or :class:`EngineDeadError` where the core fails to start.
     """
@@ -92,6 +85,7 @@ class LLM:
         model: str | os.PathLike[str] = "tiny",
         *,
         core_factory: CoreFactory = make_engine_core,
+        graph_execution: GraphExecution | None = None,
         **settings: Any,
     ) -> None:
         self.config = EngineConfig.of(model=model, **engine_settings(settings))
@@ -100,6 +94,13 @@ class LLM:
         if core_factory is make_engine_core:  # another core may want another machine, and model
             check_before_start(self.config)
             self._text = text_of_model(self.config)
+            if graph_execution is not None:
+                check_graph_execution(self.config, graph_execution)
+                core_factory = partial(make_engine_core, graph_execution=graph_execution)
+            elif self.config.device == "cpu":
+                check_graphs_without_gpu(self.config)
+        elif graph_execution is not None:
+            raise TypeError("graph_execution is for the engine's own core, not for core_factory.")
         self._tokenizer = self._text.tokenizer
         self._client = make_client(self.config, core_factory)
         self._live: dict[str, _Live] = {}
@@ -128,7 +129,7 @@ class LLM:
                 takes longer than a second.
 
         """
-        batch = _checked(prompts, sampling_params)
+        batch = checked(prompts, sampling_params)
         requests: list[_Live] = []
         try:
             self._submit(requests, batch, streams=False)
@@ -179,7 +180,7 @@ class LLM:
         Several prompts' outputs come in turns, and so do a prompt's completions; ``request_id`` and
         ``outputs[0].index`` tell them apart. Closing the iterator ends what it has not brought yet.
         """
-        return self._stream(_checked(prompts, sampling_params))
+        return self._stream(checked(prompts, sampling_params))
 
     def metrics(self) -> dict[str, Any]:
         """What the engine did so far, in numbers."""
@@ -205,7 +206,7 @@ class LLM:
     def __exit__(self, *exception: object) -> None:
         self.shutdown()
 
-    def _stream(self, batch: _Batch) -> Iterator[RequestOutput]:
+    def _stream(self, batch: Batch) -> Iterator[RequestOutput]:
         requests: list[_Live] = []
         try:
             self._submit(requests, batch, streams=True)
@@ -228,7 +229,7 @@ class LLM:
         finally:
             self._drop(requests)
 
-    def _submit(self, requests: list[_Live], batch: _Batch, *, streams: bool) -> None:
+    def _submit(self, requests: list[_Live], batch: Batch, *, streams: bool) -> None:
         """Make requests of prompts and send them; appends to ``requests`` one by one."""
         with self._in_turn():
             for prompt, params in zip(batch.prompts, batch.params, strict=True):
@@ -250,7 +251,7 @@ class LLM:
                     requests.append(request)
                     self._send(request, token_ids, own, error)
 
-    def _encoded(self, request_id: str, prompt: _Prompt) -> list[int]:
+    def _encoded(self, request_id: str, prompt: PromptParts) -> list[int]:
         """The tokens of a prompt. One that no model has room for is refused before it travels."""
         most = self._client.info.get("max_model_len", sys.maxsize)
         if prompt.token_ids is not None:
@@ -352,7 +353,7 @@ def _finished(requests: list[_Live]) -> tuple[RequestOutput, ...]:
     return tuple(output for output in _outputs(requests) if output.finished)
 
 
-def _tell_errors(requests: list[_Live], batch: _Batch) -> None:
+def _tell_errors(requests: list[_Live], batch: Batch) -> None:
     """The refusal of a single prompt is raised; other errors are in the outputs, and logged."""
     wrong = [request.text for request in requests if request.text.error is not None]
     if not wrong:
@@ -365,73 +366,3 @@ def _tell_errors(requests: list[_Live], batch: _Batch) -> None:
         len(batch.prompts),
         wrong[0].error,
     )
-
-
-def _checked(prompts: Prompt | Sequence[Prompt], sampling_params: Params) -> _Batch:
-    """Check the arguments before anything is computed."""
-    single = isinstance(prompts, (str, Mapping))
-    if single:
-        given: list[Any] = [prompts]
-    elif isinstance(prompts, Iterable) and not isinstance(prompts, (bytes, bytearray)):
-        given = list(prompts)
-    else:
-        raise TypeError(
-            f"prompts={prompts!r} is of the type {type(prompts).__name__}: give a str, or a list "
-            "of str."
-        )
-    found = [_prompt(number, prompt) for number, prompt in enumerate(given)]
-    return _Batch(found, _each(sampling_params, len(found)), single)
-
-
-def _prompt(number: int, given: object) -> _Prompt:
-    """One prompt, of one of its forms."""
-    if isinstance(given, str):
-        return _Prompt(given, None)
-    if not isinstance(given, Mapping):
-        raise TypeError(
-            f"Prompt {number} is {given!r}: prompts are str, or a list of str. One of tokens is "
-            "{'prompt_token_ids': [...]}."
-        )
-    unknown = given.keys() - {"prompt", "prompt_token_ids"}
-    if unknown:
-        names = ", ".join(sorted(map(repr, unknown)))
-        raise TypeError(
-            f"Prompt {number} has {names}, which this engine does not know: a prompt that is a "
-            "mapping has 'prompt' or 'prompt_token_ids'."
-        )
-    text, tokens = given.get("prompt"), given.get("prompt_token_ids")
-    if tokens is not None:
-        if isinstance(tokens, (str, bytes)) or not isinstance(tokens, Iterable):
-            raise TypeError(f"Prompt {number}: prompt_token_ids={tokens!r} is no list of tokens.")
-        return _Prompt(text, list(tokens))
-    if not isinstance(text, str):
-        raise TypeError(f"Prompt {number}: prompt={text!r} is no text.")
-    return _Prompt(text, None)
-
-
-def _each(sampling_params: object, count: int) -> list[SamplingParams]:
-    """The parameters of each of so many prompts."""
-    if sampling_params is None:
-        sampling_params = SamplingParams()
-    if isinstance(sampling_params, SamplingParams):
-        return [sampling_params] * count
-    wanted = "it is a SamplingParams, or a list with one for each prompt."
-    if not isinstance(sampling_params, Iterable) or isinstance(
-        sampling_params, (str, bytes, bytearray, Mapping)
-    ):
-        is_mapping = isinstance(sampling_params, Mapping)
-        hint = " SamplingParams(**values) makes one of a mapping." if is_mapping else ""
-        raise TypeError(
-            f"sampling_params={sampling_params!r} is of the type {type(sampling_params).__name__}: "
-            f"{wanted}{hint}"
-        )
-    each = list(sampling_params)
-    for params in each:
-        if not isinstance(params, SamplingParams):
-            raise TypeError(f"sampling_params holds {params!r}: {wanted}")
-    if len(each) != count:
-        raise PromptError(
-            f"There are {count} prompts and {len(each)} sampling_params: give one for all, or "
-            "one for each prompt."
-        )
-    return each

@@ -19,7 +19,12 @@ from sample_engine.batch.input_batch import InputBatch
 from sample_engine.batch.model_input import ModelInput
 from sample_engine.batch.request import NULL_BLOCK, Request, RequestStatus
 from sample_engine.batch.sampling_params import SamplingParams
-from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest, StepResult
+from sample_engine.batch.scheduled_batch import (
+    NOT_FINITE,
+    ScheduledBatch,
+    ScheduledRequest,
+    StepResult,
+)
 from sample_engine.batch.token_logprobs import logprobs_of
 from sample_engine.batch.token_readout import TokenReadout
 from sample_engine.config import CUDAGraphMode, EngineConfig
@@ -33,7 +38,7 @@ from sample_engine.kv_cache.memory import allocate_caches, num_blocks_on_cpu, nu
 from sample_engine.model.loading import load_model, read_config
 from sample_engine.model.shards import config_of_shard
 from sample_engine.parallel.place import RankPlace
-from sample_engine.sampling import sample
+from sample_engine.sampling import finite_rows, sample
 from sample_engine.speculate.interface import Speculator
 from sample_engine.speculate.registry import SpeculatorParts, make_speculator
 from sample_engine.speculate.step import finish_step
@@ -205,7 +210,8 @@ class ModelRunner:
     def _tokens(self, batch: ScheduledBatch, inputs: ModelInput, logits: torch.Tensor) -> list[int]:
         """Sample; while the device is at work the next step is written."""
         chosen = sample(logits, inputs.sampling)
-        self._readout.start(chosen)
+        # The flag of a row travels with its token; the next step's inputs need a real one.
+        self._readout.start(torch.where(finite_rows(logits), chosen, NOT_FINITE))
         self.inputs.foresee(batch, inputs, chosen)
         return self._readout.wait()
 

@@ -106,6 +106,14 @@ def draw(
     return choice if index.dim() == 1 else index.gather(-1, choice.unsqueeze(-1)).squeeze(-1)
 
 
+def finite_rows(
+    logits: torch.Tensor,  # [N, V] float32
+) -> torch.Tensor:  # [N] bool
+    """Which rows are free of NaN and infinity. Least and most tell it: a NaN is both of them."""
+    least, most = torch.aminmax(logits, dim=-1)
+    return torch.isfinite(least) & torch.isfinite(most)
+
+
 def probabilities(
     logits: torch.Tensor,  # [N, V] float32
     how: SamplingTensors | None,  # None: all rows are greedy

@@ -21,7 +21,12 @@ from typing import Any
 from sample_engine.batch.outputs import CoreOutput, TokenLogprobs
 from sample_engine.batch.request import FinishReason, Request, RequestStatus
 from sample_engine.batch.request_limits import SchedulerLimits
-from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest, StepResult
+from sample_engine.batch.scheduled_batch import (
+    NOT_FINITE,
+    ScheduledBatch,
+    ScheduledRequest,
+    StepResult,
+)
 from sample_engine.errors import KVTransferError, PromptError
 from sample_engine.kv_cache.manager import ExternalBlocks, KVCacheManager
 
@@ -230,7 +235,6 @@ class Scheduler:
             f"{len(result.sampled)} results for {len(batch.requests)} requests"
         )
         outputs, self._refused = self._refused, []
-        num_refused = len(outputs)
         for index, part in enumerate(batch.requests):
             if part.request.status is not RequestStatus.RUNNING:
                 continue  # aborted in the meantime
@@ -238,10 +242,10 @@ class Scheduler:
             assert bool(sampled) == part.samples, f"{len(sampled)} tokens sampled for {part}"
             drafts = result.drafts[index] if result.drafts else ()
             new = self._advance(part, sampled, drafts)
-            if new:
+            if new or part.request.finish_reason is not None:
                 logprobs = result.logprobs[index][: len(new)] if result.logprobs else ()
                 outputs.append(_output_of(part.request, new, logprobs))
-        self.counters.sampling_steps += len(outputs) - num_refused
+            self.counters.sampling_steps += bool(new)
         self._drop_finished()
         return outputs
 
@@ -263,6 +267,9 @@ class Scheduler:
         reason = None
         num_new = 0
         for token in sampled:
+            if token == NOT_FINITE:
+                self._end_without_numbers(request, num_new)
+                return tuple(sampled[:num_new])
             request.output_token_ids.append(token)
             num_new += 1
             reason = self._why_finished(request, token)
@@ -271,14 +278,29 @@ class Scheduler:
                 break
         request.num_computed_tokens = computed
         self.kv.publish(request)
-        self.counters.generated_tokens += num_new
-        if len(request.output_token_ids) == num_new:
-            self.counters.first_tokens += 1
+        self._count_new(request, num_new)
         if reason is not None:
             self._finish(request, reason)
         elif drafts:
             request.draft_token_ids = list(drafts[: self.limits.most_drafts(request)])
         return tuple(sampled[:num_new])
+
+    def _count_new(self, request: Request, num_new: int) -> None:
+        self.counters.generated_tokens += num_new
+        if num_new and len(request.output_token_ids) == num_new:
+            self.counters.first_tokens += 1
+
+    def _end_without_numbers(self, request: Request, num_new: int) -> None:
+        """End a request whose next token cannot be chosen; nobody may use what it has computed."""
+        self._count_new(request, num_new)
+        self.kv.discard(request)
+        request.error = (
+            f"Request {request.request_id!r}: in step {self.counters.steps} of the engine the "
+            f"model gave NaN or infinity as logits, for token {len(request.output_token_ids) + 1} "
+            f"of the answer, after {request.num_tokens} tokens. The weights may be damaged, or "
+            "dtype too narrow for them: float16 ends at 65504, bfloat16 and float32 do not."
+        )
+        self._finish(request, FinishReason.ERROR)
 
     def _count_drafts(self, drafted: int, accepted: int) -> None:
         for counts, up_to in (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -31,9 +30,6 @@ hypothesis.settings.load_profile("suite")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Take note of the environment before a test changes it; no server is started yet."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # As in what a shell script starts in the background; tests are about Ctrl-C, too.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     interpreters.servers()
     config.pluginmanager.register(FrozenObjects())
 

@@ -5,6 +5,7 @@ the way of the ``sitecustomize`` that the process would otherwise have had. All 
 session is what the environment says.
 """
 
+import gc
 import os
 import sys
 
@@ -25,13 +26,19 @@ def _hand_over() -> None:
 
 def _watch(root: str) -> None:
     sys.path.append(root)  # the process may run in an environment of its own
+    collects = gc.isenabled()
+    gc.disable()  # all that is imported stays: to look for garbage in it takes a tenth of the time
     try:
-        from pytest_cudafork.check.watch import begin_inherited
-    except Exception:  # not only ImportError: the code may be too new for that Python
-        return  # another Python, in which the plugin cannot run
+        try:
+            from pytest_cudafork.check.watch import begin_inherited
+        except Exception:  # not only ImportError: the code may be too new for that Python
+            return  # another Python, in which the plugin cannot run
+        finally:
+            sys.path.remove(root)
+        begin_inherited()
     finally:
-        sys.path.remove(root)
-    begin_inherited()
+        if collects:
+            gc.enable()
 
 
 def _captures(root: str) -> None:

@@ -123,7 +123,7 @@ def _opened(pid: int) -> list[str]:
 
 
 def _is_phantom(driver: str) -> bool:
-    ours = os.path.realpath(str(native_libs.PHANTOM_DRIVER))
+    ours = os.path.realpath(native_libs.PHANTOM_DRIVER)
     if os.path.realpath(driver) == ours:
         return True
     # another installation's, or a copy

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import functools
 import sys
+from typing import TYPE_CHECKING
 
-from pytest_cudafork.check.accepted import Acceptance
 from pytest_cudafork.check.guard import DEFAULT_ALLOW, Rules
 from pytest_cudafork.check.guard import install as install_guard
-from pytest_cudafork.check.refusal import Refusals
 from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.observe.handed_on import ROOT, STARTUP, WatchSettings
 from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.settings import environment
+
+if TYPE_CHECKING:
+    from pytest_cudafork.check.accepted import Acceptance
+    from pytest_cudafork.check.refusal import Refusals
 
 _REFUSING_LEVELS = frozenset({"fork", "touch"})
 
@@ -30,9 +33,22 @@ class Watch:
 
     def __init__(self, settings: WatchSettings, owner: str) -> None:
         self.observer = Observer(settings, owner)
-        self.refusals = Refusals(self.observer)
-        self.acceptance = Acceptance(self.observer)
         self._undo = contextlib.ExitStack()
+
+    # Both are made when they are asked for: most watched programs refuse nothing.
+    @functools.cached_property
+    def refusals(self) -> Refusals:
+        """The errors of the forks that are refused here."""
+        from pytest_cudafork.check.refusal import Refusals
+
+        return Refusals(self.observer)
+
+    @functools.cached_property
+    def acceptance(self) -> Acceptance:
+        """What the baseline accepts."""
+        from pytest_cudafork.check.accepted import Acceptance
+
+        return Acceptance(self.observer)
 
     def begin(self) -> None:
         """Begin to watch.
@@ -70,8 +86,8 @@ class Watch:
             observer=self.observer,
             refuse=settings.level in _REFUSING_LEVELS,
             allow=(*DEFAULT_ALLOW, *settings.allow),
-            error=self.refusals.refuse,
-            accepted=self.acceptance.of_fork,
+            error=lambda text, fork: self.refusals.refuse(text, fork),
+            accepted=lambda: self.acceptance.of_fork(),
             detailed=settings.detailed,
         )
         if rules.refuse:

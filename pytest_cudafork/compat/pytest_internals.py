@@ -308,12 +308,16 @@ def native_representation(path: str, line: int, headline: str, text: str) -> Any
     )
 
 
-def terminal_writer(file: Any, *, colors: bool) -> TerminalWriter:
-    """Return a writer to a file: ``_pytest._io.TerminalWriter``; representations write to one."""
+def terminal_writer(file: Any, *, colors: bool | None = None) -> TerminalWriter:
+    """Return a writer to a file: ``_pytest._io.TerminalWriter``; representations write to one.
+
+    ``colors`` None: as pytest decides by the file and ``NO_COLOR``, ``FORCE_COLOR``, ``PY_COLORS``.
+    """
     from _pytest._io import TerminalWriter
 
     writer = TerminalWriter(file)
-    writer.hasmarkup = colors
+    if colors is not None:
+        writer.hasmarkup = colors
     return writer
 
 

@@ -83,13 +83,11 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not fol
 
 
 class ObservingMode(DispatchMode):
-    """A mode that looks on: the compiler takes no notice of it, and higher-order operators pass.
+    """A mode that looks on: torch.compile compiles as it would have done without it.
 
     ``is_infra_mode`` and ``ignore_compile_internals`` are names of torch 2.9 and later; releases
     before it do not ask.
     """
-
-    supports_higher_order_operators = True
 
     @classmethod
     def is_infra_mode(cls) -> bool:

@@ -7,12 +7,17 @@ stand on can not; Python gives it no public name.
 from __future__ import annotations
 
 import _socket
-import json
-import json.encoder
-import json.scanner
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+
+# Not by way of json: a watched program would import that before its own first line.
+try:
+    import _json
+except ImportError:  # an interpreter that has none of C
+    _json = None  # type: ignore[assignment]
+
+_CONSTANTS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": -float("inf")}
 
 
 def socket_pair(family: int, kind: int) -> tuple[_socket.socket, _socket.socket]:
@@ -23,19 +28,36 @@ def socket_pair(family: int, kind: int) -> tuple[_socket.socket, _socket.socket]
     return _socket.socketpair(family, kind, 0)
 
 
+def call_in_c(name: str, *numbers: int) -> int:
+    """Call a function of the C library with whole numbers, as ``ctypes`` does: ``_ctypes``.
+
+    Importing ``ctypes`` takes longer than all else that is done before a program is started.
+
+    Raises:
+        OSError: There is no such function.
+
+    """
+    import _ctypes
+
+    library: Any = _ctypes
+    function = library.dlsym(library.dlopen(None, 0), name)
+    return int(library.call_function(function, numbers))
+
+
 def json_writer(after_item: str = ",", after_key: str = ":") -> Callable[[Any], str]:
-    """Return a function that writes plain data as JSON: ``json.encoder.c_make_encoder``.
+    """Return a function that writes plain data as JSON: ``_json.make_encoder``.
 
     It is what ``json.dumps`` uses, by way of methods of ``json.JSONEncoder`` which may be replaced.
     Without it (an interpreter that has none of C) these have to do.
     """
-    plain = json.JSONEncoder(check_circular=False, separators=(after_item, after_key))
-    make: Any = json.encoder.c_make_encoder  # type: ignore[attr-defined]
-    quote: Any = json.encoder.encode_basestring_ascii
-    if make is None:
-        return plain.encode
+    if _json is None:
+        import json
+
+        return json.JSONEncoder(check_circular=False, separators=(after_item, after_key)).encode
+    made: Any = _json
     # no memory of containers, default, strings, indent, separators, sorting, skipping, NaN
-    parts = make(None, plain.default, quote, None, after_key, after_item, False, False, True)
+    quote = made.encode_basestring_ascii
+    parts = made.make_encoder(None, _refuse, quote, None, after_key, after_item, False, False, True)
 
     def write(value: Any) -> str:
         return "".join(parts(value, 0))
@@ -43,22 +65,33 @@ def json_writer(after_item: str = ",", after_key: str = ":") -> Callable[[Any], 
     return write
 
 
+def _refuse(value: object) -> object:
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
 def json_reader(
     constant: Callable[[str], Any] | None = None,
 ) -> Callable[[str, Callable[[dict[str, Any]], Any] | None], Any]:
-    """Return a function that reads JSON text, with a hook for objects: ``c_make_scanner``.
+    """Return a function that reads JSON text, with a hook for objects: ``_json.make_scanner``.
 
     It is what ``json.loads`` uses, by way of methods of ``json.JSONDecoder``. It raises ValueError
     or StopIteration where the text is something else. ``constant`` is called for NaN and the like.
     """
-    make: Any = json.scanner.c_make_scanner  # type: ignore[attr-defined]
-    decoder = json.JSONDecoder
-    settings = vars(decoder(parse_constant=constant))
+    settings = {
+        **dict.fromkeys(("object_pairs_hook", "array_hook")),
+        "strict": True,
+        "parse_float": float,
+        "parse_int": int,
+        "parse_constant": constant or _CONSTANTS.__getitem__,
+    }
 
     def read(text: str, hook: Callable[[dict[str, Any]], Any] | None) -> Any:
-        if make is None:
-            return decoder(object_hook=hook, parse_constant=constant).decode(text)
-        scan = make(SimpleNamespace(**{**settings, "object_hook": hook}))
+        if _json is None:
+            import json
+
+            return json.JSONDecoder(object_hook=hook, parse_constant=constant).decode(text)
+        made: Any = _json
+        scan = made.make_scanner(SimpleNamespace(**{**settings, "object_hook": hook}))
         value, end = scan(text, 0)
         if end != len(text):
             raise ValueError(f"{len(text) - end} characters of JSON are left over")

@@ -21,6 +21,7 @@ from pytest_cudafork.doctor.torch_build import (
     read_torch,
 )
 from pytest_cudafork.doctor.variables import examine_variables
+from pytest_cudafork.documents.form import head
 
 HEALTHY, FOUND, USAGE = 0, 1, 2
 
@@ -46,6 +47,7 @@ def main(args: Sequence[str]) -> int:
     if given.json:
         text = json.dumps(
             {
+                **head("doctor"),
                 "version": version,
                 "status": status,
                 "findings": [each.to_plain() for each in findings],

@@ -85,7 +85,7 @@ def _visible(text: str, machine: Machine) -> Iterator[Finding]:
 
 def _injection(text: str, machine: Machine) -> Iterator[Finding]:
     name = environment.INJECTION
-    if text == str(native_libs.INJECTION):
+    if text == native_libs.INJECTION:
         return
     there = "" if os.path.isfile(text) else ", which does not exist"
     yield warning(

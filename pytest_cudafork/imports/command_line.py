@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import json
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -17,16 +16,18 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import TextIO
 
+from pytest_cudafork.compat.pytest_internals import terminal_writer
+from pytest_cudafork.documents.writing import write_at_once
 from pytest_cudafork.imports.api import run
 from pytest_cudafork.imports.audit import plan
 from pytest_cudafork.imports.audit.baseline import SHELL_UPDATE_OPTION, Baseline
 from pytest_cudafork.imports.audit.discover import UnknownPackage
 from pytest_cudafork.imports.report import fail_on
+from pytest_cudafork.imports.report.document import audit_document, audit_problems
 from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.preload import preload_lines
 from pytest_cudafork.imports.report.story import story_lines
 from pytest_cudafork.imports.report.summary import Line, summary_lines, write_results
-from pytest_cudafork.imports.values import records
 from pytest_cudafork.imports.values.records import Outcome
 from pytest_cudafork.imports.values.targets import Target
 from pytest_cudafork.settings import devices, environment, import_options, option
@@ -39,7 +40,6 @@ _WORDS = {
     fail_on.BAD: "bad",
     fail_on.SKIP: "cannot be judged here",
 }
-_COLOURS = {"bad": "\x1b[31m", "warn": "\x1b[33m", "good": "\x1b[32m"}
 
 
 def main(args: Sequence[str]) -> int:
@@ -86,7 +86,11 @@ def _run(args: Sequence[str]) -> int:
     except KeyboardInterrupt as stop:
         sys.stderr.write("interrupted\n")
         return 128 + (stop.args[0] if stop.args else signal.SIGINT)
-    written = [*_write_json(given.json, findings), *write_results(findings)]
+    written = [
+        *_write_json(given.json, findings),
+        *_write_sarif(given.sarif, findings),
+        *write_results(findings),
+    ]
     _show(findings, written, full=given.verbose)
     if given.preload:
         _print(Line(""), *preload_lines(findings, full=given.verbose))
@@ -145,7 +149,9 @@ def _parser() -> argparse.ArgumentParser:
         help="Say which modules a process may import that is forked afterwards: those that leave "
         "no thread, with the descriptors they leave open and the variables of the environment "
         "they read. Takes longer: most modules are imported with all that they need.")  # fmt: skip
-    add("--json", metavar="FILE", default="", help="Write the records here.")
+    add("--json", metavar="FILE", default="", help="Write what was found here, as JSON.")
+    add("--sarif", metavar="FILE", default="",
+        help="Write the problems here, as code scanning takes them.")  # fmt: skip
     add("--fail-on", metavar="FILE[::SCOPE]|any", type=typed(fail_on.parse_place),
         help="For `git bisect run`: exit status 1 if CUDA is initialized there (or anywhere), 0 if "
         "not, 125 if that cannot be judged, 129 if the command is wrong.")  # fmt: skip
@@ -195,7 +201,7 @@ class _Progress:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream if stream.isatty() else None
-        self._width = shutil.get_terminal_size().columns - 1
+        self._width = terminal_writer(stream).fullwidth - 1
 
     def __call__(self, done: int, count: int, target: Target) -> None:
         if self._stream is not None:
@@ -218,24 +224,31 @@ def _show(findings: Findings, written: Sequence[Line], *, full: bool) -> None:
 
 
 def _print(*lines: Line) -> None:
-    coloured = sys.stdout.isatty() and not environment.value(environment.NO_COLOR)
+    writer = terminal_writer(sys.stdout)
     for line in lines:
-        colour = _COLOURS.get(line.tone, "") if coloured else ""
-        text = f"{colour}{line.text}\x1b[0m" if colour else line.text
         encoding = sys.stdout.encoding or "utf-8"
-        sys.stdout.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+        text = line.text.encode(encoding, "replace").decode(encoding)
+        writer.line(text, **line.markup)
 
 
 def _write_json(path: str, findings: Findings) -> list[Line]:
     if not path:
         return []
-    data = [
-        {**records.to_plain(record), "artifact": artifact} for record, artifact in findings.checked
-    ]
     try:
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1)
-            file.write("\n")
+        write_at_once(path, f"{json.dumps(audit_document(findings), indent=1)}\n")
     except OSError as error:
         return [Line(f"the records cannot be written: {error}", "bad")]
     return [Line(f"records: {path}")]
+
+
+def _write_sarif(path: str, findings: Findings) -> list[Line]:
+    if not path:
+        return []
+    from pytest_cudafork.documents.sarif import write_sarif  # late: few ask for it
+
+    problems = audit_problems(findings, findings.base)
+    try:
+        write_sarif(path, problems, findings.base, successful=findings.complete)
+    except OSError as error:
+        return [Line(f"the SARIF file cannot be written: {error}", "bad")]
+    return [Line(f"SARIF: {path}")]

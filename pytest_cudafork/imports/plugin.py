@@ -28,7 +28,7 @@ from pytest_cudafork.imports.values.targets import FoundModule, Target, targets_
 from pytest_cudafork.observe.story.words import short_path
 from pytest_cudafork.process import termination
 from pytest_cudafork.settings.import_options import BASELINE, PACKAGES, WITHOUT
-from pytest_cudafork.settings.markers import leave_alone
+from pytest_cudafork.settings.markers import Marks, put_marks
 
 _CARRIED = "_cudafork_import"
 """The attribute of a report under which its record travels."""
@@ -64,6 +64,8 @@ class ImportAudit:
         self._targets: list[Target] = []
         self._gathered: list[CheckedRecord] = []
         self._summary: list[Line] = []
+        self.findings: Findings | None = None
+        """What was found, when the session has finished."""
         config.stash[AUDIT] = self
 
     @property
@@ -143,7 +145,7 @@ class ImportAudit:
     def pytest_itemcollected(self, item: pytest.Item) -> None:
         """Keep isolation and the lending of GPUs away from the audit's tests."""
         if isinstance(item, ImportItem):
-            leave_alone(item)
+            put_marks(item, Marks(left_alone=True))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -204,7 +206,7 @@ class ImportAudit:
         if self._is_worker or self._pid != os.getpid() or not self._gathered:
             return
         finished = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        findings = Findings(
+        findings = self.findings = Findings(
             tuple(self._gathered),
             self._found,
             self.settings,

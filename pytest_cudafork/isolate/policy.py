@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -104,8 +105,13 @@ def wanted_method(marks: Wishes, config: IsolationConfig) -> str | None:
     return config.every_test
 
 
-def choose(marks: Wishes, config: IsolationConfig, state: ProcessState) -> Method | None:
+def choose(
+    marks: Wishes, config: IsolationConfig, state: Callable[[], ProcessState]
+) -> Method | None:
     """Choose how to run one test; None means in this process, as ever.
+
+    ``state`` tells how safe this process is to fork, and is asked only of what may be forked from
+    it.
 
     A fork that was asked for is refused where the child would be poisoned, with the reason; "auto"
     forks only a clean process without threads, for a lock that another thread holds stays locked
@@ -120,10 +126,12 @@ def choose(marks: Wishes, config: IsolationConfig, state: ProcessState) -> Metho
     if config.unfit is not None and not meant:
         return replace(method, why=f"not here: {config.unfit.text}", since=config.unfit.since)
     if wanted == "auto":
-        name, why = automatic(state)
+        name, why = automatic(state())
         return replace(method, name=name, why=why)
-    if wanted == "fork" and state.cuda in ("initialized", "poisoned"):
-        return replace(method, refusal=_refusal(state.cuda))
+    if wanted == "fork":
+        cuda = state().cuda
+        if cuda in ("initialized", "poisoned"):
+            return replace(method, refusal=_refusal(cuda))
     return method
 
 

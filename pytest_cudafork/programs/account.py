@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_cudafork.check.findings import tell
-from pytest_cudafork.observe.story.advice import advise
+from pytest_cudafork.documents.form import head, plain_stack, plain_touch
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.stories import poisoned_processes
-from pytest_cudafork.observe.story.touch import Frame, Touch
 from pytest_cudafork.observe.story.words import headline, indent, touch_lines
 from pytest_cudafork.process import exit_status
 from pytest_cudafork.programs.deeds import Deeds, Fork
 
 VERSION = 1
-"""Of the form of the plain data; a later one may have more keys."""
+"""What reports said of their form before they had ``format_version``."""
 TITLE = "CUDA and fork (pytest-cudafork)"
 _MOST_PLACES = 8
 
@@ -129,6 +128,7 @@ class Account:
         """Return it as plain data."""
         deeds = self.deeds
         return {
+            **head("run"),
             "version": VERSION,
             "command": [plain(word) for word in self.command],
             "exit_status": self.exitcode,
@@ -145,14 +145,14 @@ class Account:
                 }
                 for found in deeds.findings
             ],
-            "touches": [_plain_touch(touch) for touch in deeds.touches],
+            "touches": [plain_touch(touch) for touch in deeds.touches],
             "forks": [
                 {
                     "process": fork.pid,
                     "call": fork.api,
                     "verdict": fork.verdict,
                     "place": fork.place,
-                    "stack": _plain_stack(fork.frames),
+                    "stack": plain_stack(fork.frames),
                 }
                 for fork in initialized_forks(deeds.forks)
             ],
@@ -166,29 +166,6 @@ class Account:
 def initialized_forks(forks: Iterable[Fork]) -> list[Fork]:
     """Return the forks that were made, or refused, while CUDA was initialized."""
     return [fork for fork in forks if fork.verdict != "clean"]
-
-
-def _plain_touch(touch: Touch) -> dict[str, Any]:
-    return {
-        "process": touch.pid,
-        "call": touch.entry,
-        "library": touch.library,
-        "culprit": touch.where,
-        "words": headline(touch),
-        "at_import": touch.at_import,
-        "poisoned": touch.poisoned,
-        "again": touch.again,
-        "imported_through": _plain_stack(touch.import_chain),
-        "stack": _plain_stack(touch.frames),
-        "advice": advise(touch),
-    }
-
-
-def _plain_stack(frames: Iterable[Frame]) -> list[dict[str, Any]]:
-    return [
-        {"file": plain(frame.filename), "line": frame.lineno, "function": frame.name}
-        for frame in frames
-    ]
 
 
 def _unique(words: Iterable[str]) -> list[str]:

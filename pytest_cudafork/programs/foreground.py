@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pytest_cudafork.compat.unpatched import contextlib, ctypes, os, resource, signal
+from pytest_cudafork.compat.unpatched import contextlib, os, resource, signal
+from pytest_cudafork.compat.written_in_c import call_in_c
 from pytest_cudafork.process.descendants import leftovers, process_state
 
 _SENT_BY_KERNEL = 0x80
@@ -81,8 +82,8 @@ class Foreground:
 
         """
         leftovers.mark_process(self._mark)
-        with contextlib.suppress(OSError, AttributeError):  # a system without it
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        with contextlib.suppress(OSError):  # a system without it
+            call_in_c("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it was killed before the kernel knew
             os._exit(127)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; exec keeps that

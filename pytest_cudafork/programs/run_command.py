@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from pytest_cudafork.compat.unpatched import contextlib, os, time
+from pytest_cudafork.compat.unpatched import contextlib, gc, os, time
 from pytest_cudafork.observe.base.ledger import LedgerError
 from pytest_cudafork.observe.handed_on import WatchSettings, variables_for_program
 from pytest_cudafork.programs import run_options
@@ -81,13 +81,15 @@ def _run(options: RunOptions, undo: contextlib.ExitStack) -> int:
         _say(f"{command[0]}: {error}")
         return NOT_EXECUTABLE
     exitcode = program.wait()
+    gc.enable()  # see __main__.py
     seconds = time.monotonic() - began
     from pytest_cudafork.programs import run_report
+    from pytest_cudafork.programs.deeds import First
     from pytest_cudafork.programs.first_process import is_python
 
     ended = run_report.Ended(program.pid, tuple(command), exitcode, seconds)
     if options.program and not is_python(command[0], env):
-        first = run_report.First.SEEN if in_the_driver else run_report.First.UNSEEN
+        first = First.SEEN if in_the_driver else First.UNSEEN
         ended = ended._replace(first=first)
     account = run_report.account_of(ended, settings, env, program.still_running())
     told = run_report.tell(account, options.report, as_json=options.json)

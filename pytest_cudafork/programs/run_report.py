@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from pytest_cudafork.compat.unpatched import contextlib, io, os
+from pytest_cudafork.compat.unpatched import contextlib, os
+from pytest_cudafork.documents.writing import write_at_once
 from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.process import native_stacks
@@ -58,34 +59,13 @@ def tell(account: Account, report: str, *, as_json: bool) -> bool:
     if report:
         data = f"{json.dumps(account.as_plain(), indent=2)}\n" if as_json else text
         try:
-            _write(os.path.realpath(report), data)
+            write_at_once(report, data)
         except OSError as error:
             _write_stderr(f"pytest-cudafork run: the report cannot be written: {error}\n{text}")
             return False
         return True
     _write_stderr(f"\n{text}")
     return True
-
-
-def _write(path: str, text: str) -> None:
-    """Write a file at once, so that who waits for it never reads a part.
-
-    Raises:
-        OSError: It cannot be written.
-
-    """
-    beside = f"{path}.{os.getpid()}"
-    try:
-        if not os.path.isfile(path):
-            raise OSError("a pipe or a device is written as it is")
-        with io.open(beside, "x", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(beside, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(beside)
-        with io.open(path, "w", encoding="utf-8") as file:
-            file.write(text)
 
 
 def _write_stderr(text: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_cudafork.observe.base.ledger import Record
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_cudafork.check.findings import Finding
     from pytest_cudafork.check.hooks import CheckHooks
     from pytest_cudafork.observe.observer import Observer
+    from pytest_cudafork.report.ci_groups import Told
 
 TITLE = "CUDA and fork"
 _AFTER_A_LOSS = (
@@ -91,9 +92,13 @@ def write_summary(
     # What was reported has failed a test; a refusal that was expected is no error.
     bad = bool(reported or unreported or poisoned or lost)
     known = bool(accepted) and not bad
-    terminal.section(TITLE, red=bad, green=not bad and not known, yellow=known, bold=bad)
     untold = [words for words in observer.untold_touches(records) if words not in lost]
     limits = (*limits_of(observer), *untold)
+    nothing = not (bad or accepted or limits or counts.touches or counts.guarded)
+    named = settings.ledger == observer.settings.ledger
+    if nothing and not named and terminal.verbosity < 0:
+        return  # as pytest itself does with -q: what is in order is not told
+    terminal.section(TITLE, red=bad, green=not bad and not known, yellow=known, bold=bad)
     if counts.touches or counts.guarded or unreported:
         story = Stories(records, reported, expected, simulated=observer.simulated)
         story.write(terminal, unreported, advice=not bad)
@@ -108,7 +113,7 @@ def write_summary(
     # Not green where something could not be seen, or is accepted: that is not the same as clean.
     good = not bad and not limits and not accepted
     terminal.write_line(counts.line(), red=bad, green=good, yellow=not bad and not good, bold=True)
-    if settings.ledger == observer.settings.ledger:
+    if named:
         terminal.write_line(f"ledger: {settings.ledger}")
 
 
@@ -145,23 +150,32 @@ class Stories:
     def write(
         self, terminal: pytest.TerminalReporter, unreported: list[Finding], *, advice: bool
     ) -> None:
-        """Write the places, and the stories that no failure has told."""
+        """Write the places, and the stories that no failure has told: as a group if it is long."""
+        from pytest_cudafork.report.ci_groups import write_group
+
+        told = list(self._told_lines(unreported, advice=advice, verbose=terminal.verbosity > 0))
+        write_group(terminal, f"{TITLE}: what was seen", told)
+
+    def _told_lines(
+        self, unreported: list[Finding], *, advice: bool, verbose: bool
+    ) -> Iterator[Told]:
         from pytest_cudafork.observe.story.plain_text import plain
+        from pytest_cudafork.report.ci_groups import Told
         from pytest_cudafork.report.places import fork_lines, import_lines, test_lines
 
         history = self._history
         for line in (
             *import_lines(history, advice=advice, told=self._told),
-            *test_lines(history, verbose=terminal.verbosity > 0),
+            *test_lines(history, verbose=verbose),
         ):
-            terminal.write_line(line)
+            yield Told(line, {})
         for line in fork_lines(history, self._expected):
-            terminal.write_line(line, red=not line.endswith("all expected"))
+            yield Told(line, {"red": not line.endswith("all expected")})
         for found in unreported:
             where = plain(found.nodeid or str(found.record.get("phase") or "outside any test"))
-            terminal.write_line(f"ERROR: {where}, too late to fail a test:", red=True)
+            yield Told(f"ERROR: {where}, too late to fail a test:", {"red": True})
             for line in self._lines_of(found):
-                terminal.write_line(line)
+                yield Told(line, {})
 
     def _lines_of(self, found: Finding) -> list[str]:
         """Tell an error in full, unless its culprit was told before."""

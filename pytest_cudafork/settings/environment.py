@@ -50,9 +50,9 @@ RUN = "PYTEST_CUDA_FORK_RUN"
 # What is read alone.
 TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 TEST = "PYTEST_CURRENT_TEST"
+ADDOPTS = "PYTEST_ADDOPTS"
 XDIST_WORKERS = "PYTEST_XDIST_WORKER_COUNT"
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
-NO_COLOR = "NO_COLOR"
 HIP_MASK = "HIP_VISIBLE_DEVICES"
 ROCR_MASK = "ROCR_VISIBLE_DEVICES"
 CORE_DUMP = "CUDA_ENABLE_COREDUMP_ON_EXCEPTION"
@@ -61,6 +61,10 @@ PRELOAD = "LD_PRELOAD"
 INTERPRET = "TRITON_INTERPRET"
 NO_CACHING = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
+BUILDKITE = "BUILDKITE"
+GITHUB_ACTIONS = "GITHUB_ACTIONS"
+GITHUB_WORKSPACE = "GITHUB_WORKSPACE"
+GITHUB_STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 PREFIX = "_CUDAFORK_"
 """What the names of all internal variables begin with."""
@@ -100,6 +104,7 @@ CHANGED = {
 READ = {
     **dict.fromkeys(TEMPORARY, "the folder for the ledger of a program that is run by itself"),
     RUN: "the file for the report on a Python program that others start; %p is its process",
+    ADDOPTS: "whether an option stands there, for the header that -v shows",
     TEST: "the test to which a record belongs, set by pytest",
     XDIST_WORKERS: "how many workers of pytest-xdist share the cores",
     NVML_CHECK: "whether torch.cuda.is_available asks NVML, and so initializes nothing",
@@ -109,7 +114,10 @@ READ = {
     INTERPRET: "by the doctor: whether kernels in Triton run as Python code",
     NO_CACHING: "by the doctor: whether torch keeps no memory, which captures of graphs need",
     BLOCKING: "by the doctor: whether each launch waits for its kernel",
-    NO_COLOR: "whether the audit's command line writes in color",
+    BUILDKITE: "whether Buildkite runs the session, whose log folds groups of lines",
+    GITHUB_ACTIONS: "whether GitHub Actions runs it, likewise and for --cuda-fork-github",
+    GITHUB_WORKSPACE: "the checkout, to which the files of GitHub's annotations are relative",
+    GITHUB_STEP_SUMMARY: "the file to which the summary of a step is added",
     HIP_MASK: "which of AMD's GPUs are waited for",
     ROCR_MASK: "which of AMD's GPUs are waited for",
 }

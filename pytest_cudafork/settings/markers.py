@@ -267,9 +267,9 @@ def says_of_captures(item: pytest.Item) -> bool:
     return marked or item.config.stash.get(MAP, None) is not None
 
 
-def leave_alone(item: pytest.Item) -> None:
-    """Have a test run in this process, with nothing around it, whatever its markers say."""
-    item.stash[_MARKS] = Marks(left_alone=True)
+def put_marks(item: pytest.Item, marks: Marks) -> None:
+    """Have a test run as if its markers said this."""
+    item.stash[_MARKS] = marks
 
 
 def read_marks(item: pytest.Item, *, alias_is_theirs: bool = False) -> Marks:

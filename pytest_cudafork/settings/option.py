@@ -77,7 +77,27 @@ def read_option(
         pytest.UsageError: the value is none; the message names its source.
 
     """
-    ini = config.getini(option.name)
+    given = given_text(config, namespace, option)
+    if given is None:
+        return None
+    source, text = given
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise pytest.UsageError(f"{source}: {error}") from None
+
+
+def given_text(config: pytest.Config, namespace: Any, option: Option) -> tuple[str, str] | None:
+    """Return the first source that has a value, as an error names it, and the value's text.
+
+    Raises:
+        pytest.UsageError: the value in the ini file is of a type that the option does not have.
+
+    """
+    try:
+        ini = config.getini(option.name)
+    except TypeError as error:  # of some releases of pytest, for a number in [tool.pytest]
+        raise pytest.UsageError(f"ini option {option.name}: {error}") from None
     sources = (
         (option.flag, getattr(namespace, option.name, None)),
         (option.env, environment.optional(option.env)),
@@ -85,12 +105,8 @@ def read_option(
     )
     for source, text in sources:
         # Empty is as good as unset, except where somebody typed it.
-        if text is None or (text == "" and source != option.flag):
-            continue
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise pytest.UsageError(f"{source}: {error}") from None
+        if text is not None and (text != "" or source == option.flag):
+            return source, text
     return None
 
 

@@ -189,6 +189,18 @@ def parse_profile(text: str) -> str:
     return parse_file(text)
 
 
+def parse_github(text: str) -> tuple[str, ...]:
+    """Read what to write for GitHub Actions.
+
+    Raises:
+        ValueError: one of the words is not known.
+
+    """
+    from pytest_cudafork.settings import report_options
+
+    return report_options.parse_github(text)
+
+
 def parse_gpus(text: str) -> GpuChoice:
     """Read which GPUs may be used.
 

@@ -20,6 +20,7 @@ from pytest_cudafork.settings.option_texts import (
     parse_captures,
     parse_expected,
     parse_gib,
+    parse_github,
     parse_gpus,
     parse_graphs,
     parse_health,
@@ -68,6 +69,14 @@ class Settings(NamedTuple):
     """The GPUs that tests may use; None: all."""
     imports: ImportSettings = ImportSettings()
     """The import audit."""
+    json: str = ""
+    """The file of the session's document, or ""."""
+    sarif: str = ""
+    """The file of the problems for code scanning, or ""."""
+    trace: str = ""
+    """The file of the trace, or ""."""
+    github: tuple[str, ...] = ()
+    """What to write where GitHub Actions runs the session."""
     settle: int | None = None
     """Bytes that may be in use on a GPU beyond what was when the session began; None: any."""
     profile: str = ""
@@ -84,6 +93,11 @@ class Settings(NamedTuple):
     def active(self) -> bool:
         """Whether the check is on."""
         return self.level is not Level.OFF
+
+    @property
+    def reports(self) -> bool:
+        """Whether anything is written for other programs."""
+        return bool(self.json or self.sarif or self.trace or self.github)
 
 
 MARKER_MAP = Option(
@@ -217,10 +231,36 @@ PACK = Option(
     "FILE",
     "Let tests share GPUs by what FILE, of --cuda-fork-profile, says of them; the longest first.",
 )
+JSON = Option(
+    "cuda_fork_json",
+    "FILE",
+    "Write the session as JSON: tests with their isolation, touches, forks, findings, the audit. "
+    "The form is that of all JSON of this package, and has a schema.",
+)
+SARIF = Option(
+    "cuda_fork_sarif",
+    "FILE",
+    "Write the findings as SARIF 2.1.0, which code scanning takes.",
+)
+TRACE = Option(
+    "cuda_fork_trace",
+    "FILE",
+    "Write when which process did what as a trace, which Perfetto and chrome://tracing draw: "
+    "tests, isolated ones in rows of their own, touches, forks, leases of GPUs.",
+)
+GITHUB = Option(
+    "cuda_fork_github",
+    "WHAT",
+    "In GitHub Actions, show the findings. WHAT: annotations (beside the lines of the change), "
+    "summary (on the page of the run), separated by commas; all (the flag alone), off. Elsewhere "
+    "it does nothing.",
+    flag_value="all",
+)
 OPTIONS = (
     *(CHECK, DEVICE, ALLOW, LEDGER, BASELINE, BASELINE_UPDATE),
     *(MARKER_MAP, EXPECT_GPUS, INTENT, ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE),
     *(GPU_HEALTH, GPUS, SETTLE, PROFILE, PACK, GRAPH_BACKEND, CAPTURES),
+    *(JSON, SARIF, TRACE, GITHUB),
     *IMPORT_OPTIONS,
 )
 
@@ -278,6 +318,10 @@ def read_settings(config: pytest.Config, namespace: Any) -> Settings:
     """
     values = read_table(config, namespace, PARSERS)
     settings = Settings(**values, imports=read_imports(config, namespace))
+    if settings.reports:
+        from pytest_cudafork.settings.report_options import checked
+
+        settings = checked(settings, namespace)
     if settings.baseline_update and not settings.baseline:
         raise pytest.UsageError(
             f"{BASELINE_UPDATE.flag}: there is no file to write: name it with {BASELINE.flag}=FILE"
@@ -341,6 +385,10 @@ PARSERS: Table = {
     "profile": (PROFILE, parse_profile),
     "pack": (PACK, parse_profile),
     "graphs": (GRAPH_BACKEND, parse_graphs),
+    "json": (JSON, parse_profile),
+    "sarif": (SARIF, parse_profile),
+    "trace": (TRACE, parse_profile),
+    "github": (GITHUB, parse_github),
     "captures": (CAPTURES, parse_captures),
 }
 """The options by the field of ``Settings`` that holds their value."""

@@ -68,7 +68,7 @@ class Unverified:
 class Verdict:
     """The tokens that are certain now."""
 
-    token_ids: torch.Tensor  # [R', k + 1] int64; -1 after the last
+    token_ids: torch.Tensor  # [R', k + 1] int64; -1 after the last, NOT_FINITE where there is none
     num_sampled: torch.Tensor  # [R'] int64: 0 in the middle of a prompt, else accepted drafts + 1
 
 

@@ -11,7 +11,10 @@ import dataclasses
 from sample_engine.batch.outputs import TokenLogprobs
 from sample_engine.batch.request import Request
 
-__all__ = ["ScheduledBatch", "ScheduledRequest", "StepResult"]
+__all__ = ["NOT_FINITE", "ScheduledBatch", "ScheduledRequest", "StepResult"]
+
+NOT_FINITE = -2
+"""In the place of a token that could not be chosen: a logit is NaN or infinite."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +53,8 @@ class StepResult:
     """What the model said, for each request of the batch in its order.
 
     ``sampled``: the tokens that are certain now: none in the middle of a prompt, one plainly, up to
-    ``num_drafts + 1`` with drafts. ``drafts``: guesses for the next step; empty without speculator.
+    ``num_drafts + 1`` with drafts; the last of them may be :data:`NOT_FINITE`. ``drafts``: guesses
+    for the next step; empty without speculator.
     ``logprobs``: of the sampled tokens of requests that asked; empty where none of the batch did.
     """
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from sample_engine.batch.outputs import TokenLogprobs
-from sample_engine.batch.scheduled_batch import ScheduledBatch
+from sample_engine.batch.scheduled_batch import NOT_FINITE, ScheduledBatch
 
 __all__ = ["logprobs_of"]
 
@@ -22,6 +22,7 @@ def logprobs_of(
     The distribution is the model's: before temperature, top-k and top-p, as vLLM's default. It
     waits for the device.
     """
+    sampled = [[token for token in new if token != NOT_FINITE] for new in sampled]
     rows, tokens, most = _asked(batch, sampled)
     if not rows:
         return ()

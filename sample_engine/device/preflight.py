@@ -8,14 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sample_engine.config import EngineConfig
+from sample_engine.config import CUDAGraphMode, EngineConfig
 from sample_engine.device import platform
 from sample_engine.errors import ConfigError
 from sample_engine.model.config import LlamaConfig
 from sample_engine.model.config_file import read_config
 from sample_engine.model.shards import why_not_cut
 
-__all__ = ["check_before_start", "gpu_index", "longest_text", "why_no_gpu"]
+__all__ = [
+    "check_before_start",
+    "check_graph_execution",
+    "check_graphs_without_gpu",
+    "gpu_index",
+    "longest_text",
+    "no_graphs",
+    "why_no_gpu",
+]
+
+_EXECUTION = ("new_pool", "session", "capture", "synchronize")
+"""What an object must do that captures and replays: ``graphs.execution.GraphExecution``."""
 
 
 def check_before_start(config: EngineConfig) -> None:
@@ -26,6 +37,37 @@ def check_before_start(config: EngineConfig) -> None:
         _check_ranks(config, model)
     if config.device.startswith("cuda"):
         gpu_index(config.device, platform.gpu_count(), why_no_gpu)
+
+
+def no_graphs(device: str) -> str:
+    """Return why there are no graphs on a device, and how there can be."""
+    return (
+        f"cudagraph_mode asks for CUDA graphs, but the model runs on {device!r}: leave it 'NONE', "
+        "use a GPU, or give LLM an object that captures and replays there, as graph_execution= "
+        f"(it has the methods {', '.join(_EXECUTION)}; one is in "
+        "docs/examples/engine/software_graph.py)."
+    )
+
+
+def check_graphs_without_gpu(config: EngineConfig) -> None:
+    """Raise :class:`ConfigError` where a CPU is to have CUDA graphs."""
+    if config.cudagraph_mode is not CUDAGraphMode.NONE:
+        raise ConfigError(no_graphs("cpu"))
+
+
+def check_graph_execution(config: EngineConfig, execution: object) -> None:
+    """Raise :class:`ConfigError` for an object that cannot capture, or is not asked to."""
+    missing = [name for name in _EXECUTION if not callable(getattr(execution, name, None))]
+    if missing:
+        raise ConfigError(
+            f"graph_execution={execution!r} cannot capture and replay: it lacks the methods "
+            f"{', '.join(missing)} of sample_engine.graphs.execution.GraphExecution."
+        )
+    if config.cudagraph_mode is CUDAGraphMode.NONE:
+        raise ConfigError(
+            "graph_execution is given, but cudagraph_mode='NONE' captures nothing: choose "
+            "'PIECEWISE', 'FULL' or 'FULL_AND_PIECEWISE', or leave graph_execution out."
+        )
 
 
 def _check_ranks(config: EngineConfig, model: LlamaConfig) -> None:

@@ -1,6 +1,6 @@
 """The interface of graph execution, and real CUDA graphs behind it.
 
-A test hands the engine another execution, which records in
+``LLM(graph_execution=...)`` hands the engine another execution, which records in
 software; so the same manager runs on a machine without a GPU.
 """
 
@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
+from sample_engine.device.preflight import no_graphs
 from sample_engine.errors import ConfigError, EngineError
 
 __all__ = [
@@ -95,10 +96,7 @@ class CapturedElsewhere(GraphExecution):
 def execution_for(device: torch.device) -> GraphExecution:
     """CUDA graphs of a GPU. Raises :class:`ConfigError` for a device that has no graphs."""
     if device.type != "cuda":
-        raise ConfigError(
-            f"cudagraph_mode asks for CUDA graphs, but the model runs on {str(device)!r}: leave it "
-            "'NONE', or use a GPU."
-        )
+        raise ConfigError(no_graphs(str(device)))
     return CudaGraphExecution(device)
 
 

@@ -154,6 +154,14 @@ class KVCacheManager:
                 self._computed.append((hashes[index], block_id))
         entry.published = num_full
 
+    def discard(self, request: Request) -> None:
+        """Let no other request find the blocks of this one: what is in them is not to be trusted.
+
+        Requests that hold some of them already keep them.
+        """
+        for block_id in request.block_ids:
+            self.prefix_cache.forget(block_id)
+
     def release(self, request: Request, *, forget: bool) -> None:
         """Take a request's blocks. ``forget``: for good, it will not come again.
 

@@ -18,7 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, cast
 
 from sample_engine.batch.outputs import CoreOutput
 from sample_engine.batch.request import FinishReason
@@ -47,6 +47,9 @@ from sample_engine.process.messages import (
     encode,
 )
 from sample_engine.process.stderr_log import StderrLog, keep_stderr_log
+
+if TYPE_CHECKING:
+    from sample_engine.graphs.execution import GraphExecution
 
 __all__ = [
     "Core",
@@ -119,11 +122,15 @@ class CoreOrder(NamedTuple):
     ranks: RankOrder | None = None
 
 
-def make_engine_core(config: EngineConfig, place: RankPlace | None = None) -> Core:
-    """Make the real core, or that of a rank."""
+def make_engine_core(
+    config: EngineConfig,
+    place: RankPlace | None = None,
+    graph_execution: GraphExecution | None = None,
+) -> Core:
+    """Make the real core, or that of a rank. ``graph_execution``: in place of CUDA graphs."""
     from sample_engine.engine_core import EngineCore
 
-    return EngineCore(config, place=place)
+    return EngineCore(config, graph_execution, place)
 
 
 def refusal(request_id: str, error: Exception) -> CoreOutput:

@@ -21,11 +21,13 @@ from __future__ import annotations
 import torch
 
 from sample_engine.batch.draft_tensors import RequestSampling, Unverified, Verdict
+from sample_engine.batch.scheduled_batch import NOT_FINITE
 from sample_engine.config import REJECTION_METHODS
 from sample_engine.sampling import (
     Purpose,
     SamplingTensors,
     draw,
+    finite_rows,
     noise_keys,
     purpose_keys,
     sample,
@@ -71,6 +73,7 @@ def verify(
     tokens = choice[rows]
     accepted_here = place[:-1] < num_accepted.unsqueeze(-1)
     tokens[:, :-1] = torch.where(accepted_here, drafts, tokens[:, :-1])
+    tokens = torch.where(finite_rows(logits)[rows], tokens, NOT_FINITE)
     return Verdict(tokens.masked_fill_(place >= num_sampled.unsqueeze(-1), -1), num_sampled)
 
 

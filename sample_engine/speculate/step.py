@@ -12,7 +12,7 @@ import torch
 from sample_engine.batch.draft_state import DraftState
 from sample_engine.batch.draft_tensors import Drafts, Verdict
 from sample_engine.batch.model_input import ModelInput
-from sample_engine.batch.scheduled_batch import ScheduledBatch, StepResult
+from sample_engine.batch.scheduled_batch import NOT_FINITE, ScheduledBatch, StepResult
 from sample_engine.batch.token_logprobs import logprobs_of
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.speculate.interface import Speculator, SpeculatorState
@@ -73,6 +73,17 @@ def _read_back(
     sampled, proposed = [], []
     for part, line in zip(batch.requests, lines, strict=False):  # padded requests are left out
         count = line[-1] if drafts.counts is not None else k
-        sampled.append(tuple(token for token in line[: k + 1] if token >= 0))
+        sampled.append(_certain(line[: k + 1]))
         proposed.append(tuple(line[k + 1 : k + 1 + count]) if part.samples else ())
     return StepResult(tuple(sampled), tuple(proposed), logprobs_of(batch, sampled, logits))
+
+
+def _certain(line: Sequence[int]) -> tuple[int, ...]:
+    """The tokens of a line up to where they end; none is certain after one that is not finite."""
+    found = []
+    for token in line:
+        if token >= 0 or token == NOT_FINITE:
+            found.append(token)
+        if token < 0:
+            break
+    return tuple(found)

@@ -100,6 +100,20 @@ def test_an_example_comes_out_as_the_docs_say(pytester: pytest.Pytester, name: s
 
 
 @needs_torch
+def test_the_plugin_of_the_page_on_hooks_says_what_the_page_says(pytester: pytest.Pytester) -> None:
+    shutil.copytree(EXAMPLES / "hooks", pytester.path, dirs_exist_ok=True)
+    args = ("-p", "no:cacheprovider", CHECK, "--cuda-fork-device=phantom")
+    result = pytester.runpytest_subprocess(*args)
+    result.assert_outcomes(passed=3)
+    _, _, said = (
+        (DOCS / "reference" / "hooks.md").read_text().rpartition("--cuda-fork-device=phantom")
+    )
+    lines = [line for line in said.splitlines() if "test_model" in line]
+    assert len(lines) == 2
+    assert [line for line in result.outlines if line in lines] == lines
+
+
+@needs_torch
 def test_without_the_plugin_the_first_example_passes(pytester: pytest.Pytester) -> None:
     run(pytester, "test_first.py").assert_outcomes(passed=1)
 

@@ -19,6 +19,9 @@ PYTEST_SIDE = ("session", "audit", "report")
 WITH_TORCH = ("capture", "compat.torch_graphs")
 WITHOUT_TORCH = (
     "capture.interface.backend",
+    "capture.interface.lines",
+    "capture.interface.seen",
+    "capture.in_programs.told",
     "capture.choose",
     "capture.marker",
     "capture.story.remarks",

@@ -18,6 +18,7 @@ NAMES = {
     "cuda_fork_check",
     "cuda_fork_device",
     "cuda_fork_expect_gpus",
+    "cuda_fork_github",
     "cuda_fork_gpus",
     "cuda_fork_graphs",
     "cuda_fork_health",
@@ -35,11 +36,14 @@ NAMES = {
     "cuda_fork_isolate",
     "cuda_fork_isolate_scope",
     "cuda_fork_isolate_timeout",
+    "cuda_fork_json",
     "cuda_fork_ledger",
     "cuda_fork_marker_map",
     "cuda_fork_pack",
     "cuda_fork_profile",
+    "cuda_fork_sarif",
     "cuda_fork_settle",
+    "cuda_fork_trace",
 }
 PAGE = DOCS / "reference" / "options.md"
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -35,12 +33,9 @@ def test_the_software_graph_refuses_what_cuda_refuses_and_nothing_else(tmp_path:
     assert len(refused) > 30
     names, out = tmp_path / "names.json", tmp_path / "out.json"
     names.write_text(json.dumps(chosen), encoding="utf-8")
-    # In a process of its own: torch's list of operators changes torch's global flags.
-    command = [
-        *(sys.executable, "-m", "tests.gpu.operators.sweep", "--backend", "software"),
-        *("--names", str(names), "--jobs", "1", str(out)),
-    ]
-    subprocess.run(command, cwd=sweep.PROJECT, check=True, capture_output=True)
+    # It asks in a fresh interpreter: torch's list of operators changes torch's global flags.
+    given = ("--backend", "software", "--names", str(names), "--jobs", "1", str(out))
+    assert sweep.main(given) == 0
     wrong = {}
     for name, said in json.loads(out.read_text(encoding="utf-8"))["operators"].items():
         ran = [one for one in said if one["said"] not in (sweep.BROKEN, sweep.NOT_JUDGED)]

@@ -12,7 +12,7 @@ import pytest
 from tests.specimens.graphs import catalog as specimens
 from tests.specimens.graphs import table
 from tests.specimens.plain_graphs.catalog import CATALOG, HOME, MARKER, PlainGraph, Verdict
-from tests.specimens.plain_graphs.run import wrong_answers
+from tests.specimens.plain_graphs.run import Told, look_at_captures, wrong_answers
 
 each_program = pytest.mark.parametrize("program", CATALOG, ids=lambda program: program.name)
 needs_torch = pytest.mark.skipif(
@@ -30,6 +30,36 @@ def test_the_answers_are_wrong_where_there_is_a_bug_and_nowhere_else(
     names = [program.name for program in CATALOG if not program.streams]
     wrong = wrong_answers(form, "software", names, tmp_path)
     assert wrong == (set(names) if form == "buggy" else set())
+
+
+LEAST_TOLD = 20
+
+
+@pytest.mark.slow
+@needs_torch
+def test_a_look_at_the_captures_of_buggy_programs_gives_the_verdicts(tmp_path: Path) -> None:
+    programs = [program for program in CATALOG if not program.streams]
+    found = look_at_captures("buggy", "software", [each.name for each in programs], tmp_path)
+    wrong = {each.name: found[each.name] for each in programs if not as_meant(each, found)}
+    assert not wrong
+    assert sum(each.said is not Verdict.OUT_OF_REACH for each in programs) >= LEAST_TOLD
+
+
+@pytest.mark.slow
+@needs_torch
+def test_a_look_at_the_captures_of_fixed_programs_says_nothing(tmp_path: Path) -> None:
+    names = [program.name for program in CATALOG if not program.streams]
+    found = look_at_captures("fixed", "software", names, tmp_path)
+    assert {name: told for name, told in found.items() if told.fails or told.listed} == {}
+
+
+def as_meant(program: PlainGraph, found: dict[str, Told]) -> bool:
+    """Whether what is said of a program is its verdict, with one of its lines."""
+    told = found[program.name]
+    if program.said is Verdict.OUT_OF_REACH:
+        return not told.fails and not told.listed
+    fails = program.said is not Verdict.SUSPICION
+    return told.fails is fails and told.names(program.named_lines)
 
 
 def test_every_graph_specimen_is_there_once() -> None:
@@ -72,7 +102,7 @@ def test_a_line_is_marked_where_one_must_be_named(program: PlainGraph) -> None:
     assert bool(program.named_lines) == (program.verdict is not Verdict.OUT_OF_REACH)
     fixed = (HOME / "fixed" / f"{program.name}.py").read_text(encoding="utf-8")
     assert MARKER not in fixed
-    assert bool(program.caught_by) == (program.verdict is Verdict.OUT_OF_REACH)
+    assert bool(program.caught_by) == (program.said is Verdict.OUT_OF_REACH)
 
 
 @each_program

@@ -17,8 +17,9 @@ A fresh interpreter is taken when
   has imported, or be imported at start;
 - the server cannot be had: it does not start, is not clean, or died twice.
 
-Sessions of pytest are started without the plugin of hypothesis, unless fresh interpreters are asked
-for: to load it takes twice as long as all else together, and a fork server loads it again.
+Sessions of pytest are started without the plugins of hypothesis and anyio, unless fresh
+interpreters are asked for: to load them takes longer than all else together, and each process that
+a session starts for its tests loads them again.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _IMPORTED = frozenset(sys.stdlib_module_names) | {
     *("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup"),
     *("cloudpickle", "filelock", "sitecustomize", "usercustomize"),
 }
-_WITHOUT_HYPOTHESIS = ("-p", "no:hypothesispytest")  # the name of its entry point
+_LEFT_OUT = ("-p", "no:hypothesispytest", "-p", "no:anyio")  # the names of their entry points
 _ENDINGS = ("", "py", "so")  # of packages, which are folders, and modules
 _MOST_FILES = 50
 _LINUX = sys.platform == "linux"
@@ -146,11 +147,11 @@ def program_of(command: Sequence[str]) -> Program | None:
     return None if first.startswith("-") else Program("", first, tuple(rest))
 
 
-def _without_hypothesis(command: Sequence[str]) -> Sequence[str]:
+def _without_slow_plugins(command: Sequence[str]) -> Sequence[str]:
     program = program_of(command)
     if program is None or (program.kind, program.what) != ("-m", "pytest"):
         return command
-    return [command[0], "-m", "pytest", *_WITHOUT_HYPOTHESIS, *program.args]
+    return [command[0], "-m", "pytest", *_LEFT_OUT, *program.args]
 
 
 class Server:
@@ -400,7 +401,7 @@ def start(
     environ = dict(os.environ if env is None else env)
     fresh = fresh or os.environ.get(FRESH, "")
     if not fresh:
-        command = _without_hypothesis(command)
+        command = _without_slow_plugins(command)
     program = program_of(command)
     if program is not None and not fresh and _LINUX:
         umask = os.umask(0o077)

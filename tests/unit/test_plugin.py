@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pytest_cudafork import plugin
-from pytest_cudafork.capture.story import remarks
+from pytest_cudafork.capture.story import remarks, verdicts
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.report import terminal as terminal_section
-from pytest_cudafork.settings.options import OPTIONS
+from pytest_cudafork.report import trace
+from pytest_cudafork.settings import markers
+from pytest_cudafork.settings.options import OPTIONS, Settings
 
 ALWAYS = {
+    "cudafork-announcer",
+    "cudafork-ask-plugins",
     "cudafork-gpus",
     "cudafork-gpus-refused",
     "cudafork-health-summary",
@@ -122,17 +127,38 @@ def test_the_last_section_is_written_where_something_was_checked(
     assert check is config.pluginmanager.get_plugin("cudafork-check")
 
 
+def made_report(report: Any, **settings: Any) -> Any:
+    """Return a report as it leaves the process in which it was made."""
+    session = SimpleNamespace(settings=Settings(**settings))
+    item: Any = SimpleNamespace(config=SimpleNamespace(stash={SESSION: session}), stash={})
+    hook = plugin.pytest_runtest_makereport(item)
+    next(hook)
+    with pytest.raises(StopIteration) as ended:
+        hook.send(report)
+    assert ended.value.value is report
+    return report
+
+
+def test_a_report_carries_verdicts_and_for_a_trace_its_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(markers, "marks_of", lambda item: markers.Marks())
+    verdicts.take_verdicts()
+    empty = made_report(SimpleNamespace(user_properties=[]))
+    assert vars(empty) == {"user_properties": []}
+    verdicts.note_verdict("the pair", "software", checks=[], not_checked={}, notes=[], findings=[])
+    report = made_report(SimpleNamespace(user_properties=[]), trace="/p/t.json")
+    assert [each["title"] for each in getattr(report, verdicts.CARRIED)] == ["the pair"]
+    assert getattr(report, trace.CARRIED) == {"pid": os.getpid(), "gpus": ""}
+
+
 def test_remarks_of_graph_checks_travel_with_the_report_to_the_terminal(
     pytester: pytest.Pytester,
 ) -> None:
     remarks.take()
     remarks.remark(["a note"], {})
     report = SimpleNamespace(nodeid="t.py::a", user_properties=[("other", 1)])
-    hook = plugin.pytest_runtest_makereport()
-    next(hook)
-    with pytest.raises(StopIteration) as ended:
-        hook.send(report)  # type: ignore[arg-type]
-    assert ended.value.value is report
+    made_report(report)
     assert report.user_properties == [("other", 1), (remarks.PROPERTY, "a note")]
     lines: list[str] = []
     terminal: Any = SimpleNamespace(stats={"passed": [report]}, write_line=lines.append)

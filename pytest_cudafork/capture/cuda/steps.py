@@ -21,7 +21,7 @@ from pytest_cudafork.capture.interface.backend import Work
 from pytest_cudafork.capture.interface.lines import is_foreign, line_in_thread, line_of
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.traits import traits_of
-from pytest_cudafork.compat.torch_graphs import DispatchMode
+from pytest_cudafork.compat.torch_graphs import ObservingMode
 from pytest_cudafork.observe.base.undo import UndoStack
 
 # Where Triton and Inductor time candidates.
@@ -85,7 +85,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
-class StepRecorder(DispatchMode):
+class StepRecorder(ObservingMode):
     """Watches what the thread that enters it does, and what autograd does on its behalf."""
 
     def __init__(self, hook: StepHook | None = None) -> None:
@@ -95,17 +95,6 @@ class StepRecorder(DispatchMode):
         self.raised = -1  # index of the last step that raised
         self._hook = hook or StepHook()
         self._thread = threading.get_ident()
-
-    # With these two, torch.compile compiles as it would have done without the watch.
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """Tell torch that this is no mode of the user's."""
-        return True
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Tell torch that compiling is none of its business."""
-        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None

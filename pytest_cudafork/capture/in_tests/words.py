@@ -8,7 +8,7 @@ from typing import Any
 from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.story.findings import source_of, wrapped
 
-__all__ = ["NAME", "SECTION", "failure", "headline", "suspicion"]
+__all__ = ["NAME", "SECTION", "failure", "finding_lines", "headline", "suspicion"]
 
 NAME = "cudafork_captures"
 """The attribute of a report that holds what was found in its phase."""
@@ -33,7 +33,7 @@ def failure(errors: Sequence[Mapping[str, Any]]) -> str:
     told: set[tuple[str, str]] = set()
     for each in errors:
         reasons = str(each["why"]), str(each["todo"])
-        lines += ["", *_finding(each, brief=reasons in told)]
+        lines += ["", *finding_lines(each, brief=reasons in told)]
         told.add(reasons)
     return "\n".join([*lines, "", *wrapped(_SILENCE, "", "")])
 
@@ -41,10 +41,11 @@ def failure(errors: Sequence[Mapping[str, Any]]) -> str:
 def suspicion(found: Mapping[str, Any], tests: Sequence[str]) -> list[str]:
     """Return the lines of a suspicion in the last section, with the tests that had it."""
     more = f" and {len(tests) - 1} more" if len(tests) > 1 else ""
-    return [*_finding(found, brief=True), f"    seen in {tests[0]}{more}"]
+    return [*finding_lines(found, brief=True), f"    seen in {tests[0]}{more}"]
 
 
-def _finding(found: Mapping[str, Any], *, brief: bool) -> list[str]:
+def finding_lines(found: Mapping[str, Any], *, brief: bool) -> list[str]:
+    """Return the lines of one finding; ``brief`` leaves out why it matters and what to do."""
     text = wrapped(f"[{found['kind']}] {found['what']}", "", "    ")
     text += _places(found["lines"])
     if brief:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pytest_cudafork.capture.interface.seen import Listener, SeenCapture
 from pytest_cudafork.capture.judge.findings import Findings
+from pytest_cudafork.capture.judge.host_numbers import HostNumbers
 from pytest_cudafork.capture.judge.memory_checks import check_filled, check_there
-from pytest_cudafork.capture.judge.replay_checks import HostNumbers, RandomNumbers, check_work
+from pytest_cudafork.capture.judge.replay_checks import RandomNumbers, check_work
 from pytest_cudafork.capture.judge.shared_pool import SharedPool
 from pytest_cudafork.capture.judge.stale import StaleData
 from pytest_cudafork.capture.record.history import History

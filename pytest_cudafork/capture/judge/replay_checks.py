@@ -1,4 +1,4 @@
-"""What a replay does, or fails to do: no work, random numbers that repeat, numbers of the host."""
+"""What a replay fails to do: it has no work, or its random numbers repeat."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import weakref
 from typing import Any
 
 from pytest_cudafork.capture.interface.seen import SeenCapture
-from pytest_cudafork.capture.judge.again import Again, CannotTellError
 from pytest_cudafork.capture.judge.findings import Findings, GraphFinding, Level
 from pytest_cudafork.capture.judge.memory_checks import works_unseen
 from pytest_cudafork.capture.judge.random_numbers import state_of
-from pytest_cudafork.capture.record.history import History
-from pytest_cudafork.capture.record.recorder import silently
-from pytest_cudafork.capture.record.uses import GraphUses, HostNumber
+from pytest_cudafork.capture.record.uses import GraphUses
 
-__all__ = ["HostNumbers", "RandomNumbers", "check_work"]
+__all__ = ["RandomNumbers", "check_work"]
 
 
 def check_work(capture: SeenCapture, findings: Findings) -> None:
@@ -75,42 +72,3 @@ class RandomNumbers:
     def _tell(self, capture: SeenCapture, level: Level, what: str, why: str, todo: str) -> None:
         lines = (("captured at", capture.where),)
         self._findings.add(GraphFinding("rng-frozen", level, what, lines, why, todo))
-
-
-class HostNumbers:
-    """Numbers that the host has read from tensors before a capture, and that are in the graph."""
-
-    def __init__(self, history: History, findings: Findings) -> None:
-        self._history = history
-        self._findings = findings
-
-    def replayed(self, capture: SeenCapture) -> None:
-        """See whether such a number would be another one now."""
-        uses: GraphUses = capture.uses
-        for one in uses.host:
-            new = self._now(one, uses.at)
-            if new is not None and new != one.value:
-                self._findings.add(_frozen(one, new))
-
-    def _now(self, one: HostNumber, captured_at: int) -> Any:
-        """Return what the line has read since, or would read; None: it cannot be told."""
-        later = [e.value for e in self._history.host if e.where == one.where and e.at > captured_at]
-        if later:
-            return later[-1]
-        try:
-            with silently():
-                return Again().value(one.read).item()
-        except CannotTellError:
-            return None
-
-
-def _frozen(one: HostNumber, new: Any) -> GraphFinding:
-    return GraphFinding(
-        "frozen-host-number",
-        Level.SUSPICION,
-        f"the host read {one.value} from {one.read.memory.text} before the capture, a number that "
-        f"is in the graph; it would read {new} now",
-        (("read by the host at", one.where), ("changed at", one.read.memory.where)),
-        "numbers of the host are part of a graph: shapes, bounds and positions stay what they were",
-        "keep the number in a tensor that the graph reads, or capture a graph for each value",
-    )

@@ -65,6 +65,8 @@ class _Graph:
         self.odd: dict[Operation, str] = {}
         """Operations that do not reproduce what is there, with the reason."""
         self.judged: dict[Memory, _Judged] = {}
+        self.counted: set[Operation] = set()
+        self.gaps: set[Operation] = set()
 
 
 class StaleData:
@@ -145,7 +147,9 @@ class StaleData:
             changed = [one.memory for one in found if one.has_changed]
             unseen, watched = self._changed_unseen(graph, found)
             blind = blind or watched
-            self._findings.judged()
+            if write.operation not in graph.counted:
+                graph.counted.add(write.operation)
+                self._findings.judged()
             if not changed and not unseen:
                 continue
             stale = _Stale(capture, memory, use, write, changed, unseen)
@@ -189,8 +193,10 @@ class StaleData:
         except HistoryError:
             return None
         except CannotTellError as why:
-            where = shown(write.operation.where) or "an unknown line"
-            self._findings.cannot(f"{memory.text}, computed at {where}: {why}")
+            if write.operation not in graph.gaps:
+                graph.gaps.add(write.operation)
+                where = shown(write.operation.where) or "an unknown line"
+                self._findings.cannot(f"{memory.text}, computed at {where}: {why}")
             return None
 
     def _facts(self, stale: _Stale, again: Again) -> Facts:

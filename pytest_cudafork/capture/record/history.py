@@ -18,6 +18,7 @@ from pytest_cudafork.capture.interface.lines import line_at_work, line_in_thread
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.record.arguments import PLAIN, Arguments
 from pytest_cudafork.capture.record.memory import Memories, Memory, Part, part_of
+from pytest_cudafork.capture.record.numbers import Call, LineNumbers, has_numbers, numbers_in
 from pytest_cudafork.capture.record.operators import KnownOperator, Operators, draws_nothing
 from pytest_cudafork.capture.record.uses import GraphUses, HostNumber, Unfilled, Use
 from pytest_cudafork.capture.record.values import (
@@ -48,6 +49,7 @@ class History:
         at: the number of the last event.
         host: numbers that the host has read from tensors, the latest ones.
         spoiled: results of graphs that were overwritten, each with what is told when it is read.
+        numbers: those of the host among arguments, by line.
         later: for lines that are watched, when they ran since, and what they read then.
 
     """
@@ -60,6 +62,7 @@ class History:
         self.at = 0
         self.host: deque[HostNumber] = deque(maxlen=_MOST_HOST_NUMBERS)
         self.spoiled: dict[Memory, Callable[[str], None]] = {}
+        self.numbers = LineNumbers()
         self.later: dict[str, deque[tuple[int, set[Memory]]]] = {}
         self._everything = everything
         self._thread = threading.get_ident()
@@ -88,6 +91,21 @@ class History:
 
     def work(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operator, and note what it did."""
+        result = self._work(known, args, kwargs)
+        if known.kind is Kind.WORK and has_numbers(known.name, args, is_view=False):
+            self.note_numbers(known, args, result)
+        return result
+
+    def note_numbers(self, known: KnownOperator, args: Any, result: Any) -> None:
+        """Note the numbers among the arguments of a call."""
+        numbers, shapes = numbers_in(args, result)
+        call = Call(self.line(), known.name, shapes)
+        if self.uses is None:
+            self.numbers.called(call, numbers, self.at)
+        else:
+            self.uses.calls.setdefault(call, []).append(numbers)
+
+    def _work(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> Any:
         if self.uses is None and self._is_of_no_interest(known, args):
             result = known.op(*args, **kwargs)
             if known.written:
@@ -114,7 +132,7 @@ class History:
         if uses is not None:
             uses.took(args)
             uses.did(known.traits.name, operation.where)
-            uses.draws += draws and known.by_generator
+            uses.draws += draws
         for index, (memory, part, reads) in enumerate(taken.targets):
             self.written(memory, Write(operation, ~index, part), reads=reads)
         self._results(operation, result, [0])

@@ -12,6 +12,7 @@ from torch import Tensor
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.record.arguments import PLAIN
 from pytest_cudafork.capture.record.history import History
+from pytest_cudafork.capture.record.numbers import has_numbers
 from pytest_cudafork.capture.record.operators import KnownOperator
 from pytest_cudafork.compat.torch_graphs import (
     CPU_KEYS,
@@ -26,6 +27,8 @@ __all__ = ["HistoryMode"]
 
 class HistoryMode(ObservingMode):
     """Lets a history know of the operators of this thread."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, history: History, *, of_capture: bool = False) -> None:
         super().__init__()
@@ -71,17 +74,19 @@ class HistoryMode(ObservingMode):
 
     def _view(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> Any:
         history, uses = self._history, self._history.uses
-        if uses is None:
-            if known.traits.composite:  # reshape and its like may copy; whole in inference mode
-                return history.work(known, args, kwargs)
-            return known.op(*args, **kwargs)
-        uses.took(args)
-        source = args[0] if args else None
-        if isinstance(source, Tensor) and source._base is None:
-            memory = history.memories.of(source)
-            if memory is not None:
-                uses.name(memory, source, history.line())
+        if uses is None and known.traits.composite:
+            # reshape and its like may copy; they come as a whole in inference mode
+            return history.work(known, args, kwargs)
         result = known.op(*args, **kwargs)
-        if known.traits.composite and isinstance(result, Tensor):
-            history.copied(known, args, kwargs, result)
+        if has_numbers(known.name, args, is_view=True):
+            history.note_numbers(known, args, result)
+        if uses is not None:
+            uses.took(args)
+            source = args[0] if args else None
+            if isinstance(source, Tensor) and source._base is None:
+                memory = history.memories.of(source)
+                if memory is not None:
+                    uses.name(memory, source, history.line())
+            if known.traits.composite and isinstance(result, Tensor):
+                history.copied(known, args, kwargs, result)
         return result

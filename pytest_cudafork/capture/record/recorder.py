@@ -87,6 +87,9 @@ class Recorder(Listener):
             return
         known = list(history.memories.known.values())
         uses.made = [memory for memory in known if memory.owner is uses]
+        uses.differing = history.numbers.differing(uses.calls)
+        for call, taken in uses.calls.items():
+            history.numbers.captured.setdefault(call, set()).update(taken)
         uses.host = [
             each for each in history.host if each.value in uses.numbers and each.value not in _USUAL
         ]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.record.memory import Memory, Part
+from pytest_cudafork.capture.record.numbers import Call
 
 __all__ = ["GraphUses", "HostNumber", "Unfilled", "Use"]
 
@@ -58,6 +59,8 @@ class GraphUses:
         made: memory that was handed out within the capture and that is kept: its results.
         allocated: addresses, first and end, of all that was handed out within the capture.
         lines: ``(operator, file:line)`` for what was captured, in order.
+        calls: numbers of the host among arguments, by call, in order.
+        differing: calls whose numbers were others in the run before: the graph's, and that run's.
         work: how many operators and launches it holds; -1: it holds what cannot be counted.
         draws: how many of them draw random numbers.
         numbers: numbers among their arguments.
@@ -75,6 +78,8 @@ class GraphUses:
         self.made: list[Memory] = []
         self.allocated: list[tuple[int, int]] = []
         self.lines: list[tuple[str, str]] = []
+        self.calls: dict[Call, list[tuple[Any, ...]]] = {}
+        self.differing: list[tuple[Call, tuple[Any, ...], tuple[Any, ...]]] = []
         self.work = self.draws = 0
         self.numbers: set[int | float] = set()
         self.host: list[HostNumber] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_cudafork.capture.interface.backend import GraphBackend
 from pytest_cudafork.capture.story.findings import CheckLog, failure_text
 from pytest_cudafork.capture.story.remarks import remark
+from pytest_cudafork.capture.story.verdicts import note_verdict
 from pytest_cudafork.errors import GraphCaptureError, GraphNotJudgedError
 
 __all__ = ["raise_what_was_found"]
@@ -27,6 +28,14 @@ def raise_what_was_found(
 
     """
     __tracebackhide__ = True
+    note_verdict(
+        title,
+        backend.name,
+        checks=log.ran,
+        not_checked=log.skipped,
+        notes=log.notes,
+        findings=log.findings,
+    )
     if not log.findings:
         remark(log.notes, log.skipped)
         return

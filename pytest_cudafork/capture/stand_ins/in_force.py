@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -70,10 +70,10 @@ def in_force() -> Iterator[None]:
         for name in _OF_ACCELERATOR:
             if hasattr(torch.accelerator, name):
                 undo.set(torch.accelerator, name, _OF_CUDA[name])
-        for name, original in originals.items():
-            _replace(name, original, _OF_CUDA[name])
-        for name, original in originals.items():
-            undo.callback(_replace, name, _OF_CUDA[name], original)
+        _replace({name: (original, _OF_CUDA[name]) for name, original in originals.items()})
+        undo.callback(
+            _replace, {name: (_OF_CUDA[name], original) for name, original in originals.items()}
+        )
         for name in _MADE_BY_NEW:
             undo.set(originals[name], "__new__", _maker(originals[name], _OF_CUDA[name]))
         _pass_on(originals["graph"], undo)
@@ -116,10 +116,17 @@ def _pass_on(original: type, undo: UndoStack) -> None:
     undo.set(original, "__exit__", lambda self, *error: self.stand_in.__exit__(*error))
 
 
-def _replace(name: str, old: Any, new: Any) -> None:
-    """Let the modules of others, which hold *old* by its name, hold *new*."""
+def _replace(pairs: Mapping[str, tuple[Any, Any]]) -> None:
+    """Let the modules of others, which hold the old of a pair by its name, hold the new.
+
+    All names are looked for in one pass: with torch there are two thousand modules.
+    """
     for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType) and module.__dict__.get(name) is old:
+        if not isinstance(module, ModuleType):
+            continue
+        held = module.__dict__
+        for name in pairs.keys() & held.keys():
+            old, new = pairs[name]
             package = module.__name__.partition(".")[0]
-            if package not in ("torch", "pytest_cudafork"):
+            if held.get(name) is old and package not in ("torch", "pytest_cudafork"):
                 setattr(module, name, new)

@@ -1,6 +1,6 @@
 """What the audit says of one module: its verdict, the record with the reasons, and as plain data.
 
-The plain form travels in pytest's reports between processes, and is what ``--json`` writes.
+The plain form travels in pytest's reports between processes.
 """
 
 from __future__ import annotations

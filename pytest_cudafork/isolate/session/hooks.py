@@ -156,7 +156,7 @@ class IsolationHooks:
             return None
         # the child keeps it; here it would end the session, or come while the server gets ready
         termination.stop_time_limit(item)
-        method = policy.choose(marks, self._rules(), process_state(self._config))
+        method = policy.choose(marks, self._rules(), lambda: process_state(self._config))
         if method is not None and marks.fixtures == "inherit":
             from pytest_cudafork.isolate.session.inherit import checked
 
@@ -239,7 +239,7 @@ class IsolationHooks:
         if marks.complaint or marks.gpus or marks.env or marks.fixtures == "inherit":
             return None
         state = process_state(self._config)
-        after = policy.choose(marks, self._rules(), state)
+        after = policy.choose(marks, self._rules(), lambda: state)
         if after is None or after.name != "fork" or state.cuda != policy.CLEAN:
             return None
         return nextitem

@@ -35,7 +35,7 @@ def variables(device: str, environ: Mapping[str, str]) -> dict[str, str]:
         environ: The environment that the program would have otherwise.
 
     """
-    ours = str(native_libs.INJECTION)
+    ours = native_libs.INJECTION
     return {} if environ.get(environment.INJECTION) else {environment.INJECTION: ours}
 
 
@@ -50,7 +50,7 @@ def install() -> InjectionWitness:
 
     """
     native_libs.require()
-    ours, theirs = str(native_libs.INJECTION), environment.value(environment.INJECTION)
+    ours, theirs = native_libs.INJECTION, environment.value(environment.INJECTION)
     if theirs and theirs != ours:
         name = environment.INJECTION
         return InjectionWitness(None, f"{name} is already set to {theirs!r}; left alone")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_cudafork.compat.unpatched import contextlib, io, os, signal
@@ -16,10 +15,11 @@ if TYPE_CHECKING:
     from pytest_cudafork.compat.cpython_layout import Place
     from pytest_cudafork.compat.unpatched import ctypes
 
-LIB = Path(__file__).parent / "native" / "lib"
-PHANTOM_DRIVER = LIB / "cuda" / "libcuda.so.1"
-PHANTOM_NVML = LIB / "nvml" / "libnvidia-ml.so.1"
-INJECTION = LIB / "libcudafork_injection.so"
+# Texts, as pathlib would be a fifth of what is imported in a watched program.
+LIB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native", "lib")
+PHANTOM_DRIVER = os.path.join(LIB, "cuda", "libcuda.so.1")
+PHANTOM_NVML = os.path.join(LIB, "nvml", "libnvidia-ml.so.1")
+INJECTION = os.path.join(LIB, "libcudafork_injection.so")
 
 CLEAN, INITIALIZED, POISONED = 0, 1, 2
 
@@ -45,8 +45,8 @@ def why_not() -> str:
     if sys.platform != "linux":
         return f"The native libraries exist for Linux only, this is {sys.platform!r}."
     for path in (PHANTOM_DRIVER, PHANTOM_NVML, INJECTION):
-        if not path.is_file():
-            return f"The native library {str(path)!r} was not built. {_HOW_TO_BUILD}"
+        if not os.path.isfile(path):
+            return f"The native library {path!r} was not built. {_HOW_TO_BUILD}"
     return ""
 
 
@@ -67,7 +67,7 @@ def require() -> None:
         raise NativeUnavailable(reason)
 
 
-def load(path: Path, mode: int) -> ctypes.CDLL:
+def load(path: str, mode: int) -> ctypes.CDLL:
     """Load the library `path` with the flags `mode` of dlopen.
 
     Raises:
@@ -77,11 +77,9 @@ def load(path: Path, mode: int) -> ctypes.CDLL:
     from pytest_cudafork.compat.unpatched import ctypes
 
     try:
-        return ctypes.CDLL(str(path), mode=mode)
+        return ctypes.CDLL(path, mode=mode)
     except OSError as error:
-        raise NativeUnavailable(
-            f"{str(path)!r} cannot be loaded: {error}. {_HOW_TO_BUILD}"
-        ) from None
+        raise NativeUnavailable(f"{path!r} cannot be loaded: {error}. {_HOW_TO_BUILD}") from None
 
 
 def mapped(name: str) -> ctypes.CDLL | None:

@@ -79,10 +79,10 @@ def variables(face: str, environ: Mapping[str, str]) -> dict[str, str]:
         ValueError: `face` is not one.
 
     """
-    folder = str(native_libs.PHANTOM_DRIVER.parent)
+    folder = os.path.dirname(native_libs.PHANTOM_DRIVER)
     path = environ.get(environment.LIBRARY_PATH, "")
     if parse_face(face).devices > 0:
-        path = environment.with_folder(path, str(native_libs.PHANTOM_NVML.parent))
+        path = environment.with_folder(path, os.path.dirname(native_libs.PHANTOM_NVML))
     return {
         environment.FACE: face,
         environment.LIBRARY_PATH: environment.with_folder(path, folder),

@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -136,7 +137,8 @@ def test_what_a_family_needs_is_missed(
 
 def test_eagle_is_refused_where_windows_count(models: dict[str, Published]) -> None:
     speculative = {"method": "eagle", "num_speculative_tokens": 2}
-    settings = {"device": "cpu", "worker_method": "inproc", "load_format": "dummy"}
+    settings: dict[str, Any] = {"device": "cpu", "worker_method": "inproc"}
+    settings["load_format"] = "dummy"
     with pytest.raises(ConfigError, match="without a sliding window"):
         LLM(models["mistral"].folder, speculative_config=speculative, **settings)
 
@@ -146,7 +148,7 @@ def test_the_ends_of_a_text_are_those_of_the_generation(
 ) -> None:
     folder = changed(models, "llama", tmp_path)
     prompt = {"prompt_token_ids": text()}
-    settings = {"device": "cpu", "worker_method": "inproc", "num_blocks": 20}
+    settings: dict[str, Any] = {"device": "cpu", "worker_method": "inproc", "num_blocks": 20}
     with LLM(folder, **settings) as llm:
         free = llm.generate(prompt, SamplingParams(max_tokens=6, ignore_eos=True))[0].outputs[0]
     ends = [299, free.token_ids[3]]

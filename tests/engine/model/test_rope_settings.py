@@ -46,14 +46,14 @@ def test_both_names_may_say_the_same() -> None:
 
 
 def test_yarn_has_what_follows_from_its_factor() -> None:
-    values = {"rope_scaling": {"type": "yarn", "factor": 4}, "max_position_embeddings": 64}
-    rope, _ = read_rope(values)
+    scaling: dict[str, Any] = {"type": "yarn", "factor": 4}
+    rope, _ = read_rope({"rope_scaling": scaling, "max_position_embeddings": 64})
     assert rope is not None
     assert rope.scaling is not None
     assert rope.scaling.original_max_position_embeddings == 64
     assert rope.scaling.attention_factor == pytest.approx(0.1 * math.log(4) + 1)
-    values["rope_scaling"] |= {"mscale": 2.0, "mscale_all_dim": 1.0, "truncate": False}
-    rope, _ = read_rope(values)
+    scaling |= {"mscale": 2.0, "mscale_all_dim": 1.0, "truncate": False}
+    rope, _ = read_rope({"rope_scaling": scaling, "max_position_embeddings": 64})
     assert rope is not None
     assert rope.scaling is not None
     assert rope.scaling.attention_factor == pytest.approx(

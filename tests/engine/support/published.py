@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-SIZE = {
+SIZE: dict[str, Any] = {
     "vocab_size": 300,
     "hidden_size": 32,
     "intermediate_size": 48,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.engine.support.weights import save
 
 WIDER = dataclasses.replace(SMALL, vocab_size=300)
 HI = [{"role": "user", "content": "hi"}]
-SETTINGS = {"device": "cpu", "worker_method": "inproc", "num_blocks": 20}
+SETTINGS: dict[str, Any] = {"device": "cpu", "worker_method": "inproc", "num_blocks": 20}
 
 
 @pytest.fixture(scope="module")

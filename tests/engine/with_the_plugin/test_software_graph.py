@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from sample_engine import LLM
 from sample_engine.config import CUDAGraphMode, EngineConfig
 from sample_engine.engine_core import EngineCore
+from sample_engine.errors import ConfigError
 from sample_engine.parallel.place import RankPlace
 from tests.engine.support.engine import (
     COUNT,
@@ -75,3 +78,43 @@ def test_the_graphs_of_two_ranks_hold_their_sums(folder: str, mode: str) -> None
         outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
     for prompt, output in zip(given.values(), outputs, strict=True):
         assert list(output.token_ids) == plain_tokens(folder, prompt, COUNT, GREEDY)
+
+
+PROJECT = Path(__file__).resolve().parents[3]
+EXAMPLE = PROJECT / "docs" / "examples" / "engine" / "software_graph.py"
+ON_CPU: dict[str, Any] = {"max_model_len": 64, "num_blocks": 60, "block_size": 4}
+
+
+def example() -> Any:
+    """The example of the documentation, as a module."""
+    spec = importlib.util.spec_from_file_location("software_graph_example", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("method", ["inproc", "fork"])
+def test_the_example_captures_and_replays_without_a_gpu(folder: str, method: str) -> None:
+    given = {name: PROMPTS[name] for name in ("alike-9", "own-1", "own-33")}
+    prompts = [{"prompt_token_ids": tokens} for tokens in given.values()]
+    settings = {**ON_CPU, "cudagraph_capture_sizes": [1, 4], "max_num_seqs": 4}
+    graphs, outputs = example().complete(prompts, model=folder, worker_method=method, **settings)
+    for prompt, output in zip(given.values(), outputs, strict=True):
+        assert list(output.token_ids) == plain_tokens(folder, prompt, 8)
+    if method == "inproc":  # the core of another process has captured with its own
+        assert graphs.captures
+        assert not any(capture.findings for capture in graphs.captures)
+    else:
+        assert not graphs.captures
+
+
+def test_what_cannot_capture_is_refused_by_name(folder: str) -> None:
+    settings: dict[str, Any] = {**ON_CPU, "model": folder, "device": "cpu"}
+    with pytest.raises(ConfigError, match=r"or give LLM an object .*docs/examples/engine/soft"):
+        LLM(cudagraph_mode="FULL", **settings)
+    with pytest.raises(ConfigError, match="lacks the methods new_pool, session, capture, sync"):
+        LLM(cudagraph_mode="FULL", graph_execution=object(), **settings)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="cudagraph_mode='NONE' captures nothing"):
+        LLM(graph_execution=SoftwareExecution(), **settings)

@@ -59,7 +59,7 @@ STATES = st.builds(
 
 @given(MARKS, CONFIGS, STATES)
 def test_no_choice_is_unsafe(marks: Marks, config: IsolationConfig, state: ProcessState) -> None:
-    method = choose(marks, config, state)
+    method = choose(marks, config, lambda: state)
     if config.inside or config.debugger or config.every_test == "none":
         assert method is None
         return

@@ -203,7 +203,7 @@ def test_our_own_path_found_in_the_environment_is_not_a_profilers(scripts: Scrip
         inner = injection.install()
         assert (inner.reason, inner.native.state()) == ("", 0)
         inner.undo()
-        assert os.environ["CUDA_INJECTION64_PATH"] == str(native_libs.INJECTION)
+        assert os.environ["CUDA_INJECTION64_PATH"] == native_libs.INJECTION
         outer.undo()
         assert "CUDA_INJECTION64_PATH" not in os.environ
         """
@@ -217,4 +217,4 @@ def test_missing_libraries_are_explained(monkeypatch: pytest.MonkeyPatch, tmp_pa
     with pytest.raises(native_libs.NativeUnavailable, match=r"was not built.*C compiler"):
         native_libs.require()
     with pytest.raises(native_libs.NativeUnavailable, match="cannot be loaded"):
-        native_libs.load(Path(__file__), 2)
+        native_libs.load(__file__, 2)

@@ -22,7 +22,7 @@ def scripts(tmp_path: Path) -> Scripts:
     return Scripts(tmp_path)
 
 
-def exported(library: Path) -> set[str]:
+def exported(library: str) -> set[str]:
     nm = shutil.which("nm")
     if nm is None:
         pytest.skip("no nm here")

@@ -141,12 +141,12 @@ def test_passes():
         "test_forks": "CudaForkError",
         "test_child_touches": "PoisonedTouchError",
     }.items():
-        results = list(cases[name])
+        results = [each for each in cases[name] if each.tag != "properties"]
         assert [result.tag for result in results] == ["failure"]
         assert f"pytest_cudafork.{error}" in str(results[0].get("message")), name
         assert culprit in texts[name]
     # The story beside a failure of the test's own is a section, which pytest puts into the log.
-    assert [result.tag for result in cases["test_fails_beside"]] == ["failure"]
+    assert [each.tag for each in cases["test_fails_beside"]] == ["properties", "failure"]
     assert list(cases["test_passes"]) == []
 
 

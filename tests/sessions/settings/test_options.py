@@ -242,3 +242,32 @@ def test_help_tells_every_option_with_its_environment_variable(pytester: pytest.
         assert option.flag in text
         assert option.name in text
         assert option.env in text
+
+
+NATIVE = """
+[tool.pytest]
+cuda_fork_check = {value}
+"""
+
+
+@pytest.mark.skipif(
+    int(pytest.__version__.split(".")[0]) < 9, reason="[tool.pytest] came with pytest 9"
+)
+def test_the_native_table_of_pytest_9_is_read_and_a_wrong_type_is_one_clear_line(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile("def test_a(): pass")
+    pytester.makepyprojecttoml(NATIVE.format(value='"fork"\ncuda_fork_allow = ["a.b", "c"]'))
+    result = run_session(pytester, "-v", env={"PYTEST_CUDA_FORK_DEVICE": "none"})
+    result.assert_outcomes(passed=1)
+    shown = [line for line in result.outlines if line.startswith("cuda-fork-")]
+    assert shown == [
+        "cuda-fork-check: fork, from pyproject.toml",
+        "cuda-fork-device: none, from the environment (PYTEST_CUDA_FORK_DEVICE)",
+        "cuda-fork-allow: a.b,c, from pyproject.toml",
+    ]
+    pytester.makepyprojecttoml(NATIVE.format(value="true"))
+    result = run_session(pytester)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert_no_crash(result)
+    assert "'cuda_fork_check' expects a string, got bool: True" in result.stderr.str()

@@ -73,7 +73,10 @@ def plain_rows() -> list[str]:
         lines = ", ".join(f"`{line}`" for line in each.named_lines) or "-"
         why = f"{each.why} (the software graph has no streams)" if each.streams else each.why
         caught = f"`{each.caught_by}`" if each.caught_by else "-"
-        rows.append(_row(f"`{each.name}`", each.verdict.value, lines, why, caught))
+        verdict = each.verdict.value
+        if each.instead is not None:
+            verdict = f"{each.said.value}; meant: {verdict}, but {each.instead[1]}"
+        rows.append(_row(f"`{each.name}`", verdict, lines, why, caught))
     return rows
 
 

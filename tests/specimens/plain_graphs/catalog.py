@@ -41,6 +41,7 @@ class PlainGraph:
         verdict: what must be said of the buggy form.
         why: what is seen of it; or why nothing can be.
         caught_by: the check of the plugin that catches the specimen where this one is out of reach.
+        instead: the verdict that it gets, where that is another one than was meant, and the reason.
         streams: whether it is about streams, which the software graph does not have.
 
     """
@@ -49,7 +50,13 @@ class PlainGraph:
     verdict: Verdict
     why: str
     caught_by: str = ""
+    instead: tuple[Verdict, str] | None = None
     streams: bool = False
+
+    @property
+    def said(self) -> Verdict:
+        """What is said of the buggy form."""
+        return self.verdict if self.instead is None else self.instead[0]
 
     @property
     def named_lines(self) -> tuple[str, ...]:
@@ -110,7 +117,16 @@ CATALOG = (
     ),
     PlainGraph("layer_plan", _ERROR, "the plan is of lengths that have changed"),
     PlainGraph("lora_mapping", _ERROR, "the mapping that the graph reads is freed when rebound"),
-    PlainGraph("max_seqlen_frozen", _SUSPICION, "the length is another number in the eager run"),
+    PlainGraph(
+        "max_seqlen_frozen",
+        _SUSPICION,
+        "the length is another number in the eager run",
+        instead=(
+            Verdict.OUT_OF_REACH,
+            "a number that bounds a slice differs between graphs for batches of two sizes, too",
+        ),
+        caught_by=_REPLAY,
+    ),
     PlainGraph("memoised_forward", _ERROR, "the graph holds nothing, so a replay changes nothing"),
     _out_of_reach(
         "metadata_views", "the buffers hold a whole batch, though another descriptor's", _PAIR
@@ -134,7 +150,12 @@ CATALOG = (
         "filling pinned memory anew before a replay is how graphs are given numbers",
         _REPLAY,
     ),
-    PlainGraph("topk_buffer", _ERROR, "fresh memory is read where nothing has written"),
+    PlainGraph(
+        "topk_buffer",
+        _ERROR,
+        "fresh memory is read where nothing has written",
+        instead=(_SUSPICION, "a half of it was written, and who masks the rest means it so"),
+    ),
     _out_of_reach("ubatch_key", "which graph a batch should get is a matter of intent", _PAIR),
     PlainGraph("warmup_divergence", _REFUSED, "the cold variant loads host data in the capture"),
     PlainGraph("workspace_lru", _ERROR, "the workspace that the graph writes is freed"),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -49,7 +52,8 @@ def run_session(folder: Path, backend: str, *args: str) -> tuple[dict[str, str],
     """Run a session in a folder.
 
     Returns:
-        What its JUnit report says of each test, "" of one that passed; and its output.
+        What its JUnit report says of each case of the oracle, and of the test of each file, by
+        their names; "" of one that passed. And its output.
 
     """
     report = folder / "report.xml"
@@ -70,8 +74,53 @@ def run_session(folder: Path, backend: str, *args: str) -> tuple[dict[str, str],
     told = {}
     for case in ElementTree.parse(report).iter("testcase"):
         bad = [each for each in case if each.tag in ("failure", "error", "skipped")]
-        told[case.get("name", "")] = "\n".join(each.text or each.tag for each in bad)
+        name = case.get("name", "")
+        if not name.startswith("test_oracle["):
+            name = case.get("classname", "")  # of which each file has one test
+        told[name] = "\n".join(each.text or each.tag for each in bad)
     return told, done.stdout
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a look at captures says of one program.
+
+    ``fails`` is whether its test does, ``listed`` whether the section names one of its lines
+    instead; ``text`` is what is said.
+    """
+
+    fails: bool
+    listed: bool
+    text: str
+
+    def names(self, lines: Iterable[str]) -> bool:
+        """Whether one of these lines, each as ``file:line``, is named."""
+        return any(re.search(rf"\b{re.escape(line)}(?!\d)", self.text) for line in lines)
+
+
+_FINDINGS = "in what this test captured and replayed"
+
+
+def look_at_captures(which: str, backend: str, names: list[str], folder: Path) -> dict[str, Told]:
+    """Run the tests of these programs with a look at their captures; return what it says."""
+    lay_out(which, folder)
+    files = [f"test_{name}.py" for name in names]
+    told, output = run_session(folder, backend, "-v", "--cuda-fork-captures=check", *files)
+    section = output.partition(" captured graphs =")[2].partition("\n===")[0]
+    found = {}
+    for name in names:
+        text = told[f"test_{name}"]
+        about = [each for each in _findings_of(section) if f"test_{name}.py::" in each]
+        fails = bool(text)
+        if _FINDINGS in text:
+            text = text.partition(_FINDINGS)[2]  # and not the traceback of whatever it raised
+        found[name] = Told(fails, bool(about), "\n".join([text, *about]))
+    return found
+
+
+def _findings_of(section: str) -> list[str]:
+    """Return the suspicions of the section, each with the tests that it was seen in."""
+    return re.split(r"\n(?=\[)", section)[1:]
 
 
 def wrong_answers(which: str, backend: str, names: list[str], folder: Path) -> set[str]:

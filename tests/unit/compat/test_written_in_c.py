@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import _ctypes
+import _json
 import _socket
 import json
 import math
+import os
 import socket
 from typing import Any
 
@@ -17,9 +20,12 @@ from tests.unit.compat import require
 
 NAMES: list[tuple[Any, str, str]] = [
     (_socket, "socketpair", "the connection with a child"),
-    (json.encoder, "c_make_encoder", "messages of a test that has replaced parts of json"),
-    (json.encoder, "encode_basestring_ascii", "likewise"),
-    (json.scanner, "c_make_scanner", "likewise"),
+    (_json, "make_encoder", "messages of a test that has replaced parts of json"),
+    (_json, "encode_basestring_ascii", "likewise"),
+    (_json, "make_scanner", "likewise"),
+    (_ctypes, "dlopen", "the end of a program with the command that runs it"),
+    (_ctypes, "dlsym", "likewise"),
+    (_ctypes, "call_function", "likewise"),
 ]
 
 PLAIN = st.recursive(
@@ -71,8 +77,7 @@ def test_what_is_no_json_is_an_error(text: str) -> None:
 
 
 def test_without_the_parts_in_c_the_classes_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json.encoder, "c_make_encoder", None)
-    monkeypatch.setattr(json.scanner, "c_make_scanner", None)
+    monkeypatch.setattr(written_in_c, "_json", None)
     text = written_in_c.json_writer()({"a": [1, None]})
     assert text == '{"a":[1,null]}'
     assert written_in_c.json_reader()(text, lambda found: list(found.items())) == [("a", [1, None])]
@@ -92,5 +97,15 @@ def test_separators_and_constants_are_as_asked_for(monkeypatch: pytest.MonkeyPat
             with pytest.raises(ValueError, match=constant):
                 read(constant, None)
         if make is None:
-            monkeypatch.setattr(json.encoder, "c_make_encoder", None)
-            monkeypatch.setattr(json.scanner, "c_make_scanner", None)
+            monkeypatch.setattr(written_in_c, "_json", None)
+
+
+def test_what_cannot_be_written_is_an_error() -> None:
+    with pytest.raises(TypeError, match="type object is not JSON serializable"):
+        written_in_c.json_writer()([object()])
+
+
+def test_a_function_of_the_c_library_is_called() -> None:
+    assert written_in_c.call_in_c("getpid") == os.getpid()
+    with pytest.raises(OSError, match="no_such_function"):
+        written_in_c.call_in_c("no_such_function")

@@ -15,6 +15,7 @@ from pytest_cudafork.doctor.command_line import main
 from pytest_cudafork.doctor.finding import Finding
 from pytest_cudafork.doctor.gpus import Machine
 from pytest_cudafork.doctor.torch_build import Torch
+from tests.support.documents import validated
 from tests.support.imports import TOUCH
 
 FINE = finding.ok("torch", "2.13.0")
@@ -49,7 +50,7 @@ def test_the_exit_status_tells(
     assert main(args) == status
     assert capsys.readouterr().out.splitlines()[-1] == last
     assert main([*args, "--json"]) == status
-    data = json.loads(capsys.readouterr().out)
+    data = validated(json.loads(capsys.readouterr().out), "doctor")
     assert data["status"] == status
     assert data["findings"] == [each.to_plain() for each in findings]
     assert data["facts"] == {"a": [1]}
@@ -123,7 +124,7 @@ def test_the_doctor_touches_nothing_where_there_are_gpus_and_finds_who_does(
     assert result.touches == (), "of the doctor's own process and what it forks"
     assert result.findings == ()
     assert {fork.verdict for fork in result.forks} <= {"clean"}
-    data = json.loads(result.stdout)
+    data = validated(json.loads(result.stdout), "doctor")
     assert [each["capability"] for each in data["facts"]["machine"]["gpus"]] == [[9, 0], [9, 0]]
     (flash,) = [each for each in data["findings"] if each["subject"] == "FlashAttention-3"]
     assert flash["level"] == "warning"

@@ -67,7 +67,7 @@ def test_what_is_said_of_what_is_set(
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("CUDA_INJECTION64_PATH", str(native_libs.INJECTION)),
+        ("CUDA_INJECTION64_PATH", native_libs.INJECTION),
         ("CUDA_LAUNCH_BLOCKING", "0"),
         ("TRITON_INTERPRET", "0"),
         ("PYTORCH_NO_CUDA_MEMORY_CACHING", ""),

@@ -139,7 +139,7 @@ def test_a_real_library_is_asked(
     many = [f"1 {os.getpid()} 7"] * 300  # more than there is room for at first
     ended = f"1 {2**22 + 1} 5000"
     (tmp_path / "memory").write_text("\n".join([*many, "1 0 1000000", "0 1 99", ended]))
-    code = ASK.format(library=str(native_libs.PHANTOM_NVML), own=own)
+    code = ASK.format(library=native_libs.PHANTOM_NVML, own=own)
     done = subprocess.run(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True
     )

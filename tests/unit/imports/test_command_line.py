@@ -10,8 +10,9 @@ import pytest
 
 from pytest_cudafork.imports import command_line as command_line_module
 from pytest_cudafork.imports.command_line import main
-from pytest_cudafork.imports.values.records import from_plain, to_plain
+from pytest_cudafork.imports.report.summary import Line
 from pytest_cudafork.settings.import_options import IMPORT_OPTIONS
+from tests.support.documents import read_document, read_sarif
 from tests.support.imports import (
     SHOP,
     SHOP_VERDICTS,
@@ -87,7 +88,9 @@ def test_wrong_arguments_end_with_2(
 
 @pytest.mark.slow
 def test_all_that_it_prints_and_writes(pytester: pytest.Pytester, shop: Path) -> None:
-    result = command_line(pytester, "shop", "-v", "--json", "records.json", "--graph", "g.html")
+    result = command_line(
+        pytester, "shop", "-v", "--json=records.json", "--sarif=r.sarif", "--graph=g.html"
+    )
     assert result.ret == 1
     assert result.stderr.str() == ""
     lines = result.stdout.str().splitlines()
@@ -97,20 +100,23 @@ def test_all_that_it_prints_and_writes(pytester: pytest.Pytester, shop: Path) ->
         "  make `shop/layers.py:1` (shop.layers imports shop.flash) lazy: frees 2 of 3",
         "crashed: shop.hook: the process exited with status 7 during the import",
         "records: records.json",
+        "SARIF: r.sarif",
         f"graph: {shop.parent}/g.html",
     ):
         assert line in lines, lines
     assert "\x1b" not in result.stdout.str()
     assert (shop.parent / "g.html").stat().st_size > 10_000
-    data = json.loads((shop.parent / "records.json").read_text())
+    data = read_document(shop.parent / "records.json", "audit")["modules"]
     assert {each["module"]: each["verdict"] for each in data} == SHOP_VERDICTS
     (flash,) = [each for each in data if each["module"] == "shop.flash"]
     assert (flash["where"], flash["scope"]) == (f"{shop}/flash.py:2", "class body")
     assert (flash["confirmed"], flash["artifact"]) == (True, "")
-    for each in data:
-        artifact = each.pop("artifact")
-        assert artifact == ""
-        assert to_plain(from_plain(each)) == each
+    assert {each["artifact"] for each in data} == {""}
+    results = read_sarif(json.loads((shop.parent / "r.sarif").read_text()))
+    places = [each["locations"][0]["physicalLocation"] for each in results]
+    assert {"uri": "shop/flash.py", "uriBaseId": "SRCROOT"} in [
+        each["artifactLocation"] for each in places
+    ]
 
 
 @pytest.mark.slow
@@ -136,11 +142,14 @@ def test_what_may_be_imported_before_forks(
         "not before forks: wares.flash: the import initializes CUDA at wares/flash.py:1: "
         "module body, runs at import",
     ]
-    data = {each["module"]: each for each in json.loads(Path("r.json").read_text())}
+    data = {each["module"]: each for each in read_document(Path("r.json"), "audit")["modules"]}
     place = str(pytester.path / "wares" / "config.py")
-    assert data["wares.log"]["traces"]["environment"] == [["WARES_LEVEL", f"{place}:2", False]]
+    assert data["wares.log"]["traces"]["environment"] == [
+        {"name": "WARES_LEVEL", "where": f"{place}:2", "is_set": False}
+    ]
     assert main(["wares.log", *PHANTOM, "--no-confirm", "--json=r.json"]) == 0
-    assert [each["traces"] for each in json.loads(Path("r.json").read_text())] == [None]
+    (log,) = read_document(Path("r.json"), "audit")["modules"]
+    assert log["traces"] is None
     assert "before forks" not in capsys.readouterr().out
 
 
@@ -272,3 +281,26 @@ def test_a_fault_of_ours_ends_a_bisection_too(
     monkeypatch.setattr(command_line_module, "run", broken)
     assert main(["shop", "--fail-on=any", *PHANTOM]) == 129
     assert "KeyError: 'ours'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("variables", "colors"), [((), True), (("NO_COLOR",), False)])
+def test_colors_are_as_pytest_has_them(
+    variables: tuple[str, ...],
+    colors: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("NO_COLOR", "PY_COLORS", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("FORCE_COLOR", *variables):
+        monkeypatch.setenv(name, "1")
+    command_line_module._print(Line("a line", "bad"), Line("plain"))
+    first, second = capsys.readouterr().out.splitlines()
+    assert ("\x1b[31m" in first) == colors
+    assert (
+        first.replace("\x1b[31m", "").replace("\x1b[1m", "").replace("\x1b[0m", ""),
+        second,
+    ) == (
+        "a line",
+        "plain",
+    )

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.health.fitness import Unfit
-from pytest_cudafork.isolate.policy import IsolationConfig, Method, ProcessState, choose
+from pytest_cudafork.isolate import policy
+from pytest_cudafork.isolate.policy import IsolationConfig, Method, ProcessState
 from pytest_cudafork.settings.markers import Marks
 
 CLEAN = ProcessState()
@@ -23,6 +24,22 @@ BLIND = ProcessState(cuda="not observable")
 
 
 THREADED = ProcessState(threads=2)
+
+
+def choose(marks: Marks, config: IsolationConfig, state: ProcessState) -> Method | None:
+    return policy.choose(marks, config, lambda: state)
+
+
+def never_asked() -> ProcessState:
+    raise AssertionError("nothing is forked from this process")
+
+
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_the_process_is_not_asked_where_nothing_is_forked_from_it(method: str) -> None:
+    marks = Marks(isolated=True, method=method)
+    assert policy.choose(marks, IsolationConfig(), never_asked) == Method(method)
+    with pytest.raises(AssertionError, match="nothing is forked"):
+        policy.choose(Marks(isolated=True, method="fork"), IsolationConfig(), never_asked)
 
 
 def test_unmarked_tests_stay_in_the_process() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, ClassVar
 
 import pytest
@@ -175,13 +176,16 @@ def test_a_program_that_is_no_python_has_the_witness_in_its_environment(
 ) -> None:
     assert witnesses.variables_without_python("none", {}) == {}
     injected = witnesses.variables_without_python("real", {})
-    assert injected == {environment.INJECTION: str(native_libs.INJECTION)}
+    assert injected == {environment.INJECTION: native_libs.INJECTION}
     taken = {environment.INJECTION: "/opt/nsys.so"}
     assert witnesses.variables_without_python("real", taken) == {}
     own = {environment.LIBRARY_PATH: "/usr/lib"}
     found = witnesses.variables_without_python("sm_90", own)
     assert found[environment.FACE] == "sm_90"
-    driver, nvml = str(native_libs.PHANTOM_DRIVER.parent), str(native_libs.PHANTOM_NVML.parent)
+    driver, nvml = (
+        os.path.dirname(native_libs.PHANTOM_DRIVER),
+        os.path.dirname(native_libs.PHANTOM_NVML),
+    )
     assert found[environment.LIBRARY_PATH] == f"{driver}:{nvml}:/usr/lib"
     again = witnesses.variables_without_python("sm_90", found)
     assert again == found

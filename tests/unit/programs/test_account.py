@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from pytest_cudafork.programs.account import TITLE, Account
 from pytest_cudafork.programs.deeds import read_deeds
 from pytest_cudafork.settings import Level
+from tests.support.documents import validated
 
 STACK = [["/w/post.py", 7, "touch", 3], ["/w/post.py", 12, "<module>", 0]]
 FORKS = [["/w/post.py", 20, "<module>", 0]]
@@ -104,7 +104,7 @@ def test_code_within_a_process_has_no_command() -> None:
 
 def test_plain_data_has_all_of_it() -> None:
     data = account(PROCESS, TOUCH, FORK, CHILD, AGAIN, running=((5, "x"),)).as_plain()
-    assert json.loads(json.dumps(data)) == data
+    assert validated(data, "run") == data
     assert data["exit_status"] == 1
     assert data["good"] is False
     (finding,) = data["findings"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from pytest_cudafork.check.findings import Finding
 from pytest_cudafork.errors import CudaForkError, CudaTouchError
 from pytest_cudafork.report.terminal import Counts, write_summary
@@ -38,10 +40,12 @@ def test_counts_sort_touches_by_phase_and_forks_by_verdict() -> None:
 class Terminal:
     """Stands in for pytest's reporter: the lines, each with its colors."""
 
-    verbosity = 0
-
-    def __init__(self) -> None:
+    def __init__(self, verbosity: int = 0) -> None:
+        self.verbosity = verbosity
         self.lines: list[tuple[str, frozenset[str]]] = []
+
+    def ensure_newline(self) -> None:
+        """Begin a line: there is no other."""
 
     def section(self, title: str, **markup: bool) -> None:
         """Note the title."""
@@ -64,9 +68,10 @@ def section(
     unseen: tuple[str, ...] = (),
     lost: tuple[str, ...] = (),
     ledger: str = "",
+    verbosity: int = 0,
 ) -> Terminal:
     """Write the section of a session with this ledger."""
-    terminal: Any = Terminal()
+    terminal: Any = Terminal(verbosity)
     settings = SimpleNamespace(ledger="/tmp/ledger")
     observer: Any = SimpleNamespace(
         records=lambda: records,
@@ -175,3 +180,30 @@ def test_errors_of_one_culprit_are_told_in_full_once() -> None:
     assert made.text.count("as above: told in full at the first error here") == 39
     line = "40 forks refused because of /src/engine.py:3 (in probe)"
     assert (line, frozenset({"red"})) in made.lines
+
+
+def test_with_q_a_session_in_order_says_nothing_and_any_other_says_it_all() -> None:
+    assert section([], verbosity=-1).lines == []
+    assert section([], verbosity=-1, ledger="/tmp/ledger").lines, "it was asked for"
+    for told in (
+        section([], verbosity=-1, unseen=("a library was not seen",)),
+        section([], verbosity=-1, lost=("a record is lost",)),
+        section([_touch(phase="start") | {"id": "1", "pid": 1}], verbosity=-1),
+    ):
+        assert told.lines[0][0].startswith("== CUDA and fork")
+
+
+def test_a_long_story_is_one_group_in_the_log_of_a_ci_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    records = [
+        _touch(test=f"a.py::test_{n} (call)")
+        | {"id": str(n), "pid": 1, "owner": "1", "stack": [[f"/p/{n}.py", n, "f", 3]]}
+        for n in range(1, 40)
+    ]
+    lines = [line for line, _ in section(records, verbosity=1).lines]
+    begin, end = lines.index("::group::CUDA and fork: what was seen"), lines.index("::endgroup::")
+    assert end - begin > 39
+    assert "touches: 39" in lines[-1], "the numbers are outside"
+    assert not any("group" in line for line, _ in section(records[:3]).lines), "a short one is none"

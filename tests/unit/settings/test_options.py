@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from pytest_cudafork.imports.values.settings import AuditSettings
-from pytest_cudafork.settings import Level
+from pytest_cudafork.settings import Level, environment
 from pytest_cudafork.settings.devices import Device, DeviceKind
 from pytest_cudafork.settings.gpu_requests import GpuChoice
 from pytest_cudafork.settings.import_settings import ImportSettings
@@ -91,6 +91,26 @@ VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("/x/middle", {"profile": "/x/middle"}),
         ("/x/high", {"profile": "/x/high"}),
     ),
+    "cuda_fork_json": (
+        ("/low", {"json": "/low"}),
+        ("/middle", {"json": "/middle"}),
+        ("/high", {"json": "/high"}),
+    ),
+    "cuda_fork_sarif": (
+        ("/low", {"sarif": "/low"}),
+        ("/middle", {"sarif": "/middle"}),
+        ("/high", {"sarif": "/high"}),
+    ),
+    "cuda_fork_trace": (
+        ("/low", {"trace": "/low"}),
+        ("/middle", {"trace": "/middle"}),
+        ("/high", {"trace": "/high"}),
+    ),
+    "cuda_fork_github": (
+        ("all", {"github": ("annotations", "summary")}),
+        ("off", {"github": ()}),
+        ("summary", {"github": ("summary",)}),
+    ),
     "cuda_fork_pack": (
         ("/x/low", {"pack": "/x/low"}),
         ("/x/middle", {"pack": "/x/middle"}),
@@ -157,6 +177,8 @@ def settings_from(
 ) -> Settings:
     for option in OPTIONS:
         monkeypatch.delenv(option.env, raising=False)
+    # a session in a test heeds less of the environment
+    monkeypatch.setattr(environment, "is_set", lambda name: False)
     for name, value in (env or {}).items():
         monkeypatch.setenv(f"PYTEST_{name.upper()}", value)
     namespace = argparse.Namespace(**{option.name: None for option in OPTIONS})

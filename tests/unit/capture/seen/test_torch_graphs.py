@@ -14,6 +14,8 @@ from pytest_cudafork.capture.stand_ins.in_force import in_force  # noqa: E402
 
 
 class Log(Listener):
+    """Writes down what it hears."""
+
     def __init__(self) -> None:
         self.log: list[str] = []
 

@@ -28,7 +28,7 @@ def test_the_driver_finds_the_library_until_the_undo(library: Any) -> None:
     witness = injection.install()
     assert witness.native is not None
     assert witness.reason == ""
-    assert environment.value(environment.INJECTION) == str(native_libs.INJECTION)
+    assert environment.value(environment.INJECTION) == native_libs.INJECTION
     assert library.cudafork_arm.calls[0][0] > 0
     witness.undo()
     witness.undo()
@@ -49,7 +49,7 @@ def test_a_profiler_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_inner_injection_ends_before_the_outer_one() -> None:
     outer, inner = injection.install(), injection.install()
     inner.undo()
-    assert environment.value(environment.INJECTION) == str(native_libs.INJECTION)
+    assert environment.value(environment.INJECTION) == native_libs.INJECTION
     outer.undo()
     assert environment.optional(environment.INJECTION) is None
 

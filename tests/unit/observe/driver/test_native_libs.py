@@ -36,9 +36,9 @@ def witness(**about: Any) -> tuple[Any, NativeWitness]:
 def test_libraries_that_were_not_built_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    missing = tmp_path / "libcuda.so.1"
+    missing = str(tmp_path / "libcuda.so.1")
     monkeypatch.setattr(native_libs, "PHANTOM_DRIVER", missing)
-    assert why_not().startswith(f"The native library {str(missing)!r} was not built. Install a C")
+    assert why_not().startswith(f"The native library {missing!r} was not built. Install a C")
     assert not available()
     with pytest.raises(NativeUnavailable, match="was not built"):
         require()
@@ -51,7 +51,7 @@ def test_another_system_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_they_are_nothing_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    here = Path(__file__)
+    here = __file__
     for name in ("PHANTOM_DRIVER", "PHANTOM_NVML", "INJECTION"):
         monkeypatch.setattr(native_libs, name, here)
     assert why_not() == ""
@@ -63,7 +63,7 @@ def test_a_file_that_is_no_library_is_told(tmp_path: Path) -> None:
     path = tmp_path / "libodd.so"
     path.write_text("not a library")
     with pytest.raises(NativeUnavailable, match=r"libodd\.so' cannot be loaded: .*C compiler"):
-        load(path, os.RTLD_NOW)
+        load(str(path), os.RTLD_NOW)
 
 
 def test_a_library_is_found_only_where_it_is_mapped() -> None:

@@ -1,0 +1,90 @@
+"""Measures what ``--cuda-fork-captures`` costs, and what it says of tests that are right.
+
+Whole sessions run without it and with it, in turns: tests of the engine that capture graphs, and
+tests that capture none. Their CPU time is compared, as it is and less that of starting. The load of
+the machine stands in the record: a busy one adds time to sessions, and never takes any.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+from results_file import parser, publish, table
+
+ROOT = Path(__file__).resolve().parents[1]
+GROUPS = {
+    "graphs of the engine": (
+        "tests/engine/graphs",
+        "tests/engine/speculate/eagle/test_cudagraph.py",
+    ),
+    "the model, no captures": ("tests/engine/model", "tests/engine/test_sampling.py"),
+}
+PLANTED = "test_a_plan_that_warm_up_and_capture_share_is_not_part_of_the_graph"
+"""A test that plants a bug, and so is rightly told of."""
+VALUES = ("off", "check")
+
+
+def session(paths: tuple[str, ...], how: str) -> tuple[float, str]:
+    """Return the CPU seconds of a session, and its output."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    options = ("-v", "-rf", "-p", "no:cacheprovider", f"--cuda-fork-captures={how}")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *paths],
+        capture_output=True, text=True, check=False, cwd=ROOT,
+    )  # fmt: skip
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, done.stdout
+
+
+def told(output: str) -> tuple[int, int, int, int, int]:
+    """Return how many tests passed, were accused, rightly told, and what was (not) judged."""
+    accused = set(re.findall(r"^FAILED \S+::(\S+)", output, re.MULTILINE))
+    passed = re.search(r"(\d+) passed", output)
+    gaps = re.search(r"^not judged: (\d+) of (\d+) values", output, re.MULTILINE)
+    gap, judged = (int(gaps[1]), int(gaps[2])) if gaps else (0, 0)
+    planted = len(accused & {PLANTED})
+    return int(passed[1]) if passed else 0, len(accused) - planted, planted, gap, judged
+
+
+def main() -> None:
+    """Measure, print, and keep the results if that is asked for."""
+    made = parser("What --cuda-fork-captures costs.", rounds=3)
+    options = made.parse_args()
+    rows, data = [], []
+    load = os.getloadavg()[0]
+    start = min(session(("tests/engine/test_layers.py",), "off")[0] for _ in range(options.rounds))
+    for name, paths in GROUPS.items():
+        seconds: dict[str, list[float]] = {how: [] for how in VALUES}
+        outputs: dict[str, str] = {}
+        for _ in range(options.rounds):
+            for how in VALUES:
+                took, outputs[how] = session(paths, how)
+                seconds[how].append(took)
+        base = min(seconds["off"])
+        for how in VALUES:
+            least = min(seconds[how])
+            passed, accused, planted, gap, judged = told(outputs[how])
+            ratio, of_tests = least / base, (least - start) / (base - start)
+            rows.append([f"{name}, {how}", f"{least:.1f}", f"{ratio:.2f}", f"{of_tests:.2f}",
+                         str(passed), str(accused), str(planted), str(gap)])  # fmt: skip
+            data.append({"group": name, "how": how, "cpu_s": least, "ratio": ratio,
+                         "ratio_of_tests": of_tests, "passed": passed, "accused": accused,
+                         "planted": planted, "not_judged": gap, "of": judged})  # fmt: skip
+    header = ["session", "CPU, s", "to off", "the same, less start", "passed", "accused",
+              "planted bugs told", "values not judged"]  # fmt: skip
+    shown = f"{table(header, rows)}\n\nstart of a session: {start:.1f} s of CPU; load of the " + (
+        f"machine: {load:.1f} before, {os.getloadavg()[0]:.1f} after, {os.cpu_count()} cores"
+    )
+    publish("captures", "Sessions whose captures are looked at", shown,
+            {"rounds": options.rounds, "load": load, "start_s": start, "rows": data},
+            save=options.save)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

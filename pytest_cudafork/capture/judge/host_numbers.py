@@ -1,0 +1,78 @@
+"""Numbers of the host that a graph took by value: positions, bounds, seeds, lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_cudafork.capture.interface.seen import SeenCapture
+from pytest_cudafork.capture.judge.again import Again, CannotTellError
+from pytest_cudafork.capture.judge.findings import Findings, GraphFinding, Level
+from pytest_cudafork.capture.record.history import History
+from pytest_cudafork.capture.record.numbers import Call
+from pytest_cudafork.capture.record.recorder import silently
+from pytest_cudafork.capture.record.uses import GraphUses, HostNumber
+
+__all__ = ["HostNumbers"]
+
+_WHY = "numbers of the host are part of a graph: positions, bounds and seeds stay what they were"
+_TODO = "keep the number in a tensor that the graph reads, or capture a graph for each value"
+
+
+class HostNumbers:
+    """Numbers that the graph took by value, and that are others where the graph does not run."""
+
+    def __init__(self, history: History, findings: Findings) -> None:
+        self._history = history
+        self._findings = findings
+
+    def replayed(self, capture: SeenCapture) -> None:
+        """See whether a number was another one in other runs, or would be another one now."""
+        uses: GraphUses = capture.uses
+        for call, numbers, others in uses.differing:
+            self._findings.add(_chosen(call, numbers, others, "in the run before the capture"))
+        for call, taken in uses.calls.items():
+            later = self._history.numbers.later(call, uses.at)
+            if later is not None and later not in taken:
+                self._findings.add(_chosen(call, taken[0], later, "outside the graph since"))
+        for one in uses.host:
+            new = self._now(one, uses.at)
+            if new is not None and new != one.value:
+                self._findings.add(_frozen(one, new))
+
+    def _now(self, one: HostNumber, captured_at: int) -> Any:
+        """Return what the line has read since, or would read; None: it cannot be told."""
+        later = [e.value for e in self._history.host if e.where == one.where and e.at > captured_at]
+        if later:
+            return later[-1]
+        try:
+            with silently():
+                return Again().value(one.read).item()
+        except CannotTellError:
+            return None
+
+
+def _frozen(one: HostNumber, new: Any) -> GraphFinding:
+    return GraphFinding(
+        "frozen-host-number",
+        Level.SUSPICION,
+        f"the host read {one.value} from {one.read.memory.text} before the capture, a number that "
+        f"is in the graph; it would read {new} now",
+        (("read by the host at", one.where), ("changed at", one.read.memory.where)),
+        _WHY,
+        _TODO,
+    )
+
+
+def _chosen(
+    call: Call, numbers: tuple[Any, ...], others: tuple[Any, ...], when: str
+) -> GraphFinding:
+    pairs = zip(numbers, others, strict=False)
+    one, other = next((pair for pair in pairs if pair[0] != pair[1]), (numbers, others))
+    return GraphFinding(
+        "frozen-host-number",
+        Level.SUSPICION,
+        f"{call.name} has the number {one} in the graph, and had {other} {when}",
+        (("passed at", call.where),),
+        _WHY,
+        _TODO,
+    )

@@ -1,0 +1,94 @@
+"""Numbers of the host among the arguments of operators, by line: a graph takes them by value.
+
+Kept are those of calls that are alike otherwise, with tensors and results of the same shapes: a
+slice of another length is no number that was frozen by mistake, a slice that begins elsewhere is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+__all__ = ["Call", "LineNumbers", "has_numbers", "numbers_in"]
+
+_MOST_LINES = 4096
+_MOST_CALLS = 64
+_VIEWS = frozenset(("slice", "select", "narrow", "as_strided"))
+"""Operators without work whose numbers say which part of a tensor they mean."""
+
+Numbers = tuple[Any, ...]
+
+
+class Call(NamedTuple):
+    """What calls have in common that are alike but for their numbers."""
+
+    where: str
+    name: str
+    shapes: tuple[Any, ...]
+
+
+class LineNumbers:
+    """The numbers of the latest calls of each line, outside of captures.
+
+    Attributes:
+        captured: all numbers that graphs have taken, by call.
+
+    """
+
+    def __init__(self) -> None:
+        self.captured: dict[Call, set[Numbers]] = {}
+        self._outside: dict[Call, deque[tuple[int, Numbers]]] = {}
+
+    def called(self, call: Call, numbers: Numbers, at: int) -> None:
+        """Note a call outside of captures, at an event."""
+        found = self._outside.get(call)
+        if found is None:
+            if len(self._outside) >= _MOST_LINES:
+                return
+            found = self._outside[call] = deque(maxlen=_MOST_CALLS)
+        found.append((at, numbers))
+
+    def differing(self, inside: dict[Call, list[Numbers]]) -> list[tuple[Call, Numbers, Numbers]]:
+        """Return calls of a capture whose numbers were others in the run just before it.
+
+        Each with its numbers in the graph, and those of the run.
+        """
+        found = []
+        for call, taken in inside.items():
+            before = [numbers for _, numbers in self._outside.get(call, ())][-len(taken) :]
+            if len(before) == len(taken):
+                pairs = zip(taken, before, strict=True)
+                found += [(call, one, other) for one, other in pairs if one != other][:1]
+        return found
+
+    def later(self, call: Call, at: int) -> Numbers | None:
+        """Return the numbers of a later call outside that no graph has taken; None: there is none.
+
+        Numbers that another graph has taken belong to that graph's warm-up.
+        """
+        known = self.captured.get(call, set())
+        since = (numbers for when, numbers in self._outside.get(call, ()) if when > at)
+        return next((numbers for numbers in since if numbers not in known), None)
+
+
+def has_numbers(name: str, args: Iterable[Any], *, is_view: bool) -> bool:
+    """Whether numbers among the arguments of an operator are a choice of the caller."""
+    if is_view:
+        return name in _VIEWS
+    return any(each.__class__ is int or each.__class__ is float for each in args)
+
+
+def numbers_in(args: Iterable[Any], result: Any) -> tuple[Numbers, tuple[Any, ...]]:
+    """Return the numbers among arguments, and the shapes of tensors and of the result."""
+    numbers = []
+    shapes: list[Any] = []
+    for each in args:
+        if each.__class__ is int or each.__class__ is float:
+            numbers.append(each)
+        elif isinstance(each, Tensor):
+            shapes.append(tuple(each.shape))
+    shapes.append(tuple(result.shape) if isinstance(result, Tensor) else None)
+    return tuple(numbers), tuple(shapes)

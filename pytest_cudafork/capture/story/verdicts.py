@@ -1,0 +1,102 @@
+"""What checks of graphs have judged, kept until the report of the test carries it on.
+
+The report takes it to the session's process, also from a test in a process of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from pytest_cudafork.capture.interface.backend import CaptureFinding
+
+__all__ = ["CARRIED", "CheckedCapture", "note_verdict", "take_verdicts"]
+
+CARRIED = "_cudafork_captures"
+"""The attribute of a report under which verdicts travel, as plain data."""
+
+PASSED, FAILED, NOT_JUDGED = "passed", "failed", "not judged"
+
+
+class CheckedCapture(NamedTuple):
+    """A captured graph that was checked.
+
+    Attributes:
+        title: What was checked, as a failure calls it.
+        backend: What captured it: "software" or "cuda".
+        verdict: "passed", "failed", or "not judged": the backend cannot run the code.
+        checks: The names of the checks that ran.
+        not_checked: Those that did not, each with the reason.
+        notes: What is worth knowing and not wrong.
+        findings: What is wrong.
+
+    """
+
+    title: str
+    backend: str
+    verdict: str
+    checks: tuple[str, ...] = ()
+    not_checked: Mapping[str, str] = {}
+    notes: tuple[str, ...] = ()
+    findings: tuple[CaptureFinding, ...] = ()
+
+    @classmethod
+    def from_plain(cls, data: Mapping[str, Any]) -> CheckedCapture:
+        """Read what ``to_plain`` returned.
+
+        Raises:
+            LookupError: it is not that.
+            TypeError: likewise.
+
+        """
+        return cls(
+            **{
+                **data,
+                "checks": tuple(data["checks"]),
+                "not_checked": dict(data["not_checked"]),
+                "notes": tuple(data["notes"]),
+                "findings": tuple(CaptureFinding(**each) for each in data["findings"]),
+            }
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as texts, lists and dicts."""
+        return {
+            **self._asdict(),
+            "checks": list(self.checks),
+            "not_checked": dict(self.not_checked),
+            "notes": list(self.notes),
+            "findings": [dataclasses.asdict(each) for each in self.findings],
+        }
+
+
+_VERDICTS: ContextVar[tuple[CheckedCapture, ...]] = ContextVar("cudafork_verdicts", default=())
+
+
+def note_verdict(
+    title: str,
+    backend: str,
+    *,
+    checks: Iterable[str],
+    not_checked: Mapping[str, str],
+    notes: Iterable[str],
+    findings: Iterable[CaptureFinding],
+) -> None:
+    """Keep a verdict until the report of the test is made; the arguments are its attributes."""
+    found = tuple(findings)
+    judged = any(one.check != "not-judged" for one in found)
+    verdict = FAILED if judged else NOT_JUDGED if found else PASSED
+    made = CheckedCapture(
+        title, backend, verdict, tuple(checks), dict(not_checked), tuple(notes), found
+    )
+    _VERDICTS.set((*_VERDICTS.get(), made))
+
+
+def take_verdicts() -> list[dict[str, Any]]:
+    """Return the verdicts since the last call, as plain data."""
+    found = _VERDICTS.get()
+    if found:
+        _VERDICTS.set(())
+    return [each.to_plain() for each in found]

@@ -1,0 +1,1 @@
+"""What is written for other programs: one form of JSON with a schema, SARIF, GitHub's commands."""

@@ -1,0 +1,1 @@
+"""The hooks that other plugins may implement: what they are, and how they are called."""

@@ -1,0 +1,93 @@
+"""Tells other plugins of touches and checked captures, by the hooks that they have.
+
+One place for the whole session: the pytest process, or the controller of pytest-xdist. It reads the
+ledger, which has the touches of all processes, and the reports, which carry the verdicts.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_cudafork.hooks.calling import HookFailure, call_each, has_hook
+
+if TYPE_CHECKING:
+    from pytest_cudafork.check.watch import Watch
+    from pytest_cudafork.observe.base.ledger import LedgerReader
+
+TOUCH = "pytest_cudafork_touch"
+CAPTURE = "pytest_cudafork_capture_checked"
+_CARRIED = "_cudafork_captures"
+
+
+class Announcer:
+    """The plugin object.
+
+    Args:
+        config: The session's configuration.
+        watch: What has the ledger; None: nothing is checked, and no touch is seen.
+
+    """
+
+    def __init__(self, config: pytest.Config, watch: Watch | None) -> None:
+        self._config = config
+        self._pid = os.getpid()
+        self._reader: LedgerReader | None = watch.observer.ledger.reader() if watch else None
+        self.failures: list[HookFailure] = []
+        """What hooks of others have raised."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collectreport(self) -> None:
+        """Tell what was touched until a file was collected."""
+        self._tell_touches()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Tell what was touched and checked until this report."""
+        self._tell_touches()
+        carried = getattr(report, _CARRIED, None)
+        if carried and self._pid == os.getpid() and has_hook(self._config, CAPTURE):
+            from pytest_cudafork.capture.story.verdicts import CheckedCapture
+
+            for data in carried:
+                capture = CheckedCapture.from_plain(data)
+                self._call(CAPTURE, capture=capture, nodeid=report.nodeid)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Tell what is left; a hook that raised fails the session."""
+        self._tell_touches()
+        if self._reader is not None:
+            self._reader.close()
+        good = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+        if self.failures and session.exitstatus in good:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Tell which hooks raised, each line once."""
+        if not self.failures:
+            return
+        terminalreporter.section("hooks of other plugins", red=True, bold=True)
+        for failure in dict.fromkeys(self.failures):
+            times = self.failures.count(failure)
+            often = f" ({times} times)" if times > 1 else ""
+            terminalreporter.write_line(f"ERROR: {failure.line()}{often}", red=True)
+        terminalreporter.write_line("The session fails for that, whatever its tests say.")
+
+    def _tell_touches(self) -> None:
+        # the fork of an isolated test has these hooks, too
+        if self._reader is None or self._pid != os.getpid() or not has_hook(self._config, TOUCH):
+            return
+        for record in self._reader.new():
+            if record["k"] == "touch":
+                from pytest_cudafork.observe.story.touch import Touch
+
+                touch = Touch.from_record(record)
+                self._call(TOUCH, touch=touch, nodeid=touch.test.rpartition(" (")[0])
+
+    def _call(self, name: str, **arguments: object) -> None:
+        for _, failure in call_each(self._config, name, {"config": self._config, **arguments}):
+            if failure is not None:
+                self.failures.append(failure)

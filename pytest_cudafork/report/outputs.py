@@ -1,0 +1,204 @@
+"""Writes what a session tells other programs: JSON, SARIF, a trace, what GitHub Actions shows.
+
+One process of a session does so: the pytest process, or the controller of pytest-xdist.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.check.session import CudaForkSession
+from pytest_cudafork.documents.problem import Problem
+from pytest_cudafork.report.announce import Announcer
+from pytest_cudafork.report.tests_seen import TestsSeen
+from pytest_cudafork.report.trace import Trace
+from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.report_options import ANNOTATIONS, SUMMARY
+
+_TITLE = "CUDA and fork"
+
+
+class Outputs:
+    """The plugin object.
+
+    Args:
+        config: The session's configuration.
+        state: What the session holds for the plugin.
+        announcer: What knows of hooks that raised.
+
+    """
+
+    def __init__(self, config: pytest.Config, state: CudaForkSession, announcer: Announcer) -> None:
+        self._config = config
+        self._state = state
+        self._announcer = announcer
+        self._settings = state.settings
+        self._pid = os.getpid()
+        self._began = time.monotonic()
+        self._tests = TestsSeen()
+        self._trace = Trace()
+        self._written: list[str] = []
+        self._failures: list[str] = []
+        self._commands: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take note of a phase of a test."""
+        if self._pid == os.getpid():
+            self._tests.add(report)
+            if self._settings.trace:
+                self._trace.add(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Take note of a collection."""
+        if self._pid == os.getpid():
+            self._tests.add_collection(report)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
+        """Write, when all others are done that may still change the exit status."""
+        result = yield
+        if self._pid == os.getpid():
+            self._write(session)
+        return result
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say what was written, and what could not be."""
+        for line in self._written:
+            terminalreporter.write_line(line)
+        for line in self._failures:
+            terminalreporter.write_line(f"ERROR: {line}", red=True, bold=True)
+        for line in self._commands:
+            # GitHub knows a command by the beginning of its line
+            terminalreporter.ensure_newline()
+            terminalreporter.write_line(line)
+
+    def _write(self, session: pytest.Session) -> None:
+        check, problems = self._checked()
+        audit = self._audited(problems)
+        root = str(self._config.rootpath)
+        if self._settings.sarif:
+            self._to_file("SARIF", self._settings.sarif, lambda: self._sarif(session, problems))
+        if self._settings.trace:
+            self._to_file("trace", self._settings.trace, self._write_trace)
+        if environment.value(environment.GITHUB_ACTIONS) == "true":
+            self._for_github(problems, root)
+        if self._settings.json:  # the last, as the others may change the exit status
+            self._to_file("JSON", self._settings.json, lambda: self._json(session, check, audit))
+        if self._failures and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _to_file(self, what: str, path: str, write: Callable[[], None]) -> None:
+        """Write a file; what goes wrong is told, and fails the session."""
+        try:
+            write()
+        except OSError as error:
+            self._failures.append(f"the {what} file cannot be written: {error}")
+        else:
+            self._written.append(f"{what}: {path}")
+
+    def _json(
+        self, session: pytest.Session, check: dict[str, Any] | None, audit: dict[str, Any] | None
+    ) -> None:
+        import json
+
+        from pytest_cudafork.documents.writing import write_at_once
+        from pytest_cudafork.report.session_document import session_document
+
+        seconds = time.monotonic() - self._began
+        document = session_document(session, seconds, self._tests, check, audit)
+        document["hook_errors"] = [each._asdict() for each in self._announcer.failures]
+        write_at_once(self._settings.json, f"{json.dumps(document, indent=1)}\n")
+
+    def _write_trace(self) -> None:
+        import json
+
+        from pytest_cudafork.documents.writing import write_at_once
+
+        watch = self._state.watch
+        trace = self._trace.document(watch.observer.records() if watch is not None else ())
+        write_at_once(self._settings.trace, f"{json.dumps(trace)}\n")
+
+    def _sarif(self, session: pytest.Session, problems: list[Problem]) -> None:
+        from pytest_cudafork.documents.sarif import write_sarif
+
+        finished = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        whole = finished and not session.shouldstop and not session.shouldfail
+        root = str(self._config.rootpath)
+        write_sarif(self._settings.sarif, problems, root, successful=whole)
+
+    def _for_github(self, problems: list[Problem], root: str) -> None:
+        from pytest_cudafork.documents import github
+
+        if ANNOTATIONS in self._settings.github:
+            workspace = environment.value(environment.GITHUB_WORKSPACE) or root
+            self._commands = github.annotation_lines(problems, workspace)
+            if not self._config.pluginmanager.has_plugin("terminalreporter") and self._commands:
+                sys.__stdout__.write("\n".join(["", *self._commands, ""]))  # type: ignore[union-attr]
+        path = environment.value(environment.GITHUB_STEP_SUMMARY)
+        if SUMMARY in self._settings.github and path:
+            counts = self._tests.counts()
+            numbers = ", ".join(f"{number} {name}" for name, number in counts.items())
+            text = github.step_summary(_TITLE, numbers or "no tests", problems)
+
+            def append() -> None:
+                with open(path, "a", encoding="utf-8") as file:
+                    file.write(f"{text}\n")
+
+            self._to_file("step summary", path, append)
+
+    def _checked(self) -> tuple[dict[str, Any] | None, list[Problem]]:
+        """Return what the check says, as plain data, and the problems but those of the audit."""
+        from pytest_cudafork.report import session_problems
+
+        root = str(self._config.rootpath)
+        problems = session_problems.problems_of_captures(self._tests.captures, root)
+        check: Any = self._config.pluginmanager.get_plugin("cudafork-check")
+        watch = self._state.watch
+        if watch is None or check is None:
+            return None, problems
+        from pytest_cudafork.check.accepted import accepted_records
+        from pytest_cudafork.check.findings import expected_ids, find, reported_ids
+        from pytest_cudafork.errors import CudaTouchError
+        from pytest_cudafork.observe.story.stories import History
+        from pytest_cudafork.report.session_document import check_content
+
+        observer = watch.observer
+        records = observer.records()
+        level = self._state.settings.level
+        reported = reported_ids(records)
+        found = [
+            each
+            for each in find(records, level, expected=expected_ids(records))
+            # a touch in the process of an isolated test is none, and only that process knows
+            if each.id in reported or each.error is not CudaTouchError or not each.nodeid
+        ]
+        accepted = {each for each, _ in accepted_records(records)}
+        forks = session_problems.accepted_forks(records)
+        accepted.update(each.id for each in forks)
+        lost = check.lost(records)
+        history = History(records)
+        findings = [*found, *forks]
+        own = session_problems.problems_of_findings(
+            findings, history, accepted, root=root, simulated=observer.simulated
+        )
+        content = check_content(observer, level.value, records, findings, accepted, lost)
+        notes = session_problems.import_notes(history, own, root)
+        unseen = session_problems.unseen_problems(content["not_observable"])
+        return content, [*own, *problems, *unseen, *notes]
+
+    def _audited(self, problems: list[Problem]) -> dict[str, Any] | None:
+        """Return what the import audit says, as plain data; its problems are added."""
+        audit: Any = self._config.pluginmanager.get_plugin("cudafork-imports")
+        findings = getattr(audit, "findings", None)
+        if findings is None:
+            return None
+        from pytest_cudafork.imports.report.document import audit_content, audit_problems
+
+        problems.extend(audit_problems(findings, str(self._config.rootpath)))
+        return audit_content(findings)

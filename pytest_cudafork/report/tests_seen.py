@@ -1,0 +1,128 @@
+"""What became of each test, gathered from the reports of all its phases and of all workers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.observe.story.plain_text import plain
+
+_CAPTURES = "_cudafork_captures"
+_RANKS = ("passed", "skipped", "xfailed", "xpassed", "failed", "error")
+"""Outcomes; of several that phases of a test have, the last of these counts."""
+
+
+class TestsSeen:
+    """The tests and collections of a session, in the order in which they were reported."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self._tests: dict[str, dict[str, Any]] = {}
+        self.errors: list[dict[str, Any]] = []
+        """The collections that failed."""
+        self.captures: list[dict[str, Any]] = []
+        """The captured graphs that were checked."""
+
+    def add(self, report: pytest.TestReport) -> None:
+        """Take note of one phase of a test."""
+        test = self._test(report)
+        for data in getattr(report, _CAPTURES, ()):
+            self.captures.append({"test": report.nodeid, **data})
+        if type(report) is not pytest.TestReport and report.outcome != "failed":
+            return  # a subtest, whose time is in its test's
+        outcome = outcome_of(report)
+        seconds = round(float(report.duration), 6)
+        test["phases"].append({"phase": report.when, "outcome": outcome, "seconds": seconds})
+        test["seconds"] = round(sum(each["seconds"] for each in test["phases"]), 6)
+        if outcome in _RANKS and _RANKS.index(outcome) > _RANKS.index(test["outcome"]):
+            test["outcome"] = outcome
+            test["message"] = message_of(report)
+            test["where"] = where_of(report)
+        method = getattr(report, "isolation", None)
+        if method is not None:
+            why = plain(str(getattr(report, "isolation_why", "")))
+            test["isolation"] = {"method": method, "why": why}
+
+    def _test(self, report: pytest.TestReport) -> dict[str, Any]:
+        """Return the entry of a report's test, begun anew where it runs again."""
+        known = self._tests.get(report.nodeid)
+        over = known is not None and any(p["phase"] == "teardown" for p in known["phases"])
+        again = report.when == "setup" and known is not None and (over or known["phases"])
+        if known is not None and not again:
+            return known
+        file, line, _ = report.location
+        self._tests[report.nodeid] = {
+            "test": report.nodeid,
+            "file": file,
+            "line": None if line is None else line + 1,
+            "outcome": "passed",
+            "runs": 1 if known is None else known["runs"] + 1,
+            "seconds": 0.0,
+            "phases": [],
+            "message": "",
+            "where": None,
+            "isolation": None,
+        }
+        return self._tests[report.nodeid]
+
+    def add_collection(self, report: pytest.CollectReport) -> None:
+        """Take note of a collection, if it failed."""
+        if report.outcome == "failed":
+            self.errors.append(
+                {
+                    "node": report.nodeid,
+                    "message": message_of(report),
+                    "where": where_of(report),
+                }
+            )
+
+    @property
+    def tests(self) -> list[dict[str, Any]]:
+        """The tests, as plain data."""
+        return list(self._tests.values())
+
+    def counts(self) -> dict[str, int]:
+        """How many tests have which outcome; those that none has are left out."""
+        counts: dict[str, int] = {}
+        for test in self._tests.values():
+            counts[test["outcome"]] = counts.get(test["outcome"], 0) + 1
+        return counts
+
+
+def outcome_of(report: pytest.TestReport) -> str:
+    """Return the outcome of a phase, in pytest's words of its last line, or another plugin's."""
+    expected = hasattr(report, "wasxfail")
+    if report.outcome == "passed":
+        return "xpassed" if expected else "passed"
+    if report.outcome == "skipped":
+        return "xfailed" if expected else "skipped"
+    if report.outcome == "failed":
+        return "failed" if report.when == "call" else "error"
+    return str(report.outcome)  # such as "rerun"
+
+
+def message_of(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Return the first line of what a report says; "" of one that says nothing."""
+    longrepr: Any = report.longrepr
+    if longrepr is None:
+        return plain(str(getattr(report, "wasxfail", "")))
+    if isinstance(longrepr, tuple):
+        return plain(str(longrepr[2]))
+    crash = getattr(longrepr, "reprcrash", None)
+    text = str(crash.message) if crash is not None else str(longrepr)
+    lines = [line for line in text.splitlines() if line.strip()]
+    return plain(lines[0]) if lines else ""
+
+
+def where_of(report: pytest.TestReport | pytest.CollectReport) -> dict[str, Any] | None:
+    """Return the file and line that a report names; None if it names none."""
+    longrepr: Any = report.longrepr
+    if isinstance(longrepr, tuple):
+        return {"file": str(longrepr[0]), "line": int(longrepr[1] or 0)}
+    crash = getattr(longrepr, "reprcrash", None)
+    if crash is None:
+        return None
+    return {"file": os.fspath(crash.path), "line": int(crash.lineno)}

@@ -1,0 +1,198 @@
+"""A session as a trace: what each process did when, in the Trace Event format.
+
+Perfetto, chrome://tracing and others draw it, one row a process. Times are microseconds since the
+session began; the ledger's clock and that of pytest's reports are brought together by a look at
+both.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from pytest_cudafork._version import version
+from pytest_cudafork.observe.base.ledger import Record
+from pytest_cudafork.observe.story.plain_text import plain
+from pytest_cudafork.observe.story.touch import Touch, frames_from
+from pytest_cudafork.observe.story.words import headline, place_of
+
+CARRIED = "_cudafork_process"
+"""The attribute of a report that says in which process it was made, and with which GPUs."""
+_GPUS = 0
+"""The row of the GPUs, which is no process."""
+_FORK_SERVER = "pytest_cudafork.process.fork_server"
+
+
+def carried(gpus: str) -> dict[str, Any]:
+    """Return what a report made here is to say of its process; ``gpus`` are those of the test."""
+    return {"pid": os.getpid(), "gpus": gpus}
+
+
+class Trace:
+    """The trace of one session; made when the session begins."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._wall = time.time()
+        self._clock = time.monotonic_ns()
+        self._events: list[dict[str, Any]] = []
+        self._names: dict[int, str] = {self._pid: "pytest"}
+        self._leases: dict[tuple[str, str], list[float]] = {}
+
+    def add(self, report: pytest.TestReport) -> None:
+        """Take note of a phase of a test."""
+        start, stop = getattr(report, "start", None), getattr(report, "stop", None)
+        if type(report) is not pytest.TestReport or start is None or stop is None:
+            return  # a subtest is within its test
+        about = getattr(report, CARRIED, {})
+        pid = int(about.get("pid", self._pid))
+        begin = self._since(start)
+        method = getattr(report, "isolation", "")
+        self._name(pid, report, method)
+        self._span(
+            f"{report.nodeid} ({report.when})",
+            "isolated test" if method else "test",
+            (pid, pid),
+            (begin, self._since(stop)),
+            {"outcome": report.outcome, **({"isolation": method} if method else {})},
+        )
+        for gpu in filter(None, str(about.get("gpus", "")).split(",")):
+            self._leases.setdefault((gpu, report.nodeid), []).extend((begin, self._since(stop)))
+
+    def _name(self, pid: int, report: pytest.TestReport, method: str) -> None:
+        worker = getattr(report, "worker_id", "")
+        if method:
+            self._names.setdefault(pid, f"isolated by {method}: {plain(report.nodeid)}")
+        elif worker:
+            self._names[pid] = f"pytest, worker {worker}"
+
+    def document(self, records: Iterable[Record]) -> dict[str, Any]:
+        """Return the whole trace as plain data.
+
+        Args:
+            records: The ledger; none where nothing was checked.
+
+        """
+        records = list(records)
+        recorded = [event for record in records for event in self._of_record(record)]
+        leases = self._lease_events()
+        self._span(
+            "session", "session", (self._pid, self._pid), (0.0, self._at(time.monotonic_ns())), {}
+        )
+        events = [*self._events, *leases, *recorded]
+        used = {event["pid"] for event in events}
+        if leases:
+            self._names[_GPUS] = "GPUs"
+        names = [
+            _metadata("process_name", pid, {"name": self._names.get(pid, f"process {pid}")})
+            for pid in sorted(used)
+        ]
+        order = {pid: index for index, pid in enumerate((_GPUS, self._pid))}
+        sorting = [
+            _metadata("process_sort_index", pid, {"sort_index": order.get(pid, pid)})
+            for pid in sorted(used)
+        ]
+        ordered = sorted(events, key=lambda event: float(event["ts"]))
+        return {
+            "traceEvents": [*names, *sorting, *ordered],
+            "displayTimeUnit": "ms",
+            "otherData": {"generator": f"pytest-cudafork {version}"},
+        }
+
+    def _lease_events(self) -> list[dict[str, Any]]:
+        """Return the spans in which tests had GPUs, one row for each GPU."""
+        rows = {gpu: number for number, gpu in enumerate(sorted({g for g, _ in self._leases}), 1)}
+        threads = [
+            {**_metadata("thread_name", _GPUS, {"name": f"GPU {gpu}"}), "tid": row, "ts": 0.0}
+            for gpu, row in rows.items()
+        ]
+        kept, self._events = self._events, []
+        for (gpu, nodeid), times in self._leases.items():
+            self._span(nodeid, "lease", (_GPUS, rows[gpu]), (min(times), max(times)), {"gpu": gpu})
+        spans, self._events = self._events, kept
+        return [*threads, *spans]
+
+    def _of_record(self, record: Record) -> list[dict[str, Any]]:
+        """Return the events of one record of the ledger."""
+        kind = record["k"]
+        if kind == "touch":
+            touch = Touch.from_record(record)
+            args = {"culprit": touch.where, "words": headline(touch), "test": touch.test}
+            name = "poisoned touch" if touch.poisoned else "touch"
+            return [self._instant(f"{name}: {touch.entry}", "touch", record, args)]
+        if kind == "fork":
+            verdict = str(record.get("verdict", ""))
+            args = {"verdict": verdict, "place": place_of(frames_from(record.get("stack", ())))}
+            fork = self._instant(f"fork: {verdict}", "fork", record, args)
+            return [fork, {**_bare(fork), "ph": "s", "name": "fork", "id": str(record["id"])}]
+        if kind == "child":
+            pid = int(record["pid"])
+            self._names.setdefault(pid, f"forked from {record.get('parent')}")
+            born = self._instant("forked while CUDA was initialized", "fork", record, {})
+            fork_id = str(record.get("fork", ""))
+            ends = {**_bare(born), "ph": "f", "bp": "e", "name": "fork", "id": fork_id}
+            return [born, ends] if fork_id else [born]
+        if kind == "process":
+            words = plain(" ".join(record.get("argv", ())))
+            is_server = _FORK_SERVER in words
+            self._names.setdefault(int(record["pid"]), "fork server" if is_server else words[:120])
+            return [self._instant("started", "process", record, {"command": words})]
+        return []
+
+    def _span(
+        self,
+        name: str,
+        category: str,
+        row: tuple[int, int],
+        times: tuple[float, float],
+        args: dict[str, Any],
+    ) -> None:
+        begin, end = times
+        self._events.append(
+            {
+                "ph": "X",
+                "name": plain(name),
+                "cat": category,
+                "pid": row[0],
+                "tid": row[1],
+                "ts": begin,
+                "dur": round(max(0.0, end - begin), 3),
+                "args": args,
+            }
+        )
+
+    def _instant(
+        self, name: str, category: str, record: Record, args: dict[str, Any]
+    ) -> dict[str, Any]:
+        pid = int(record["pid"])
+        return {
+            "ph": "i",
+            "s": "p",
+            "name": plain(name),
+            "cat": category,
+            "pid": pid,
+            "tid": int(record.get("tid") or pid),
+            "ts": self._at(int(record.get("t", self._clock))),
+            "args": args,
+        }
+
+    def _since(self, wall: float) -> float:
+        """Return a moment of pytest's reports; what was before the session began is at 0."""
+        return round(max(0.0, (wall - self._wall) * 1e6), 3)
+
+    def _at(self, clock_ns: int) -> float:
+        """Return a moment of the ledger, likewise."""
+        return round(max(0.0, (clock_ns - self._clock) / 1e3), 3)
+
+
+def _metadata(name: str, pid: int, args: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": "M", "name": name, "pid": pid, "tid": pid, "args": args}
+
+
+def _bare(event: dict[str, Any]) -> dict[str, Any]:
+    """Return what an arrow takes over from the event at which it begins or ends."""
+    return {key: event[key] for key in ("cat", "pid", "tid", "ts")}

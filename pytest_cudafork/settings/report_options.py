@@ -1,0 +1,68 @@
+"""What the options of files for other programs mean; most sessions have none of them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.options import GITHUB, JSON, SARIF, TRACE, Settings
+
+ANNOTATIONS = "annotations"
+SUMMARY = "summary"
+_ALL, _OFF = "all", "off"
+GITHUB_KINDS = (ANNOTATIONS, SUMMARY)
+"""What a session may write for GitHub Actions."""
+_ALLOWED = ", ".join((*GITHUB_KINDS, _ALL, _OFF))
+
+
+def parse_github(text: str) -> tuple[str, ...]:
+    """Read what to write for GitHub Actions.
+
+    Raises:
+        ValueError: one of the words is not known.
+
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise ValueError(f"{text!r} names nothing: use {_ALLOWED}")
+    for word in words:
+        if word not in (*GITHUB_KINDS, _ALL, _OFF):
+            raise ValueError(f"{word!r} is not written for GitHub: use {_ALLOWED}")
+        if word in (_ALL, _OFF) and len(words) > 1:
+            raise ValueError(f"{word!r} stands alone")
+    if words == [_ALL]:
+        return GITHUB_KINDS
+    return () if words == [_OFF] else tuple(dict.fromkeys(words))
+
+
+def checked(settings: Settings, namespace: Any) -> Settings:
+    """Return the settings without what a session inside a test must not write.
+
+    Such a session inherits the variables of the session of that test, and would write over its
+    files; so what the environment alone asks for is not written there.
+
+    Args:
+        settings: What all sources say.
+        namespace: The parsed command line, where an option that was not given is None.
+
+    Raises:
+        pytest.UsageError: the folder of a file is not there.
+
+    """
+    options = {"json": JSON, "sarif": SARIF, "trace": TRACE, "github": GITHUB}
+    if environment.is_set(environment.TEST):
+        inherited: dict[str, Any] = {
+            field: type(getattr(settings, field))()
+            for field, option in options.items()
+            if not getattr(namespace, option.name, None) and environment.value(option.env)
+        }
+        settings = settings._replace(**inherited)
+    files = ((JSON, settings.json), (SARIF, settings.sarif), (TRACE, settings.trace))
+    for option, path in files:
+        folder = os.path.dirname(path)
+        if folder and not os.path.isdir(folder):
+            raise pytest.UsageError(f"{option.flag}: there is no folder {folder!r}")
+    return settings

@@ -1,0 +1,155 @@
+"""Sessions whose captures are looked at: failures, suspicions, silence, isolated tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.sessions import assert_no_crash, failure, needs_torch, outcomes, run_session
+
+pytestmark = needs_torch
+
+RUNNER = """
+import torch
+
+class Runner:
+    def __init__(self, planner):
+        self.lengths = torch.tensor([1, 2, 3])
+        self.plan = planner(self.lengths)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.out = self.plan * 2  # the read
+
+    def __call__(self, lengths):
+        self.lengths.copy_(torch.tensor(lengths))  # the change
+        self.graph.replay()
+        return self.out
+"""
+
+TESTS = """
+import pytest, torch
+from runner import Runner
+
+def starts(lengths):
+    return lengths.cumsum(0)  # the plan
+
+def meant(lengths):
+    return lengths.cumsum(0)  # captures: ignore[stale-data]
+
+@pytest.fixture(scope="module")
+def shared():
+    return Runner(starts)
+
+def test_stale():
+    Runner(starts)([4, 5, 6])
+
+def test_of_a_shared_runner(shared):
+    shared([4, 5, 6])
+
+def test_of_it_again(shared):
+    shared([4, 5, 6])
+
+def test_with_the_same_lengths():
+    Runner(starts)([1, 2, 3])
+
+def test_meant():
+    Runner(meant)([4, 5, 6])
+
+@pytest.mark.check_captures(False)
+def test_marked():
+    Runner(starts)([4, 5, 6])
+
+def test_copy():
+    Runner(torch.clone)([4, 5, 6])
+
+def test_fails_by_itself():
+    assert Runner(starts)([4, 5, 6]).tolist() == [8, 18, 30]
+
+@pytest.mark.xfail(reason="known")
+def test_expected_to_fail():
+    Runner(starts)([4, 5, 6])
+    assert False
+
+@pytest.mark.isolated(method="fork")
+def test_in_a_fork():
+    Runner(starts)([4, 5, 6])
+
+def test_captures_nothing():
+    assert torch.ones(2).sum() == 2
+
+def test_expects_the_replay_to_raise():
+    x = torch.ones(3)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x + 1
+    del x
+    with pytest.raises(RuntimeError):
+        graph.replay()
+"""
+
+FAILED = {
+    "test_stale", "test_of_a_shared_runner", "test_of_it_again", "test_fails_by_itself",
+    "test_expected_to_fail", "test_in_a_fork",
+}  # fmt: skip
+
+
+def test_what_is_certain_fails_its_test_and_the_rest_is_listed(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(runner=RUNNER, test_them=TESTS)
+    result = run_session(pytester, "-v", "--cuda-fork-captures", "--cuda-fork-graphs=software")
+    assert_no_crash(result)
+    told = outcomes(result)
+    assert {name for name, outcome in told.items() if outcome == "FAILED"} == FAILED
+    assert told["test_captures_nothing"] == "PASSED"
+    text = failure(result, "test_stale")
+    for line in ("# the plan", "# the read", "# the change", "element 0 is 1 and would be 4"):
+        assert line in text
+    assert "The test itself: skipped" in failure(result, "test_expected_to_fail")
+    assert "captured graphs" in failure(result, "test_fails_by_itself")
+    result.stdout.fnmatch_lines(
+        [
+            "*= captured graphs =*",
+            "1 suspicion, which may be meant so (they fail no test):",
+            "*stale-data*",
+            "    seen in test_them.py::test_copy",
+            "silenced by comments: 1",
+        ]
+    )
+
+
+MARKED = """
+import pytest
+from runner import Runner
+
+@pytest.mark.check_captures(True)
+def test_marked():
+    Runner(lambda lengths: lengths.cumsum(0))([4, 5, 6])
+
+def test_unmarked():
+    Runner(lambda lengths: lengths.cumsum(0))([4, 5, 6])
+"""
+
+
+def test_a_marker_turns_it_on_for_its_test_alone(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(runner=RUNNER, test_them=MARKED)
+    result = run_session(pytester, "-v", "--cuda-fork-graphs=software")
+    assert_no_crash(result)
+    assert outcomes(result) == {"test_marked": "FAILED", "test_unmarked": "PASSED"}
+
+
+def test_off_nothing_of_it_is_imported(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_a(request):
+            assert not request.config.pluginmanager.has_plugin("cudafork-captures")
+            assert not [name for name in sys.modules if "capture.judge" in name]
+            assert not [name for name in sys.modules if "capture.in_tests" in name]
+        """
+    )
+    result = run_session(pytester, "--cuda-fork-captures=off")
+    result.assert_outcomes(passed=1)
+
+
+def test_a_wrong_value_is_told(pytester: pytest.Pytester) -> None:
+    result = run_session(pytester, "--cuda-fork-captures=look")
+    result.stderr.fnmatch_lines(["*--cuda-fork-captures: 'look' is not a way*check, all, audit*"])

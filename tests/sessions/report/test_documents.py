@@ -1,0 +1,148 @@
+"""What real sessions write for other programs, and what other plugins are told of them."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from tests.support.documents import read_document, read_sarif
+from tests.support.sessions import check, module
+from tests.support.trace_events import read_trace
+
+TESTS = module(
+    """
+def test_touches():
+    touch()
+
+def test_forks():
+    os.fork()
+
+@pytest.mark.cuda_isolated(method="spawn")
+def test_isolated():
+    touch()
+
+@pytest.mark.xfail
+def test_expected():
+    raise ValueError
+"""
+)
+LINE = TESTS.strip().partition("def test_forks")[0].count("\n") - 1
+"""Of the touch in the first test."""
+PLUGIN = """
+seen = []
+
+def pytest_cudafork_touch(config, touch, nodeid):
+    seen.append(nodeid)
+    assert "test_isolated" not in nodeid, "of one that is broken"
+
+def pytest_cudafork_isolate(item):
+    return "spawn" if item.name == "test_expected" else None
+
+def pytest_terminal_summary(terminalreporter):
+    terminalreporter.write_line(f"told of {sorted(seen)}")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("xdist", [False, True], ids=["alone", "xdist"])
+def test_all_that_a_session_writes(pytester: pytest.Pytester, *, xdist: bool) -> None:
+    pytester.makepyfile(test_it=TESTS)
+    pytester.makeconftest(PLUGIN)
+    summary = pytester.path / "summary.md"
+    result = check(
+        pytester,
+        "fork",
+        *(("-p", "xdist", "-n1") if xdist else ()),
+        *("--cuda-fork-json=s.json", "--cuda-fork-sarif=s.sarif", "--junitxml=j.xml"),
+        "--cuda-fork-trace=t.json",
+        "--cuda-fork-github",
+        env={
+            "GITHUB_ACTIONS": "true",
+            "GITHUB_STEP_SUMMARY": str(summary),
+            "GITHUB_WORKSPACE": str(pytester.path),
+        },
+    )
+    assert result.ret == 1
+    out = result.stdout.str()
+    assert "INTERNALERROR" not in out
+
+    made = read_document(pytester.path / "s.json", "session")
+    assert (made["exit_status"], made["good"]) == (1, False)
+    assert {each["test"].partition("::")[2]: each["outcome"] for each in made["tests"]} == {
+        "test_touches": "passed",
+        "test_forks": "failed",
+        "test_isolated": "passed",
+        "test_expected": "xfailed",
+    }
+    methods = {each["test"].partition("::")[2]: each["isolation"] for each in made["tests"]}
+    assert [name for name, way in methods.items() if way is not None] == [
+        "test_isolated",
+        "test_expected",
+    ], "the latter because a plugin says so"
+    (finding,) = made["check"]["findings"]
+    assert finding["error"] == "CudaForkError"
+    assert "was caught, without its name" not in finding["story"], "pytest made the failure of it"
+    touches = [each for each in made["check"]["touches"] if "test_touches" in each["test"]]
+    assert touches[0]["culprit"] == f"{pytester.path}/test_it.py:{LINE}"
+
+    (problem, *notes) = read_sarif(json.loads((pytester.path / "s.sarif").read_text()))
+    assert notes == []
+    place = problem["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "test_it.py"
+    assert place["region"] == {"startLine": LINE}
+
+    commands = [each for each in result.outlines if each.startswith("::")]
+    (command,) = commands
+    assert command.startswith(f"::error file=test_it.py,line={LINE},title=")
+    assert "<summary>error: fork refused at test_it.py" in summary.read_text()
+
+    cases = {
+        case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")}
+        for case in ElementTree.parse(pytester.path / "j.xml").iter("testcase")
+    }
+    culprit = f"{pytester.path}/test_it.py:{LINE}"
+    assert cases["test_forks"] == {"cudafork_error": "CudaForkError", "cudafork_culprit": culprit}
+    assert cases["test_isolated"]["cudafork_isolation"] == "spawn"
+
+    events = read_trace(pytester.path / "t.json")
+    names = {event["pid"]: event["args"]["name"] for event in events if event["ph"] == "M"
+             and event["name"] == "process_name"}  # fmt: skip
+    rows = {event["name"]: names[event["pid"]] for event in events if event["ph"] == "X"}
+    assert rows["session"] == "pytest"
+    assert rows["test_it.py::test_forks (call)"] == ("pytest, worker gw0" if xdist else "pytest")
+    isolated = "test_it.py::test_isolated"
+    assert rows[f"{isolated} (call)"] == f"isolated by spawn: {isolated}"
+    (fork,) = [event for event in events if event["name"] == "fork: guarded"]
+    assert names[fork["pid"]] == rows["test_it.py::test_forks (call)"]
+    (touch,) = [e for e in events if e.get("args", {}).get("test") == f"{isolated} (call)"]
+    assert names[touch["pid"]] == f"isolated by spawn: {isolated}"
+
+    assert "told of ['test_it.py::test_isolated', 'test_it.py::test_touches']" in out
+    broken = "pytest_cudafork_touch raised AssertionError: of one that is broken"
+    assert broken in out, "told once, in the process of the session"
+    assert made["hook_errors"][0]["hook"] == "pytest_cudafork_touch"
+
+
+@pytest.mark.slow
+def test_a_hook_that_raises_fails_a_session_of_good_tests(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=module("def test_touches():\n    touch()\ndef test_b(): pass\n"))
+    pytester.makeconftest(
+        """
+        import pytest
+        def pytest_cudafork_touch(touch):
+            pytest.fail("not so")
+        def pytest_cudafork_isolate(item):
+            if item.name == "test_b":
+                raise KeyError("which?")
+        """
+    )
+    result = check(pytester, "fork")
+    assert result.ret == 1
+    result.assert_outcomes(passed=1, errors=1)
+    out = result.stdout.str()
+    assert "INTERNALERROR" not in out
+    assert "conftest.py:3: pytest_cudafork_touch raised Failed: not so" in out
+    assert "test_b: " in out
+    assert "conftest.py:6: pytest_cudafork_isolate raised KeyError: 'which?'" in out

@@ -1,0 +1,129 @@
+"""Which tests are looked at, and what becomes of their reports."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pytest_cudafork.capture.in_tests import words  # noqa: E402
+from pytest_cudafork.capture.in_tests.plugin import CaptureHooks, begin  # noqa: E402
+from pytest_cudafork.capture.interface.seen import watch_in_force  # noqa: E402
+from pytest_cudafork.check.session import SESSION  # noqa: E402
+from pytest_cudafork.settings.options import Settings  # noqa: E402
+
+
+class Plugins:
+    """Stands for the plugin manager."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def has_plugin(self, name: str) -> bool:
+        return name in self.names
+
+    def register(self, plugin: object, name: str) -> None:
+        self.names.append(name)
+
+
+def hooks(how: str) -> CaptureHooks:
+    stash = pytest.Stash()
+    stash[SESSION] = cast(Any, SimpleNamespace(settings=Settings(captures=how)))
+    return CaptureHooks(cast(pytest.Config, SimpleNamespace(stash=stash)))
+
+
+def item(*marks: pytest.MarkDecorator) -> pytest.Item:
+    return cast(pytest.Item, SimpleNamespace(
+        stash=pytest.Stash(), nodeid="t.py::test_a", location=("t.py", 3, "test_a"),
+        config=SimpleNamespace(stash=pytest.Stash()),
+        iter_markers=lambda name=None: [each.mark for each in marks],
+        get_closest_marker=lambda name: None,
+    ))  # fmt: skip
+
+
+def run(hook: Any) -> bool:
+    """Run a wrapper around nothing; return whether captures were looked at meanwhile."""
+    next(hook)
+    looked = watch_in_force() is not None
+    with pytest.raises(StopIteration):
+        hook.send(None)
+    return looked
+
+
+@pytest.mark.parametrize(
+    ("how", "marks", "looked"),
+    [
+        ("check", (), True),
+        ("off", (), False),
+        ("check", (pytest.mark.check_captures(False),), False),
+        ("off", (pytest.mark.check_captures(True),), True),
+    ],
+)
+def test_a_marker_counts_more_than_the_option(how: str, marks: Any, looked: bool) -> None:
+    made, test = hooks(how), item(*marks)
+    for phase in (
+        made.pytest_runtest_setup, made.pytest_runtest_call, made.pytest_runtest_teardown,
+    ):  # fmt: skip
+        assert run(phase(test)) is looked
+    assert watch_in_force() is None
+
+
+def test_without_torch_nothing_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch")
+    made = hooks("check")
+    assert not run(made.pytest_runtest_call(item()))
+    assert "torch" not in sys.modules
+
+
+class Told:
+    """Stands for what listens."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.told = told
+
+    def take(self) -> dict[str, Any]:
+        return self.told
+
+
+ERROR = {"kind": "stale-data", "what": "it is old", "lines": [], "why": "", "todo": ""}
+
+
+def reported(told: dict[str, Any], outcome: Any = "passed") -> pytest.TestReport:
+    made = hooks("check")
+    made._watching = cast(Any, Told(told))
+    report = pytest.TestReport("t.py::test_a", ("t.py", 3, "test_a"), {}, outcome, None, "call")
+    hook: Any = made.pytest_runtest_makereport(item())
+    next(hook)
+    with pytest.raises(StopIteration) as stopped:
+        hook.send(report)
+    found: pytest.TestReport = stopped.value.value
+    return found
+
+
+def test_an_error_fails_the_report_and_a_suspicion_does_not() -> None:
+    failed = reported({"errors": [{**ERROR, "raised": False}]})
+    assert failed.failed
+    assert "[stale-data] it is old" in str(failed.longrepr)
+    passed = reported({"suspicions": [ERROR]})
+    assert passed.passed
+    assert getattr(passed, words.NAME) == {"suspicions": [ERROR]}
+    assert not hasattr(reported({}), words.NAME)
+
+
+def test_what_was_found_of_a_refused_replay_is_told_if_the_test_fails() -> None:
+    told = {"errors": [{**ERROR, "raised": True}]}
+    assert reported(told).passed
+    failed = reported(told, "failed")
+    assert [name for name, _ in failed.sections] == [words.SECTION]
+
+
+def test_the_hooks_are_registered_once() -> None:
+    config: Any = SimpleNamespace(stash=hooks("check") and pytest.Stash(), pluginmanager=Plugins())
+    config.stash[SESSION] = SimpleNamespace(settings=Settings(captures="check"))
+    begin(config)
+    begin(config)
+    assert config.pluginmanager.names == ["cudafork-captures", "cudafork-captures-summary"]

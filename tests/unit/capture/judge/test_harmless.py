@@ -1,0 +1,52 @@
+"""Trying a graph with what a value would be now, and putting everything back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pytest_cudafork.capture.judge.again import Again  # noqa: E402
+from pytest_cudafork.capture.judge.harmless import is_harmless  # noqa: E402
+from tests.support.captures import looking  # noqa: E402
+
+
+@pytest.mark.parametrize(("factor", "harmless"), [(0, True), (2, False)])
+def test_a_graph_tells_whether_a_value_matters_to_it(factor: int, harmless: bool) -> None:
+    with looking() as look:
+        lengths, total = torch.tensor([1, 2]), torch.zeros(2)
+        plan = lengths.cumsum(0)
+
+        def work() -> Any:
+            total.add_(1)
+            return plan * factor + torch.rand(2)
+
+        captured = look.capture(work)
+        captured.replay()
+        lengths.add_(1)
+        memory = look.history.memories.get(plan)
+        assert memory is not None
+        result, state = captured.result.clone(), torch.get_rng_state()
+        with look.history.pause():
+            assert is_harmless(captured.seen, memory, memory.writes[-1], Again()) is harmless
+        assert total.tolist() == [1, 1]
+        assert plan.tolist() == [1, 3]
+        assert torch.equal(captured.result, result)
+        assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_graph_that_fails_on_it_has_told_nothing() -> None:
+    with looking() as look:
+        lengths = torch.tensor([0, 1])
+        index, table = lengths.cumsum(0), torch.arange(2)
+        captured = look.capture(lambda: table[index])
+        lengths.add_(9)
+        memory = look.history.memories.get(index)
+        assert memory is not None
+        with look.history.pause():
+            assert not is_harmless(captured.seen, memory, memory.writes[-1], Again())
+            captured.seen.uses.dark = "it cannot be seen"
+            assert not is_harmless(captured.seen, memory, memory.writes[-1], Again())
+        assert index.tolist() == [0, 1]

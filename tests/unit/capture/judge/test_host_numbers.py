@@ -1,0 +1,94 @@
+"""Numbers of the host that a graph took by value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.support.captures import Looking, looking  # noqa: E402
+
+
+def suspicions(look: Looking) -> list[str]:
+    found = look.watching.take()
+    assert "errors" not in found
+    return [each["what"] for each in found.get("suspicions", ())]
+
+
+def test_a_number_that_was_read_from_a_tensor_and_would_be_another_one() -> None:
+    with looking() as look:
+        lengths = torch.tensor([3, 7])
+        longest = lengths.max().item()
+        captured = look.capture(lambda: torch.ones(9) * longest)
+        captured.replay()
+        assert suspicions(look) == []
+        lengths.fill_(8)
+        captured.replay()
+        (what,) = suspicions(look)
+        assert "the host read 7 from int64[]" in what
+        assert "it would read 8 now" in what
+
+
+def test_a_number_that_its_line_has_read_again() -> None:
+    def longest(lengths: Any) -> Any:
+        return lengths.max().item()
+
+    with looking() as look:
+        number = longest(torch.tensor([3, 7]))
+        captured = look.capture(lambda: torch.ones(9) * number)
+        longest(torch.tensor([3, 9]))
+        captured.replay()
+        (what,) = suspicions(look)
+        assert "it would read 9 now" in what
+
+
+def test_a_number_that_was_another_one_in_the_warm_up() -> None:
+    class Seeded:
+        seed = 5
+
+        def __call__(self) -> Any:
+            self.seed += 1
+            return torch.ones(3) * self.seed
+
+    with looking() as look:
+        work = Seeded()
+        work()
+        captured = look.capture(work)
+        captured.replay()
+        (what,) = suspicions(look)
+        assert what == "mul has the number 7 in the graph, and had 6 in the run before the capture"
+
+
+def test_a_position_that_is_another_one_in_eager_runs_since() -> None:
+    with looking() as look:
+        cache = torch.zeros(8, 2)
+
+        def work(position: int) -> Any:
+            return cache[position] + 1
+
+        work(3)
+        captured = look.capture(lambda: work(3))
+        captured.replay()
+        assert suspicions(look) == []
+        work(5)
+        captured.replay()
+        (what,) = suspicions(look)
+        assert what.startswith("select has the number 3 in the graph, and had 5 outside")
+
+
+def test_numbers_of_other_graphs_and_of_other_sizes_are_right() -> None:
+    with looking() as look:
+        cache = torch.zeros(8, 2)
+
+        def work(first: int, size: int) -> Any:
+            return cache[first : first + size] + 1
+
+        graphs = []
+        for first, size in ((0, 2), (2, 2), (0, 4)):
+            work(first, size)
+            graphs.append(look.capture(lambda first=first, size=size: work(first, size)))
+        for captured in graphs:
+            captured.replay()
+        assert suspicions(look) == []

@@ -1,0 +1,91 @@
+"""Memory of graphs that is gone, lies elsewhere or was never filled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import sys  # noqa: E402
+from types import ModuleType  # noqa: E402
+
+from pytest_cudafork.capture.judge.findings import Findings  # noqa: E402
+from pytest_cudafork.capture.judge.memory_checks import (  # noqa: E402
+    check_filled,
+    check_there,
+    works_unseen,
+)
+from tests.support.captures import Captured, looking  # noqa: E402
+
+
+def found(check: Any, captured: Captured) -> dict[str, Any]:
+    findings = Findings()
+    check(captured.seen, findings)
+    return findings.take()
+
+
+def test_memory_that_is_there_is_right() -> None:
+    with looking() as look:
+        x = torch.ones(3)
+        captured = look.capture(lambda: x + torch.zeros(3))
+        assert found(check_there, captured) == {}
+        assert found(check_filled, captured) == {}
+
+
+def test_memory_that_was_freed_or_resized_is_an_error() -> None:
+    with looking() as look:
+        held, y = [torch.ones(3)], torch.ones(3)
+        captured = look.capture(lambda: y.add_(held[0]))
+        held.clear()
+        (error,) = found(check_there, captured)["errors"]
+        assert error["kind"] == "freed-memory"
+        assert "was freed" in error["what"]
+        y.resize_(5000)
+        errors = found(check_there, captured)["errors"]
+        assert [("moved" in each["what"]) for each in errors] == [True, False]
+
+
+def test_a_tensor_that_was_given_other_memory_is_an_error() -> None:
+    with looking() as look:
+        weight = torch.nn.Parameter(torch.ones(3))
+        held = weight.data
+        with torch.no_grad():
+            captured = look.capture(lambda: weight + 1)
+        weight.data = torch.zeros(3)
+        (error,) = found(check_there, captured)["errors"]
+        assert error["kind"] == "moved-input"
+        assert held.tolist() == [1, 1, 1]
+
+
+def test_reading_what_nothing_has_filled_is_an_error_and_a_part_of_it_a_suspicion() -> None:
+    with looking() as look:
+        captured = look.capture(lambda: torch.empty(3) + 1)
+        (error,) = found(check_filled, captured)["errors"]
+        assert "none of the elements" in error["what"]
+
+        def half() -> Any:
+            made = torch.empty(4)
+            made[:2].fill_(1)
+            return made + 1
+
+        captured = look.capture(half)
+        (suspicion,) = found(check_filled, captured)["suspicions"]
+        assert "2 of 4 of the elements" in suspicion["what"]
+        outside = torch.empty(3)
+        captured = look.capture(lambda: outside + 1)
+        (suspicion,) = found(check_there, captured)["suspicions"]
+        assert "was not seen to be written" in suspicion["what"]
+
+
+def test_where_kernels_pass_no_operator_nothing_is_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    with looking() as look:
+        captured = look.capture(lambda: torch.empty(3) + 1)
+    monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
+    assert works_unseen(captured.seen) == ""
+    captured.seen.backend = "cuda"
+    assert works_unseen(captured.seen).startswith("cupy is imported")
+    assert "errors" not in found(check_filled, captured)
+    captured.seen.uses.dark = "it is dark"
+    assert works_unseen(captured.seen) == "it is dark"

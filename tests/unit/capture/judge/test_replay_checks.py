@@ -1,0 +1,47 @@
+"""Graphs without work, and random numbers that repeat."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.support.captures import looking  # noqa: E402
+
+
+def test_a_graph_without_work_is_an_error() -> None:
+    with looking() as look:
+        x = torch.ones(3)
+        captured = look.capture(lambda: x[1:])
+        assert look.kinds() == []
+        captured.replay()
+        assert look.kinds() == ["no-op-replay"]
+        captured.seen.uses.dark = "it cannot be seen"
+        captured.replay()
+        found = look.watching.take()
+        assert "errors" not in found
+        assert found["suspicions"][0]["why"] == "it cannot be seen"
+
+
+def test_random_numbers_that_advance_are_right_and_seeding_between_is_suspicious() -> None:
+    with looking() as look:
+        captured = look.capture(lambda: torch.rand(3))
+        captured.replay()
+        captured.replay()
+        assert look.watching.take() == {}
+        for _ in range(2):
+            torch.manual_seed(0)
+            captured.replay()
+        assert look.kinds("suspicions") == ["rng-frozen"]
+
+
+def test_random_numbers_that_do_not_advance_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with looking() as look:
+        captured = look.capture(lambda: torch.rand(3))
+        state = torch.get_rng_state()
+        run = captured.graph._capture._run
+        monkeypatch.setattr(
+            captured.graph._capture, "_run", lambda: (run(), torch.set_rng_state(state))
+        )
+        captured.replay()
+        assert look.kinds() == ["rng-frozen"]

@@ -1,0 +1,62 @@
+"""Graphs of one pool whose results overwrite each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pytest_cudafork.capture.stand_ins.graphs import graph_pool_handle  # noqa: E402
+from tests.support.captures import Captured, Looking, looking  # noqa: E402
+
+
+@pytest.fixture
+def x() -> Any:
+    """What both graphs read, as long as the test runs."""
+    return torch.ones(1000)
+
+
+def two_graphs(look: Looking, x: Any) -> tuple[Captured, Captured]:
+    """Capture two: the second one's result lies where something of the first has lain."""
+    pool = graph_pool_handle()
+
+    def first() -> Any:
+        return (x * 2) + 1
+
+    return look.capture(first, pool), look.capture(lambda: x * 3, pool)
+
+
+def test_a_result_that_is_read_after_the_other_replay_is_an_error(x: Any) -> None:
+    with looking() as look:
+        first, second = two_graphs(look, x)
+        result = second.replay()
+        first.replay()
+        assert look.kinds() == []
+        result.sum()
+        found = look.watching.take()["errors"]
+        assert [each["kind"] for each in found] == ["overwritten-result"]
+        assert found[0]["lines"][0][1].startswith(__file__)
+
+
+def test_in_the_order_of_capture_and_with_copies_it_is_right(x: Any) -> None:
+    with looking() as look:
+        first, second = two_graphs(look, x)
+        first.replay()
+        second.replay().sum()
+        copied = second.result.clone()
+        first.replay().sum()
+        copied.sum()
+        second.replay().sum()
+        assert look.kinds() == []
+
+
+def test_a_graph_that_was_reset_overwrites_nothing(x: Any) -> None:
+    with looking() as look:
+        first, second = two_graphs(look, x)
+        result = second.replay()
+        second.graph.reset()
+        first.replay()
+        result.sum()
+        assert look.kinds() == []

@@ -1,0 +1,136 @@
+"""Stale derived data: what is accused, suspected, silent, and not judged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.support.captures import Looking, looking  # noqa: E402
+
+
+def told(look: Looking) -> dict[str, Any]:
+    return look.watching.take()
+
+
+def test_a_plan_of_lengths_that_have_changed_is_an_error_with_three_lines() -> None:
+    with looking() as look:
+        lengths = torch.tensor([1, 2, 3])
+        plan = lengths.cumsum(0)
+        captured = look.capture(lambda: plan * 2)
+        captured.replay()
+        assert "errors" not in told(look)
+        lengths.copy_(torch.tensor([2, 2, 2]))
+        for _ in range(2):  # the second replay is judged by what is known of the first
+            captured.replay()
+            (error,) = told(look)["errors"]
+        assert error["kind"] == "stale-data"
+        assert "element 0 is 1 and would be 2" in error["what"]
+        words = [what for what, _ in error["lines"]]
+        assert words == ["computed at", "read by the graph at", "input changed at"]
+        lines = [int(where.rpartition(":")[2]) for _, where in error["lines"]]
+        first = lines[0]
+        assert lines == [first, first + 1, first + 4]
+
+
+def test_a_plan_that_is_refreshed_in_place_is_right() -> None:
+    with looking() as look:
+        lengths = torch.tensor([1, 2, 3])
+        plan = lengths.cumsum(0)
+        captured = look.capture(lambda: plan * 2)
+        lengths.add_(1)
+        plan.copy_(lengths.cumsum(0))
+        captured.replay()
+        assert look.kinds() == []
+
+
+def test_a_table_that_does_not_depend_on_what_changed_is_right() -> None:
+    with looking() as look:
+        positions = torch.arange(4)
+        table = torch.outer(positions, 1.0 / (1 + torch.arange(2))).cos()
+        captured = look.capture(lambda: table[positions])
+        positions.copy_(torch.tensor([3, 2, 1, 0]))
+        captured.replay()
+        found = told(look)
+    assert "errors" not in found or found["errors"][0]["what"].startswith("the graph reads float32")
+
+
+def test_what_changes_nothing_in_the_results_is_harmless() -> None:
+    with looking() as look:
+        lengths = torch.tensor([1, 2, 3])
+        plan = lengths.cumsum(0)
+        captured = look.capture(lambda: plan * 0)
+        lengths.add_(1)
+        captured.replay()
+        assert "errors" not in told(look)
+        assert captured.result.tolist() == [0, 0, 0]
+
+
+def test_a_copy_of_an_input_may_be_a_snapshot_on_purpose() -> None:
+    with looking() as look:
+        lengths = torch.tensor([1, 2, 3])
+        snapshot = lengths.clone()
+        captured = look.capture(lambda: snapshot * 2)
+        lengths.add_(1)
+        captured.replay()
+        found = told(look)
+    assert "errors" not in found
+    assert [each["kind"] for each in found["suspicions"]] == ["stale-data"]
+
+
+def test_an_input_that_numpy_changed_is_seen_to_have_changed() -> None:
+    with looking() as look:
+        lengths = torch.tensor([1, 2, 3])
+        plan = lengths.cumsum(0)
+        captured = look.capture(lambda: plan * 2)
+        lengths.numpy()[:] = 7
+        captured.replay()
+        (error,) = told(look)["errors"]
+    assert error["lines"][2][0] == "input changed, past torch's operators, since"
+
+
+def test_a_plan_that_numpy_has_refreshed_is_not_judged() -> None:
+    with looking() as look:
+        lengths = torch.tensor([1, 2, 3])
+        plan = lengths.cumsum(0)
+        captured = look.capture(lambda: plan * 2)
+        lengths.add_(1)
+        plan.numpy()[:] = [2, 5, 9]
+        captured.replay()
+        found = told(look)
+    assert "errors" not in found
+    (why,) = found["not_judged"]
+    assert "written past torch's operators" in why
+    assert found["judged"] == 1
+
+
+def test_what_cannot_be_had_again_is_counted() -> None:
+    with looking() as look:
+        lengths = torch.tensor([1, 2, 3])
+        noise = torch.randint(0, 9, (2000,))
+        plan = (noise[:3] + 1) * lengths
+        del noise
+        captured = look.capture(lambda: plan * 2)
+        lengths.add_(1)
+        captured.replay()
+        found = told(look)
+    assert "errors" not in found
+    (why,) = found["not_judged"]
+    assert "an input is gone" in why
+
+
+def test_what_the_graph_writes_itself_is_its_own() -> None:
+    with looking() as look:
+        lengths = torch.tensor([1, 2, 3])
+        plan = lengths.cumsum(0)
+
+        def work() -> Any:
+            plan.copy_(lengths.cumsum(0))
+            return plan * 2
+
+        captured = look.capture(work)
+        lengths.add_(1)
+        captured.replay()
+        assert look.kinds() == []

@@ -1,0 +1,86 @@
+"""Launches of kernels of Triton, on classes of the names that it has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import sys  # noqa: E402
+from types import ModuleType  # noqa: E402
+
+from pytest_cudafork.capture.record.history import History  # noqa: E402
+from pytest_cudafork.capture.record.launches import Launches  # noqa: E402
+from pytest_cudafork.capture.record.mode import HistoryMode  # noqa: E402
+from pytest_cudafork.capture.record.uses import GraphUses  # noqa: E402
+
+
+class Kernel:
+    """Adds one to what it reads, into what it writes."""
+
+    def run(self, source: Any, target: Any, count: int, **options: Any) -> None:
+        if not options.get("warmup"):
+            target.copy_(source + count)
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Any:
+    jit = ModuleType("triton.runtime.jit")
+    jit.JITFunction = type("JITFunction", (Kernel,), {"run": Kernel.run})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "triton.runtime.jit", jit)
+    monkeypatch.delitem(sys.modules, "triton.runtime.interpreter", raising=False)
+    return jit.JITFunction()
+
+
+def test_what_a_kernel_changes_is_learned_and_can_be_had_again(kernel: Any) -> None:
+    history = History()
+    launches = Launches(history)
+    with HistoryMode(history), launches.noted():
+        source, target = torch.tensor([1, 2]), torch.zeros(2, dtype=torch.long)
+        kernel.run(source, target, 5, warmup=True)
+        assert target.tolist() == [0, 0]
+        kernel.run(source, target, 5)
+        memory = history.memories.get(target)
+        assert memory is not None
+        assert memory.live
+        write = memory.writes[-1]
+        assert write.operation.launch
+        assert [read.written for read in write.operation.reads] == [False, True]
+        with history.pause():
+            kernel.run(source, target, 6)
+        assert memory.writes[-1] is write
+    assert "run" in vars(type(kernel))
+    assert type(kernel).run is Kernel.run
+
+
+def test_a_kernel_that_never_ran_leaves_a_capture_dark(kernel: Any) -> None:
+    history = History()
+    with HistoryMode(history, of_capture=True), Launches(history).noted():
+        history.uses = GraphUses(0)
+        made = torch.empty(2, dtype=torch.long)
+        kernel.run(torch.tensor([1, 2]), made, 5)
+        made.sum()
+        uses, history.uses = history.uses, None
+    assert uses.unfilled == []
+    assert "had not run before" in uses.dark
+    assert uses.lines[0][0] == "a kernel"
+
+
+def test_tensors_within_arguments_are_changed_nobody_knows_how(kernel: Any) -> None:
+    class Box:
+        def __init__(self, base: Any) -> None:
+            self.base = base
+
+        def copy_(self, value: Any) -> None:
+            self.base.copy_(value)
+
+    history = History()
+    with HistoryMode(history), Launches(history).noted():
+        target = torch.tensor([0, 0])
+        kernel.run(torch.tensor([1, 2]), Box(target), 5)
+        memory = history.memories.get(target)
+    assert memory is not None
+    assert not memory.live
+    assert target.tolist() == [6, 7]

@@ -1,0 +1,100 @@
+"""The mode that sees operators: whose it takes, and whose it lets pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pytest_cudafork.capture.record.history import History  # noqa: E402
+from pytest_cudafork.capture.record.mode import HistoryMode  # noqa: E402
+from tests.support.captures import looking  # noqa: E402
+
+
+def test_a_paused_history_sees_nothing() -> None:
+    history = History()
+    with HistoryMode(history), history.pause():
+        made = torch.tensor([1]) + 1
+    assert history.memories.get(made) is None
+
+
+class Wrapped(torch.Tensor):  # type: ignore[misc]  # torch is not followed
+    """Holds a tensor, and says so to whoever asks it for its operators."""
+
+    inner: Any
+
+    @staticmethod
+    def __new__(cls, inner: Any) -> Any:
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        plain = [each.inner if isinstance(each, cls) else each for each in args]
+        return cls(op(*plain, **(kwargs or {})))
+
+
+def test_subclasses_are_asked_first_and_fake_tensors_pass() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    class Tagged(torch.Tensor):  # type: ignore[misc]  # torch is not followed
+        pass
+
+    history = History()
+    with HistoryMode(history):
+        with FakeTensorMode():
+            fake = torch.ones(3) + 1
+        tagged = torch.ones(2).as_subclass(Tagged)
+        wrapped = Wrapped(torch.tensor([1, 2]))
+        assert (tagged + 1).tolist() == [2.0, 2.0]
+        assert (wrapped + 1).inner.tolist() == [2, 3]
+    assert fake.shape == (3,)
+
+
+def test_parameters_are_tensors() -> None:
+    history = History()
+    with HistoryMode(history):
+        parameter = torch.nn.Parameter(torch.ones(2))
+        made = parameter + torch.tensor([1, 2])
+        made.sum().backward()
+    assert history.memories.get(made.detach()) is not None
+    assert parameter.grad is not None
+
+
+def test_operators_of_functions_run_and_make_a_capture_dark() -> None:
+    def branch(x: Any) -> Any:
+        return x + 1
+
+    with looking() as look:
+        x, chosen = torch.ones(3), torch.tensor(True)
+        result = torch.ops.higher_order.cond(chosen, branch, branch, (x,))
+        assert result.tolist() == [2.0] * 3
+        captured = look.capture(lambda: torch.vmap(branch)(x))
+    assert captured.seen.uses.dark == ""
+
+
+def test_custom_operators_of_python_are_opened() -> None:
+    @torch.library.custom_op("cudafork_tests::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    history = History()
+    with HistoryMode(history):
+        made = twice(torch.tensor([1, 2]))
+    memory = history.memories.get(made)
+    assert memory is not None
+    assert memory.writes[0].operation.run._schema.name == "aten::mul"
+
+
+def test_in_inference_mode_composites_come_whole_and_may_copy() -> None:
+    with looking() as look, torch.inference_mode():
+        x = torch.arange(6).view(2, 3)
+        turned = x.t().reshape(6)
+        memory = look.history.memories.get(turned)
+        assert memory is not None
+        assert memory.live
+        captured = look.capture(lambda: x.float() + x.t().reshape(6).sum())
+        assert len(captured.seen.uses.reads) == 1  # what it made by the way is its own

@@ -1,0 +1,56 @@
+"""Numbers of the host by line, in runs and in graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pytest_cudafork.capture.record.numbers import (  # noqa: E402
+    Call,
+    LineNumbers,
+    has_numbers,
+    numbers_in,
+)
+
+CALL = Call("a.py:1", "add", ((2,),))
+
+
+def test_the_run_before_a_capture_is_what_it_is_compared_with() -> None:
+    known = LineNumbers()
+    for at, number in enumerate((1, 2, 1, 3)):
+        known.called(CALL, (number,), at)
+    assert known.differing({CALL: [(1,), (3,)]}) == []
+    assert known.differing({CALL: [(1,), (4,)]}) == [(CALL, (4,), (3,))]
+    assert known.differing({CALL: [(0,)] * 5}) == []  # there was no such run
+    assert known.differing({CALL._replace(where="b.py:1"): [(1,)]}) == []
+
+
+def test_later_numbers_count_unless_a_graph_has_taken_them() -> None:
+    known = LineNumbers()
+    known.captured[CALL] = {(1,), (2,)}
+    known.called(CALL, (7,), 1)
+    known.called(CALL, (2,), 3)
+    assert known.later(CALL, 2) is None
+    known.called(CALL, (5,), 4)
+    assert known.later(CALL, 2) == (5,)
+
+
+def test_no_more_lines_are_kept_than_there_is_room_for() -> None:
+    known = LineNumbers()
+    for number in range(5000):
+        known.called(CALL._replace(where=f"a.py:{number}"), (1,), number)
+    assert len(known._outside) == 4096
+
+
+def test_numbers_are_those_that_a_caller_chooses() -> None:
+    x = torch.zeros(2, 3)
+    assert has_numbers("add", (x, 1), is_view=False)
+    assert not has_numbers("add", (x, x, True), is_view=False)
+    assert has_numbers("select", (x, 0, 1), is_view=True)
+    assert not has_numbers("transpose", (x, 0, 1), is_view=True)
+    assert numbers_in((x, 0, 1.5, None), x[0]) == ((0, 1.5), ((2, 3), (3,)))
+    result: Any = [x]
+    assert numbers_in((x,), result) == ((), ((2, 3), None))

@@ -1,0 +1,68 @@
+"""The recorder: modes around captures, and what replays write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from pytest_cudafork.capture.record.recorder import REPLAY, Recorder, silently  # noqa: E402
+from pytest_cudafork.capture.stand_ins import graphs  # noqa: E402
+from pytest_cudafork.compat.torch_graphs import count_modes  # noqa: E402
+from tests.support.captures import looking  # noqa: E402
+
+
+def test_a_replay_writes_what_the_graph_writes() -> None:
+    with looking() as look:
+        x, out = torch.ones(2), torch.zeros(2)
+        captured = look.capture(lambda: out.copy_(x * 2))
+        memory = look.history.memories.get(out)
+        assert memory is not None
+        version = memory.version
+        captured.replay()
+        assert memory.version == version + 1
+        assert memory.where == REPLAY
+        assert not look.history.paused
+
+
+def test_modes_are_gone_whatever_becomes_of_a_capture() -> None:
+    before = count_modes()
+    with looking() as look:
+        with pytest.raises(KeyError):
+            look.capture(lambda: {}["x"])
+        assert count_modes() == before + 1
+        assert not look.history.paused
+        graphs.CUDAGraph().capture_begin()
+        graphs.end_open_captures()
+        assert count_modes() == before + 1
+    assert count_modes() == before
+    recorder = Recorder(outside=False)
+    with recorder.in_force():
+        assert count_modes() == before
+
+
+def test_the_hosts_numbers_of_a_graph_are_those_it_has_read_before() -> None:
+    with looking() as look:
+        lengths = torch.tensor([3, 7])
+        longest = lengths.max().item()
+        captured = look.capture(lambda: torch.ones(9) * longest)
+        assert [each.value for each in captured.seen.uses.host] == [7]
+
+
+def test_a_check_of_ours_makes_all_memory_unknown() -> None:
+    with looking() as look:
+        made = torch.tensor([1]) + 1
+        with look.watching.watch.suspended():
+            pass
+        memory = look.history.memories.get(made)
+        assert memory is not None
+        assert not memory.live
+
+
+def test_silently_nobody_sees_operators() -> None:
+    with looking() as look, silently():
+        made: Any = torch.tensor([1]) + 1
+        assert look.history.memories.get(made) is None
+        assert not torch.is_grad_enabled()

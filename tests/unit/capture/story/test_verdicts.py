@@ -1,0 +1,44 @@
+"""Verdicts are kept until the report is made, and travel as plain data."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_cudafork.capture.interface.backend import CaptureFinding
+from pytest_cudafork.capture.story.verdicts import CheckedCapture, note_verdict, take_verdicts
+
+WRONG = CaptureFinding("replay-differs", "outputs differ", "outputs[0]", "/p/a.py:3", "why", "do")
+UNKNOWN = CaptureFinding("not-judged", "no kernel of this name")
+
+
+@pytest.mark.parametrize(
+    ("findings", "verdict"),
+    [([], "passed"), ([WRONG], "failed"), ([UNKNOWN], "not judged"), ([UNKNOWN, WRONG], "failed")],
+)
+def test_a_verdict_is_taken_once_and_read_back_as_it_was(
+    findings: list[CaptureFinding], verdict: str
+) -> None:
+    take_verdicts()
+    note_verdict(
+        "the pair",
+        "software",
+        checks=dict.fromkeys(["replay-differs", "no-op-replay"]),
+        not_checked={"not-shared": "no inputs"},
+        notes=["a note"],
+        findings=findings,
+    )
+    (data,) = take_verdicts()
+    assert take_verdicts() == []
+    assert json.loads(json.dumps(data)) == data
+    assert data["verdict"] == verdict
+    read = CheckedCapture.from_plain(data)
+    assert read.to_plain() == data
+    assert read.findings == tuple(findings)
+    assert read.checks == ("replay-differs", "no-op-replay")
+
+
+def test_what_is_no_verdict_is_an_error() -> None:
+    with pytest.raises(LookupError):
+        CheckedCapture.from_plain({})

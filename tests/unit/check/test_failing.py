@@ -1,0 +1,39 @@
+"""Failing a report for what was found beside the test."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pytest_cudafork.check.failing import fail_report
+
+ITEM = cast(pytest.Item, SimpleNamespace(location=("t.py", 3, "test_a")))
+
+
+def report(outcome: Any) -> pytest.TestReport:
+    return pytest.TestReport("t.py::test_a", ("t.py", 3, "test_a"), {}, outcome, None, "call")
+
+
+def test_a_report_that_passed_fails_with_the_text_and_the_place_of_the_test() -> None:
+    made = report("passed")
+    fail_report(ITEM, made, "headline", "", "section")
+    assert made.failed
+    assert "headline" in str(made.longrepr)
+
+
+def test_an_expected_failure_fails_too_and_says_what_it_was() -> None:
+    made = report("skipped")
+    vars(made)["wasxfail"] = "known"
+    fail_report(ITEM, made, "headline", "the text", "section")
+    assert made.failed
+    assert not hasattr(made, "wasxfail")
+    assert "the text\n\nThe test itself: skipped." in str(made.longrepr)
+
+
+def test_a_report_that_failed_keeps_its_failure() -> None:
+    made = report("failed")
+    fail_report(ITEM, made, "headline", "the text", "section")
+    assert made.longrepr is None
+    assert made.sections == [("section", "the text")]

@@ -1,0 +1,1 @@
+"""Tests of the hooks that other plugins may implement."""

@@ -1,0 +1,181 @@
+"""What a session writes: each file, what cannot be written, and GitHub's part in GitHub alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.check.hooks import CheckHooks
+from pytest_cudafork.hooks.calling import HookFailure
+from pytest_cudafork.imports.audit.baseline import Baseline
+from pytest_cudafork.imports.audit.confirm import CheckedRecord
+from pytest_cudafork.imports.report.findings import Findings
+from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict
+from pytest_cudafork.report.outputs import Outputs
+from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.import_settings import ImportSettings
+from pytest_cudafork.settings.options import Settings
+from tests.support.checked_sessions import LedgerSession, report
+from tests.support.documents import read_document, read_sarif
+from tests.support.trace_events import read_trace
+from tests.unit.report.test_terminal import Terminal
+
+
+class _Terminal(Terminal):
+    def ensure_newline(self) -> None:
+        """Begin a line: there is no other."""
+
+
+@pytest.fixture(autouse=True)
+def phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the hooks of the check change nothing for the session around."""
+    monkeypatch.setattr(environment, "put", lambda name, text: None)
+    for name in (environment.GITHUB_ACTIONS, environment.GITHUB_STEP_SUMMARY):
+        monkeypatch.delenv(name, raising=False)
+
+
+def outputs_of(
+    session: LedgerSession,
+    *,
+    checked: bool = True,
+    failures: list[Any] | None = None,
+    audit: Any = None,
+) -> Outputs:
+    """Return what writes for a session."""
+    plugins = {"cudafork-imports": audit}
+    if checked:
+        plugins["cudafork-check"] = CheckHooks(session.state, session.observer)
+    else:
+        session.state.watch = None
+    manager = SimpleNamespace(
+        get_plugin=plugins.get, has_plugin=lambda name: name == "terminalreporter"
+    )
+    config: Any = SimpleNamespace(
+        pluginmanager=manager,
+        rootpath=session.root,
+        invocation_params=SimpleNamespace(args=()),
+    )
+    announcer: Any = SimpleNamespace(failures=failures or [])
+    return Outputs(config, session.state, announcer)
+
+
+def finish(outputs: Outputs, status: int = 0) -> tuple[int, list[str]]:
+    """End the session; return its exit status and the lines in the terminal."""
+    session: Any = SimpleNamespace(
+        exitstatus=status, shouldstop=False, shouldfail=False, config=outputs._config
+    )
+    steps = outputs.pytest_sessionfinish(session)
+    next(steps)
+    with pytest.raises(StopIteration):
+        steps.send(None)
+    terminal: Any = _Terminal()
+    outputs.pytest_terminal_summary(terminal)
+    return int(session.exitstatus), [line for line, _ in terminal.lines]
+
+
+def test_json_and_sarif_are_written_and_named(tmp_path: Path) -> None:
+    files = Settings(json=str(tmp_path / "s.json"), sarif=str(tmp_path / "s.sarif"))
+    session = LedgerSession(tmp_path, json=files.json, sarif=files.sarif)
+    failure = HookFailure("pytest_cudafork_touch", "/p/conftest.py:3", "ValueError: oops")
+    outputs = outputs_of(session, failures=[failure])
+    session.touch(3)
+    session.fork(5)
+    outputs.pytest_collectreport(pytest.CollectReport("b.py", "failed", "no such module", []))
+    outputs.pytest_runtest_logreport(report("call"))
+    status, lines = finish(outputs, 1)
+    assert status == 1
+    assert lines == [f"SARIF: {files.sarif}", f"JSON: {files.json}"]
+    made = read_document(Path(files.json), "session")
+    assert [each["error"] for each in made["check"]["findings"]] == ["CudaForkError"]
+    assert made["hook_errors"][0]["words"] == "ValueError: oops"
+    assert made["collection_errors"][0]["message"] == "no such module"
+    (result,) = read_sarif(json.loads(Path(files.sarif).read_text()))
+    assert result["ruleId"] == "fork-while-initialized"
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_trace_is_written_with_the_check_and_without(tmp_path: Path, *, checked: bool) -> None:
+    session = LedgerSession(tmp_path, trace=str(tmp_path / "t.json"))
+    outputs = outputs_of(session, checked=checked)
+    session.touch(3)
+    outputs.pytest_runtest_logreport(report("call"))
+    assert finish(outputs) == (0, [f"trace: {tmp_path}/t.json"])
+    categories = {event.get("cat") for event in read_trace(tmp_path / "t.json")}
+    assert ("touch" in categories) == checked
+    assert {"test", "session"} <= categories
+
+
+def test_without_the_check_there_is_still_a_document(tmp_path: Path) -> None:
+    session = LedgerSession(tmp_path, json=str(tmp_path / "s.json"))
+    assert finish(outputs_of(session, checked=False))[0] == 0
+    assert read_document(tmp_path / "s.json", "session")["check"] is None
+
+
+def test_an_audit_of_the_session_is_in_both(tmp_path: Path) -> None:
+    files = Settings(json=str(tmp_path / "s.json"), sarif=str(tmp_path / "s.sarif"))
+    record = ImportRecord("pkg.a", "pkg", ImportVerdict.CRASHED, reason="exited with status 7")
+    findings = Findings(
+        (CheckedRecord(record),), {"pkg": []}, ImportSettings(), Baseline(), str(tmp_path)
+    )
+    session = LedgerSession(tmp_path, json=files.json, sarif=files.sarif)
+    audit = SimpleNamespace(findings=findings)
+    finish(outputs_of(session, checked=False, audit=audit))
+    made = read_document(tmp_path / "s.json", "session")
+    assert made["imports"]["modules"][0]["verdict"] == "crashed"
+    (result,) = read_sarif(json.loads((tmp_path / "s.sarif").read_text()))
+    assert result["ruleId"] == "import-broken"
+
+
+def test_what_cannot_be_written_is_told_and_fails_the_session(tmp_path: Path) -> None:
+    files = Settings(json=str(tmp_path / "no" / "s.json"), sarif=str(tmp_path / "s.sarif"))
+    status, lines = finish(
+        outputs_of(LedgerSession(tmp_path, json=files.json, sarif=files.sarif), checked=False)
+    )
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert lines[0].startswith("SARIF: ")
+    assert lines[1].startswith("ERROR: the JSON file cannot be written: ")
+
+
+@pytest.mark.parametrize("kinds", [("annotations",), ("summary",), ("annotations", "summary")])
+def test_github_gets_what_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv(environment.GITHUB_ACTIONS, "true")
+    monkeypatch.setenv(environment.GITHUB_STEP_SUMMARY, str(tmp_path / "summary"))
+    monkeypatch.setenv(environment.GITHUB_WORKSPACE, str(tmp_path))
+    session = LedgerSession(tmp_path, github=kinds)
+    outputs = outputs_of(session)
+    session.touch(3)
+    session.fork(5)
+    status, lines = finish(outputs)
+    assert status == 0
+    commands = [line for line in lines if line.startswith("::")]
+    assert len(commands) == ("annotations" in kinds)
+    for command in commands:
+        assert command.startswith("::error file=test_a.py,line=3,title=")
+    assert (tmp_path / "summary").exists() == ("summary" in kinds)
+    if "summary" in kinds:
+        assert "<summary>error: fork refused at" in (tmp_path / "summary").read_text()
+
+
+def test_elsewhere_nothing_is_written_for_github(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environment.GITHUB_STEP_SUMMARY, str(tmp_path / "summary"))
+    session = LedgerSession(tmp_path, github=("annotations", "summary"))
+    outputs = outputs_of(session)
+    session.fork(5)
+    assert finish(outputs)[1] == []
+    assert not (tmp_path / "summary").exists()
+
+
+def test_the_fork_of_a_test_writes_nothing(tmp_path: Path) -> None:
+    session = LedgerSession(tmp_path, json=str(tmp_path / "s.json"))
+    outputs = outputs_of(session, checked=False)
+    outputs._pid = 1
+    assert finish(outputs) == (0, [])
+    assert not (tmp_path / "s.json").exists()

@@ -1,0 +1,69 @@
+"""The document of a session keeps to the schema, whatever was asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from pytest_cudafork.check.findings import find
+from pytest_cudafork.report.session_document import check_content, session_document
+from pytest_cudafork.report.tests_seen import TestsSeen
+from pytest_cudafork.settings import Level
+from tests.support.checked_sessions import TEST, LedgerSession, report
+from tests.support.documents import validated
+
+
+def document(
+    check: dict[str, Any] | None = None, status: int = 0, *tests: Any, **about: Any
+) -> dict[str, Any]:
+    """Return the document of a session, validated."""
+    config = SimpleNamespace(
+        invocation_params=SimpleNamespace(args=("-q", "tests")), rootpath=Path("/p")
+    )
+    given = {"shouldstop": False, "shouldfail": False, "exitstatus": status, "config": config}
+    session: Any = SimpleNamespace(**{**given, **about})
+    seen = TestsSeen()
+    for each in tests:
+        seen.add(each)
+    made = session_document(session, 1.5, seen, check, None)
+    return validated({**made, "hook_errors": []}, "session")
+
+
+def test_a_session_without_the_check_says_that_nothing_was_watched() -> None:
+    made = document(None, 0, report("call"))
+    assert made["good"] is True
+    assert made["check"] is None
+    assert made["not_observable"] == ["nothing was watched: --cuda-fork-check is off"]
+    assert (made["command"], made["root"]) == (["-q", "tests"], "/p")
+    assert made["counts"] == {"passed": 1}
+
+
+def test_a_session_that_was_stopped_says_why() -> None:
+    made = document(None, 2, shouldstop="stopping after 1 failures")
+    assert made["good"] is False
+    assert made["exit_status"] == 2
+    assert made["stopped"] == "stopping after 1 failures"
+
+
+def test_what_the_check_saw_is_in_it(tmp_path: Path) -> None:
+    session = LedgerSession(tmp_path)
+    touch = session.touch(3)
+    session.fork(5)
+    session.ledger.append("process", ppid=1, argv=["python", "x.py"])
+    records = session.observer.records()
+    found = find(records, Level.TOUCH)
+    content = check_content(session.observer, "touch", records, found, {touch}, ["a record"])
+    made = document(content, 1)["check"]
+    assert made["level"] == "touch"
+    assert made["simulated_driver"] is True
+    assert [(f["error"], f["accepted"], f["test"]) for f in made["findings"]] == [
+        ("CudaTouchError", True, TEST),
+        ("CudaForkError", False, TEST),
+    ]
+    assert [touch["culprit"] for touch in made["touches"]] == [f"{tmp_path}/test_a.py:3"]
+    (fork,) = made["forks"]
+    assert (fork["verdict"], fork["test"]) == ("guarded", TEST)
+    assert list(made["processes"].values()) == ["python x.py"]
+    assert made["lost"] == ["a record"]
+    assert "a record" in made["not_observable"]

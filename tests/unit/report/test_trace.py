@@ -1,0 +1,138 @@
+"""The trace of a session: valid, one row a process, each thing at its moment."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from pytest_cudafork.report.trace import CARRIED, Trace, carried
+from tests.support.checked_sessions import TEST, LedgerSession, report
+from tests.support.trace_events import valid_events
+
+HERE = os.getpid()
+
+
+def phase(when: str, begin: float, end: float, **about: Any) -> pytest.TestReport:
+    """Return a report of a phase between two moments, in seconds since now."""
+    now = time.time()
+    return report(when, start=now + begin, stop=now + end, **about)
+
+
+def names(events: list[dict[str, Any]]) -> dict[int, str]:
+    """Return the names of the rows."""
+    told = (event for event in events if event["name"] == "process_name")
+    return {event["pid"]: event["args"]["name"] for event in told}
+
+
+def spans(events: list[dict[str, Any]], category: str) -> list[dict[str, Any]]:
+    """Return the spans of a category."""
+    return [each for each in events if each["ph"] == "X" and each["cat"] == category]
+
+
+def test_tests_are_in_the_row_of_their_process() -> None:
+    trace = Trace()
+    trace.add(phase("call", 1, 3, **{CARRIED: carried("")}))
+    trace.add(phase("call", 4, 5, isolation="spawn", **{CARRIED: {"pid": 77, "gpus": ""}}))
+    trace.add(phase("setup", 5, 6, worker_id="gw3", **{CARRIED: {"pid": 88, "gpus": ""}}))
+    events = valid_events(trace.document([]))
+    assert names(events) == {
+        HERE: "pytest",
+        77: f"isolated by spawn: {TEST}",
+        88: "pytest, worker gw3",
+    }
+    here, worker = spans(events, "test")
+    assert (here["name"], here["args"]) == (f"{TEST} (call)", {"outcome": "passed"})
+    assert here["dur"] == pytest.approx(2e6, abs=1)
+    assert worker["ts"] - here["ts"] == pytest.approx(4e6, rel=0.5), "at its moment"
+    (isolated,) = spans(events, "isolated test")
+    assert isolated["args"]["isolation"] == "spawn"
+    (session,) = spans(events, "session")
+    assert session["ts"] == 0
+
+
+def test_what_has_no_times_is_left_out_and_what_was_before_is_at_the_beginning() -> None:
+    class SubtestReport(pytest.TestReport):
+        """A report of a subtest."""
+
+    trace = Trace()
+    subtest = phase("call", 0, 1)
+    subtest.__class__ = SubtestReport
+    trace.add(subtest)
+    trace.add(phase("call", -500, -400))
+    (span,) = spans(valid_events(trace.document([])), "test")
+    assert (span["ts"], span["dur"]) == (0, 0)
+
+
+def test_each_gpu_has_a_row_with_the_tests_that_had_it() -> None:
+    trace = Trace()
+    for when, begin, end in (("setup", 1, 2), ("call", 2, 4), ("teardown", 4, 5)):
+        trace.add(phase(when, begin, end, **{CARRIED: {"pid": HERE, "gpus": "1,GPU-a"}}))
+    events = valid_events(trace.document([]))
+    rows = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert set(rows.values()) == {"GPU 1", "GPU GPU-a"}
+    leases = spans(events, "lease")
+    assert {rows[each["tid"]] for each in leases} == set(rows.values())
+    for each in leases:
+        assert names(events)[each["pid"]] == "GPUs"
+        assert each["name"] == TEST
+        assert each["dur"] == pytest.approx(4e6, rel=0.01)
+    assert trace.document([])["traceEvents"], "it may be asked for twice"
+
+
+def test_touches_forks_and_programs_of_the_ledger(tmp_path: Path) -> None:
+    session = LedgerSession(tmp_path)
+    trace = Trace()
+    session.touch(3)
+    session.touch(9, pid=55, tid=56, poisoned=True)
+    fork = session.fork(5, verdict="unguarded")
+    session.ledger.append("child", pid=55, tid=55, parent=HERE, fork=fork)
+    session.ledger.append("child", pid=58, tid=58, parent=HERE, fork="")
+    server = ["python", "-c", "from pytest_cudafork.process.fork_server import main"]
+    session.ledger.append("process", pid=60, tid=60, argv=server)
+    session.ledger.append("process", pid=61, tid=61, argv=["python", "server.py"])
+    session.ledger.append("told", culprit="x", at="y")
+    events = valid_events(trace.document(session.observer.records()))
+    assert names(events) == {
+        HERE: "pytest",
+        55: f"forked from {HERE}",
+        58: f"forked from {HERE}",
+        60: "fork server",
+        61: "python server.py",
+    }
+    told = {(each["pid"], each["name"]): each for each in events if each["ph"] == "i"}
+    assert told[HERE, "touch: cuInit"]["args"]["culprit"] == f"{tmp_path}/test_a.py:3"
+    assert told[55, "poisoned touch: cuInit"]["tid"] == 56
+    assert told[HERE, "fork: unguarded"]["args"]["place"].endswith("test_a.py:5")
+    (begins,) = [each for each in events if each["ph"] == "s"]
+    (ends,) = [each for each in events if each["ph"] == "f"]
+    assert begins["id"] == ends["id"] == fork
+    assert (begins["pid"], ends["pid"]) == (HERE, 55)
+    times = [each["ts"] for each in events if each["ph"] in "iX"]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ph": "Q"},
+        {"ts": -1},
+        {"dur": "long"},
+        {"pid": "p"},
+        {"more": 1},
+        {"name": ""},
+    ],
+    ids=str,
+)
+def test_what_checks_it_here_refuses_what_is_none(wrong: dict[str, Any]) -> None:
+    trace = Trace()
+    trace.add(phase("call", 0, 1))
+    document = trace.document([])
+    event = next(each for each in document["traceEvents"] if each["ph"] == "X")
+    event.update(wrong)
+    with pytest.raises(jsonschema.ValidationError):
+        valid_events(document)

@@ -1,0 +1,79 @@
+"""What a session writes for other programs: the words, the folders, and sessions inside tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.settings import environment
+from pytest_cudafork.settings.options import GITHUB, JSON, SARIF, TRACE, Settings, read_settings
+from pytest_cudafork.settings.options import OPTIONS as OPTIONS_OF_ALL
+from pytest_cudafork.settings.report_options import parse_github
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("all", ("annotations", "summary")),
+        ("off", ()),
+        ("summary", ("summary",)),
+        ("summary, annotations,summary", ("summary", "annotations")),
+    ],
+)
+def test_what_is_written_for_github(text: str, kinds: tuple[str, ...]) -> None:
+    assert parse_github(text) == kinds
+    assert Settings(github=kinds).reports == bool(kinds)
+
+
+@pytest.mark.parametrize("text", ["", ",", "comments", "all,summary", "off,off"])
+def test_other_words_are_wrong(text: str) -> None:
+    with pytest.raises(ValueError, match=r"annotations|alone"):
+        parse_github(text)
+
+
+OPTIONS = (JSON, SARIF, TRACE, GITHUB)
+
+
+def read(**given: str) -> Settings:
+    """Read the options, as if these were on the command line."""
+    config: Any = SimpleNamespace(getini=lambda name: "")
+    namespace = SimpleNamespace(**{option.name: None for option in OPTIONS_OF_ALL})
+    for name, value in given.items():
+        setattr(namespace, f"cuda_fork_{name}", value)
+    return read_settings(config, namespace)
+
+
+@pytest.fixture(autouse=True)
+def no_test_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read as a session that no test has started, without its variables."""
+    monkeypatch.setattr(environment, "is_set", lambda name: False)
+    for option in OPTIONS:
+        monkeypatch.delenv(option.env, raising=False)
+
+
+def test_nothing_is_written_unless_it_is_asked_for() -> None:
+    assert read() == Settings()
+    assert not read().reports
+
+
+def test_a_folder_that_is_not_there_is_told_before_the_tests_run(tmp_path: Path) -> None:
+    for option in (JSON, SARIF, TRACE):
+        short = option.name.removeprefix("cuda_fork_")
+        assert getattr(read(**{short: str(tmp_path / "r")}), short) == str(tmp_path / "r")
+        with pytest.raises(pytest.UsageError, match=f"{option.flag}: there is no folder '.*/no'"):
+            read(**{short: str(tmp_path / "no" / "r")})
+
+
+def test_a_session_in_a_test_does_not_write_over_the_files_of_the_one_around(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(JSON.env, str(tmp_path / "outer.json"))
+    monkeypatch.setenv(GITHUB.env, "all")
+    assert read().json == str(tmp_path / "outer.json")
+    monkeypatch.setattr(environment, "is_set", lambda name: name == environment.TEST)
+    assert read() == Settings()
+    own = str(tmp_path / "inner.json")
+    assert read(json=own) == Settings(json=own), "what is said on its command line counts"
