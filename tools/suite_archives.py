@@ -21,6 +21,7 @@ REQUIREMENTS = (
     "pytest-xdist",
     "pytest-reportlog",
     "asgiref",
+    "brotli",
     "cbor2",
     "chardet",
     "cloudpickle",
@@ -50,6 +51,7 @@ REQUIREMENTS = (
     "ujson",
     "uvicorn",
     "watchdog",
+    "zstandard",
 )
 WITHOUT_THE_PLUGIN = ("pytest-forked", "pytest-randomly")
 """What tells whose a difference is; in the environment without the plugin alone."""
