@@ -11,12 +11,14 @@ that sees less, and says so.
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
@@ -26,6 +28,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
+from setuptools.command.sdist import sdist
 
 SOURCE = "pytest_cudafork/observe/driver/native"
 OUTPUT = f"{SOURCE}/lib"
@@ -236,6 +239,37 @@ def add_to_wheel(wheel: Path, file: Path) -> None:
     made.replace(wheel)
 
 
+class SourceArchive(sdist):
+    """An sdist that is the same byte for byte, whoever builds it, if SOURCE_DATE_EPOCH is set."""
+
+    def make_archive(self, base_name: str, kind: str, *args: object, **more: object) -> str:
+        """Make it, and take out the times and owners of this machine."""
+        path: str = super().make_archive(base_name, kind, *args, **more)
+        date = os.environ.get("SOURCE_DATE_EPOCH")
+        if date and kind == "gztar":
+            write_with_one_date(Path(path), int(date))
+        return path
+
+
+def write_with_one_date(archive: Path, date: int) -> None:
+    """Write a .tar.gz anew, all of it of this date and of nobody."""
+    made = archive.with_suffix(".new")
+    with (
+        tarfile.open(archive) as before,
+        made.open("wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=date) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as after,
+    ):
+        for entry in before:
+            executable = entry.isdir() or bool(entry.mode & 0o100)
+            entry.mtime, entry.mode = date, 0o755 if executable else 0o644
+            entry.uid = entry.gid = 0
+            entry.uname = entry.gname = ""
+            entry.pax_headers = {}
+            after.addfile(entry, before.extractfile(entry) if entry.isfile() else None)
+    made.replace(archive)
+
+
 class BuildWheel(bdist_wheel):
     """A wheel for every Python 3, on this platform or, without libraries, on any."""
 
@@ -259,5 +293,6 @@ setup(
         "build_native": BuildNative,
         "build_py": BuildPython,
         "editable_wheel": EditableWheel,
+        "sdist": SourceArchive,
     },
 )

@@ -53,6 +53,33 @@ def test_fork():
     if os.fork() == 0:
         os._exit(0)
 """
+FROM_PYTEST_FORKED = """\
+[tool.pytest.ini_options]
+addopts = "--forked"
+"""
+"""A project of pytest-forked, in which nothing but the dependency was changed."""
+FORKED_TEST = """\
+import os
+
+import pytest
+
+SEEN = []
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_each_in_a_fork(number):
+    SEEN.append(number)
+    assert SEEN == [number]
+
+
+@pytest.mark.forked
+def test_marked():
+    assert not SEEN
+
+
+def test_crashes():
+    os.abort()
+"""
 
 
 class WheelError(Exception):
@@ -157,6 +184,22 @@ def check_sessions(python: Path, scratch: Path) -> None:
         expect(refused, "1 failed", "fork refused", f"{prefix}test_forking.py:4", "cuInit")
 
 
+def check_from_pytest_forked(python: Path, scratch: Path) -> None:
+    """Run the suite of a project that had pytest-forked.
+
+    Raises:
+        WheelError: its session did not come out as it should.
+
+    """
+    project = scratch / "from-pytest-forked"
+    project.mkdir()
+    (project / "pyproject.toml").write_text(FROM_PYTEST_FORKED, encoding="utf-8")
+    (project / "test_forked.py").write_text(FORKED_TEST, encoding="utf-8")
+    pytest = (python, "-W", "error", "-m", "pytest", "-W", "error", "-p", "no:cacheprovider")
+    said = run(*pytest, "--strict-markers", cwd=project, ok=(1,))
+    expect(said, "1 failed, 3 passed", "CRASHED with signal 6", "test_crashes")
+
+
 def check_start(python: Path, scratch: Path) -> None:
     """Run a program that is watched because a variable is set.
 
@@ -197,6 +240,8 @@ def main() -> int:
             python = environment(scratch / "empty", wheel)
             check_sessions(python, scratch)
             check_start(python, scratch)
+            check_from_pytest_forked(python, scratch)
+            run(python, PROJECT / "tools" / "try_wheel.py", cwd=scratch)
         except WheelError as error:
             sys.stderr.write(f"wheel-check: {error}\n")
             return 1

@@ -296,7 +296,7 @@ def main() -> int:
         for row in rows:
             verdicts.append(verdict := judge(row, wheel, scratch))
             print(f"{row.name}: {verdict.plain}, {verdict.isolated}  {verdict.why}", flush=True)
-    write(verdicts)
+            write([verdict])  # at once: a run that is stopped keeps what it has tried
     return int(any("does not work" in (each.plain, each.isolated) for each in verdicts))
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple, Protocol
 
@@ -69,15 +69,16 @@ class Watched(Protocol):
 def install(rules: Rules) -> UndoStack:
     """Guard this process, and by inheritance all its descendants; calling the result ends it."""
     undo = UndoStack()
+    guarded: list[tuple[object, object]] = []
     for name in _APIS:
         original = getattr(_OS, name, None)
         if original is None:
             continue
         hook(undo, _OS, name, _around(f"os.{name}", rules))
-        guarded = getattr(_OS, name)
-        _rename(original, guarded)
-        # Taken back in all modules, those too that were imported in the meantime.
-        undo.add(functools.partial(_rename, guarded, original))
+        guarded.append((original, getattr(_OS, name)))
+    _rename(guarded)
+    # Taken back in all modules, those too that were imported in the meantime.
+    undo.add(functools.partial(_rename, [(new, old) for old, new in guarded]))
     lineage = process_lineage()
     former = lineage.on_unguarded_fork
     lineage.on_unguarded_fork = functools.partial(_note_unguarded, rules)
@@ -102,16 +103,20 @@ def _note_unguarded(rules: Rules, frame: FrameType) -> None:
     )
 
 
-def _rename(old: object, new: object) -> None:
-    """Put ``new`` in the place of ``old`` in every module that has it, under whatever name."""
+def _rename(pairs: Sequence[tuple[object, object]]) -> None:
+    """Put the new of each pair in the place of the old in every module, under whatever name."""
+    # Compared by identity: equality runs code of whatever the modules hold.
+    new_of = {id(old): new for old, new in pairs}
     for module in list(sys.modules.values()):
         if not issubclass(type(module), ModuleType):
             continue
         # Past the module's own class: that of a lazy module loads it on any access.
         namespace = _NAMESPACE.__get__(module)
-        # Compared by identity: equality runs code of whatever the modules hold.
-        for alias in [key for key, value in list(namespace.items()) if value is old]:
-            namespace[alias] = new
+        if new_of.keys().isdisjoint(map(id, list(namespace.values()))):
+            continue  # as nearly all do; there are thousands
+        for alias, value in list(namespace.items()):
+            if id(value) in new_of:
+                namespace[alias] = new_of[id(value)]
 
 
 def _around(api: str, rules: Rules) -> Around:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from pytest_cudafork.compat.unpatched import contextlib, os
+from pytest_cudafork.compat.unpatched import contextlib, os, time
 from pytest_cudafork.observe.handed_on import ROOT, WatchSettings, variables_for_program
 from pytest_cudafork.programs.own_ledger import new_ledger, seen_device
 from pytest_cudafork.settings import environment
@@ -74,7 +74,8 @@ def _start_waiter(report: str, settings: WatchSettings, mark: bytes) -> None:
     pidfd = os.pidfd_open(os.getpid())
     try:
         words = [report, settings.to_text(), mark.hex(), str(os.getpid()), str(pidfd)]
-        code = [sys.executable, "-I", "-S", "-c", _CODE, ROOT, *words, *sys.orig_argv]
+        began = str(time.monotonic())
+        code = [sys.executable, "-I", "-S", "-c", _CODE, ROOT, *words, began, *sys.orig_argv]
         child = os.fork()
         if child == 0:
             try:

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from pytest_cudafork.capture.in_programs.told import Captures, read_captures
 from pytest_cudafork.check.findings import Finding, expected_ids, find
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.observe.story.touch import Frame, Touch, frames_from
 from pytest_cudafork.observe.story.words import fork_line, place_of
-from pytest_cudafork.programs.captures import Captures, read_captures
 from pytest_cudafork.settings import Level
 from pytest_cudafork.settings.environment import COMMON_METHOD
 
@@ -173,13 +173,7 @@ def read_deeds(
         for record in records
         if record["k"] == "fork"
     )
-    starts = tuple(
-        ProcessStart(
-            int(record["pid"]), plain(str(record["method"])), frames_from(record.get("stack", ()))
-        )
-        for record in records
-        if record["k"] == "start"
-    )
+    starts = tuple(_start_of(record) for record in records if record["k"] == "start")
     touches = tuple(Touch.from_record(record) for record in records if record["k"] == "touch")
     watched = pid in processes
     captures = read_captures(records)
@@ -190,17 +184,17 @@ def read_deeds(
         starts,
         _method_in_force(records, pid, env),
         tuple(find(records, level, expected=expected_ids(records))),
-        (
-            *([] if watched else [_BLIND[first]]),
-            *_limits(records),
-            *captures.unseen(),
-            *lost,
-        ),
+        (*([] if watched else [_BLIND[first]]), *_limits(records), *captures.unseen(), *lost),
         history,
         watched or (first is not First.PYTHON and bool(processes or touches)),
         lost,
         captures,
     )
+
+
+def _start_of(record: Record) -> ProcessStart:
+    frames = frames_from(record.get("stack", ()))
+    return ProcessStart(int(record["pid"]), plain(str(record["method"])), frames)
 
 
 def _method_in_force(

@@ -16,7 +16,7 @@ from pytest_cudafork.programs import run_report
 
 _DEADLY = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 _LOOK_SECONDS = 0.5
-_WORDS = 5
+_WORDS = 6
 
 
 def main(words: Sequence[str]) -> None:
@@ -24,19 +24,19 @@ def main(words: Sequence[str]) -> None:
 
     Args:
         words: The report, the settings of the watch, the mark of the program's descendants, its
-            process, a descriptor that becomes readable at its end, and its command.
+            process, a descriptor that becomes readable at its end, the monotonic clock when it
+            began, and its command.
 
     """
-    report, text, mark, pid, pidfd = words[:_WORDS]
+    report, text, mark, pid, pidfd, began = words[:_WORDS]
     for number in _DEADLY:  # what ends the program must not end this
         signal.signal(number, signal.SIG_IGN)
     leftovers.forget_mark()
     settings, cookie = WatchSettings.from_text(text), bytes.fromhex(mark)
-    began = time.monotonic()
     poller = select.poll()
     poller.register(int(pidfd), select.POLLIN)
     poller.poll()
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - float(began)
     told = False
     try:
         # Once it is told, a ledger that somebody has removed must not make a worse report of it.

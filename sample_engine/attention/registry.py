@@ -22,11 +22,13 @@ _BACKENDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "flash": ("sample_engine.attention.flash", "FlashBackend"),
         "triton": ("sample_engine.attention.triton_backend", "TritonBackend"),
         "lazy_plan": ("sample_engine.attention.lazy_plan", "LazyPlanBackend"),
+        "sdpa": ("sample_engine.attention.sdpa", "SdpaBackend"),
         "reference": ("sample_engine.attention.reference", "ReferenceBackend"),
     }
 )
 # ``flash`` gathers the pages of a step before it calls the library, and cannot be part of a whole
-# graph: our own kernels make a step in half the time. ``lazy_plan`` is for those who ask for it.
+# graph: our own kernels make a step in half the time. ``lazy_plan`` and ``sdpa`` are for those who
+# ask for them: on a CPU the oracle is what others are compared with.
 _AUTO_ON_GPU: tuple[str, ...] = ("triton", "flash", "reference")
 _AUTO_ON_CPU: tuple[str, ...] = ("reference",)
 

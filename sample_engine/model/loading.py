@@ -145,6 +145,8 @@ def _random(
         weight = torch.ones(parameter.shape, device=device, dtype=dtype)
         if weight.dim() > 1:
             weight.normal_(std=weight.shape[-1] ** -0.5, generator=generator)
+        elif name.endswith(".bias"):
+            weight.normal_(std=0.1, generator=generator)
         weights[name] = _taken(weight, parts[name])
     return weights
 

@@ -15,7 +15,7 @@ if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed", allow_module_level=True)
 
 from tests.specimens.plain_graphs.catalog import CATALOG, Verdict
-from tests.specimens.plain_graphs.run import wrong_answers
+from tests.specimens.plain_graphs.run import look_at_captures, wrong_answers
 
 pytestmark = [
     pytest.mark.gpu,
@@ -23,6 +23,7 @@ pytestmark = [
         not Path("/dev/nvidiactl").exists(), reason="needs an NVIDIA driver: no /dev/nvidiactl here"
     ),
 ]
+LEAST_TOLD = 20
 REFUSED = [program.name for program in CATALOG if program.verdict is Verdict.REFUSED]
 OTHERS = [program.name for program in CATALOG if program.verdict is not Verdict.REFUSED]
 
@@ -39,3 +40,18 @@ def test_the_other_buggy_programs_answer_wrongly(tmp_path: Path) -> None:
 def test_the_fixed_programs_answer_rightly(tmp_path: Path) -> None:
     names = [program.name for program in CATALOG]
     assert wrong_answers("fixed", "cuda", names, tmp_path) == set()
+
+
+def test_a_look_at_the_captures_tells_the_lines_of_buggy_programs(tmp_path: Path) -> None:
+    found = look_at_captures("buggy", "cuda", OTHERS, tmp_path / "others")
+    for name in REFUSED:
+        found |= look_at_captures("buggy", "cuda", [name], tmp_path / name)
+    lines = {program.name: program.named_lines for program in CATALOG}
+    told = [name for name, each in found.items() if lines[name] and each.names(lines[name])]
+    assert len(told) >= LEAST_TOLD, {name: found[name] for name in set(found) - set(told)}
+
+
+def test_a_look_at_the_captures_of_fixed_programs_says_nothing(tmp_path: Path) -> None:
+    names = [program.name for program in CATALOG]
+    found = look_at_captures("fixed", "cuda", names, tmp_path)
+    assert {name: told for name, told in found.items() if told.fails or told.listed} == {}

@@ -219,6 +219,15 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    listed = re.findall(
+        r"([\w/-]+\.md)$", (PROJECT / "mkdocs.yml").read_text(encoding="utf-8"), re.M
+    )
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    assert len(listed) == len(set(listed))
+    assert set(listed) == pages
+
+
 def test_every_page_can_be_reached_from_the_index() -> None:
     seen: set[Path] = set()
     waiting = [DOCS / "index.md"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import configparser
 import contextlib
 import io
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -21,6 +23,11 @@ READERS = {
     option.flag: (option, parse)
     for option, parse in (*PARSERS.values(), *import_options.PARSERS.values())
 }
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 _BLOCK = re.compile(r"^```(?:\w*)\n(.*?)^```", re.S | re.M)
 _OURS = ("run", "explain", "imports", "merge", "doctor", "attach", "fileworker")
 
@@ -78,6 +85,32 @@ def wrong_in(words: list[str]) -> str:
 def test_the_commands_of_a_page_are_taken(page: Path) -> None:
     wrong = {shlex.join(words): what for words in shown(page) if (what := wrong_in(words))}
     assert not wrong
+
+
+def settings_shown(page: Path) -> Iterator[tuple[str, object]]:
+    """Return the ini values of this plugin in the blocks of a page."""
+    text = page.read_text(encoding="utf-8")
+    for block in re.findall(r"^```toml\n(.*?)^```", text, re.S | re.M):
+        tool = tomllib.loads(block).get("tool", {})
+        table = tool.get("pytest", {})
+        yield from {**table.get("ini_options", {}), **table}.items()
+    for block in re.findall(r"^```ini\n(.*?)^```", text, re.S | re.M):
+        parser = configparser.ConfigParser()
+        parser.read_string(block)
+        yield from (pair for section in parser.sections() for pair in parser.items(section))
+
+
+def test_the_settings_that_pages_show_are_taken() -> None:
+    shown_values = [pair for page in PAGES for pair in settings_shown(page)]
+    ours = [(name, value) for name, value in shown_values if name.startswith("cuda_fork")]
+    assert len(ours) > 2
+    readers = {option.name: (option, parse) for option, parse in READERS.values()}
+    for name, value in ours:
+        option, parse = readers[name]
+        if isinstance(value, list):
+            assert option.lines, name
+            value = ",".join(value)
+        assert parse(str(value)) is not None, name
 
 
 def test_most_pages_show_commands() -> None:

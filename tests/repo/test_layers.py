@@ -21,6 +21,7 @@ WITHOUT_TORCH = (
     "capture.interface.backend",
     "capture.interface.lines",
     "capture.interface.seen",
+    "capture.in_programs.told",
     "capture.choose",
     "capture.marker",
     "capture.story.remarks",

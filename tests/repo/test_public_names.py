@@ -12,6 +12,7 @@ import pytest_cudafork
 from tests.repo.sources import DOCS
 
 PUBLIC = {
+    "CaptureFailedError",
     "CaptureFinding",
     "CapturePairError",
     "ChildCrashed",
@@ -30,6 +31,7 @@ PUBLIC = {
     "ImportVerdict",
     "PoisonedTouchError",
     "ReplayDiffersError",
+    "ReplayFailedError",
     "ScriptResult",
     "ScriptTimeout",
     "Touch",

@@ -25,7 +25,7 @@ def _no_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
 
-@pytest.mark.parametrize("name", ["reference", "lazy_plan"])
+@pytest.mark.parametrize("name", ["reference", "lazy_plan", "sdpa"])
 def test_a_backend_is_made_by_its_name(name: str) -> None:
     backend = choose(name, ON_CPU)
     assert type(backend) is backend_class(name)
@@ -47,7 +47,7 @@ def test_an_unknown_name_is_refused_with_what_there_is_and_why_the_rest_is_not()
         choose("flashinfer", ON_CPU)
     text = str(caught.value)
     assert "attention_backend='flashinfer' is not known" in text
-    assert "There are here: lazy_plan, reference." in text
+    assert "There are here: lazy_plan, sdpa, reference." in text
     assert "flash (it needs a GPU, the model is on cpu)" in text
     assert "triton (it needs a GPU, the model is on cpu" in text
     assert "'auto'" in text
@@ -58,7 +58,7 @@ def test_a_backend_that_cannot_run_is_refused_with_its_reason_first() -> None:
         choose("triton", ON_CPU)
     text = str(caught.value)
     assert text.startswith("attention_backend='triton' cannot run here: it needs a GPU")
-    assert "There are here: lazy_plan, reference." in text
+    assert "There are here: lazy_plan, sdpa, reference." in text
 
 
 def test_a_backend_whose_import_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

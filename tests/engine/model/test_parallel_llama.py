@@ -30,6 +30,9 @@ def part_of(folder: str, rank: ThreadRank, load_format: str = "auto") -> Any:
         (2, {"num_key_value_heads": 1, "tie_word_embeddings": True}),
         (4, {"num_key_value_heads": 2}),
         (4, {"num_key_value_heads": 4, "vocab_size": 99}),
+        (2, {"model_type": "qwen2"}),
+        (4, {"model_type": "qwen2", "num_key_value_heads": 2}),
+        (2, {"model_type": "qwen3"}),
         (3, {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 6}),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import shutil
 import subprocess
@@ -138,6 +139,20 @@ def test_the_sdist_holds_the_sources_and_no_library(project: Path) -> None:
     assert {f"pytest_cudafork/observe/driver/native/{name}" for name in sources} <= names
     assert {"setup.py", AT_START} <= names
     assert not {name for name in names if name.startswith(LIB) and "so" in name}
+
+
+def test_the_sdist_is_the_same_byte_for_byte_at_any_time(project: Path) -> None:
+    made = []
+    for time in (1_600_000_000, 1_650_000_000):
+        for path in project.rglob("*"):
+            os.utime(path, (time, time))
+        build(project, "-q", "sdist", SOURCE_DATE_EPOCH="1700000000")
+        (archive,) = project.glob("dist/*.tar.gz")
+        made.append(archive.read_bytes())
+        archive.unlink()
+    assert made[0] == made[1]
+    with tarfile.open(fileobj=io.BytesIO(made[0])) as entries:
+        assert {entry.mtime for entry in entries} == {1_700_000_000}
 
 
 def test_the_list_of_entry_points_is_what_the_headers_say() -> None:

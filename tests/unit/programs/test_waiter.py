@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,9 @@ def test_the_report_is_written_at_the_end_and_once_more_at_the_last_end(
     pidfd = os.pidfd_open(process.pid)
     Ledger(ledger).append("process", argv=["python"], ppid=1)
     text = WatchSettings(ledger, "absent", "poison").to_text()
-    words = [str(report), text, bytes(16).hex(), str(os.getpid()), str(pidfd), "python", "x.py"]
-    waiter.main(words)
+    began = time.monotonic() - 100
+    words = [str(report), text, bytes(16).hex(), str(os.getpid()), str(pidfd), str(began)]
+    waiter.main([*words, "python", "x.py"])
     os.close(pidfd)
     assert process.wait(0) == 0  # it was waited for
     assert ignored == list(waiter._DEADLY)
@@ -51,6 +53,7 @@ def test_the_report_is_written_at_the_end_and_once_more_at_the_last_end(
         assert len(json.loads(first_report[0])["running"]) == 1
         told = json.loads(report.read_text())
         assert (told["running"], told["command"]) == ([], ["python", "x.py"])
+        assert told["seconds"] >= 100
     else:
         assert "still running" in first_report[0]
         assert "still running" not in report.read_text()

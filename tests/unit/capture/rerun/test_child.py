@@ -122,10 +122,7 @@ def test_a_process_that_dies_has_noticed(stage: _Stage) -> None:
 def test_what_says_nothing_of_the_replays_is_not_judged(
     stage: _Stage, said: list[Any], why: str
 ) -> None:
-    told = [
-        stage.report(*each.split()) if isinstance(each, str) else each  # type: ignore[arg-type]
-        for each in said
-    ]
+    told = [stage.report(*each.split()) if isinstance(each, str) else each for each in said]
     stage.script["forkserver"] = [*told, OVER]
     again = stage.run()
     assert (again.passed, again.why) == (None, why)

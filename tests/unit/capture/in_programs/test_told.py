@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.programs.captures import Captures, read_captures
+from pytest_cudafork.capture.in_programs.told import Captures, read_captures
 
 FINDING = {
     "kind": "stale-data",

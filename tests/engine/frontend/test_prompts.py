@@ -1,0 +1,52 @@
+"""Prompts in each of their forms, and parameters for each of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sample_engine.batch.sampling_params import SamplingParams
+from sample_engine.errors import PromptError
+from sample_engine.frontend.prompts import PromptParts, checked
+
+
+def test_each_form_of_a_prompt_is_taken() -> None:
+    one = checked("hi", None)
+    assert (one.prompts, one.single) == ([PromptParts("hi", None)], True)
+    assert one.params == [SamplingParams()]
+    assert checked({"prompt": "hi"}, None).single
+    both = {"prompt": "hi", "prompt_token_ids": (1, 2)}
+    several = checked(["a", {"prompt_token_ids": [3]}, both], None)
+    assert several.prompts == [
+        PromptParts("a", None),
+        PromptParts(None, [3]),
+        PromptParts("hi", [1, 2]),
+    ]
+    assert not several.single
+
+
+def test_parameters_are_for_all_or_for_each() -> None:
+    one, two = SamplingParams(max_tokens=1), SamplingParams(max_tokens=2)
+    assert checked(["a", "b"], one).params == [one, one]
+    assert checked(["a", "b"], [one, two]).params == [one, two]
+    with pytest.raises(PromptError, match="2 prompts and 1 sampling_params"):
+        checked(["a", "b"], [one])
+
+
+@pytest.mark.parametrize(
+    ("prompts", "params", "words"),
+    [
+        (7, None, "prompts=7 is of the type int"),
+        (b"hi", None, "is of the type bytes"),
+        ([7], None, "Prompt 0 is 7: prompts are str"),
+        ({"prompt": 7}, None, "prompt=7 is no text"),
+        ({"prompt_token_ids": "abc"}, None, "is no list of tokens"),
+        ({"prompt": "a", "images": []}, None, "has 'images', which this engine does not know"),
+        ("a", {"max_tokens": 1}, r"SamplingParams\(\*\*values\) makes one of a mapping"),
+        ("a", [1], "sampling_params holds 1"),
+    ],
+)
+def test_anything_else_is_refused(prompts: Any, params: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        checked(prompts, params)
