@@ -42,16 +42,15 @@ PLATFORMS = {
 TAGS = ("manylinux_x86_64", "manylinux_aarch64", "musllinux_x86_64", "musllinux_aarch64")
 
 
-def built(scratch: Path, name: str) -> dict[str, str]:
+def built(scratch: Path, name: str, date: str) -> dict[str, str]:
     """Build sdist and wheel in a folder of this name; return the digest of each file."""
     checkout = scratch / name / "checkout"
-    left_out = shutil.ignore_patterns(*SKIPPED, "build", "dist", "lib")
-    shutil.copytree(PROJECT, checkout, ignore=left_out, symlinks=True)
+    shutil.copytree(scratch / "tree", checkout, symlinks=True)
     for path in checkout.rglob("*"):  # a clone has times of its own
         os.utime(path, follow_symlinks=False)
     dist = scratch / name / "dist"
     build = (sys.executable, "-m", "build", "--outdir", dist, checkout)
-    run("env", f"SOURCE_DATE_EPOCH={commit_time()}", *build, cwd=scratch)
+    run("env", f"SOURCE_DATE_EPOCH={date}", *build, cwd=scratch)
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in dist.iterdir()}
 
 
@@ -69,7 +68,10 @@ def check_same_bytes(scratch: Path) -> Path:
         WheelError: the two builds differ.
 
     """
-    one, other = built(scratch, "one"), built(scratch, "another-place")
+    left_out = shutil.ignore_patterns(*SKIPPED, "build", "dist", "lib")
+    shutil.copytree(PROJECT, scratch / "tree", ignore=left_out, symlinks=True)
+    date = commit_time()
+    one, other = built(scratch, "one", date), built(scratch, "another-place", date)
     differing = {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
     if differing:
         raise WheelError(f"two builds of one commit differ: {', '.join(sorted(differing))}")

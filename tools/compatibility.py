@@ -106,7 +106,7 @@ ROWS = (
         Row(f"Python {release}", (NEWEST,), python=f"python{release}")
         for release in ("3.10", "3.11", "3.12", "3.13", "3.14")
     ),
-    Row("torch (CPU build)", (NEWEST, "torch")),
+    Row("torch", (NEWEST, "torch==2.13.*")),
     plugin("pytest-xdist", "-n", "2"),
     plugin("pytest-forked"),
     plugin("pytest-timeout", "--timeout=120"),
@@ -217,7 +217,16 @@ def session(row: Row, python: Path, folder: Path, *more: str) -> str:
     # The folder is a project of its own, whatever lies above it.
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     args = ("--cuda-fork-check", "--cuda-fork-device=phantom", "--junitxml=junit.xml")
-    command = (python, "-m", "pytest", "-p", "no:cacheprovider", *args, *row.args, *more)
+    command: tuple[str | Path, ...] = (
+        python,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        *args,
+        *row.args,
+        *more,
+    )
     try:
         said = run("timeout", str(SECONDS), *command, cwd=folder, ok=(1,))
     except WheelError as error:
