@@ -21,7 +21,7 @@ REQUIREMENTS = (
     "pytest-xdist",
     "pytest-reportlog",
     "asgiref",
-    "blockbuster",
+    "brotli",
     "cbor2",
     "chardet",
     "cloudpickle",
@@ -42,16 +42,16 @@ REQUIREMENTS = (
     "python-dotenv",
     "pyyaml",
     "simplejson",
+    "time-machine",
     "tomli-w",
     "tornado",
     "trio",
     "trustme",
-    "truststore",
     "typeguard",
     "ujson",
     "uvicorn",
-    "uvloop",
     "watchdog",
+    "zstandard",
 )
 WITHOUT_THE_PLUGIN = ("pytest-forked", "pytest-randomly")
 """What tells whose a difference is; in the environment without the plugin alone."""
@@ -78,12 +78,12 @@ class Suite:
 
 
 SUITES = (
-    Suite("anyio", "4.16.0"),
     Suite("attrs", "26.1.0"),
     Suite("blinker", "1.9.0"),
     Suite("boltons", "26.2.0"),
     Suite("cachetools", "8.0.1"),
-    Suite("cattrs", "26.2.1"),
+    # Their options are for pytest-benchmark.
+    Suite("cattrs", "26.2.1", arguments=("--override-ini=addopts=",)),
     Suite("click", "8.5.1"),
     Suite("einops", "0.8.2", ("einops/tests",), environment=("EINOPS_TEST_BACKENDS=numpy",)),
     # Imports a name of pytest that is gone.

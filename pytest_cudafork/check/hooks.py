@@ -22,7 +22,13 @@ from pytest_cudafork.check.findings import (
 )
 from pytest_cudafork.check.refusal import Refusals, refusals_shown_with
 from pytest_cudafork.check.session import CudaForkSession
-from pytest_cudafork.check.telling import Telling, longrepr_of, put_culprit_first, told_error
+from pytest_cudafork.check.telling import (
+    Telling,
+    longrepr_of,
+    put_culprit_first,
+    show_as_pytest,
+    told_error,
+)
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.errors import CudaForkError, CudaTouchError
@@ -85,10 +91,11 @@ class CheckHooks:
             report = yield
         finally:
             self._set_phase(former)
-        self._fail_collection(report, collector.nodeid)
+        tbstyle = collector.config.getoption("tbstyle", "auto")
+        self._fail_collection(report, collector.nodeid, tbstyle)
         return report
 
-    def _fail_collection(self, report: pytest.CollectReport, nodeid: str) -> None:
+    def _fail_collection(self, report: pytest.CollectReport, nodeid: str, tbstyle: str) -> None:
         """Fail a collection for the errors it made; beside one of its own they are a section."""
         own = pytest_internals.collection_error(report)
         if own is not None:
@@ -99,7 +106,9 @@ class CheckHooks:
             report.sections.append((SECTION, self._tell(found, nodeid)))
         elif found:
             report.outcome = "failed"
-            report.longrepr = longrepr_of(self._error(found, nodeid))
+            error = self._error(found, nodeid)
+            report.longrepr = longrepr_of(error)
+            show_as_pytest(report.longrepr, error, tbstyle)
         self._telling.reported(nodeid, failed=report.outcome == "failed")
 
     @pytest.hookimpl(trylast=True)
@@ -222,6 +231,8 @@ class CheckHooks:
         report = yield
         if call.excinfo is not None:  # unittest's is there only now
             put_culprit_first(report.longrepr, call.excinfo.value)
+            tbstyle = item.config.getoption("tbstyle", "auto")
+            show_as_pytest(report.longrepr, call.excinfo.value, tbstyle)
             self._telling.reported(item.nodeid, failed=report.failed)
         return report
 

@@ -14,12 +14,15 @@ import pytest
 
 from pytest_cudafork.check.findings import Finding, tell
 from pytest_cudafork.check.refusal import RefusedFork
+from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 from pytest_cudafork.observe.base.ledger import Record
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.story.stories import History
 
+_STYLES = ("auto", "long", "short")
+"""Of ``--tb``, those in which pytest shows source lines."""
 _OURS = (CudaForkError, CudaTouchError, PoisonedTouchError)
 
 
@@ -110,6 +113,32 @@ def longrepr_of(error: BaseException) -> Any:
         shown = pytest.ExceptionInfo.from_current().getrepr(style="value")
     put_culprit_first(shown, error)
     return shown
+
+
+def show_as_pytest(longrepr: Any, error: BaseException, tbstyle: str) -> None:
+    """Let a failure by an error of ours read like one of pytest's own: source line, message, place.
+
+    Args:
+        longrepr: What the report shows.
+        error: The error; one that was not made by ``told_error`` has a traceback of its own.
+        tbstyle: What ``--tb`` says.
+
+    """
+    at = getattr(error, "at", None)
+    if at is None or not isinstance(error, _OURS) or tbstyle not in _STYLES:
+        return
+    from pytest_cudafork.observe.story.scopes import source_line
+    from pytest_cudafork.observe.story.words import short_path
+
+    path, line = at
+    name = f"{type(error).__module__}.{type(error).__name__}"
+    pytest_internals.show_at_line(
+        longrepr,
+        (short_path(path), line),
+        source_line(path, line),
+        f"{name}: {error}",
+        short=tbstyle == "short",
+    )
 
 
 def put_culprit_first(longrepr: Any, error: BaseException) -> None:

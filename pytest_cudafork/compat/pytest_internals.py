@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from _pytest._code.code import TerminalRepr as TerminalRepr  # the base class of representations
@@ -285,27 +285,35 @@ def leave_basetemp(config: pytest.Config) -> None:
 def native_representation(path: str, line: int, headline: str, text: str) -> Any:
     """Return a ``longrepr`` that survives pytest-xdist and gives the summary its line.
 
-    ``ReprExceptionInfo`` and its parts: text alone is serialized as well, but has no place.
-
-    Args:
-        path: The file that the summary names.
-        line: The line in it, from 1 on.
-        headline: What the summary says.
-        text: What is shown of the failure.
+    ``ReprExceptionInfo`` and its parts: text alone is serialized as well, but has no place. The
+    summary names ``path`` and ``line`` and says ``headline``; ``text`` is shown of the failure.
 
     """
-    from _pytest._code.code import (
-        ReprEntryNative,
-        ReprExceptionInfo,
-        ReprFileLocation,
-        ReprTraceback,
+    from _pytest._code import code
+
+    entry = code.ReprEntryNative([f"{text}\n"])
+    return code.ReprExceptionInfo(
+        reprtraceback=code.ReprTraceback([entry], None, style="native"),
+        reprcrash=code.ReprFileLocation(path, line, headline),
     )
 
-    entry = ReprEntryNative([f"{text}\n"])
-    return ReprExceptionInfo(
-        reprtraceback=ReprTraceback([entry], None, style="native"),
-        reprcrash=ReprFileLocation(path, line, headline),
-    )
+
+def show_at_line(
+    longrepr: Any, place: tuple[str, int], source: str, message: str, *, short: bool
+) -> None:
+    """Show a failure without a traceback by a line of source, as pytest shows others."""
+    from _pytest._code import code
+
+    shown = getattr(longrepr, "reprtraceback", None)
+    if shown is None or [each.style for each in shown.reprentries] != ["value"]:
+        return
+    marked = [f"E   {line}".rstrip() for line in message.split("\n")]
+    lines = [f">   {source}", *marked] if source else marked
+    name = message.partition(":")[0].rpartition(".")[2]
+    style: Literal["short", "long"] = "short" if short else "long"
+    shown.style = style
+    at = code.ReprFileLocation(*place, name)
+    shown.reprentries[0] = code.ReprEntry(lines, None, None, at, style)
 
 
 def terminal_writer(file: Any, *, colors: bool | None = None) -> TerminalWriter:

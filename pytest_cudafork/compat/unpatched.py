@@ -9,14 +9,17 @@ here: ``from pytest_cudafork.compat.unpatched import os, time``.
 Each is a copy of the module's names. It is no module, so what looks for modules and functions
 among the globals of other modules (pyfakefs, freezegun) passes it by. What is state of the module
 and not a function of it (``sys.stdout``, ``warnings.filters``) is taken from the module itself.
+
+The functions of ``os`` and ``os.path`` call each other by the names of their modules (``basename``
+calls ``os.fspath``), so that they are made anew, with the copies as their globals.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     import array as array
@@ -91,12 +94,35 @@ class Copy:
         vars(self).update(vars(module))
 
 
+def _copy_of_os(os: ModuleType) -> Copy:
+    copy: Any = Copy(os)
+    _bind(copy, vars(copy), of=[os])
+    copy.path = Copy(os.path)
+    # genericpath: where posixpath and ntpath have what does not depend on the system
+    others = [os.path, importlib.import_module("genericpath")]
+    _bind(copy.path, {**vars(copy.path), "os": copy}, of=others)
+    return cast("Copy", copy)
+
+
+def _bind(copy: Copy, names: dict[str, Any], *, of: list[ModuleType]) -> None:
+    """Let the functions of these modules that a copy holds find their names in ``names``."""
+    theirs = [vars(module) for module in of]
+    for name, value in list(vars(copy).items()):
+        if isinstance(value, FunctionType) and any(value.__globals__ is each for each in theirs):
+            bound = FunctionType(
+                value.__code__, names, value.__name__, value.__defaults__, value.__closure__
+            )
+            bound.__kwdefaults__ = value.__kwdefaults__
+            bound.__doc__ = value.__doc__
+            names[name] = bound
+            setattr(copy, name, bound)
+
+
 def __getattr__(name: str) -> Any:
     if name not in OFFERED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    copy: Any = Copy(importlib.import_module(name))
-    if name == "os":
-        copy.path = Copy(copy.path)
+    module = importlib.import_module(name)
+    copy = _copy_of_os(module) if name == "os" else Copy(module)
     globals()[name] = copy
     return copy
 

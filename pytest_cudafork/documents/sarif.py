@@ -83,9 +83,9 @@ def _result(problem: Problem, rule_index: int, root: str) -> dict[str, Any]:
         "level": problem.level,
         "message": {"text": story},
         "partialFingerprints": {"cudafork/v1": _fingerprint(problem, root)},
+        # GitHub takes no file in which a result has none.
+        "locations": [_location(problem.place or _somewhere(problem, root), root)],
     }
-    if problem.place is not None:
-        result["locations"] = [_location(problem.place, root)]
     if problem.steps:
         steps = [
             {"location": {**_location(place, root), "message": {"text": words}}}
@@ -97,6 +97,12 @@ def _result(problem: Problem, rule_index: int, root: str) -> dict[str, Any]:
     if problem.test:
         result["properties"] = {"test": problem.test}
     return result
+
+
+def _somewhere(problem: Problem, root: str) -> Place:
+    """Return where to show a problem of which no line is known: its test file, or the project."""
+    file = os.path.join(root, problem.test.partition("::")[0])
+    return Place(file if os.path.isfile(file) else root, 1)
 
 
 def _location(place: Place, root: str) -> dict[str, Any]:
@@ -111,6 +117,8 @@ def _location(place: Place, root: str) -> dict[str, Any]:
 def _artifact(file: str, root: str) -> dict[str, str]:
     folder = os.path.realpath(root).rstrip(os.sep) + os.sep
     real = os.path.realpath(file)
+    if real + os.sep == folder:
+        return {"uri": ".", "uriBaseId": _ROOT}
     if real.startswith(folder):
         return {"uri": quote(real[len(folder) :]), "uriBaseId": _ROOT}
     return {"uri": Path(real).as_uri()}

@@ -26,7 +26,7 @@ initialized it, who forked, which child was poisoned. The exit status is the pro
   --report FILE     Write what is to be told to FILE, and nothing to stderr.
   --json            Write it as JSON; needs --report.
   --fail            Exit with 1 where the program would have with 0, if something is an error, or if
-                    the program could not be watched.
+                    too little was watched to say that nothing is.
   --guard           Refuse a fork while CUDA is initialized, where it happens, by a CudaForkError.
   --captures[=all]  Look at every CUDA graph that is captured and replayed, as --cuda-fork-captures.
   --allow MODULES   With --guard: modules whose forks are not refused, separated by commas.

@@ -6,11 +6,11 @@ ledger, which has the touches of all processes, and the reports, which carry the
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.hooks.calling import HookFailure, call_each, has_hook
 
 if TYPE_CHECKING:

@@ -6,13 +6,12 @@ are in no report of another kind.
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from pytest_cudafork.check.findings import expected_ids, find
 from pytest_cudafork.check.session import CudaForkSession
 from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.base.ledger import LedgerReader, Record
 from pytest_cudafork.observe.observer import Observer
 

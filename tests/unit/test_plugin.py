@@ -91,7 +91,10 @@ def test_a_plain_test_is_set_up(pytester: pytest.Pytester) -> None:
     plugin.pytest_runtest_setup(pytester.getitem("def test_func(): pass"))
 
 
-def test_a_test_made_for_a_backend_uses_it_though_it_asks_for_no_fixture() -> None:
+def test_a_test_made_for_a_backend_uses_it_though_it_asks_for_no_fixture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(markers, "says_of_captures", lambda item: False)
     call = SimpleNamespace(params={"graph_backend": "software"})
     item: Any = SimpleNamespace(callspec=call, fixturenames=["other"])
     plugin.pytest_itemcollected(item)

@@ -94,6 +94,9 @@ class Listener:
     def on_reset(self, capture: SeenCapture) -> None:
         """Hear that the graph was let go of."""
 
+    def on_own_check_begin(self) -> None:
+        """Hear that a check of this plugin begins; nothing else is told until it has run."""
+
     def on_own_check(self) -> None:
         """Hear that a check of this plugin has run, which captures and changes memory by itself."""
 
@@ -125,6 +128,9 @@ class Watch:
     def suspended(self) -> Iterator[None]:
         """Hear of nothing for the length of a ``with``; listeners are told that it was so."""
         self._suspended += 1
+        if self._suspended == 1:
+            for each in self.listeners:
+                each.on_own_check_begin()
         try:
             yield
         finally:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
 from pytest_cudafork.capture.interface.seen import Listener, SeenCapture
 from pytest_cudafork.capture.judge.findings import Findings
 from pytest_cudafork.capture.judge.host_numbers import HostNumbers
@@ -29,7 +34,7 @@ class Judge(Listener):
         """Learn what can be computed again; look for reads of what nothing has filled."""
         if not capture.captured or capture.uses is None:
             return
-        with silently():
+        with self._beside_the_test(capture):
             check_filled(capture, self.findings)
             self._stale.captured(capture)
             self._pool.captured(capture)
@@ -39,7 +44,7 @@ class Judge(Listener):
         if capture.uses is None:
             return
         self.findings.replay_begins()
-        with silently():
+        with self._beside_the_test(capture):
             check_work(capture, self.findings)
             check_there(capture, self.findings)
             self._stale.replayed(capture)
@@ -52,6 +57,26 @@ class Judge(Listener):
             self.findings.replay_raised()
         if capture.uses is None or failed is not None:
             return
-        with silently():
+        with self._beside_the_test(capture):
             self._random.ends(capture)
             self._pool.replayed(capture)
+
+    @contextlib.contextmanager
+    def _beside_the_test(self, capture: SeenCapture) -> Iterator[None]:
+        """Judge unseen, and let no error of the judging become one of the test.
+
+        What is compared waits for the device, which the test may have made an error
+        (``torch.cuda.set_sync_debug_mode``).
+        """
+        on_gpu = capture.backend == "cuda"
+        strict = torch.cuda.get_sync_debug_mode() if on_gpu else 0
+        try:
+            if strict:
+                torch.cuda.set_sync_debug_mode(0)
+            with silently():
+                yield
+        except Exception as error:
+            self.findings.cannot(f"the check failed: {type(error).__name__}: {error}")
+        finally:
+            if strict:
+                torch.cuda.set_sync_debug_mode(strict)

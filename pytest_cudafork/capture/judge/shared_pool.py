@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import NamedTuple
 
 from pytest_cudafork.capture.interface.seen import SeenCapture
@@ -47,7 +48,7 @@ class SharedPool:
                 if storage is not None and memory not in mine.reads and mine.covers(memory):
                     spoiled[memory] = self._teller(_Spoiled(other, capture), memory)
 
-    def _teller(self, one: _Spoiled, memory: Memory) -> object:
+    def _teller(self, one: _Spoiled, memory: Memory) -> Callable[[str], None]:
         def tell(where: str) -> None:
             self._findings.add(_overwritten(one, memory, where))
 

@@ -124,7 +124,7 @@ def _is_direct(tensor: Tensor, args: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def _same(now: Tensor, then: Tensor) -> bool:
-    return torch.equal(torch.nan_to_num(now), torch.nan_to_num(then))
+    return bool(torch.equal(torch.nan_to_num(now), torch.nan_to_num(then)))
 
 
 def _name(kernel: Any) -> str:

@@ -122,7 +122,7 @@ class Memories:
 
     def of(self, tensor: Tensor) -> Memory | None:
         """Return the memory of a tensor; None: it has none that can be followed."""
-        if tensor.layout is not torch.strided or tensor.is_meta:
+        if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested:
             return None
         try:
             storage = tensor.untyped_storage()
@@ -135,6 +135,6 @@ class Memories:
 
     def get(self, tensor: Tensor) -> Memory | None:
         """Return the memory of a tensor, if it was met before."""
-        if tensor.layout is not torch.strided or tensor.is_meta:
+        if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested:
             return None
         return self.known.get(identity_of(tensor.untyped_storage()))

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Call", "LineNumbers", "has_numbers", "numbers_in"]
+__all__ = ["VIEWS", "Call", "LineNumbers", "has_numbers", "numbers_in"]
 
 _MOST_LINES = 4096
 _MOST_CALLS = 64
-_VIEWS = frozenset(("slice", "select", "narrow", "as_strided"))
+VIEWS = frozenset(("slice", "select", "narrow", "as_strided"))
 """Operators without work whose numbers say which part of a tensor they mean."""
 
 Numbers = tuple[Any, ...]
@@ -77,7 +77,7 @@ class LineNumbers:
 def has_numbers(name: str, args: Iterable[Any], *, is_view: bool) -> bool:
     """Whether numbers among the arguments of an operator are a choice of the caller."""
     if is_view:
-        return name in _VIEWS
+        return name in VIEWS
     return any(each.__class__ is int or each.__class__ is float for each in args)
 
 
@@ -89,6 +89,10 @@ def numbers_in(args: Iterable[Any], result: Any) -> tuple[Numbers, tuple[Any, ..
         if each.__class__ is int or each.__class__ is float:
             numbers.append(each)
         elif isinstance(each, Tensor):
-            shapes.append(tuple(each.shape))
-    shapes.append(tuple(result.shape) if isinstance(result, Tensor) else None)
+            shapes.append(_shape(each))
+    shapes.append(_shape(result) if isinstance(result, Tensor) else None)
     return tuple(numbers), tuple(shapes)
+
+
+def _shape(tensor: Tensor) -> Any:
+    return None if tensor.is_nested else tuple(tensor.shape)

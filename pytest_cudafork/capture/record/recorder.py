@@ -47,6 +47,7 @@ class Recorder(Listener):
         self._outside = outside
         self._launches = Launches(self.history)
         self._open: contextlib.ExitStack | None = None
+        self._capture: SeenCapture | None = None
 
     @contextlib.contextmanager
     def in_force(self) -> Iterator[None]:
@@ -61,7 +62,10 @@ class Recorder(Listener):
                 self._close()
 
     def on_capture_begin(self, capture: SeenCapture) -> None:
-        """Put a mode on top of that of the capture."""
+        """Put a mode on top of that of the capture; within another one nothing is known of it."""
+        if self._open is not None:
+            return
+        self._capture = capture
         self.history.at += 1
         capture.uses = self.history.uses = GraphUses(self.history.at)
         self._open = contextlib.ExitStack()
@@ -70,8 +74,9 @@ class Recorder(Listener):
 
     def on_capture_closing(self, capture: SeenCapture) -> None:
         """Take it off again; what ends a capture is none of the user's work."""
-        self._close()
-        self.history.paused = True
+        if capture is self._capture:
+            self._close()
+            self.history.paused = True
 
     def _close(self) -> None:
         stack, self._open = self._open, None
@@ -82,9 +87,9 @@ class Recorder(Listener):
     def on_capture_end(self, capture: SeenCapture) -> None:
         """Note what lives on of what the capture made, and the host's numbers in it."""
         history, uses = self.history, capture.uses
-        history.paused = False
-        if uses is None:
+        if capture is not self._capture:
             return
+        history.paused, self._capture = False, None
         known = list(history.memories.known.values())
         uses.made = [memory for memory in known if memory.owner is uses]
         uses.differing = history.numbers.differing(uses.calls)
@@ -111,8 +116,13 @@ class Recorder(Listener):
             memory.activation = False
             memory.writes = (Write(unknown_operation(), 0, None),)
 
+    def on_own_check_begin(self) -> None:
+        """Take no notice of what the check runs."""
+        self.history.paused = True
+
     def on_own_check(self) -> None:
-        """Know only what memory there is: a check of this plugin may have changed all of it."""
+        """Know only what memory there is: the check may have changed all of it."""
+        self.history.paused = False
         self.history.forget()
 
 

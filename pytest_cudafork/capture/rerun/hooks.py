@@ -111,6 +111,11 @@ class ReplayAudit:
         """Run a test once or twice more; return what is to be said of it."""
         from pytest_cudafork.capture.rerun.child import run_again
 
+        option = self._config.option
+        if getattr(option, "usepdb", False) or getattr(option, "trace", False):
+            return verdict.not_judged(
+                "a debugger, which --pdb and --trace start, needs the terminal"
+            )
         limit = _LEAST_SECONDS + _SLOWER * (time.monotonic() - self._began)
         most = max(_LEAST_MOST, _MOST_IN_VAIN * counted.replays)
         children = children_of(self._config, self._random, self._filters)

@@ -36,6 +36,12 @@ _ALLOW = {
 }
 
 
+_BY_NAME = {
+    False: "pytest.raises(CudaForkError), or except CudaForkError",
+    True: "except CudaForkError",
+}
+
+
 class History:
     """The ledger's records, with the questions that stories ask of them."""
 
@@ -176,7 +182,7 @@ def fork_story(
     forks_at = ["", f"{api} was called by", *indent([fork_line(frames)])]
     end = [
         *([] if refused else _UNGUARDED),
-        *_swallowed_lines(history, fork_id),
+        *_swallowed_lines(history, fork_id, program),
         "",
         f"If this fork is right as it is (the child never uses CUDA), {_ALLOW[program]}.",
     ]
@@ -219,7 +225,7 @@ def _as_above(touch: Touch, told_at: str) -> list[str]:
     ]
 
 
-def _swallowed_lines(history: History, fork_id: str) -> list[str]:
+def _swallowed_lines(history: History, fork_id: str, program: bool) -> list[str]:
     """Where the error of a refused fork ended, if that was not the failure that is told."""
     caught = history.caught(fork_id)
     if caught is None or caught.get("by_name"):
@@ -240,8 +246,7 @@ def _swallowed_lines(history: History, fork_id: str) -> list[str]:
     return [
         "",
         *words,
-        "A refusal that is expected is caught by its name: pytest.raises(CudaForkError), or "
-        "except CudaForkError.",
+        f"A refusal that is expected is caught by its name: {_BY_NAME[program]}.",
     ]
 
 

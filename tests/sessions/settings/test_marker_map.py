@@ -95,7 +95,10 @@ def test_markers_of_a_suite_are_read_as_ours(pytester: pytest.Pytester) -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ("alone = isolate", "'alone = isolate': there is no marker 'isolate': use cuda_"),
+        (
+            "alone = isolate",
+            "'alone = isolate': there is no marker 'isolate': use check_captures, cuda_",
+        ),
         ("a = b\n    b = a", "the lines make a circle: a = b; b = a"),
     ],
 )

@@ -18,6 +18,7 @@ from pytest_cudafork.settings.options import Settings
 
 OWNER = "77"
 STACK = [["/src/engine.py", 3, "probe", 3]]
+CONFIG = SimpleNamespace(getoption=lambda name, default: default)
 
 
 class Observer:
@@ -88,6 +89,7 @@ def item_at(nodeid: str = "test_it.py::test_a") -> Any:
     told: list[Any] = []
     return SimpleNamespace(
         nodeid=nodeid,
+        config=CONFIG,
         told=told,
         location=("test_it.py", 0, "test_a"),
         keywords={"test_a": object()},
@@ -198,7 +200,7 @@ def test_many_places_are_listed_below_the_worst(observer: Observer) -> None:
 def test_a_collection_that_touches_fails(observer: Observer, outcome: str) -> None:
     hooks = hooks_on(observer)
     environment.put(environment.PHASE, "before")
-    collector: Any = SimpleNamespace(nodeid="test_it.py")
+    collector: Any = SimpleNamespace(nodeid="test_it.py", config=CONFIG)
     phases: list[str] = []
 
     def collect() -> Any:
@@ -215,7 +217,7 @@ def test_a_collection_that_touches_fails(observer: Observer, outcome: str) -> No
 
 
 def test_a_collection_that_touches_nothing_is_left_alone(observer: Observer) -> None:
-    collector: Any = SimpleNamespace(nodeid="")
+    collector: Any = SimpleNamespace(nodeid="", config=CONFIG)
     report = SimpleNamespace(outcome="passed")
     made = through(hooks_on(observer).pytest_make_collect_report(collector), lambda: report)
     assert made is report

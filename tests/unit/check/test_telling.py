@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +10,15 @@ import pytest
 
 from pytest_cudafork.check.findings import Finding
 from pytest_cudafork.check.refusal import Refusals, RefusedFork
-from pytest_cudafork.check.telling import Telling, longrepr_of, put_culprit_first, told_error
+from pytest_cudafork.check.telling import (
+    Telling,
+    longrepr_of,
+    put_culprit_first,
+    show_as_pytest,
+    told_error,
+)
 from pytest_cudafork.errors import CudaForkError, CudaTouchError
+from pytest_cudafork.observe.story.words import short_path
 
 TOUCH: dict[str, Any] = {
     "k": "touch", "id": "t", "t": 1, "pid": 7, "entry": "cuInit",
@@ -109,3 +117,39 @@ def test_other_errors_are_left_as_they_are() -> None:
     assert (crash.message, crash.path) == ("a\nb", "x")
     put_culprit_first(SimpleNamespace(reprcrash=crash), CudaTouchError())
     assert (crash.message, crash.path) == ("a", "x")
+
+
+@pytest.mark.parametrize("style", ["auto", "long", "short", "native", "line", "no"])
+def test_a_told_error_reads_like_pytests_own(tmp_path: Path, style: str) -> None:
+    file = tmp_path / "engine.py"
+    file.write_text("import it\n\nvalue = it.touch()\n")
+    record = {**TOUCH, "stack": [[str(file), 3, "<module>", 0]]}
+    error = told_error(Finding(record, CudaTouchError), "touched here\n\n  and so on")
+    shown = longrepr_of(error)
+    before = str(shown)
+    show_as_pytest(shown, error, style)
+    text = str(shown)
+    if style in ("native", "line", "no"):
+        assert text == before
+        return
+    lines = text.splitlines()
+    marked = [
+        ">   value = it.touch()",
+        "E   pytest_cudafork.CudaTouchError: touched here",
+        "E",
+        "E     and so on",
+    ]
+    place = f"{short_path(str(file))}:3: CudaTouchError"
+    expected = [place, *marked] if style == "short" else [*marked, "", place]
+    assert lines[-len(expected) :] == expected
+
+
+def test_an_error_with_a_traceback_or_without_a_line_is_left_as_it_is() -> None:
+    plain = ValueError("theirs")
+    shown = longrepr_of(plain)
+    before = str(shown)
+    show_as_pytest(shown, plain, "auto")
+    nowhere = told_error(Finding({**TOUCH, "stack": []}, CudaTouchError), "somewhere")
+    told = longrepr_of(nowhere)
+    show_as_pytest(told, nowhere, "auto")
+    assert (str(shown), str(told)) == (before, "somewhere")

@@ -370,3 +370,24 @@ def test_the_error_of_a_collection_is_on_its_report(pytester: pytest.Pytester) -
     pytester.inline_run("--co", path, "test_good.py", plugins=[Plugin()])
     assert [str(each) for each in seen if each is not None] == ["at import"]
     assert None in seen
+
+
+def test_a_failure_without_a_traceback_is_shown_by_a_line_of_source() -> None:
+    try:
+        raise ValueError("the message")
+    except ValueError:
+        shown = pytest.ExceptionInfo.from_current().getrepr(style="value")
+    pytest_internals.show_at_line(
+        shown, ("a.py", 3), "x = 1", "m.ValueError: first\nmore", short=False
+    )
+    assert str(shown).splitlines()[-5:] == [
+        ">   x = 1",
+        "E   m.ValueError: first",
+        "E   more",
+        "",
+        "a.py:3: ValueError",
+    ]
+    before = str(shown)
+    pytest_internals.show_at_line(shown, ("b.py", 1), "", "other", short=True)
+    assert str(shown) == before, "it has a line already"
+    pytest_internals.show_at_line("text", ("b.py", 1), "", "other", short=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import subprocess
 import sys
 import time
@@ -19,6 +20,27 @@ def test_a_copy_has_what_its_module_had(monkeypatch: pytest.MonkeyPatch) -> None
     assert unpatched.os.getpid() > 0
     assert unpatched.os.path.basename("a/b") == "b"
     assert unpatched.time.monotonic() > 0
+
+
+def test_functions_of_os_call_each_other_as_they_were(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise AssertionError("this is the test's own")
+
+    folder = tmp_path / "a" / "b"
+    for name in ("fspath", "fsencode", "stat", "lstat", "mkdir", "getcwd", "scandir"):
+        monkeypatch.setattr(os, name, broken)
+    for name in ("split", "join", "isabs", "exists", "isdir"):
+        monkeypatch.setattr(os.path, name, broken)
+    unpatched.os.makedirs(str(folder), exist_ok=True)
+    there = unpatched.os.path.isdir(str(folder)), unpatched.os.path.exists(str(folder))
+    walked = [found for found, _, _ in unpatched.os.walk(str(tmp_path))]
+    path = unpatched.os.path.abspath("x"), unpatched.os.path.basename("a/b")
+    monkeypatch.undo()
+    assert there == (True, True)
+    assert walked == [str(tmp_path), str(tmp_path / "a"), str(folder)]
+    assert path == (os.path.abspath("x"), "b")
 
 
 @pytest.mark.parametrize("name", unpatched.OFFERED)

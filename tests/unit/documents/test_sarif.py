@@ -40,14 +40,22 @@ def test_a_result_has_its_rule_line_story_and_way(tmp_path: Path) -> None:
     assert "suppressions" not in result
 
 
-def test_what_is_accepted_is_suppressed_and_without_a_line_there_is_no_location(
+def test_what_is_accepted_is_suppressed_and_without_a_line_the_file_of_the_test_is_shown(
     tmp_path: Path,
 ) -> None:
     given = problem(tmp_path, place=None, story="", level=NOTE, accepted="in the baseline")
     (result,) = read_sarif(sarif_log([given], str(tmp_path), successful=False))
     assert result["suppressions"] == [{"kind": "external", "justification": "in the baseline"}]
     assert result["message"]["text"].startswith("touched at")
-    assert "locations" not in result
+    (location,) = result["locations"]
+    place = location["physicalLocation"]
+    assert place["artifactLocation"] == {"uri": ".", "uriBaseId": "SRCROOT"}
+    assert place["region"] == {"startLine": 1}
+    (tmp_path / "test_a.py").write_text("")
+    given = given._replace(test="test_a.py::test_a")
+    (result,) = read_sarif(sarif_log([given], str(tmp_path), successful=False))
+    artifact = result["locations"][0]["physicalLocation"]["artifactLocation"]
+    assert artifact == {"uri": "test_a.py", "uriBaseId": "SRCROOT"}
 
 
 def test_a_problem_is_the_same_when_its_line_moves_and_another_one_elsewhere(

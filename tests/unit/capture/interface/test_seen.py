@@ -48,6 +48,9 @@ class Log(Listener):
     def on_reset(self, capture: SeenCapture) -> None:
         self._log.append(f"{self._name}reset {capture.captured}")
 
+    def on_own_check_begin(self) -> None:
+        self._log.append(f"{self._name}own check begins")
+
     def on_own_check(self) -> None:
         self._log.append(f"{self._name}own check")
 
@@ -142,7 +145,7 @@ def test_what_a_check_of_ours_captures_is_not_told_but_that_it_ran_is() -> None:
             watch.replay(graph, lambda: log.append("runs"))
         assert watch.hears
     assert watch_in_force() is None
-    assert log == ["runs", "own check"]
+    assert log == ["own check begins", "runs", "own check"]
 
 
 def test_a_listener_that_says_nothing_hears_all() -> None:

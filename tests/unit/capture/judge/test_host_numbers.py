@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import functools  # noqa: E402
+
 from tests.support.captures import Looking, looking  # noqa: E402
 
 
@@ -88,7 +90,7 @@ def test_numbers_of_other_graphs_and_of_other_sizes_are_right() -> None:
         graphs = []
         for first, size in ((0, 2), (2, 2), (0, 4)):
             work(first, size)
-            graphs.append(look.capture(lambda first=first, size=size: work(first, size)))
+            graphs.append(look.capture(functools.partial(work, first, size)))
         for captured in graphs:
             captured.replay()
         assert suspicions(look) == []

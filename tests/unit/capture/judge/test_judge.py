@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from pytest_cudafork.capture.judge import judge  # noqa: E402
 from tests.support.captures import looking  # noqa: E402
 
 
@@ -33,7 +34,7 @@ def test_a_replay_that_raises_leaves_what_was_found_of_it_marked() -> None:
 def test_a_capture_that_fails_is_not_judged() -> None:
     with looking() as look:
         with pytest.raises(KeyError):
-            look.capture(lambda: {}["x"])
+            look.capture(lambda: dict[str, int]()["x"])
         assert look.watching.take() == {}
 
 
@@ -49,3 +50,27 @@ def test_under_audit_nothing_is_judged() -> None:
         captured.replay()
         assert captured.seen.uses.work == 1
         assert look.watching.take() == {}
+
+
+def test_an_error_of_a_check_is_told_and_stops_no_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*given: object) -> None:
+        raise KeyError("x")
+
+    with looking() as look:
+        x = torch.ones(3)
+        captured = look.capture(lambda: x + 1)
+        monkeypatch.setattr(judge, "check_there", breaks)
+        assert captured.replay().tolist() == [2, 2, 2]
+        assert look.watching.take()["not_judged"] == {"the check failed: KeyError: 'x'": 1}
+
+
+def test_waiting_for_the_device_is_allowed_while_it_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = [2]
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+    with looking() as look:
+        x = torch.ones(3)
+        captured = look.capture(lambda: x + 1)
+        captured.seen.backend = "cuda"
+        captured.replay()
+    assert modes == [2, 0, 2, 0, 2]

@@ -119,7 +119,8 @@ def test_memory_that_is_handed_out_is_empty_until_it_is_filled() -> None:
 
 
 def test_a_result_that_is_spoiled_is_told_when_it_is_read_and_not_when_written() -> None:
-    history, told = History(), []
+    history = History()
+    told: list[str] = []
     with HistoryMode(history):
         x = torch.tensor([1, 2]) + 1
         history.spoiled[of(history, x)] = told.append

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch: Any = pytest.importorskip("torch")
+
+from torch import Tensor  # noqa: E402
 
 from pytest_cudafork.capture.record.history import History  # noqa: E402
 from pytest_cudafork.capture.record.mode import HistoryMode  # noqa: E402
@@ -20,7 +22,7 @@ def test_a_paused_history_sees_nothing() -> None:
     assert history.memories.get(made) is None
 
 
-class Wrapped(torch.Tensor):  # type: ignore[misc]  # torch is not followed
+class Wrapped(Tensor):  # type: ignore[misc]  # torch is not followed
     """Holds a tensor, and says so to whoever asks it for its operators."""
 
     inner: Any
@@ -40,7 +42,7 @@ class Wrapped(torch.Tensor):  # type: ignore[misc]  # torch is not followed
 def test_subclasses_are_asked_first_and_fake_tensors_pass() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    class Tagged(torch.Tensor):  # type: ignore[misc]  # torch is not followed
+    class Tagged(Tensor):  # type: ignore[misc]  # torch is not followed
         pass
 
     history = History()
@@ -77,9 +79,10 @@ def test_operators_of_functions_run_and_make_a_capture_dark() -> None:
 
 
 def test_custom_operators_of_python_are_opened() -> None:
-    @torch.library.custom_op("cudafork_tests::twice", mutates_args=())
-    def twice(x: torch.Tensor) -> torch.Tensor:
+    def plain(x: Tensor) -> Tensor:
         return x * 2
+
+    twice = torch.library.custom_op("cudafork_tests::twice", plain, mutates_args=())
 
     history = History()
     with HistoryMode(history):
@@ -98,3 +101,17 @@ def test_in_inference_mode_composites_come_whole_and_may_copy() -> None:
         assert memory.live
         captured = look.capture(lambda: x.float() + x.t().reshape(6).sum())
         assert len(captured.seen.uses.reads) == 1  # what it made by the way is its own
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_of_every_kind_pass() -> None:
+    history = History(everything=True)
+    with HistoryMode(history):
+        for layout in (torch.strided, torch.jagged):
+            nested = torch.nested.nested_tensor([torch.ones(3), torch.ones(2)], layout=layout)
+            assert [each.tolist() for each in (nested * 2).unbind()] == [[2.0] * 3, [2.0] * 2]
+        assert (torch.eye(2).to_sparse() * 2).to_dense()[1, 1] == 2
+        doubled = torch.vmap(lambda x: x.cumsum(0) * 2)(torch.arange(4).view(2, 2))
+        assert doubled.tolist() == [[0, 2], [4, 10]]
+        assert torch.func.grad(lambda x: (x**2).sum())(torch.ones(2)).tolist() == [2.0, 2.0]
+        assert torch.zeros(0).sum() == 0

@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from pytest_cudafork.capture.interface.seen import SeenCapture  # noqa: E402
 from pytest_cudafork.capture.record.recorder import REPLAY, Recorder, silently  # noqa: E402
 from pytest_cudafork.capture.stand_ins import graphs  # noqa: E402
 from pytest_cudafork.compat.torch_graphs import count_modes  # noqa: E402
@@ -31,7 +32,7 @@ def test_modes_are_gone_whatever_becomes_of_a_capture() -> None:
     before = count_modes()
     with looking() as look:
         with pytest.raises(KeyError):
-            look.capture(lambda: {}["x"])
+            look.capture(lambda: dict[str, int]()["x"])
         assert count_modes() == before + 1
         assert not look.history.paused
         graphs.CUDAGraph().capture_begin()
@@ -55,7 +56,8 @@ def test_a_check_of_ours_makes_all_memory_unknown() -> None:
     with looking() as look:
         made = torch.tensor([1]) + 1
         with look.watching.watch.suspended():
-            pass
+            unseen: Any = torch.tensor([1]) + 1
+        assert look.history.memories.get(unseen) is None
         memory = look.history.memories.get(made)
         assert memory is not None
         assert not memory.live
@@ -66,3 +68,21 @@ def test_silently_nobody_sees_operators() -> None:
         made: Any = torch.tensor([1]) + 1
         assert look.history.memories.get(made) is None
         assert not torch.is_grad_enabled()
+
+
+def test_of_a_capture_within_another_one_nothing_is_known() -> None:
+    recorder = Recorder()
+    outer, inner = SeenCapture(1, "cuda", ""), SeenCapture(2, "cuda", "")
+    before = count_modes()
+    recorder.on_capture_begin(outer)
+    recorder.on_capture_begin(inner)
+    recorder.on_capture_closing(inner)
+    recorder.on_capture_end(inner)
+    recorder.on_replay_begin(inner)
+    recorder.on_replay_end(inner, None)
+    assert inner.uses is None
+    assert count_modes() == before + 1
+    recorder.on_capture_closing(outer)
+    recorder.on_capture_end(outer)
+    assert outer.uses is not None
+    assert count_modes() == before

@@ -12,6 +12,11 @@ from pytest_cudafork.capture.record.values import ancestors, unknown_operation  
 from tests.support.captures import looking  # noqa: E402
 
 
+def names_behind(memory: Any) -> set[str]:
+    runs: list[Any] = [each.run for each in ancestors(memory.writes[0].operation)]
+    return {run._schema.name for run in runs}
+
+
 def test_ancestors_are_what_a_value_follows_from_with_the_newest_inputs() -> None:
     with looking() as look:
         lengths = torch.tensor([1, 2])
@@ -19,10 +24,10 @@ def test_ancestors_are_what_a_value_follows_from_with_the_newest_inputs() -> Non
         starts = ends - lengths
         memory = look.history.memories.get(starts)
         assert memory is not None
-        names = {each.run._schema.name for each in ancestors(memory.writes[0].operation)}
+        names = names_behind(memory)
         assert names == {"aten::sub", "aten::cumsum"}
         ends.copy_(torch.tensor([5, 6]))  # from now on it follows from numbers of the host
-        names = {each.run._schema.name for each in ancestors(memory.writes[0].operation)}
+        names = names_behind(memory)
         assert "aten::cumsum" not in names
 
 

@@ -80,6 +80,13 @@ def test_inputs_are_changed_where_the_test_changes_none(stage: _Stage) -> None:
     assert stage.orders == [Order(IDLE, 200), Order(CHANGED, 200)]
 
 
+def test_nothing_is_run_again_where_a_debugger_would_start(stage: _Stage) -> None:
+    stage.item.config.option.usepdb = True
+    [(_, text)] = stage.run(Counted(1))[2]
+    assert str(text).startswith("not judged: a debugger")
+    assert stage.orders == []
+
+
 def test_inputs_are_left_alone_where_the_test_changes_them(stage: _Stage) -> None:
     stage.answers = {IDLE: Again(False, SPOILED)}
     assert stage.run(Counted(1, changes=True))[2] == [(verdict.PROPERTY, "notices")]
