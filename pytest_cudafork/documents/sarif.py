@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +11,7 @@ from urllib.parse import quote
 
 from pytest_cudafork._version import version
 from pytest_cudafork.documents.problem import RULES, Place, Problem
-from pytest_cudafork.documents.writing import write_at_once
+from pytest_cudafork.documents.writing import json_text, write_at_once
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _ROOT = "SRCROOT"
@@ -32,7 +31,7 @@ def write_sarif(path: str, problems: Iterable[Problem], root: str, *, successful
 
     """
     log = sarif_log(problems, root, successful=successful)
-    write_at_once(path, f"{json.dumps(log, indent=1)}\n")
+    write_at_once(path, json_text(log))
 
 
 def sarif_log(problems: Iterable[Problem], root: str, *, successful: bool) -> dict[str, Any]:
@@ -120,7 +119,7 @@ def _artifact(file: str, root: str) -> dict[str, str]:
     if real + os.sep == folder:
         return {"uri": ".", "uriBaseId": _ROOT}
     if real.startswith(folder):
-        return {"uri": quote(real[len(folder) :]), "uriBaseId": _ROOT}
+        return {"uri": quote(os.fsencode(real[len(folder) :])), "uriBaseId": _ROOT}
     return {"uri": Path(real).as_uri()}
 
 

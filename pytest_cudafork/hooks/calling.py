@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import pytest
 
-_OUTCOMES = (pytest.fail.Exception, pytest.skip.Exception)
-"""What pytest's own functions raise is no Exception, and stands for nothing outside a test."""
+_PASS = (pytest.exit.Exception, KeyboardInterrupt)
+"""What ends the session, whoever raises it. All else is a failure of the hook, ``SystemExit`` and
+what pytest's own functions raise as well."""
 
 
 class HookFailure(NamedTuple):
-    """A hook that raised: its name, the plugin's line as ``path:line``, and the words."""
+    """A hook that failed.
+
+    Attributes:
+        hook: Its name.
+        where: The plugin's line, as ``path:line``.
+        words: The error that it raised, or what it returned.
+        raised: Whether it raised; else it returned something that stands for nothing.
+
+    """
 
     hook: str
     where: str
     words: str
+    raised: bool = True
 
     def line(self) -> str:
         """Tell it in one line."""
-        return f"{self.where}: {self.hook} raised {self.words}"
+        return f"{self.where}: {self.hook} {'raised' if self.raised else 'returned'} {self.words}"
 
 
 def call_each(
@@ -29,7 +40,8 @@ def call_each(
 ) -> Iterator[tuple[Any, HookFailure | None]]:
     """Call a hook for each plugin that has it, and yield what each returned, or how it failed.
 
-    ``pytest.exit`` and an interrupt pass.
+    ``pytest.exit`` and an interrupt pass. A generator or a coroutine is a failure, because nothing
+    of it has run.
 
     Args:
         config: The session's configuration.
@@ -45,12 +57,31 @@ def call_each(
         caller = manager.subset_hook_caller(name, remove_plugins=others)
         try:
             result = caller(**arguments)
-        except pytest.exit.Exception:
+        except _PASS:
             raise
-        except (Exception, *_OUTCOMES) as error:
+        except BaseException as error:
             yield None, failure_of(name, plugin, error)
         else:
-            yield result, None
+            failure = _not_run(name, result)
+            yield (None if failure else result), failure
+
+
+def _not_run(name: str, result: object) -> HookFailure | None:
+    """Return what to tell of a hook that was called and did not run; None of one that did."""
+    for answer in result if isinstance(result, list) else [result]:
+        if inspect.isgenerator(answer):
+            kind, code = "a generator, because it has a yield", answer.gi_code
+        elif inspect.iscoroutine(answer):
+            kind, code = "a coroutine, because it is async", answer.cr_code
+        elif inspect.isasyncgen(answer):
+            kind, code = "an asynchronous generator", answer.ag_code
+        else:
+            continue
+        if inspect.iscoroutine(answer):
+            answer.close()  # Python would warn that nobody has awaited it
+        where = f"{code.co_filename}:{code.co_firstlineno}"
+        return HookFailure(name, where, f"{kind}; nothing of it ran", raised=False)
+    return None
 
 
 def has_hook(config: pytest.Config, name: str) -> bool:

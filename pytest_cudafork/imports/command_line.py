@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import signal
 import sys
@@ -17,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from pytest_cudafork.compat.pytest_internals import terminal_writer
-from pytest_cudafork.documents.writing import write_at_once
+from pytest_cudafork.documents.writing import json_text, write_at_once
 from pytest_cudafork.imports.api import run
 from pytest_cudafork.imports.audit import plan
 from pytest_cudafork.imports.audit.baseline import SHELL_UPDATE_OPTION, Baseline
@@ -235,7 +234,7 @@ def _write_json(path: str, findings: Findings) -> list[Line]:
     if not path:
         return []
     try:
-        write_at_once(path, f"{json.dumps(audit_document(findings), indent=1)}\n")
+        write_at_once(path, json_text(audit_document(findings)))
     except OSError as error:
         return [Line(f"the records cannot be written: {error}", "bad")]
     return [Line(f"records: {path}")]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from pytest_cudafork.compat.unpatched import contextlib, os
-from pytest_cudafork.documents.writing import write_at_once
+from pytest_cudafork.documents.writing import json_text, write_at_once
 from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.process import native_stacks
@@ -57,7 +56,7 @@ def tell(account: Account, report: str, *, as_json: bool) -> bool:
     """
     text = account.text()
     if report:
-        data = f"{json.dumps(account.as_plain(), indent=2)}\n" if as_json else text
+        data = json_text(account.as_plain(), indent=2) if as_json else text
         try:
             write_at_once(report, data)
         except OSError as error:

@@ -6,7 +6,8 @@ ledger, which has the touches of all processes, and the reports, which carry the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, TextIO
 
 import pytest
 
@@ -22,6 +23,14 @@ CAPTURE = "pytest_cudafork_capture_checked"
 _CARRIED = "_cudafork_captures"
 
 
+def say_untold(text: str, stream: TextIO | None) -> None:
+    """Write what no summary has told, with escapes for what the stream's encoding has not."""
+    if text and stream is not None and not stream.closed:
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        stream.flush()
+
+
 class Announcer:
     """The plugin object.
 
@@ -35,6 +44,7 @@ class Announcer:
         self._config = config
         self._pid = os.getpid()
         self._reader: LedgerReader | None = watch.observer.ledger.reader() if watch else None
+        self._told = False
         self.failures: list[HookFailure] = []
         """What hooks of others have raised."""
 
@@ -75,6 +85,15 @@ class Announcer:
             often = f" ({times} times)" if times > 1 else ""
             terminalreporter.write_line(f"ERROR: {failure.line()}{often}", red=True)
         terminalreporter.write_line("The session fails for that, whatever its tests say.")
+        self._told = True
+
+    def pytest_unconfigure(self) -> None:
+        """Tell it where there was no summary: ``--no-summary``, ``-p no:terminal``."""
+        if self._told or self._pid != os.getpid():
+            return
+        lines = dict.fromkeys(f"ERROR: {failure.line()}\n" for failure in self.failures)
+        say_untold("".join(lines), sys.stderr)
+        self._told = True
 
     def _tell_touches(self) -> None:
         # the fork of an isolated test has these hooks, too

@@ -15,13 +15,20 @@ import pytest
 
 from pytest_cudafork.check.session import CudaForkSession
 from pytest_cudafork.documents.problem import Problem
-from pytest_cudafork.report.announce import Announcer
+from pytest_cudafork.observe.story.plain_text import plain
+from pytest_cudafork.report.announce import Announcer, say_untold
 from pytest_cudafork.report.tests_seen import TestsSeen
 from pytest_cudafork.report.trace import Trace
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.report_options import ANNOTATIONS, SUMMARY
 
 _TITLE = "CUDA and fork"
+_ENDED = (
+    pytest.ExitCode.OK,
+    pytest.ExitCode.TESTS_FAILED,
+    pytest.ExitCode.NO_TESTS_COLLECTED,
+)
+"""How sessions end that came to their end."""
 
 
 class Outputs:
@@ -46,6 +53,7 @@ class Outputs:
         self._written: list[str] = []
         self._failures: list[str] = []
         self._commands: list[str] = []
+        self._stopped = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take note of a phase of a test."""
@@ -62,21 +70,53 @@ class Outputs:
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
         """Write, when all others are done that may still change the exit status."""
-        result = yield
-        if self._pid == os.getpid():
-            self._write(session)
-        return result
+        try:
+            return (yield)
+        except pytest.exit.Exception as error:
+            self._stopped = f"Exit: {error}"
+            if error.returncode is not None:  # as pytest does after this
+                session.exitstatus = error.returncode
+            raise
+        except BaseException as error:
+            # Another plugin's, such as a report of its own that cannot be written. pytest ends with
+            # a traceback and looks at no status, so this is for the document alone.
+            self._stopped = f"{type(error).__name__}: {error}"
+            if session.exitstatus in _ENDED:
+                session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+            raise
+        finally:
+            if self._pid == os.getpid():
+                self._write(session)
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Take note of what ended the session: an interrupt, ``pytest.exit``, a broken file."""
+        self._stopped = excinfo.exconly().partition("\n")[0]
+
+    def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Take note of an error of pytest or of a plugin."""
+        self._stopped = excinfo.exconly().partition("\n")[0]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say what was written, and what could not be."""
-        for line in self._written:
-            terminalreporter.write_line(line)
+        if terminalreporter.verbosity >= 0:  # as pytest of its own files
+            for line in self._written:
+                terminalreporter.write_line(line)
         for line in self._failures:
             terminalreporter.write_line(f"ERROR: {line}", red=True, bold=True)
         for line in self._commands:
             # GitHub knows a command by the beginning of its line
             terminalreporter.ensure_newline()
             terminalreporter.write_line(line)
+        self._failures, self._commands = [], []
+
+    def pytest_unconfigure(self) -> None:
+        """Say it where there was no summary, as with ``--no-summary`` and after ``pytest.exit``."""
+        if self._pid != os.getpid():
+            return
+        say_untold("".join(f"ERROR: {line}\n" for line in self._failures), sys.stderr)
+        # GitHub knows a command by the beginning of its line
+        say_untold("".join(f"\n{line}\n" for line in self._commands), sys.stdout)
+        self._failures, self._commands = [], []
 
     def _write(self, session: pytest.Session) -> None:
         check, problems = self._checked()
@@ -97,32 +137,32 @@ class Outputs:
         """Write a file; what goes wrong is told, and fails the session."""
         try:
             write()
-        except OSError as error:
-            self._failures.append(f"the {what} file cannot be written: {error}")
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # the latter: a name or a text that cannot be encoded
+            why = getattr(error, "strerror", None) or str(error)
+            self._failures.append(f"the {what} file {plain(path)} cannot be written: {why}")
         else:
             self._written.append(f"{what}: {path}")
 
     def _json(
         self, session: pytest.Session, check: dict[str, Any] | None, audit: dict[str, Any] | None
     ) -> None:
-        import json
-
-        from pytest_cudafork.documents.writing import write_at_once
+        from pytest_cudafork.documents.writing import json_text, write_at_once
         from pytest_cudafork.report.session_document import session_document
 
         seconds = time.monotonic() - self._began
-        document = session_document(session, seconds, self._tests, check, audit)
+        document = session_document(session, seconds, self._tests, check, audit, self._stopped)
         document["hook_errors"] = [each._asdict() for each in self._announcer.failures]
-        write_at_once(self._settings.json, f"{json.dumps(document, indent=1)}\n")
+        write_at_once(self._settings.json, json_text(document))
 
     def _write_trace(self) -> None:
-        import json
-
-        from pytest_cudafork.documents.writing import write_at_once
+        from pytest_cudafork.documents.writing import json_text, write_at_once
 
         watch = self._state.watch
         trace = self._trace.document(watch.observer.records() if watch is not None else ())
-        write_at_once(self._settings.trace, f"{json.dumps(trace)}\n")
+        write_at_once(self._settings.trace, json_text(trace, indent=None))
 
     def _sarif(self, session: pytest.Session, problems: list[Problem]) -> None:
         from pytest_cudafork.documents.sarif import write_sarif
@@ -138,12 +178,15 @@ class Outputs:
         if ANNOTATIONS in self._settings.github:
             workspace = environment.value(environment.GITHUB_WORKSPACE) or root
             self._commands = github.annotation_lines(problems, workspace)
-            if not self._config.pluginmanager.has_plugin("terminalreporter") and self._commands:
-                sys.__stdout__.write("\n".join(["", *self._commands, ""]))  # type: ignore[union-attr]
         path = environment.value(environment.GITHUB_STEP_SUMMARY)
         if SUMMARY in self._settings.github and path:
             counts = self._tests.counts()
-            numbers = ", ".join(f"{number} {name}" for name, number in counts.items())
+            told = [f"{number} {name}" for name, number in counts.items()]
+            if self._tests.errors:
+                told.append(f"errors during collection: {len(self._tests.errors)}")
+            if self._stopped:
+                told.append(f"stopped by {self._stopped}")
+            numbers = ", ".join(told)
             text = github.step_summary(_TITLE, numbers or "no tests", problems)
 
             def append() -> None:

@@ -25,6 +25,7 @@ def session_document(
     tests: TestsSeen,
     check: dict[str, Any] | None,
     audit: dict[str, Any] | None,
+    stopped: str = "",
 ) -> dict[str, Any]:
     """Return a session as plain data.
 
@@ -34,6 +35,7 @@ def session_document(
         tests: What became of its tests.
         check: What ``check_content`` returned; None where nothing was checked.
         audit: What is said of the import audit; None where there was none.
+        stopped: Why the session did not come to its end, where pytest has said so.
 
     """
     config = session.config
@@ -44,7 +46,7 @@ def session_document(
         "root": str(config.rootpath),
         "exit_status": int(session.exitstatus),
         "good": session.exitstatus == pytest.ExitCode.OK,
-        "stopped": plain(str(session.shouldstop or session.shouldfail or "")),
+        "stopped": plain(str(session.shouldstop or session.shouldfail or stopped)),
         "seconds": round(seconds, 3),
         "counts": tests.counts(),
         "tests": tests.tests,

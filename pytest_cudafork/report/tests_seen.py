@@ -12,6 +12,8 @@ from pytest_cudafork.observe.story.plain_text import plain
 _CAPTURES = "_cudafork_captures"
 _RANKS = ("passed", "skipped", "xfailed", "xpassed", "failed", "error")
 """Outcomes; of several that phases of a test have, the last of these counts."""
+UNFINISHED = "unfinished"
+"""The outcome of a test that began, and of which no end was told: the session was interrupted."""
 
 
 class TestsSeen:
@@ -81,15 +83,22 @@ class TestsSeen:
 
     @property
     def tests(self) -> list[dict[str, Any]]:
-        """The tests, as plain data."""
-        return list(self._tests.values())
+        """The tests, as plain data; one that did not come to its end has not passed."""
+        return [
+            {**test, "outcome": UNFINISHED} if _is_unfinished(test) else test
+            for test in self._tests.values()
+        ]
 
     def counts(self) -> dict[str, int]:
         """How many tests have which outcome; those that none has are left out."""
         counts: dict[str, int] = {}
-        for test in self._tests.values():
+        for test in self.tests:
             counts[test["outcome"]] = counts.get(test["outcome"], 0) + 1
         return counts
+
+
+def _is_unfinished(test: dict[str, Any]) -> bool:
+    return test["outcome"] == "passed" and all(p["phase"] == "setup" for p in test["phases"])
 
 
 def outcome_of(report: pytest.TestReport) -> str:
@@ -100,7 +109,8 @@ def outcome_of(report: pytest.TestReport) -> str:
     if report.outcome == "skipped":
         return "xfailed" if expected else "skipped"
     if report.outcome == "failed":
-        return "failed" if report.when == "call" else "error"
+        # a worker that crashed reports its test in a phase of no name
+        return "error" if report.when in ("setup", "teardown") else "failed"
     return str(report.outcome)  # such as "rerun"
 
 

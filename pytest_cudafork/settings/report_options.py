@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.options import GITHUB, JSON, SARIF, TRACE, Settings
+from pytest_cudafork.settings.options import GITHUB, JSON, LEDGER, SARIF, TRACE, Settings
 
 ANNOTATIONS = "annotations"
 SUMMARY = "summary"
@@ -49,7 +49,7 @@ def checked(settings: Settings, namespace: Any) -> Settings:
         namespace: The parsed command line, where an option that was not given is None.
 
     Raises:
-        pytest.UsageError: the folder of a file is not there.
+        pytest.UsageError: a file cannot be one, or would be written over something else.
 
     """
     options = {"json": JSON, "sarif": SARIF, "trace": TRACE, "github": GITHUB}
@@ -60,9 +60,30 @@ def checked(settings: Settings, namespace: Any) -> Settings:
             if not getattr(namespace, option.name, None) and environment.value(option.env)
         }
         settings = settings._replace(**inherited)
+    others = {"--junitxml": getattr(namespace, "xmlpath", None) or "", LEDGER.flag: settings.ledger}
+    taken = {os.path.realpath(path): flag for flag, path in others.items() if path}
     files = ((JSON, settings.json), (SARIF, settings.sarif), (TRACE, settings.trace))
     for option, path in files:
-        folder = os.path.dirname(path)
-        if folder and not os.path.isdir(folder):
-            raise pytest.UsageError(f"{option.flag}: there is no folder {folder!r}")
+        if path:
+            _check_file(option.flag, path, taken)
     return settings
+
+
+def _check_file(flag: str, path: str, taken: dict[str, str]) -> None:
+    """Refuse a file before the tests run, which may take hours; ``taken`` has those of others."""
+    if "\0" in path:
+        raise pytest.UsageError(f"{flag}: {path!r} cannot be the name of a file")
+    folder = os.path.dirname(path)
+    if folder and not os.path.isdir(folder):
+        raise pytest.UsageError(f"{flag}: there is no folder {folder!r}")
+    if os.path.isdir(path):
+        raise pytest.UsageError(f"{flag}: {path!r} is a folder, not a file")
+    if path.endswith(".py"):  # the name was forgotten, and what follows are the tests to run
+        raise pytest.UsageError(
+            f"{flag}: {path!r} is a Python file, and would be written over: name the file to write"
+            f" first, as in {flag}=FILE {path}"
+        )
+    real = os.path.realpath(path)
+    if real in taken and (os.path.isfile(path) or not os.path.exists(path)):  # no pipe, no device
+        raise pytest.UsageError(f"{flag}: {path!r} is the file of {taken[real]}, too: name another")
+    taken[real] = flag

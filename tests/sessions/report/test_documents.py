@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -146,3 +147,36 @@ def test_a_hook_that_raises_fails_a_session_of_good_tests(pytester: pytest.Pytes
     assert "conftest.py:3: pytest_cudafork_touch raised Failed: not so" in out
     assert "test_b: " in out
     assert "conftest.py:6: pytest_cudafork_isolate raised KeyError: 'which?'" in out
+
+
+@pytest.mark.slow
+def test_an_interrupted_session_writes_what_it_has_also_of_files_without_a_readable_name(
+    pytester: pytest.Pytester,
+) -> None:
+    name = os.fsdecode(b"test_\xfe.py")
+    (pytester.path / name).write_text(
+        module(
+            "def test_forks():\n    touch()\n    os.fork()\n"
+            "def test_interrupted():\n    raise KeyboardInterrupt\n"
+        )
+    )
+    result = check(
+        pytester,
+        "fork",
+        *("-p", "no:cacheprovider"),  # pytest's own, which cannot write such a name
+        *("--cuda-fork-json=s.json", "--cuda-fork-sarif=s.sarif", "--cuda-fork-trace=t.json"),
+        env={"PYTHONIOENCODING": "utf-8:backslashreplace"},
+    )
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert "INTERNALERROR" not in result.stdout.str()
+    made = read_document(pytester.path / "s.json", "session")
+    assert (made["good"], made["stopped"]) == (False, "KeyboardInterrupt")
+    assert made["counts"] == {"failed": 1, "unfinished": 1}
+    assert [each["test"] for each in made["tests"]] == [
+        "test_\\udcfe.py::test_forks",
+        "test_\\udcfe.py::test_interrupted",
+    ]
+    (problem, *_) = read_sarif(json.loads((pytester.path / "s.sarif").read_text()))
+    place = problem["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "test_%FE.py"
+    assert read_trace(pytester.path / "t.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +87,13 @@ def test_what_checks_it_here_refuses_what_is_none(tmp_path: Path) -> None:
     log = sarif_log([problem(tmp_path, level="bad")], str(tmp_path), successful=True)
     with pytest.raises(ValidationError):
         read_sarif(log)
+
+
+def test_a_file_whose_name_is_no_text_is_still_named(tmp_path: Path) -> None:
+    file = os.fsdecode(os.fsencode(tmp_path) + b"/t\xfe.py")
+    given = problem(tmp_path, place=Place(file, 3), test=os.fsdecode(b"t\xfe.py::test_a"))
+    write_sarif(str(tmp_path / "r"), [given], str(tmp_path), successful=True)
+    (result,) = read_sarif(json.loads((tmp_path / "r").read_text()))
+    (location,) = result["locations"]
+    assert location["physicalLocation"]["artifactLocation"]["uri"] == "t%FE.py"
+    assert result["properties"] == {"test": "t\\udcfe.py::test_a"}

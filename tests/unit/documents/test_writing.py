@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from pytest_cudafork.documents.writing import write_at_once
+from pytest_cudafork.compat import unpatched
+from pytest_cudafork.documents import writing
+from pytest_cudafork.documents.writing import json_text, write_at_once
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -53,3 +58,66 @@ def test_a_file_in_a_folder_that_takes_no_other_is_written(
 def test_what_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         write_at_once(str(tmp_path / "no" / "r"), "x")
+
+
+def test_what_leads_to_a_pipe_is_written_though_the_pipe_has_no_name(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    try:
+        write_at_once(f"/dev/fd/{write}", "through")
+        assert os.read(read, 100) == b"through"
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def test_where_there_is_no_space_the_file_of_before_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r"
+    path.write_text("of yesterday")
+    opened = open
+
+    class Full:
+        """A file on a device that is full."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            self._file = opened(*args, **options)
+
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            self._file.close()
+
+        def write(self, text: str) -> None:
+            """Write a part."""
+            self._file.write(text[:2])
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(writing, "io", SimpleNamespace(open=Full))
+    with pytest.raises(OSError, match="No space"):
+        write_at_once(str(path), "of today")
+    assert path.read_text() == "of yesterday"
+    assert os.listdir(tmp_path) == ["r"]
+
+
+def test_a_file_that_cannot_be_replaced_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*paths: str) -> None:
+        raise OSError(16, "Device or resource busy")  # a file that is mounted
+
+    path = tmp_path / "r"
+    path.write_text("of yesterday, and longer")
+    monkeypatch.setattr(unpatched.os, "replace", refuse)
+    write_at_once(str(path), "x")
+    assert path.read_text() == "x"
+    assert os.listdir(tmp_path) == ["r"]
+
+
+def test_json_is_valid_whatever_a_name_holds() -> None:
+    name = os.fsdecode(b"s\xff") + "\ud800\udc00 \u2603"
+    text = json_text({name: [name, 1, None]}, indent=None)
+    assert json.loads(text.encode("utf-8")) == {
+        "s\\udcff\\ud800\\udc00 \u2603": ["s\\udcff\\ud800\\udc00 \u2603", 1, None]
+    }

@@ -40,6 +40,8 @@ def test_nobody_is_called_where_nobody_has_the_hook(pytester: pytest.Pytester) -
         ("raise ValueError('oops')", "ValueError: oops"),
         ("pytest.fail('not so')", "Failed: not so"),
         ("pytest.skip('not here')", "Skipped: not here"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("raise BaseException('odd')", "BaseException: odd"),
     ],
 )
 def test_what_one_raises_keeps_no_other_from_being_called(
@@ -68,3 +70,29 @@ def test_the_line_is_the_plugins_own_and_not_of_what_it_called() -> None:
     assert failure_of("h", "a plugin", ValueError("v")) == HookFailure(
         "h", "a plugin", "ValueError: v"
     )
+
+
+@pytest.mark.parametrize(
+    ("start", "body", "kind"),
+    [
+        ("def", "yield 'fork'", "a generator, because it has a yield"),
+        ("async def", "return 'fork'", "a coroutine, because it is async"),
+        ("async def", "yield 'fork'", "an asynchronous generator"),
+    ],
+)
+@pytest.mark.parametrize("name", [NAME, "pytest_cudafork_touch"])
+@pytest.mark.filterwarnings("error")
+def test_a_hook_of_which_nothing_ran_has_failed(
+    pytester: pytest.Pytester, name: str, start: str, body: str, kind: str
+) -> None:
+    module = ModuleType("theirs")
+    source = f"\n{start} {name}():\n    {body}\n"
+    exec(compile(source, "/p/theirs.py", "exec"), vars(module))
+    config = pytester.parseconfigure()
+    config.pluginmanager.register(module)
+    arguments = {"item": None} if name == NAME else {"config": config, "touch": None, "nodeid": ""}
+    ((answer, failure),) = call_each(config, name, arguments)
+    assert answer is None
+    assert failure is not None
+    assert failure.line() == f"/p/theirs.py:2: {name} returned {kind}; nothing of it ran"
+    assert not failure.raised

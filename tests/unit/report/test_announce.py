@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from pytest_cudafork.capture.story.verdicts import CARRIED, CheckedCapture
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.report import announce
-from pytest_cudafork.report.announce import Announcer
+from pytest_cudafork.report.announce import Announcer, say_untold
 from tests.support.checked_sessions import TEST, LedgerSession, report
 from tests.unit.report.test_terminal import Terminal
 
@@ -123,3 +124,34 @@ def test_the_fork_of_a_test_tells_nobody(
     announcer.pytest_runtest_logreport(report(**{CARRIED: [CAPTURE.to_plain()]}))
     assert theirs.touches == []
     assert theirs.captures == []
+
+
+def test_without_a_summary_it_is_told_on_stderr(
+    pytester: pytest.Pytester, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session, broken = LedgerSession(tmp_path), Theirs(broken=True)
+    announcer = announcer_of(pytester, session, broken)
+    session.touch(3)
+    session.touch(4)
+    finish(announcer)
+    capsys.readouterr()
+    announcer.pytest_unconfigure()
+    announcer.pytest_unconfigure()
+    err = capsys.readouterr().err
+    assert err.count("raised ValueError: oops\n") == 1
+    terminal: Any = Terminal()
+    other = announcer_of(pytester, session, broken)
+    finish(other)
+    other.pytest_terminal_summary(terminal)
+    other.pytest_unconfigure()
+    assert capsys.readouterr().err == "", "the summary has told it"
+
+
+def test_what_a_stream_cannot_write_is_escaped() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    say_untold("\u00fc\udcff\n", stream)
+    assert raw.getvalue() == b"\\xfc\\udcff\n"
+    stream.close()
+    say_untold("x", stream)
+    say_untold("x", None)

@@ -63,11 +63,16 @@ def outputs_of(
     return Outputs(config, session.state, announcer)
 
 
-def finish(outputs: Outputs, status: int = 0) -> tuple[int, list[str]]:
-    """End the session; return its exit status and the lines in the terminal."""
-    session: Any = SimpleNamespace(
+def session_of(outputs: Outputs, status: int = 0) -> Any:
+    """Return a session that is about to end."""
+    return SimpleNamespace(
         exitstatus=status, shouldstop=False, shouldfail=False, config=outputs._config
     )
+
+
+def finish(outputs: Outputs, status: int = 0) -> tuple[int, list[str]]:
+    """End the session; return its exit status and the lines in the terminal."""
+    session = session_of(outputs, status)
     steps = outputs.pytest_sessionfinish(session)
     next(steps)
     with pytest.raises(StopIteration):
@@ -137,7 +142,10 @@ def test_what_cannot_be_written_is_told_and_fails_the_session(tmp_path: Path) ->
     )
     assert status == pytest.ExitCode.TESTS_FAILED
     assert lines[0].startswith("SARIF: ")
-    assert lines[1].startswith("ERROR: the JSON file cannot be written: ")
+    assert (
+        lines[1]
+        == f"ERROR: the JSON file {files.json} cannot be written: No such file or directory"
+    )
 
 
 @pytest.mark.parametrize("kinds", [("annotations",), ("summary",), ("annotations", "summary")])
@@ -179,3 +187,80 @@ def test_the_fork_of_a_test_writes_nothing(tmp_path: Path) -> None:
     outputs._pid = 1
     assert finish(outputs) == (0, [])
     assert not (tmp_path / "s.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "written"),
+    [
+        (ValueError("theirs"), 0, pytest.ExitCode.INTERNAL_ERROR),
+        (ValueError("theirs"), 4, 4),
+        (pytest.exit.Exception("enough", 7), 0, 7),
+        (pytest.exit.Exception("enough"), 0, 0),
+    ],
+)
+def test_a_plugin_that_raises_at_the_end_takes_no_report_away(
+    tmp_path: Path, error: BaseException, status: int, written: int
+) -> None:
+    outputs = outputs_of(LedgerSession(tmp_path, json=str(tmp_path / "s.json")), checked=False)
+    steps = outputs.pytest_sessionfinish(session_of(outputs, status))
+    next(steps)
+    with pytest.raises(type(error)):
+        steps.throw(error)
+    made = read_document(tmp_path / "s.json", "session")
+    assert (made["exit_status"], made["good"]) == (written, written == 0)
+    assert str(error) in made["stopped"]
+
+
+def test_what_ended_the_session_is_in_its_document_and_in_the_summary_of_the_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environment.GITHUB_ACTIONS, "true")
+    monkeypatch.setenv(environment.GITHUB_STEP_SUMMARY, str(tmp_path / "summary"))
+    session = LedgerSession(tmp_path, json=str(tmp_path / "s.json"), github=("summary",))
+    outputs = outputs_of(session, checked=False)
+    outputs.pytest_collectreport(pytest.CollectReport("b.py", "failed", "no such module", []))
+    with pytest.raises(pytest.Session.Interrupted) as caught:
+        raise pytest.Session.Interrupted("1 error during collection")
+    outputs.pytest_keyboard_interrupt(caught)
+    finish(outputs, 2)
+    stopped = read_document(tmp_path / "s.json", "session")["stopped"]
+    assert stopped.endswith("Interrupted: 1 error during collection")
+    told = (tmp_path / "summary").read_text()
+    assert f"errors during collection: 1, stopped by {stopped}\n" in told
+    assert "no tests" not in told
+
+
+def test_without_a_summary_what_matters_is_told_on_the_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(environment.GITHUB_ACTIONS, "true")
+    files = Settings(json=str(tmp_path / "no" / "s.json"))
+    session = LedgerSession(tmp_path, json=files.json, github=("annotations",))
+    outputs = outputs_of(session)
+    session.touch(3)
+    session.fork(5)
+    steps = outputs.pytest_sessionfinish(session_of(outputs))
+    next(steps)
+    with pytest.raises(StopIteration):
+        steps.send(None)
+    for _ in range(2):
+        outputs.pytest_unconfigure()  # told once
+    out, err = capsys.readouterr()
+    assert (
+        err == f"ERROR: the JSON file {files.json} cannot be written: No such file or directory\n"
+    )
+    assert out.count("\n::error file=test_a.py,line=3,title=") == 1
+    assert out.count("::error") == 1
+
+
+def test_a_quiet_session_does_not_name_what_was_written(tmp_path: Path) -> None:
+    files = Settings(json=str(tmp_path / "s.json"), sarif=str(tmp_path / "no" / "s"))
+    outputs = outputs_of(LedgerSession(tmp_path, json=files.json, sarif=files.sarif), checked=False)
+    steps = outputs.pytest_sessionfinish(session_of(outputs))
+    next(steps)
+    with pytest.raises(StopIteration):
+        steps.send(None)
+    terminal: Any = _Terminal(verbosity=-1)
+    outputs.pytest_terminal_summary(terminal)
+    (line,) = [line for line, _ in terminal.lines]
+    assert line.startswith("ERROR: the SARIF file "), "what is wrong is told all the same"

@@ -35,6 +35,7 @@ def crash(message: str) -> Any:
         (report(outcome="failed"), "failed"),
         (report("setup", "failed"), "error"),
         (report("teardown", "failed"), "error"),
+        (report("???", "failed"), "failed"),  # of a worker of pytest-xdist that crashed
         (report(outcome="skipped"), "skipped"),
         (report(outcome="skipped", wasxfail="x"), "xfailed"),
         (report(outcome="passed", wasxfail="x"), "xpassed"),
@@ -113,3 +114,19 @@ def test_the_message_is_one_line_whatever_a_report_holds() -> None:
     assert message_of(report(longrepr="\n\nfirst\nsecond")) == "first"
     assert message_of(report(longrepr="  ")) == ""
     assert where_of(report(longrepr="text")) is None
+
+
+def test_a_test_that_was_interrupted_has_not_passed() -> None:
+    seen = TestsSeen()
+    seen.add(report("setup"))
+    assert [test["outcome"] for test in seen.tests] == ["unfinished"]
+    assert seen.counts() == {"unfinished": 1}
+    seen.add(report())
+    assert seen.counts() == {"passed": 1}
+
+
+def test_a_test_of_which_only_the_fixtures_were_asked_for_has_passed() -> None:
+    seen = TestsSeen()
+    for when in ("setup", "teardown"):  # --setup-only
+        seen.add(report(when))
+    assert seen.counts() == {"passed": 1}

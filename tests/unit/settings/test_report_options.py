@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,3 +78,36 @@ def test_a_session_in_a_test_does_not_write_over_the_files_of_the_one_around(
     assert read() == Settings()
     own = str(tmp_path / "inner.json")
     assert read(json=own) == Settings(json=own), "what is said on its command line counts"
+
+
+def test_what_cannot_be_a_file_is_told_before_the_tests_run(tmp_path: Path) -> None:
+    for option in (JSON, SARIF, TRACE):
+        short = option.name.removeprefix("cuda_fork_")
+        with pytest.raises(pytest.UsageError, match=f"{option.flag}: '.*' is a folder"):
+            read(**{short: str(tmp_path)})
+        with pytest.raises(pytest.UsageError, match=f"{option.flag}: .*cannot be the name"):
+            read(**{short: "a\0b"})
+        with pytest.raises(pytest.UsageError, match=f"as in {option.flag}=FILE .*test_a.py"):
+            read(**{short: str(tmp_path / "test_a.py")})
+
+
+def test_no_two_files_are_one(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "r")
+    file, link = str(tmp_path / "r"), str(tmp_path / "link")
+    with pytest.raises(pytest.UsageError, match=r"sarif: .* is the file of --cuda-fork-json, too"):
+        read(json=file, sarif=link)
+    with pytest.raises(
+        pytest.UsageError, match=r"trace: .* is the file of --cuda-fork-ledger, too"
+    ):
+        read(ledger=file, trace=file)
+    assert read(json=file, sarif=f"{file}2").sarif == f"{file}2"
+    assert read(json=os.devnull, sarif=os.devnull).json == os.devnull, "a device takes both"
+
+
+def test_no_file_is_that_of_junit(tmp_path: Path) -> None:
+    config: Any = SimpleNamespace(getini=lambda name: "")
+    given = {option.name: None for option in OPTIONS_OF_ALL}
+    file = str(tmp_path / "r.xml")
+    namespace = SimpleNamespace(**{**given, "cuda_fork_json": file}, xmlpath=file)
+    with pytest.raises(pytest.UsageError, match="is the file of --junitxml, too"):
+        read_settings(config, namespace)
