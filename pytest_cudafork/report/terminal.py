@@ -100,8 +100,10 @@ def write_summary(
         return  # as pytest itself does with -q: what is in order is not told
     terminal.section(TITLE, red=bad, green=not bad and not known, yellow=known, bold=bad)
     if counts.touches or counts.guarded or unreported:
-        story = Stories(records, reported, expected, simulated=observer.simulated)
-        story.write(terminal, unreported, advice=not bad)
+        shown = terminal.config.option.tbstyle != "no"  # with it a failure has told nothing
+        told = reported if shown else ()
+        story = Stories(records, told, expected, simulated=observer.simulated)
+        story.write(terminal, unreported, advice=not bad or not (shown or unreported))
     elif not limits and not lost:
         terminal.write_line("no touch of CUDA was seen")
     for words in lost:
@@ -127,12 +129,20 @@ def _accepted(records: Iterable[Record]) -> set[str]:
 
 
 class Stories:
-    """What the last section tells of a ledger in which there is something to tell."""
+    """What the last section tells of a ledger in which there is something to tell.
+
+    Args:
+        records: The ledger.
+        told: The ids of what failures have told.
+        expected: The ids of the refusals that a test expected.
+        simulated: Whether the driver is the phantom.
+
+    """
 
     def __init__(
         self,
         records: list[Record],
-        reported: Collection[str],
+        told: Collection[str],
         expected: Collection[str],
         *,
         simulated: bool,
@@ -144,7 +154,7 @@ class Stories:
         self._history = History(records)
         self._expected = expected
         self._simulated = simulated
-        self._told = dict.fromkeys(told_culprits(self._history, reported), "its failure")
+        self._told = dict.fromkeys(told_culprits(self._history, told), "its failure")
         """The culprits that have been told in full, and where."""
 
     def write(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.check.findings import Finding
+from pytest_cudafork.check.findings import Finding, reported_ids
 from pytest_cudafork.errors import CudaForkError, CudaTouchError
 from pytest_cudafork.report.terminal import Counts, write_summary
 from pytest_cudafork.settings.options import Settings
@@ -40,8 +40,9 @@ def test_counts_sort_touches_by_phase_and_forks_by_verdict() -> None:
 class Terminal:
     """Stands in for pytest's reporter: the lines, each with its colors."""
 
-    def __init__(self, verbosity: int = 0) -> None:
+    def __init__(self, verbosity: int = 0, tb: str = "auto") -> None:
         self.verbosity = verbosity
+        self.config = SimpleNamespace(option=SimpleNamespace(tbstyle=tb))
         self.lines: list[tuple[str, frozenset[str]]] = []
 
     def ensure_newline(self) -> None:
@@ -69,9 +70,10 @@ def section(
     lost: tuple[str, ...] = (),
     ledger: str = "",
     verbosity: int = 0,
+    tb: str = "auto",
 ) -> Terminal:
     """Write the section of a session with this ledger."""
-    terminal: Any = Terminal(verbosity)
+    terminal: Any = Terminal(verbosity, tb)
     settings = SimpleNamespace(ledger="/tmp/ledger")
     observer: Any = SimpleNamespace(
         records=lambda: records,
@@ -123,6 +125,18 @@ def test_a_touch_at_collection_is_told_with_advice() -> None:
     assert "touched at import or collection:\n  /src/engine.py:3: in probe" in text
     assert "what to do:" in text
     assert "no touch" not in text
+
+
+def test_where_failures_show_nothing_the_section_tells_the_line_in_full() -> None:
+    guarded = {"k": "fork", "id": "1-2", "t": 2, "pid": 1, "verdict": "guarded", "api": "os.fork"}
+    reported = {"k": "reported", "id": "1-3", "pid": 1, "ids": ["1-2"]}
+    records = [TOUCH, guarded, reported]
+    assert reported_ids(records) == {"1-2"}
+    assert "(told above)" in section(records).text
+    assert "what to do:" not in section(records).text
+    told = section(records, tb="no").text
+    assert "(told above)" not in told
+    assert "what to do:" in told
 
 
 def test_an_error_that_failed_no_test_is_told_in_red() -> None:
