@@ -264,3 +264,13 @@ def test_a_quiet_session_does_not_name_what_was_written(tmp_path: Path) -> None:
     outputs.pytest_terminal_summary(terminal)
     (line,) = [line for line, _ in terminal.lines]
     assert line.startswith("ERROR: the SARIF file "), "what is wrong is told all the same"
+
+
+def test_an_internal_error_is_said_in_the_document(tmp_path: Path) -> None:
+    outputs = outputs_of(LedgerSession(tmp_path, json=str(tmp_path / "s.json")), checked=False)
+    with pytest.raises(ValueError, match="theirs") as caught:
+        raise ValueError("theirs\nand more")
+    outputs.pytest_internalerror(caught)
+    finish(outputs, 3)
+    made = read_document(tmp_path / "s.json", "session")
+    assert (made["stopped"], made["exit_status"]) == ("ValueError: theirs", 3)
