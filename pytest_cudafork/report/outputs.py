@@ -111,7 +111,14 @@ class Outputs:
         from pytest_cudafork.report.session_document import session_document
 
         seconds = time.monotonic() - self._began
-        document = session_document(session, seconds, self._tests, check, audit)
+        document = session_document(
+            session,
+            seconds,
+            self._tests,
+            check,
+            audit,
+            looked_at_captures=self._settings.captures not in ("off", "audit"),
+        )
         document["hook_errors"] = [each._asdict() for each in self._announcer.failures]
         write_at_once(self._settings.json, f"{json.dumps(document, indent=1)}\n")
 
@@ -158,6 +165,7 @@ class Outputs:
 
         root = str(self._config.rootpath)
         problems = session_problems.problems_of_captures(self._tests.captures, root)
+        problems += session_problems.problems_of_graphs(self._tests.graphs, root)
         check: Any = self._config.pluginmanager.get_plugin("cudafork-check")
         watch = self._state.watch
         if watch is None or check is None:
