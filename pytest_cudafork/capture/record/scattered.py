@@ -58,4 +58,4 @@ def _indexed(tensor: Tensor, indices: Sequence[Tensor | None]) -> int:
             return UNKNOWN
         shapes.append(index.shape)
         del rest[dimension]
-    return math.prod(torch.broadcast_shapes(*shapes)) * math.prod(rest)
+    return int(math.prod(torch.broadcast_shapes(*shapes)) * math.prod(rest))
