@@ -97,6 +97,10 @@ def _register_reports(config: pytest.Config, state: session.CudaForkSession) -> 
         return
     from pytest_cudafork.report.announce import Announcer
 
+    if getattr(config.option, "dist", "no") != "no":  # the tests that have the marker are elsewhere
+        from pytest_cudafork.capture.in_tests.plugin import begin_summary
+
+        begin_summary(config)
     announcer = Announcer(config, state.watch)
     config.pluginmanager.register(announcer, "cudafork-announcer")
     if state.settings.reports:

@@ -97,6 +97,12 @@ def place_in(root: str, frames: Iterable[Frame]) -> Place | None:
     return None
 
 
+def place_at(where: str) -> Place | None:
+    """Return the place of ``file:line``; None: it is none."""
+    file, _, line = where.rpartition(":")
+    return Place(file, int(line)) if file and line.isdigit() else None
+
+
 def is_in(root: str, file: str) -> bool:
     """Whether a file is one of the project's own: below its folder, and not installed."""
     own = root.rstrip(os.sep) + os.sep

@@ -58,7 +58,9 @@ def pytest_cudafork_capture_checked(
     """Take note of a captured graph that was checked.
 
     Called for each call of ``capture_pair`` and ``assert_replay_equals_eager`` that came to a
-    verdict, when the report of its test is there. The process is that of ``pytest_cudafork_touch``.
+    verdict, when the report of its test is there. Under ``--cuda-fork-captures`` also once for each
+    phase of a test that captured or replayed graphs by itself: the title is "captured graphs" then,
+    ``notes`` has the suspicions. The process is that of ``pytest_cudafork_touch``.
 
     Args:
         config: The session's configuration.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 TOUCH = "pytest_cudafork_touch"
 CAPTURE = "pytest_cudafork_capture_checked"
 _CARRIED = "_cudafork_captures"
+_LOOKED_AT = "cudafork_captures"
 
 
 def say_untold(text: str, stream: TextIO | None) -> None:
@@ -57,13 +58,21 @@ class Announcer:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Tell what was touched and checked until this report."""
         self._tell_touches()
-        carried = getattr(report, _CARRIED, None)
-        if carried and self._pid == os.getpid() and has_hook(self._config, CAPTURE):
-            from pytest_cudafork.capture.story.verdicts import CheckedCapture
+        if self._pid == os.getpid():
+            self._tell_captures(report)
 
-            for data in carried:
-                capture = CheckedCapture.from_plain(data)
-                self._call(CAPTURE, capture=capture, nodeid=report.nodeid)
+    def _tell_captures(self, report: pytest.TestReport) -> None:
+        carried, looked = getattr(report, _CARRIED, None), getattr(report, _LOOKED_AT, None)
+        if not (carried or looked) or not has_hook(self._config, CAPTURE):
+            return
+        from pytest_cudafork.capture.in_tests.told import as_verdict
+        from pytest_cudafork.capture.story.verdicts import CheckedCapture
+
+        captures = [CheckedCapture.from_plain(data) for data in carried or ()]
+        if looked:
+            captures.append(as_verdict(looked, failed=report.failed))
+        for capture in captures:
+            self._call(CAPTURE, capture=capture, nodeid=report.nodeid)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -153,7 +153,15 @@ class Outputs:
         from pytest_cudafork.report.session_document import session_document
 
         seconds = time.monotonic() - self._began
-        document = session_document(session, seconds, self._tests, check, audit, self._stopped)
+        document = session_document(
+            session,
+            seconds,
+            self._tests,
+            check,
+            audit,
+            stopped=self._stopped,
+            looked_at_captures=self._settings.captures not in ("off", "audit"),
+        )
         document["hook_errors"] = [each._asdict() for each in self._announcer.failures]
         write_at_once(self._settings.json, json_text(document))
 
@@ -201,6 +209,7 @@ class Outputs:
 
         root = str(self._config.rootpath)
         problems = session_problems.problems_of_captures(self._tests.captures, root)
+        problems += session_problems.problems_of_graphs(self._tests.graphs, root)
         check: Any = self._config.pluginmanager.get_plugin("cudafork-check")
         watch = self._state.watch
         if watch is None or check is None:

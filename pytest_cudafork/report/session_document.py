@@ -25,7 +25,9 @@ def session_document(
     tests: TestsSeen,
     check: dict[str, Any] | None,
     audit: dict[str, Any] | None,
+    *,
     stopped: str = "",
+    looked_at_captures: bool = False,
 ) -> dict[str, Any]:
     """Return a session as plain data.
 
@@ -36,6 +38,7 @@ def session_document(
         check: What ``check_content`` returned; None where nothing was checked.
         audit: What is said of the import audit; None where there was none.
         stopped: Why the session did not come to its end, where pytest has said so.
+        looked_at_captures: Whether captures of all tests were looked at.
 
     """
     config = session.config
@@ -52,6 +55,7 @@ def session_document(
         "tests": tests.tests,
         "collection_errors": tests.errors,
         "captures": tests.captures,
+        "captured_graphs": tests.graphs.content(looked=looked_at_captures),
         "check": check,
         "imports": audit,
         "not_observable": [*unseen, *(check["not_observable"] if check is not None else ())],

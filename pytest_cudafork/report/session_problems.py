@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from pytest_cudafork.capture.in_tests.gathered import Gathered
+from pytest_cudafork.capture.in_tests.words import finding_lines
 from pytest_cudafork.check.findings import Finding
 from pytest_cudafork.documents.problem import (
     ERROR,
@@ -13,6 +15,7 @@ from pytest_cudafork.documents.problem import (
     Place,
     Problem,
     is_in,
+    place_at,
     place_in,
     place_of_touch,
     steps_of_touch,
@@ -124,8 +127,9 @@ def problems_of_captures(captures: Iterable[dict[str, Any]], root: str) -> list[
     problems = []
     for capture in captures:
         for finding in capture["findings"]:
-            file, _, line = finding["where"].rpartition(":")
-            place = Place(file, int(line)) if line.isdigit() and is_in(root, file) else None
+            place = place_at(finding["where"])
+            if place is not None and not is_in(root, place.file):
+                place = None
             parts = [finding["what"], finding["why"], finding["todo"]]
             at = f"{finding['path']}: " if finding["path"] else ""
             problems.append(
@@ -141,6 +145,38 @@ def problems_of_captures(captures: Iterable[dict[str, Any]], root: str) -> list[
                 )
             )
     return problems
+
+
+def problems_of_graphs(graphs: Gathered, root: str) -> list[Problem]:
+    """Return what was found of captures that tests make by themselves; suspicions are warnings.
+
+    Args:
+        graphs: It, from the reports of a session.
+        root: The project's folder.
+
+    """
+    errors = [each for each in graphs.errors if each["fails"]]
+    levels = [*[ERROR] * len(errors), *[WARNING] * len(graphs.suspicions)]
+    return [
+        _problem_of_graph(found, level, root)
+        for found, level in zip([*errors, *graphs.suspicions], levels, strict=True)
+    ]
+
+
+def _problem_of_graph(found: dict[str, Any], level: str, root: str) -> Problem:
+    steps = tuple(
+        (place, words) for words, where in found["lines"] if (place := place_at(where)) is not None
+    )
+    own = (place for place, _ in steps if is_in(root, place.file))
+    return Problem(
+        rule="graph-capture",
+        level=level,
+        message=plain(f"[{found['kind']}] {found['what']}".split("\n")[0]),
+        story="\n".join(finding_lines(found, brief=False)),
+        place=next(own, None),
+        steps=steps,
+        test=found["tests"][0],
+    )
 
 
 def unseen_problems(words: Iterable[str]) -> list[Problem]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.capture.in_tests.gathered import Gathered
 from pytest_cudafork.observe.story.plain_text import plain
 
 _CAPTURES = "_cudafork_captures"
@@ -27,10 +28,13 @@ class TestsSeen:
         """The collections that failed."""
         self.captures: list[dict[str, Any]] = []
         """The captured graphs that were checked."""
+        self.graphs = Gathered()
+        """What was found of captures that tests make by themselves."""
 
     def add(self, report: pytest.TestReport) -> None:
         """Take note of one phase of a test."""
         test = self._test(report)
+        self.graphs.add(report)
         for data in getattr(report, _CAPTURES, ()):
             self.captures.append({"test": report.nodeid, **data})
         if type(report) is not pytest.TestReport and report.outcome != "failed":

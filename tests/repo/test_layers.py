@@ -18,12 +18,16 @@ PYTEST_SIDE = ("session", "audit", "report")
 # imports of them before that.
 WITH_TORCH = ("capture", "compat.torch_graphs")
 WITHOUT_TORCH = (
+    "capture.in_tests.gathered",
+    "capture.in_tests.words",
     "capture.interface.backend",
+    "capture.interface.check_names",
     "capture.interface.lines",
     "capture.interface.seen",
     "capture.in_programs.told",
     "capture.choose",
     "capture.marker",
+    "capture.story.findings",
     "capture.story.remarks",
 )
 HEAVY = ("torch", "numpy", "triton", "cupy", "numba", "jax", "pynvml", "cuda")

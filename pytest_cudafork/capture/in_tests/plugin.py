@@ -27,6 +27,7 @@ __all__ = ["LISTENERS", "CaptureHooks", "begin"]
 
 OFF = "off"
 _HOOKS = "cudafork-captures"
+_SUMMARY = f"{_HOOKS}-summary"
 LISTENERS = pytest.StashKey[list[Listener]]()
 """Who else listens to the captures of a session."""
 
@@ -35,7 +36,14 @@ def begin(config: pytest.Config) -> None:
     """Register the hooks, if they are not there."""
     if not config.pluginmanager.has_plugin(_HOOKS):
         config.pluginmanager.register(CaptureHooks(config), _HOOKS)
-        config.pluginmanager.register(CaptureSummary(), f"{_HOOKS}-summary")
+    begin_summary(config)
+
+
+def begin_summary(config: pytest.Config) -> None:
+    """Register what tells of all tests; in the controller of pytest-xdist it is all there is."""
+    if not config.pluginmanager.has_plugin(_SUMMARY):
+        counts = config.stash[SESSION].settings.captures not in (OFF, "audit")
+        config.pluginmanager.register(CaptureSummary(counts=counts), _SUMMARY)
 
 
 class CaptureHooks:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
 from pytest_cudafork.capture.in_tests import words
+from pytest_cudafork.capture.in_tests.gathered import Gathered
 
 __all__ = ["CaptureSummary"]
 
@@ -16,27 +13,20 @@ _MOST = 10
 
 
 class CaptureSummary:
-    """The plugin object of the process that hears of all tests."""
+    """The plugin object of the process that hears of all tests.
 
-    def __init__(self) -> None:
-        self._suspicions: dict[str, tuple[Mapping[str, Any], list[str]]] = {}
-        self._not_judged: dict[str, int] = {}
-        self._judged = self._silenced = 0
+    Args:
+        counts: Whether to say how much was looked at, also where nothing was found.
+
+    """
+
+    def __init__(self, *, counts: bool = False) -> None:
+        self._counts = counts
+        self._gathered = Gathered()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take what a report says of captures."""
-        told = getattr(report, words.NAME, None)
-        if not isinstance(told, dict):
-            return
-        for found in told.get("suspicions", ()):
-            key = json.dumps([found["kind"], found["lines"]])
-            _, tests = self._suspicions.setdefault(key, (found, []))
-            if report.nodeid not in tests:
-                tests.append(report.nodeid)
-        for why, count in told.get("not_judged", {}).items():
-            self._not_judged[why] = self._not_judged.get(why, 0) + count
-        self._judged += told.get("judged", 0)
-        self._silenced += told.get("silenced", 0)
+        self._gathered.add(report)
 
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
@@ -50,28 +40,41 @@ class CaptureSummary:
 
     def lines(self, *, verbose: bool) -> list[str]:
         """Return the lines of the section; none: there is nothing to tell."""
-        lines = []
-        shown = list(self._suspicions.values())[: None if verbose else _MOST]
+        suspected = self._gathered.suspicions
+        lines = [self._looked_at()] if self._counts else []
+        shown = suspected[: None if verbose else _MOST]
         if shown:
-            count = len(self._suspicions)
+            count = len(suspected)
             suspicions = "1 suspicion" if count == 1 else f"{count} suspicions"
             lines.append(f"{suspicions}, which may be meant so (they fail no test):")
-        for found, tests in shown:
-            lines += words.suspicion(found, tests)
-        if len(self._suspicions) > len(shown):
-            lines.append(f"and {len(self._suspicions) - len(shown)} more (-v shows them)")
+        for found in shown:
+            lines += words.suspicion(found, found["tests"])
+        if len(suspected) > len(shown):
+            lines.append(f"and {len(suspected) - len(shown)} more (-v shows them)")
         lines += self._gaps(verbose)
-        if self._silenced:
-            lines.append(f"silenced by comments: {self._silenced}")
+        if self._gathered.silenced:
+            lines.append(f"silenced by comments: {self._gathered.silenced}")
         return lines
 
+    def _looked_at(self) -> str:
+        captures, replays = self._gathered.captures, self._gathered.replays
+        if not captures:
+            return "looked at: nothing, as no test captured a graph"
+        return (
+            f"looked at: {captures} {'capture' if captures == 1 else 'captures'}, "
+            f"{replays} {'replay' if replays == 1 else 'replays'}"
+        )
+
     def _gaps(self, verbose: bool) -> list[str]:
-        if not self._not_judged:
+        not_judged = self._gathered.not_judged
+        if not not_judged:
             return []
-        count = sum(self._not_judged.values())
-        lines = [f"not judged: {count} of {self._judged} values that graphs read and that lines "
-                 "before their capture computed"]  # fmt: skip
-        gaps = sorted(self._not_judged.items(), key=lambda pair: -pair[1])
+        count = sum(not_judged.values())
+        lines = [
+            f"not judged: {count} of {self._gathered.judged} values that graphs read and that "
+            "lines before their capture computed"
+        ]
+        gaps = sorted(not_judged.items(), key=lambda pair: -pair[1])
         shown = gaps if verbose else gaps[:3]
         lines += [f"    {why}" for why, _ in shown]
         if len(gaps) > len(shown):

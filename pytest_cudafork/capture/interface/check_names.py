@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["CheckName"]
+__all__ = ["GRAPH_CHECKS", "CheckName"]
 
 CheckName = Literal[
     # of the two passes of a pair: pair/checks.py
@@ -31,3 +31,15 @@ CheckName = Literal[
     # no verdict: the backend cannot run what the code does
     "not-judged",
 ]
+
+GRAPH_CHECKS = (
+    "stale-data",
+    "freed-memory",
+    "moved-input",
+    "unfilled-read",
+    "rng-frozen",
+    "no-op-replay",
+    "overwritten-result",
+    "frozen-host-number",
+)
+"""The checks of graphs that code under test captures by itself."""

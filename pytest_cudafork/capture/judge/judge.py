@@ -34,6 +34,7 @@ class Judge(Listener):
         """Learn what can be computed again; look for reads of what nothing has filled."""
         if not capture.captured or capture.uses is None:
             return
+        self.findings.saw_capture(capture.backend)
         with self._beside_the_test(capture):
             check_filled(capture, self.findings)
             self._stale.captured(capture)
@@ -43,6 +44,7 @@ class Judge(Listener):
         """Judge what the graph is about to read."""
         if capture.uses is None:
             return
+        self.findings.saw_replay(capture.backend)
         self.findings.replay_begins()
         with self._beside_the_test(capture):
             check_work(capture, self.findings)

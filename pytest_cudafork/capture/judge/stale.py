@@ -65,8 +65,9 @@ class _Graph:
         self.odd: dict[Operation, str] = {}
         """Operations that do not reproduce what is there, with the reason."""
         self.judged: dict[Memory, _Judged] = {}
-        self.counted: set[Operation] = set()
-        self.gaps: set[Operation] = set()
+        # Held weakly: a plan that is refreshed before each replay is another operation each time.
+        self.counted: weakref.WeakSet[Operation] = weakref.WeakSet()
+        self.gaps: weakref.WeakSet[Operation] = weakref.WeakSet()
 
 
 class StaleData:

@@ -10,6 +10,7 @@ from torch import Tensor
 from pytest_cudafork.capture.operators.traits import Written
 from pytest_cudafork.capture.record.memory import Memory, Part, part_of
 from pytest_cudafork.capture.record.operators import KnownOperator
+from pytest_cudafork.capture.record.scattered import elements_put
 from pytest_cudafork.capture.record.values import Place, Read
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Arguments:
         reads: all the `Read` among them.
         targets: what is written: the memory, which part, and whether it is read as well.
         followed: whether all tensors have memory that can be followed.
+        put: how many elements are written at given places, where nothing of the target is read;
+            None: it is no such operator.
 
     """
 
@@ -38,6 +41,8 @@ class Arguments:
         self.reads: list[Read] = []
         self.targets: list[tuple[Memory, Part, bool]] = []
         self.followed = True
+        self.put: int | None = None
+        self._name = known.name if known is not None else ""
         self._history = history
         self._shape_only = known is not None and known.traits.shape_only
         self._foreign = known is not None and not known.traits.name.startswith(
@@ -48,6 +53,8 @@ class Arguments:
     def take_all(self, args: Any, kwargs: dict[str, Any]) -> None:
         """Take all arguments of a call."""
         written = self._written
+        if written:
+            self.put = elements_put(self._name, args, kwargs)
         self.args = [self.take(each, written.get(index)) for index, each in enumerate(args)]
         self.kwargs = {name: self.take(each, written.get(name)) for name, each in kwargs.items()}
         if self.targets:
@@ -84,7 +91,8 @@ class Arguments:
         made = Read(memory, memory.version, memory.writes, part, written is not None)
         self.reads.append(made)
         if history.uses is not None:
-            history.graph_reads(made, tensor)
+            only_put = written is not None and self.put is not None
+            history.graph_reads(made, tensor, looks=not only_put)
         return made
 
     def _mark_what_is_written_too(self) -> None:

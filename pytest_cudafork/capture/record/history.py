@@ -20,6 +20,7 @@ from pytest_cudafork.capture.record.arguments import PLAIN, Arguments
 from pytest_cudafork.capture.record.memory import Memories, Memory, Part, part_of
 from pytest_cudafork.capture.record.numbers import Call, LineNumbers, has_numbers, numbers_in
 from pytest_cudafork.capture.record.operators import KnownOperator, Operators, draws_nothing
+from pytest_cudafork.capture.record.scattered import UNKNOWN
 from pytest_cudafork.capture.record.uses import GraphUses, HostNumber, Unfilled, Use
 from pytest_cudafork.capture.record.values import (
     ACTIVATION,
@@ -134,7 +135,7 @@ class History:
             uses.did(known.traits.name, operation.where)
             uses.draws += draws
         for index, (memory, part, reads) in enumerate(taken.targets):
-            self.written(memory, Write(operation, ~index, part), reads=reads)
+            self.written(memory, Write(operation, ~index, part), reads=reads, put=taken.put)
         self._results(operation, result, [0])
         return result
 
@@ -319,13 +320,22 @@ class History:
             for each in result:
                 self._results(operation, each, count)
 
-    def written(self, memory: Memory, write: Write, *, reads: bool) -> None:
-        """Note a write to a part of memory; ``reads``: it depends on what was there."""
+    def written(self, memory: Memory, write: Write, *, reads: bool, put: int | None = None) -> None:
+        """Note a write to a part of memory.
+
+        Args:
+            memory: It.
+            write: The write.
+            reads: What lies there then depends on what was there.
+            put: How many elements are overwritten, where not all of the part is.
+
+        """
         part = write.part
         assert part is not None, "only what is unknown covers no part"
         count = part.shape.numel()
         if memory.filled >= 0:
-            memory.filled = -1 if reads else memory.filled + count
+            added = put if put is not None else UNKNOWN if reads else count
+            memory.filled = -1 if added == UNKNOWN else memory.filled + added
         if self.uses is not None and memory.owner is not self.uses:
             self._graph_writes(memory, part, write.operation.where)
             return  # it happens at a replay
@@ -349,12 +359,19 @@ class History:
         self.uses.writes.setdefault(memory, Use(where, [])).add(part)
         self._pin(memory)
 
-    def graph_reads(self, read: Read, tensor: Tensor) -> None:
-        """Note what the graph whose capture is under way reads."""
+    def graph_reads(self, read: Read, tensor: Tensor, *, looks: bool = True) -> None:
+        """Note what the graph whose capture is under way reads.
+
+        Args:
+            read: Which memory, and which part of it.
+            tensor: The argument.
+            looks: Whether the values are looked at, and not only kept beside those that are put.
+
+        """
         uses, memory, count = self.uses, read.memory, read.part.shape.numel()
         assert uses is not None, "a capture is under way"
         if memory.owner is uses:
-            if 0 <= memory.filled < count:
+            if looks and 0 <= memory.filled < count:
                 told = Unfilled(memory, memory.where, self.line(), memory.filled, count)
                 uses.unfilled.append(told)
                 memory.filled = -1  # once

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from tests.support.documents import validated
 from tests.support.sessions import assert_no_crash, failure, needs_torch, outcomes, run_session
 
 pytestmark = needs_torch
@@ -92,9 +95,21 @@ FAILED = {
 }  # fmt: skip
 
 
+CONFTEST = """
+def pytest_cudafork_capture_checked(capture, nodeid):
+    with open("told.txt", "a") as file:
+        places = [one.where.rpartition("/")[2] for one in capture.findings]
+        print(nodeid, capture.verdict, capture.backend, *places, file=file)
+"""
+
+
 def test_what_is_certain_fails_its_test_and_the_rest_is_listed(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(runner=RUNNER, test_them=TESTS)
-    result = run_session(pytester, "-v", "--cuda-fork-captures", "--cuda-fork-graphs=software")
+    pytester.makeconftest(CONFTEST)
+    result = run_session(
+        pytester, "-v", "--cuda-fork-captures", "--cuda-fork-graphs=software",
+        "--cuda-fork-json=all.json", "--cuda-fork-sarif=all.sarif",
+    )  # fmt: skip
     assert_no_crash(result)
     told = outcomes(result)
     assert {name for name, outcome in told.items() if outcome == "FAILED"} == FAILED
@@ -107,12 +122,40 @@ def test_what_is_certain_fails_its_test_and_the_rest_is_listed(pytester: pytest.
     result.stdout.fnmatch_lines(
         [
             "*= captured graphs =*",
+            "looked at: * captures, * replays",
             "1 suspicion, which may be meant so (they fail no test):",
             "*stale-data*",
             "    seen in test_them.py::test_copy",
             "silenced by comments: 1",
         ]
     )
+    assert_told_to_other_programs(pytester)
+
+
+def assert_told_to_other_programs(pytester: pytest.Pytester) -> None:
+    """The JSON, SARIF and the hook have what the terminal has."""
+    lines = TESTS.strip().splitlines()
+    plan = lines.index("    return lengths.cumsum(0)  # the plan") + 1
+    document = validated(json.loads((pytester.path / "all.json").read_text()), "session")
+    graphs = document["captured_graphs"]
+    (stale,) = [each for each in graphs["errors"] if each["fails"]]
+    assert stale["kind"] == "stale-data"
+    assert {name.partition("::")[2] for name in stale["tests"]} == FAILED
+    (expected,) = [each for each in graphs["errors"] if not each["fails"]]
+    assert expected["kind"] == "freed-memory"
+    assert [each["tests"] for each in graphs["suspicions"]] == [["test_them.py::test_copy"]]
+    assert graphs["captures"] >= len(FAILED)
+    assert graphs["silenced"] == 1
+    (run,) = json.loads((pytester.path / "all.sarif").read_text())["runs"]
+    error, warning = (each for each in run["results"] if each["ruleId"] == "graph-capture")
+    assert (error["level"], warning["level"]) == ("error", "warning")
+    assert error["locations"][0]["physicalLocation"]["region"]["startLine"] == plan
+    assert len(error["codeFlows"][0]["threadFlows"][0]["locations"]) == 3
+    told = (pytester.path / "told.txt").read_text().splitlines()
+    assert f"test_them.py::test_stale failed software test_them.py:{plan}" in told
+    assert f"test_them.py::test_in_a_fork failed software test_them.py:{plan}" in told
+    assert "test_them.py::test_copy passed software" in told
+    assert not any("test_captures_nothing" in line for line in told)
 
 
 MARKED = """

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.capture.in_tests.words import NAME
 from pytest_cudafork.capture.story.verdicts import CARRIED, CheckedCapture
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.report import announce
@@ -80,6 +81,15 @@ def test_a_plugin_that_comes_late_is_told_of_all(pytester: pytest.Pytester, tmp_
     announcer._config.pluginmanager.register(late)
     finish(announcer)
     assert len(late.touches) == 1
+
+
+def test_what_was_seen_of_captures_comes_with_the_report(pytester: pytest.Pytester) -> None:
+    theirs = Theirs()
+    made = report("call")
+    vars(made)[NAME] = {"suspicions": [], "captures": 1, "backends": ["software"]}
+    announcer_of(pytester, None, theirs).pytest_runtest_logreport(made)
+    (told,) = theirs.captures
+    assert (told.title, told.verdict, told.backend) == ("captured graphs", "passed", "software")
 
 
 def test_captures_come_with_their_report(pytester: pytest.Pytester) -> None:

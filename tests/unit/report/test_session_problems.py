@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from pytest_cudafork.capture.in_tests.gathered import Gathered
 from pytest_cudafork.check.findings import find
 from pytest_cudafork.documents.problem import Place, Problem
 from pytest_cudafork.observe.story.stories import History
@@ -100,6 +102,31 @@ def test_findings_of_captures_are_shown_at_their_line(tmp_path: Path) -> None:
     assert first.message == "[replay-differs] outputs[0]: 2 of 4 differ"
     assert first.story.endswith("\nthe buffer moved")
     assert (first.level, second.level, second.place) == ("error", "warning", None)
+
+
+def test_findings_of_captures_that_tests_make_are_shown_with_their_lines(tmp_path: Path) -> None:
+    own, other = str(tmp_path / "plan.py"), "/usr/lib/python3/torch.py"
+    found = {
+        "kind": "stale-data",
+        "what": "element 0 is 1",
+        "lines": [["read at", f"{other}:3"], ["computed at", f"{own}:12"], ["changed at", ""]],
+        "why": "a replay repeats",
+        "todo": "compute it anew",
+    }
+    graphs = Gathered()
+    for test, failed, raised in (("t::a", True, False), ("t::b", False, True)):
+        lines = found["lines"] if failed else [["captured at", f"{own}:1"]]
+        told = {"errors": [{**found, "lines": lines, "raised": raised}], "suspicions": [found]}
+        named = SimpleNamespace(nodeid=test, failed=failed, cudafork_captures=told)
+        graphs.add(named)
+    error, suspicion = session_problems.problems_of_graphs(graphs, str(tmp_path))
+    assert (error.level, suspicion.level) == ("error", "warning")
+    assert (error.rule, error.test) == ("graph-capture", "t::a")
+    assert error.place == Place(own, 12)
+    assert error.steps == ((Place(other, 3), "read at"), (Place(own, 12), "computed at"))
+    assert error.message == "[stale-data] element 0 is 1"
+    assert "a replay repeats" in error.story
+    assert "what to do: compute it anew" in error.story
 
 
 def test_what_was_not_seen_is_a_warning() -> None:

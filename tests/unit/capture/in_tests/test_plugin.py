@@ -127,3 +127,12 @@ def test_the_hooks_are_registered_once() -> None:
     begin(config)
     begin(config)
     assert config.pluginmanager.names == ["cudafork-captures", "cudafork-captures-summary"]
+
+
+def test_the_controller_of_xdist_tells_of_tests_that_ask_by_marker(
+    pytester: pytest.Pytester,
+) -> None:
+    pytest.importorskip("xdist")
+    controller = pytester.parseconfigure("--dist=load")
+    assert controller.pluginmanager.has_plugin("cudafork-captures-summary")
+    assert not controller.pluginmanager.has_plugin("cudafork-captures")

@@ -89,3 +89,44 @@ def test_where_kernels_pass_no_operator_nothing_is_sure(monkeypatch: pytest.Monk
     assert "errors" not in found(check_filled, captured)
     captured.seen.uses.dark = "it is dark"
     assert works_unseen(captured.seen) == "it is dark"
+
+
+def _permuted(rows: Any, *, by: str) -> Any:
+    made, order = torch.empty(4, 2), torch.arange(4).flip(0)
+    if by == "assignment":
+        made[order] = rows
+    elif by == "index_copy_":
+        made.index_copy_(0, order, rows)
+    elif by == "scatter_":
+        made.scatter_(0, order[:, None].expand(4, 2), rows)
+    else:
+        made.index_fill_(0, order, 3.0)
+    return made + 1
+
+
+@pytest.mark.parametrize("by", ["assignment", "index_copy_", "scatter_", "index_fill_"])
+def test_values_that_are_put_at_their_places_fill_fresh_memory(by: str) -> None:
+    with looking() as look:
+        rows = torch.ones(4, 2)
+        assert found(check_filled, look.capture(lambda: _permuted(rows, by=by))) == {}
+
+
+def test_values_that_are_added_to_fresh_memory_read_it() -> None:
+    with looking() as look:
+        rows, order = torch.ones(4, 2), torch.arange(4)
+        captured = look.capture(lambda: torch.empty(4, 2).index_add_(0, order, rows))
+        (error,) = found(check_filled, captured)["errors"]
+        assert "none of the elements" in error["what"]
+
+
+def test_fresh_memory_of_which_places_are_left_out_is_a_suspicion() -> None:
+    with looking() as look:
+        rows, order = torch.ones(2, 2), torch.arange(2)
+
+        def two_of_four() -> Any:
+            made = torch.empty(4, 2)
+            made[order] = rows
+            return made + 1
+
+        (suspicion,) = found(check_filled, look.capture(two_of_four))["suspicions"]
+        assert "4 of 8 of the elements" in suspicion["what"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from pytest_cudafork.capture.record.values import Operation  # noqa: E402
 from tests.support.captures import Looking, looking  # noqa: E402
 
 
@@ -134,3 +136,22 @@ def test_what_the_graph_writes_itself_is_its_own() -> None:
         lengths.add_(1)
         captured.replay()
         assert look.kinds() == []
+
+
+def test_a_plan_that_is_refreshed_before_each_replay_is_not_kept_for_ever() -> None:
+    def operations() -> int:
+        gc.collect()
+        return sum(type(each) is Operation for each in gc.get_objects())
+
+    with looking() as look:
+        lengths = torch.tensor([1, 2, 3])
+        plan = lengths.cumsum(0)
+        captured = look.capture(lambda: plan * 2)
+        counts = []
+        for _ in range(2):
+            for _ in range(40):
+                lengths.add_(1)
+                plan.copy_(lengths.cumsum(0))
+                captured.replay()
+            counts.append(operations())
+    assert counts[1] - counts[0] < 40
