@@ -68,6 +68,8 @@ def main() -> int:
     parser.add_argument("--start-method", required=True, choices=METHODS)
     options = parser.parse_args()
     multiprocessing.set_start_method(options.start_method)
+    if options.start_method == "forkserver":  # imported once, for both engines
+        multiprocessing.set_forkserver_preload(["torch"])
     print("CUDA:", report_cuda(), file=sys.stderr)
     name = f"demo-{os.getpid()}"
     engines, answers = [], {"name": name}

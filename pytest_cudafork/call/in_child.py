@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import cloudpickle
@@ -109,17 +108,17 @@ def pack_exception(error: BaseException) -> messages.Raised:
         outcome=_outcome_name(error),
     )
     if message.outcome:
-        return replace(message, parts=cloudpickle.dumps((error.args, dict(error.__dict__))))
+        return message.changed(parts=cloudpickle.dumps((error.args, dict(error.__dict__))))
     try:
         pickled = cloudpickle.dumps(error)
         if type(pickle.loads(pickled)) is type(error):
-            return replace(message, pickled=pickled)
+            return message.changed(pickled=pickled)
     except Exception as reason:  # the exception's own code decides what it raises here
-        message = replace(message, why=_one_line(reason))
+        message = message.changed(why=_one_line(reason))
     parts = None
     with contextlib.suppress(Exception):  # then the text has to do; "why" says the reason
         parts = cloudpickle.dumps((type(error), error.args, dict(error.__dict__)))
-    return replace(message, parts=parts)
+    return message.changed(parts=parts)
 
 
 def _outcome_name(error: BaseException) -> str:

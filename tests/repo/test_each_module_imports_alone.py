@@ -13,18 +13,24 @@ from tests.repo.sources import Module, imports_of, modules
 
 # One interpreter forks a child for each module: a fresh interpreter each would cost ten times this.
 # What the children share is what this import needs, and libraries that many modules import: pytest,
-# and torch, which takes longer than all else. Nothing of the package is among it.
+# and torch, which takes longer than all else. Nothing of the package is among it. Modules that do
+# without torch are imported before it: to fork a process that has imported it takes longer, too.
 IMPORT_EACH = """
 import gc, importlib, importlib.util, os, sys, traceback, warnings
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    for name in os.environ["SHARED"].split():
-        importlib.import_module(name)
-gc.collect()
-gc.freeze()
-gc.disable()
+def share(names):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in names:
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+share(("pytest", "cloudpickle"))
 warnings.simplefilter("error")
 for name in sys.argv[1:]:
+    if name.startswith("share:"):
+        share(name.removeprefix("share:").split(","))
+        continue
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
@@ -63,12 +69,16 @@ def needs_torch(module: Module) -> bool:
 @pytest.mark.slow
 def test_each_module_imports_alone_and_without_a_warning() -> None:
     torch = importlib.util.find_spec("torch") is not None
-    names = [module.name for module in modules() if torch or not needs_torch(module)]
+    asks_torch = {module.name: needs_torch(module) for module in modules()}
+    plain = [name for name, asks in asks_torch.items() if not asks]
+    after = [name for name, asks in asks_torch.items() if asks and torch]
+    names = [*plain, *after]
+    assert names
     # A watch that this process is under would be inherited, and with it modules of the package.
     env = {name: value for name, value in os.environ.items() if not name.startswith("_CUDAFORK_")}
-    env["SHARED"] = " ".join(["pytest", "cloudpickle", *(TORCH if torch else ())])
+    shared = [f"share:{','.join(TORCH)}"] if after else []
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", IMPORT_EACH, *names],
+        [sys.executable, "-W", "error", "-c", IMPORT_EACH, *plain, *shared, *after],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=env,

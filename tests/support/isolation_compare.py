@@ -48,8 +48,8 @@ INHERENT = (
     r"^ *(SETUP|TEARDOWN) +[SPMC] ",
     # The session's temporary directory is made before the first process, not on first use.
     r"^(BASETEMP|pytest-of-\w+/pytest-current)$",
-    # With -v the header names the option by which the tests are isolated.
-    r"^cuda-fork-isolate: ",
+    # With -v the header says by which method tests are isolated, and where that was set.
+    r"^cuda-fork-isolate: (none|fork|forkserver|spawn), from ",
 )
 """Lines in which the two may differ, with the reason; told in docs/explanation/isolation.md."""
 

@@ -168,7 +168,7 @@ class Children:
         except NoServerError as error:
             self._given_up = CannotFork("", "lost", str(error))
             raise
-        send_job(running, messages.Job(FORKED_TESTS), [])
+        send_job(running, messages.Job(FORKED_TESTS, []), [])
         return running
 
     def by_spawn(self, wish: _Wish) -> launch.Running:

@@ -1,4 +1,4 @@
-"""The messages that processes of this package send each other, one frozen class for each kind.
+"""The messages that processes of this package send each other, one class for each kind.
 
 Both ends import them. A message travels as plain data in a frame (``frames.py``) and is looked at
 field by field when it arrives: what was sent by a child in which user code has run may be anything,
@@ -13,15 +13,24 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pytest_cudafork.process.protocol import frames
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: Any) -> Callable[[type], type]:
+        """Tell a type checker that subclasses are like dataclasses; new in Python 3.11."""
+        return lambda cls: cls
+
 
 KINDS: dict[str, type[Message]] = {}
 """The class of each kind of message, by the word that stands for it in a frame."""
 
 _Class = TypeVar("_Class", bound="type[Message]")
+_Message = TypeVar("_Message", bound="Message")
 
 
 _TYPES: dict[str, type] = {
@@ -40,12 +49,65 @@ _TYPES: dict[str, type] = {
 ``typing`` a millisecond, which every child that is forked would spend once more."""
 
 
+@dataclass_transform(frozen_default=True)
 class Message:
-    """What all messages have in common."""
+    """What all messages have in common: they are like frozen dataclasses.
+
+    They are none, because ``dataclass`` compiles some methods for each class: a third of a
+    millisecond, for some forty classes, in each process of ours that starts.
+    """
 
     kind: ClassVar[str]
     types: ClassVar[dict[str, tuple[str, ...]]]
     """What each field may be: texts of ``_TYPES``."""
+    defaults: ClassVar[dict[str, Any]]
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        """Take the fields, in their order or by name.
+
+        Raises:
+            TypeError: One is missing, given twice, or there is no such field.
+
+        """
+        given = dict(zip(self.types, values, strict=False))
+        wrong = [*values[len(given) :], *(given.keys() & named), *(named.keys() - self.types)]
+        fields = {**self.defaults, **given, **named}
+        missing = self.types.keys() - fields
+        if wrong or missing:
+            problem = f"misses {sorted(missing)}" if missing else f"cannot take {wrong!r:.200}"
+            raise TypeError(f"{type(self).__name__} {problem}")
+        vars(self).update({name: fields[name] for name in self.types})
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """Look at the fields together, where the type of each does not say all."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse it."""
+        raise AttributeError(f"{type(self).__name__} is frozen: its {name} cannot be set")
+
+    def __delattr__(self, name: str) -> None:
+        """Refuse it."""
+        raise AttributeError(f"{type(self).__name__} is frozen: its {name} cannot be deleted")
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is a message of the same kind with equal fields."""
+        if type(other) is not type(self):
+            return NotImplemented
+        return vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        """Go by the fields, all of which must be hashable."""
+        return hash((self.kind, *vars(self).values()))
+
+    def __repr__(self) -> str:
+        """Return the call that makes it."""
+        fields = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({fields})"
+
+    def changed(self: _Message, **fields: Any) -> _Message:
+        """Return a message of the same kind in which these fields are others."""
+        return type(self)(**{**vars(self), **fields})
 
     def to_plain(self) -> frames.Plain:
         """Return it as plain data for a frame."""
@@ -64,6 +126,7 @@ def of_kind(kind: str) -> Callable[[_Class], _Class]:
         }
         unknown = {one for parts in cls.types.values() for one in parts} - _TYPES.keys()
         assert not unknown, f"{cls.__name__}: no check for {unknown}"
+        cls.defaults = {name: vars(cls)[name] for name in cls.types if name in vars(cls)}
         KINDS[kind] = cls
         return cls
 
@@ -83,7 +146,6 @@ class Descriptor(str, enum.Enum):
 
 
 @of_kind("job")
-@dataclass(frozen=True)
 class Job(Message):
     """What a child that was forked ahead is to do; descriptors come with it.
 
@@ -95,11 +157,10 @@ class Job(Message):
     """
 
     entry: str
-    descriptors: list[str] = field(default_factory=list)
+    descriptors: list[str]
 
 
 @of_kind("run")
-@dataclass(frozen=True)
 class Run(Message):
     """Run one test.
 
@@ -123,13 +184,11 @@ class Run(Message):
 
 
 @of_kind("end")
-@dataclass(frozen=True)
 class End(Message):
     """There are no more tests: tear down what is set up, and leave."""
 
 
 @of_kind("shown")
-@dataclass(frozen=True)
 class Shown(Message):
     """The message that asked to be waited for has been shown on the terminal."""
 
@@ -138,13 +197,11 @@ class Shown(Message):
 
 
 @of_kind("capture")
-@dataclass(frozen=True)
 class CaptureFiles(Message):
     """The descriptors that come with this hold captured output: standard output, then error."""
 
 
 @of_kind("report")
-@dataclass(frozen=True)
 class Report(Message):
     """A report of pytest, as ``report_data.ReportPacker.pack`` makes it.
 
@@ -157,7 +214,6 @@ class Report(Message):
 
 
 @of_kind("captured")
-@dataclass(frozen=True)
 class CapturedText(Message):
     """What pytest has read from its capture for a report that is about to be made.
 
@@ -169,7 +225,6 @@ class CapturedText(Message):
 
 
 @of_kind("warning")
-@dataclass(frozen=True)
 class CaughtWarning(Message):
     """A warning, as ``caught_warnings.pack`` makes it."""
 
@@ -182,7 +237,6 @@ class CaughtWarning(Message):
 
 
 @of_kind("terminal")
-@dataclass(frozen=True)
 class TerminalText(Message):
     """Text that the test wrote to the terminal, and what the terminal then stands after."""
 
@@ -192,7 +246,6 @@ class TerminalText(Message):
 
 
 @of_kind("coverage")
-@dataclass(frozen=True)
 class Coverage(Message):
     """What coverage has measured in the child (``coverage_data.ChildCoverage.take``)."""
 
@@ -200,13 +253,11 @@ class Coverage(Message):
 
 
 @of_kind("again")
-@dataclass(frozen=True)
 class RunsAgain(Message):
     """A plugin runs the test once more."""
 
 
 @of_kind("phase")
-@dataclass(frozen=True)
 class PhaseBegins(Message):
     """Which phase comes next, of a test whose reports come when it is over."""
 
@@ -214,7 +265,6 @@ class PhaseBegins(Message):
 
 
 @of_kind("stop")
-@dataclass(frozen=True)
 class SessionStop(Message):
     """The test called ``pytest.exit``."""
 
@@ -223,13 +273,11 @@ class SessionStop(Message):
 
 
 @of_kind("interrupt")
-@dataclass(frozen=True)
 class Interrupt(Message):
     """The test raised KeyboardInterrupt."""
 
 
 @of_kind("internal")
-@dataclass(frozen=True)
 class InternalError(Message):
     """pytest or a plugin failed, outside any test's report."""
 
@@ -237,7 +285,6 @@ class InternalError(Message):
 
 
 @of_kind("timeout")
-@dataclass(frozen=True)
 class TimedOut(Message):
     """pytest-timeout's limit was exceeded; ``stacks`` are those of the test's threads."""
 
@@ -246,7 +293,6 @@ class TimedOut(Message):
 
 
 @of_kind("missing")
-@dataclass(frozen=True)
 class TestMissing(Message):
     """The test is not there: which tests are, and what went wrong in their collection."""
 
@@ -256,7 +302,6 @@ class TestMissing(Message):
 
 
 @of_kind("over")
-@dataclass(frozen=True)
 class TestOver(Message):
     """The test is over.
 
@@ -270,7 +315,6 @@ class TestOver(Message):
 
 
 @of_kind("done")
-@dataclass(frozen=True)
 class Done(Message):
     """Nothing is left that could fail: this process only has to end."""
 
@@ -279,7 +323,6 @@ class Done(Message):
 
 
 @of_kind("warnings")
-@dataclass(frozen=True)
 class CaughtWarnings(Message):
     """The warnings of the call, each as the fields of a ``CaughtWarning``."""
 
@@ -298,7 +341,6 @@ class CaughtWarnings(Message):
 
 
 @of_kind("returned")
-@dataclass(frozen=True)
 class Returned(Message):
     """The result; ``pickled`` is None where it does not pickle, for the reason ``why``."""
 
@@ -308,7 +350,6 @@ class Returned(Message):
 
 
 @of_kind("raised")
-@dataclass(frozen=True)
 class Raised(Message):
     """An exception: its pickle if it has one, its parts, and all about it as text.
 
@@ -327,7 +368,6 @@ class Raised(Message):
 
 
 @of_kind("exit")
-@dataclass(frozen=True)
 class Exited(Message):
     """The call ended in SystemExit."""
 
@@ -336,7 +376,6 @@ class Exited(Message):
 
 
 @of_kind("not_loaded")
-@dataclass(frozen=True)
 class NotLoaded(Message):
     """The function or its arguments could not be unpickled; ``text`` is the traceback."""
 

@@ -108,19 +108,16 @@ class CannotFork:
 
 
 @of_kind("fork")
-@dataclass(frozen=True)
 class Fork(Message):
     """Fork a child that waits for its job."""
 
 
 @of_kind("waiting")
-@dataclass(frozen=True)
 class Waiting(Message):
     """The parent does nothing but wait until the server is ready."""
 
 
 @of_kind("queue")
-@dataclass(frozen=True)
 class QueueJobs(Message):
     """Run jobs unattended: the same function for each of the names."""
 
@@ -129,7 +126,6 @@ class QueueJobs(Message):
 
 
 @of_kind("drop")
-@dataclass(frozen=True)
 class DropJobs(Message):
     """Jobs that need not be run after all, as far as they have not begun."""
 
@@ -137,7 +133,6 @@ class DropJobs(Message):
 
 
 @of_kind("preload")
-@dataclass(frozen=True)
 class Preload(Message):
     """Modules that the server should have imported before it forks on."""
 
@@ -148,7 +143,6 @@ class Preload(Message):
 
 
 @of_kind("ready")
-@dataclass(frozen=True)
 class Ready(Message):
     """The preparation is over.
 
@@ -165,7 +159,6 @@ class Ready(Message):
 
 
 @of_kind("child")
-@dataclass(frozen=True)
 class ChildForked(Message):
     """A child waits for its job.
 
@@ -177,7 +170,6 @@ class ChildForked(Message):
 
 
 @of_kind("refused")
-@dataclass(frozen=True)
 class ForkRefused(Message):
     """A child that was asked for could not be forked."""
 
@@ -185,7 +177,6 @@ class ForkRefused(Message):
 
 
 @of_kind("ended")
-@dataclass(frozen=True)
 class ChildEnded(Message):
     """A child and its process group are gone; the exit code is negative for a signal."""
 
@@ -194,7 +185,6 @@ class ChildEnded(Message):
 
 
 @of_kind("job_begins")
-@dataclass(frozen=True)
 class JobBegins(Message):
     """An unattended job is about to be forked.
 
@@ -206,7 +196,6 @@ class JobBegins(Message):
 
 
 @of_kind("job_started")
-@dataclass(frozen=True)
 class JobStarted(Message):
     """An unattended job has begun."""
 
@@ -216,7 +205,6 @@ class JobStarted(Message):
 
 
 @of_kind("job_ended")
-@dataclass(frozen=True)
 class JobEnded(Message):
     """An unattended job is over.
 
@@ -234,7 +222,6 @@ class JobEnded(Message):
 
 
 @of_kind("preloaded")
-@dataclass(frozen=True)
 class Preloaded(Message):
     """A module is imported; a sign of life."""
 
@@ -242,7 +229,6 @@ class Preloaded(Message):
 
 
 @of_kind("took_place")
-@dataclass(frozen=True)
 class TookPlace(Message):
     """A process that was forked from the server goes on in its place."""
 
@@ -250,7 +236,6 @@ class TookPlace(Message):
 
 
 @of_kind("lost")
-@dataclass(frozen=True)
 class Lost(Message):
     """A process that had taken the server's place has died, and with it all jobs without an answer.
 

@@ -24,8 +24,15 @@ def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
 def test_the_engine_touches_nothing_and_forks_safely(session: pytest.Pytester) -> None:
     session.makepyfile(
         """
+        import os
+
         import pytest
+        import torch
         from sample_engine import LLM, SamplingParams
+
+        # the model is small: threads would only wait for each other, here and in the cores
+        torch.set_num_threads(1)
+        os.environ["OMP_NUM_THREADS"] = "1"
 
         @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver", "inproc"])
         def test_it(method, cuda_state):

@@ -20,6 +20,15 @@ Session = Callable[[str], pytest.RunResult]
 SEED = Path(__file__).parents[1] / "seed"
 PROJECT = SEED.parents[2]
 
+# The models are small: threads would only wait for each other, in the session and in the cores.
+ONE_THREAD = """
+import os
+import torch
+
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
+"""
+
 SCRIPTS = {
     "poison": """
 from seed_script import main
@@ -63,7 +72,7 @@ def session(pytester: pytest.Pytester, finished: dict[str, pytest.RunResult]) ->
 
     def run(level: str) -> pytest.RunResult:
         if level not in finished:
-            pytester.makepyfile(SCRIPTS[level])
+            pytester.makepyfile(ONE_THREAD + SCRIPTS[level])
             flags = (f"--cuda-fork-check={level}", "--cuda-fork-device=phantom:sm_90", "-v")
             env = {"PYTHONPATH": f"{PROJECT}:{SEED}"}
             finished[level] = run_session(pytester, *flags, env=env, time_limit=TIME_LIMIT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 
 from pytest_cudafork.process.protocol import caught_warnings
@@ -42,8 +41,8 @@ def test_one_that_does_not_pickle_has_the_name_of_its_class_and_its_text() -> No
 def test_a_known_class_stays_the_base_of_one_that_cannot_be_loaded() -> None:
     packed = caught_warnings.pack(caught(OwnWarning("mind this")))
     for pickled in (b"junk", b"\x80\x04K\x05."):  # no pickle; that of a number
-        loaded = caught_warnings.load(dataclasses.replace(packed, pickled=pickled))
+        loaded = caught_warnings.load(packed.changed(pickled=pickled))
         assert isinstance(loaded.message, OwnWarning)
         assert str(loaded.message) == "mind this"
-    unknown = dataclasses.replace(packed, pickled=None, type="no.such.Name")
+    unknown = packed.changed(pickled=None, type="no.such.Name")
     assert type(caught_warnings.load(unknown).message).__name__ == "Name"
