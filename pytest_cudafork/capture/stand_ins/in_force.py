@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -70,9 +70,12 @@ def in_force() -> Iterator[None]:
         for name in _OF_ACCELERATOR:
             if hasattr(torch.accelerator, name):
                 undo.set(torch.accelerator, name, _OF_CUDA[name])
+        theirs = _holders({name: _OF_CUDA[name] for name in originals})  # by their own choice
         _replace({name: (original, _OF_CUDA[name]) for name, original in originals.items()})
         undo.callback(
-            _replace, {name: (_OF_CUDA[name], original) for name, original in originals.items()}
+            _replace,
+            {name: (_OF_CUDA[name], original) for name, original in originals.items()},
+            leave=theirs,
         )
         for name in _MADE_BY_NEW:
             undo.set(originals[name], "__new__", _maker(originals[name], _OF_CUDA[name]))
@@ -116,17 +119,28 @@ def _pass_on(original: type, undo: UndoStack) -> None:
     undo.set(original, "__exit__", lambda self, *error: self.stand_in.__exit__(*error))
 
 
-def _replace(pairs: Mapping[str, tuple[Any, Any]]) -> None:
+def _replace(pairs: Mapping[str, tuple[Any, Any]], leave: Collection[tuple[str, str]] = ()) -> None:
     """Let the modules of others, which hold the old of a pair by its name, hold the new.
+
+    ``leave`` has the modules and names that stay as they are.
+    """
+    held = _holders({name: old for name, (old, _) in pairs.items()})
+    for key, name in held - set(leave):
+        module = sys.modules.get(key)
+        if module is not None:  # another thread may have taken it away
+            setattr(module, name, pairs[name][1])
+
+
+def _holders(values: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Return the modules of others that hold these values by their names, and the names.
 
     All names are looked for in one pass: with torch there are two thousand modules.
     """
-    for module in list(sys.modules.values()):
-        if not isinstance(module, ModuleType):
-            continue
-        held = module.__dict__
-        for name in pairs.keys() & held.keys():
-            old, new = pairs[name]
-            package = module.__name__.partition(".")[0]
-            if held.get(name) is old and package not in ("torch", "pytest_cudafork"):
-                setattr(module, name, new)
+    return {
+        (key, name)
+        for key, module in list(sys.modules.items())
+        if isinstance(module, ModuleType)
+        and module.__name__.partition(".")[0] not in ("torch", "pytest_cudafork")
+        for name in values.keys() & module.__dict__.keys()
+        if module.__dict__.get(name) is values[name]
+    }

@@ -110,6 +110,17 @@ def test_names_that_modules_took_are_replaced_and_given_back(
     assert vars(early)["CUDAGraph"] is vars(late)["CUDAGraph"] is torch.cuda.CUDAGraph
 
 
+def test_a_module_that_had_a_stand_in_before_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("has_stand_ins")
+    module.CUDAGraph, module.Stream = graphs.CUDAGraph, torch.cuda.Stream
+    monkeypatch.setitem(sys.modules, "has_stand_ins", module)
+    original = torch.cuda.Stream
+    with in_force():
+        assert module.Stream is streams.Stream
+    assert module.CUDAGraph is graphs.CUDAGraph
+    assert module.Stream is original
+
+
 def test_torch_s_own_classes_make_stand_ins_where_they_have_other_names() -> None:
     a_graph, a_capture, a_stream = torch.cuda.CUDAGraph, torch.cuda.graph, torch.cuda.Stream
 
