@@ -154,8 +154,6 @@ class Call:
         """
         __tracebackhide__ = True
         self._running = running = self._start()
-        if self._method != "forkserver":  # which does so itself
-            running.cared_for(self._caretaker)
         if self._observer is not None:
             self._observer("started", running.pid)
 
@@ -205,15 +203,17 @@ class Call:
             return launch.start_fork(
                 lambda channel, stacks_fd: in_child.run_forked(channel, stacks_fd, call),
                 begin=self.sigchld.end,
+                caretaker=self._caretaker,
             )
         data = {
             "payload": pickling.dump_call(fn, args, kwargs, self._shown),
             "filters": pickling.dump_filters(),
         }
         if self._method == "spawn":
-            return launch.start_spawn(_CALL, data, env)
+            return launch.start_spawn(_CALL, data, env, self._caretaker)
         if self._server is None:
             raise ValueError("method 'forkserver' needs the server argument: see server_of(config)")
+        # which ends what its children leave by itself
         fds = {Descriptor.STDOUT: 1, Descriptor.STDERR: 2}
         return self._server.start_job(_CALL, data, fds, env)
 

@@ -104,7 +104,7 @@ class FileRunner:
         hidden = said.hidden
         if not hidden:
             return _result(ending, said, limit)
-        running = launch.start_spawn(_FILE, data).cared_for(self._caretaker)
+        running = launch.start_spawn(_FILE, data, caretaker=self._caretaker)
         said = _Said()
         code, why = _result(self._watch(running, said, limit), said, limit)
         note = (

@@ -45,15 +45,8 @@ class Running:
     caretaker: Caretaker | None = None
     """Who ends what this child leaves if this process dies first."""
 
-    def cared_for(self, caretaker: Caretaker | None) -> Running:
-        """Let a caretaker know of this child, which is returned."""
-        if caretaker is not None:
-            caretaker.begun(self.cookie, self.pid)
-            self.caretaker = caretaker
-        return self
-
     def is_over(self) -> None:
-        """Let it know that nothing is left of the child."""
+        """Let the caretaker know that nothing is left of the child."""
         if self.caretaker is not None:
             self.caretaker.over(self.cookie)
 
@@ -87,11 +80,16 @@ class Ends:
     theirs: sockets.AnySocket
     stacks_fd: int
     cookie: bytes
+    caretaker: Caretaker | None = None
 
     def running(self, pid: int, reap: Callable[[], int | None]) -> Running:
         """Keep our half; the child has its own by now."""
         self.theirs.close()
-        return Running(pid, pidfd(pid), self.ours, self.stacks_fd, reap, self.cookie)
+        running = Running(pid, pidfd(pid), self.ours, self.stacks_fd, reap, self.cookie)
+        if self.caretaker is not None:
+            self.caretaker.begun(self.cookie, pid)
+            running.caretaker = self.caretaker
+        return running
 
 
 def pidfd(pid: int) -> int:
@@ -103,15 +101,23 @@ def pidfd(pid: int) -> int:
 
 
 @contextlib.contextmanager
-def ends() -> Iterator[Ends]:
-    """Make the descriptors; close them again if the start fails."""
+def ends(caretaker: Caretaker | None = None) -> Iterator[Ends]:
+    """Make the descriptors; close them again if the start fails.
+
+    The caretaker hears of the child before there is one: this process may be killed at any time,
+    and what the child starts in its first moment is to be ended then, too.
+    """
     with contextlib.ExitStack() as undo:
         ours, theirs = sockets.pair()
         undo.callback(ours.close)
         undo.callback(theirs.close)
         stacks_fd = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
         undo.callback(os.close, stacks_fd)
-        yield Ends(ours, theirs, stacks_fd, frames.new_cookie())
+        cookie = frames.new_cookie()
+        if caretaker is not None:
+            undo.callback(caretaker.over, cookie)
+            caretaker.begun(cookie, 0)
+        yield Ends(ours, theirs, stacks_fd, cookie, caretaker)
         undo.pop_all()
 
 
@@ -134,6 +140,7 @@ def start_fork(
     body: Callable[[Channel, int], NoReturn],
     private: Iterable[int] = (),
     begin: Callable[[], None] | None = None,
+    caretaker: Caretaker | None = None,
 ) -> Running:
     """Fork this process and run ``body(channel, stacks_fd)`` in the child.
 
@@ -146,6 +153,7 @@ def start_fork(
         private: Descriptors of this process that lead to other processes. In the child they lead
             nowhere, so that a test that writes to what it did not open does no harm.
         begin: Called in the child first, before any signal gets through to it.
+        caretaker: Who ends what the child leaves if this process dies first; None: nobody.
 
     Raises:
         CudaForkError: The fork guard refuses (raised by ``os.fork`` itself, nothing was forked).
@@ -153,7 +161,8 @@ def start_fork(
     """
     __tracebackhide__ = True  # of a refusal the user's line says more
     child.flush_streams()
-    with ends() as pair, contextlib.ExitStack() as undo:
+    with ends(caretaker) as pair, contextlib.ExitStack() as undo:
+        to_others = [*private, *([] if caretaker is None else caretaker.descriptors())]
         with _signals_held_back() as let_through:
             with catch_warnings():
                 filterwarnings("ignore", ".*use of fork\\(\\)", DeprecationWarning)
@@ -161,7 +170,7 @@ def start_fork(
             if pid == 0:
                 try:
                     pair.ours.close()
-                    _lead_nowhere(private)
+                    _lead_nowhere(to_others)
                     if begin is not None:
                         begin()
                     leftovers.mark_process(pair.cookie)
@@ -210,7 +219,12 @@ def wait_for_program(process: subprocess.Popen[bytes]) -> int | None:
     return exitcode
 
 
-def start_spawn(entry: str, data: Any, env: dict[str, str] | None = None) -> Running:
+def start_spawn(
+    entry: str,
+    data: Any,
+    env: dict[str, str] | None = None,
+    caretaker: Caretaker | None = None,
+) -> Running:
     """Run a job in a fresh interpreter with this one's flags, ``sys.path`` and surroundings.
 
     ``__main__`` is never imported again.
@@ -219,10 +233,11 @@ def start_spawn(entry: str, data: Any, env: dict[str, str] | None = None) -> Run
         entry: The function that does the job, "package.module:function".
         data: Plain data for it.
         env: Variables to add to the environment.
+        caretaker: Who ends what the child leaves if this process dies first; None: nobody.
 
     """
     child.flush_streams()
-    with ends() as pair, request_file(_request(entry, data, pair.cookie)) as request_fd:
+    with ends(caretaker) as pair, request_file(_request(entry, data, pair.cookie)) as request_fd:
         fds = (pair.theirs.fileno(), request_fd, pair.stacks_fd)
         process = subprocess.Popen(
             interpreter_command("pytest_cudafork.process.child:run_request", fds),
@@ -274,6 +289,7 @@ def start_program(
     stdin: int = subprocess.DEVNULL,
     stdout: int,
     stderr: int,
+    caretaker: Caretaker | None = None,
 ) -> Running:
     """Run any program, which says nothing to this process but by its output and its end.
 
@@ -285,6 +301,7 @@ def start_program(
         stdin: A descriptor for each of its streams; this process goes on to hold its own.
         stdout: Likewise.
         stderr: Likewise.
+        caretaker: Who ends what the program leaves if this process dies first; None: nobody.
 
     Raises:
         OSError: It cannot be started.
@@ -292,7 +309,7 @@ def start_program(
 
     """
     child.flush_streams()
-    with ends() as pair:
+    with ends(caretaker) as pair:
         known = (package_folder(), pair.cookie.hex(), str(gate.read_fd))
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _MARKED, *known, *command],

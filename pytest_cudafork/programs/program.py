@@ -139,8 +139,8 @@ def run_program(
             stdin=_readable(stdin, undo),
             stdout=stdout.write_fd,
             stderr=stderr.write_fd,
+            caretaker=caretaker,
         )
-        running.cared_for(caretaker)
         stdout.given_away()
         stderr.given_away()
         supervisor = _ProgramSupervisor(running, (stdout, stderr), gate)

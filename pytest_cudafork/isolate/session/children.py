@@ -180,7 +180,7 @@ class Children:
         if wish.following is not None:  # the whole file
             target = target.partition("::")[0]
         request = session_request(self._config, [target])
-        return launch.start_spawn(SPAWNED_TESTS, request, wish.env).cared_for(self._caretaker)
+        return launch.start_spawn(SPAWNED_TESTS, request, wish.env, self._caretaker)
 
     # -- tests -----------------------------------------------------------------------------------
 
@@ -225,8 +225,8 @@ class Children:
         return process
 
     def _descriptors(self) -> list[int]:
-        """Return what leads to other processes than the next child."""
-        parts = (self._server, self._spares, self._caretaker)
+        """Return what leads to other processes than the next child; its start knows the rest."""
+        parts = (self._server, self._spares)
         return [fd for part in parts for fd in part.descriptors()]
 
     def keep(self, process: ItemProcess, following: pytest.Item | None) -> None:

@@ -144,7 +144,7 @@ class Forks:
             practice = ahead and launch.usable_cores() > _BUSY_CORES
             pytest_session.run_forked(item, env, reporter, channel, stacks_fd, practice=practice)
 
-        return launch.start_fork(run, private, begin).cared_for(self._caretaker)
+        return launch.start_fork(run, private, begin, self._caretaker)
 
     def _leave_the_test_before(self) -> None:
         """Take off what the test whose protocol this was forked in has put on."""

@@ -42,7 +42,7 @@ class Spares:
                 continue
             try:
                 request = session_request(self._config, [_target(item)])
-                running = launch.start_spawn(SPAWNED_TESTS, request).cared_for(self._caretaker)
+                running = launch.start_spawn(SPAWNED_TESTS, request, caretaker=self._caretaker)
                 self._waiting[item] = (running, _environment())
             except OSError:  # no process left; the test will say so when its turn comes
                 return

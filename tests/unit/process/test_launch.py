@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,6 +19,7 @@ import pytest
 from pytest_cudafork.compat import unpatched
 from pytest_cudafork.process import child, launch, supervision
 from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.protocol import frames, messages
 from tests.support.descriptors import open_descriptors
 
@@ -120,6 +123,69 @@ def test_a_start_that_fails_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(RuntimeError, match="the guard refuses"):
         launch.start_fork(lambda channel, stacks_fd: os._exit(0))
     assert open_descriptors() <= before
+
+
+class Told(Caretaker):
+    """A caretaker that keeps what it is told, and has a descriptor of its own."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self.fd = fd
+        self.told: list[tuple[str, bytes, int]] = []
+
+    def begun(self, cookie: bytes, pid: int) -> None:
+        self.told.append(("begun", cookie, pid))
+
+    def over(self, cookie: bytes) -> None:
+        self.told.append(("over", cookie, 0))
+
+    def descriptors(self) -> list[int]:
+        return [self.fd] if self.told else []
+
+
+def test_a_caretaker_hears_of_a_child_before_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> int:
+        heard.append([what for what, _, _ in caretaker.told])
+        raise OSError("no process left")
+
+    heard: list[list[str]] = []
+    caretaker, gate = Told(-1), launch.Gate()
+    monkeypatch.setattr(launch, "fork", refuse)
+    monkeypatch.setattr(launch, "subprocess", types.SimpleNamespace(Popen=refuse, DEVNULL=-3))
+    starts: list[Callable[[], object]] = [
+        lambda: launch.start_fork(lambda channel, fd: os._exit(0), caretaker=caretaker),
+        lambda: launch.start_spawn(f"{HERE}:tell_world", {}, caretaker=caretaker),
+        lambda: launch.start_program(["true"], {}, gate, stdout=1, stderr=2, caretaker=caretaker),
+    ]
+    for start in starts:
+        with pytest.raises(OSError, match="no process left"):
+            start()
+        (began, cookie, pid), over = caretaker.told
+        assert (began, pid) == ("begun", 0)
+        assert over == ("over", cookie, 0)  # and no more of one that never was
+        caretaker.told.clear()
+    gate.close()
+    assert heard == [["begun"]] * 3
+
+
+def test_a_caretaker_knows_its_child_and_the_child_cannot_reach_it() -> None:
+    ours, theirs = socket.socketpair()
+    caretaker = Told(ours.fileno())
+
+    def body(channel: Channel, stacks_fd: int) -> NoReturn:
+        os.write(caretaker.fd, b"to nobody")
+        os._exit(0)
+
+    running = launch.start_fork(body, caretaker=caretaker)
+    told = [("begun", running.cookie, 0), ("begun", running.cookie, running.pid)]
+    assert caretaker.told == told
+    all_of(running)
+    assert caretaker.told == [*told, ("over", running.cookie, 0)]
+    theirs.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        theirs.recv(10)
+    ours.close()
+    theirs.close()
 
 
 @pytest.mark.parametrize("marked", [True, False])

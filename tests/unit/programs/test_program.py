@@ -137,8 +137,8 @@ def test_an_interrupt_ends_it() -> None:
 
 def test_what_cannot_be_started_is_told_and_nothing_is_left() -> None:
     before = open_descriptors()
-    with pytest.raises(FileNotFoundError):
-        run_program([sys.executable], {}, cwd="/no/such/folder", caretaker=Caretaker())
+    with pytest.raises(FileNotFoundError), contextlib.closing(Caretaker()) as caretaker:
+        run_program([sys.executable], {}, cwd="/no/such/folder", caretaker=caretaker)
     assert open_descriptors() <= before
 
 

@@ -42,10 +42,10 @@ class _Source:
         self.at_end: Callable[[Channel], None] = lambda channel: None
         self.at_the_last: Callable[[], None] = lambda: None
 
-    def child(self, *asked: object) -> launch.Running:
+    def child(self, *asked: object, caretaker: Any = None) -> launch.Running:
         """Return one, and note for what."""
         self.asked.append(asked)
-        running = launch.start_fork(self._serve)
+        running = launch.start_fork(self._serve, caretaker=caretaker)
         self.pids.append(running.pid)
         return running
 
@@ -151,7 +151,7 @@ class _Spares:
 
 
 class _Caretaker:
-    """Who is told of children; the descriptor leads to it."""
+    """Who is told of children."""
 
     def __init__(self) -> None:
         self.told: list[tuple[object, ...]] = []
@@ -163,7 +163,7 @@ class _Caretaker:
         self.told.append(("over", *child))
 
     def descriptors(self) -> list[int]:
-        return [103]
+        return []
 
     def close(self) -> None:
         self.told.append(("closed",))
@@ -209,8 +209,10 @@ def stage(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterato
     names = "abc"
     made = _Stage(items_of(pytester, "\n".join(f"def test_{name}(): pass" for name in names)))
 
-    def start_spawn(entry: str, data: dict[str, Any], env: object) -> launch.Running:
-        return made.source.child("spawn", entry, data["targets"], env)
+    def start_spawn(
+        entry: str, data: dict[str, Any], env: object, caretaker: object
+    ) -> launch.Running:
+        return made.source.child("spawn", entry, data["targets"], env, caretaker=caretaker)
 
     monkeypatch.setattr(launch, "start_spawn", start_spawn)
     yield made
@@ -257,12 +259,12 @@ def test_a_fork_gets_the_test_its_variables_and_what_it_must_not_have(stage: _St
     process, said = stage.run(item)
     assert said == ["test_a"]
     assert process.forked
-    assert stage.source.asked == [("fork", item, {"MORE": "1"}, [101, 102, 103])]
+    assert stage.source.asked == [("fork", item, {"MORE": "1"}, [101, 102])]
     name, *args, fds = stage.forks.calls[1]
     assert stage.forks.calls[0] == ("keep_ahead_for", item)
     assert (name, args) == ("use_time_of", [item, following])
-    assert fds[:3] == [101, 102, 103]
-    assert len(fds) == 4
+    assert fds[:2] == [101, 102]
+    assert len(fds) == 3
 
 
 def test_a_child_of_the_fork_server_is_told_its_job_and_the_next_is_forked(stage: _Stage) -> None:
@@ -298,9 +300,10 @@ def test_an_interpreter_collects_what_it_has_to_run(stage: _Stage, whole: bool) 
 def test_an_interpreter_is_in_the_care_of_who_outlives_the_session(stage: _Stage) -> None:
     process, _ = stage.run(stage.items[0], None, SPAWN)
     running = process.supervisor.running
-    assert stage.caretaker.told == [("begun", running.cookie, running.pid)]
+    begun = [("begun", running.cookie, pid) for pid in (0, running.pid)]
+    assert stage.caretaker.told == begun
     stage.children.finish()
-    assert stage.caretaker.told[1:] == [("over", running.cookie), ("closed",)]
+    assert stage.caretaker.told[2:] == [("over", running.cookie), ("closed",)]
 
 
 def test_one_that_was_started_ahead_is_taken_and_others_are_prepared(stage: _Stage) -> None:

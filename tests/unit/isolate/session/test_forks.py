@@ -48,7 +48,9 @@ class _Stage:
         self.config = self.a.config
         self.begun: list[int] = []
         caretaker: Any = SimpleNamespace(
-            begun=lambda cookie, pid: self.begun.append(pid), over=lambda cookie: None
+            begun=lambda cookie, pid: self.begun.append(pid),
+            over=lambda cookie: None,
+            descriptors=list,
         )
         self.forks = Forks(self.config, Randomness(), FILTERS, ChildSignal(), caretaker)
 
@@ -110,7 +112,7 @@ def test_children_find_the_directory_for_temporary_files_made(
     folder = pytester.path / "temporary"
     stage.config._tmp_path_factory._given_basetemp = folder  # type: ignore[attr-defined]
     running = stage.forks.take(stage.a, {}, [])
-    assert stage.begun == [running.pid]
+    assert stage.begun == [0, running.pid]
     assert folder.is_dir()
     assert stage.run(running, stage.a) == PASSED
 

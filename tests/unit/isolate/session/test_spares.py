@@ -30,7 +30,7 @@ class _Started:
         self.begun: list[int] = []
         """Those that the caretaker was told of."""
 
-    def start_spawn(self, entry: str, data: Any) -> launch.Running:
+    def start_spawn(self, entry: str, data: Any, caretaker: Any) -> launch.Running:
         if self.refuse:
             raise OSError("no process is left")
         assert entry == SPAWNED_TESTS
@@ -40,7 +40,7 @@ class _Started:
             os._exit(0)
 
         self.targets += data["targets"]
-        self.running.append(launch.start_fork(wait))
+        self.running.append(launch.start_fork(wait, caretaker=caretaker))
         return self.running[-1]
 
 
@@ -63,7 +63,9 @@ def items(pytester: pytest.Pytester) -> list[pytest.Item]:
 def ahead(started: _Started, items: list[pytest.Item]) -> Iterator[Spares]:
     """Interpreters that wait, for a session of these tests."""
     caretaker: Any = SimpleNamespace(
-        begun=lambda cookie, pid: started.begun.append(pid), over=lambda cookie: None
+        begun=lambda cookie, pid: started.begun.append(pid),
+        over=lambda cookie: None,
+        descriptors=list,
     )
     made = Spares(items[0].config, caretaker)
     yield made
@@ -76,7 +78,7 @@ def test_as_many_are_started_as_cores_are_free_each_for_its_test(
     ahead.prepare(items)
     assert started.targets == [target_of(item) for item in items[:2]]
     assert ahead.descriptors() == [one.sock.fileno() for one in started.running]
-    assert started.begun == [one.pid for one in started.running]
+    assert started.begun == [pid for one in started.running for pid in (0, one.pid)]
     ahead.prepare(items)
     assert len(started.running) == 2
 
