@@ -49,7 +49,7 @@ INHERENT = (
     # The session's temporary directory is made before the first process, not on first use.
     r"^(BASETEMP|pytest-of-\w+/pytest-current)$",
     # With -v the header says by which method tests are isolated, and where that was set.
-    r"^cuda-fork-isolate: (none|fork|forkserver|spawn), from ",
+    r"^cuda-fork-isolate: ",
 )
 """Lines in which the two may differ, with the reason; told in docs/explanation/isolation.md."""
 
