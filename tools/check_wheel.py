@@ -25,6 +25,10 @@ REPORT_SECONDS = 120
 """How long the report on a program that has ended may take; only one that never comes does."""
 SKIPPED = (".git", ".*cache", ".hypothesis", ".tox", ".venv*", "*.egg-info", "__pycache__")
 
+STRICT_PYTEST = ("-W", "error", "-m", "pytest", "-W", "error", "-p", "no:cacheprovider")
+"""Every warning is an error: pytest warns about plugins that are imported too early, and it can
+tell only where they are installed from a wheel."""
+
 CLEAN_TEST = """\
 import pytest
 
@@ -173,10 +177,7 @@ def check_sessions(python: Path, scratch: Path) -> None:
     tests.mkdir()
     (tests / "test_clean.py").write_text(CLEAN_TEST, encoding="utf-8")
     (tests / "test_forking.py").write_text(FORKING_TEST, encoding="utf-8")
-    # Every warning is an error: pytest warns about plugins that are imported too early, and it can
-    # tell only where they are installed from a wheel.
-    pytest: tuple[str | Path, ...] = (python, "-W", "error", "-m", "pytest", "-W", "error")
-    pytest = (*pytest, "-p", "no:cacheprovider", "--cuda-fork-check")
+    pytest = (python, *STRICT_PYTEST, "--cuda-fork-check")
     for cwd, prefix in ((tests, ""), (scratch, "tests/")):
         passed = run(*pytest, f"{prefix}test_clean.py", cwd=cwd)
         expect(passed, "3 passed", "cuda-fork: level fork", "touches: 0")
@@ -195,8 +196,7 @@ def check_from_pytest_forked(python: Path, scratch: Path) -> None:
     project.mkdir()
     (project / "pyproject.toml").write_text(FROM_PYTEST_FORKED, encoding="utf-8")
     (project / "test_forked.py").write_text(FORKED_TEST, encoding="utf-8")
-    pytest = (python, "-W", "error", "-m", "pytest", "-W", "error", "-p", "no:cacheprovider")
-    said = run(*pytest, "--strict-markers", cwd=project, ok=(1,))
+    said = run(python, *STRICT_PYTEST, "--strict-markers", cwd=project, ok=(1,))
     expect(said, "1 failed, 3 passed", "CRASHED with signal 6", "test_crashes")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import pytest
 
+from pytest_cudafork.capture.interface.check_names import CARRIED, LOOKED_AT
 from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.hooks.calling import HookFailure, call_each, has_hook
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 TOUCH = "pytest_cudafork_touch"
 CAPTURE = "pytest_cudafork_capture_checked"
-_CARRIED = "_cudafork_captures"
-_LOOKED_AT = "cudafork_captures"
 
 
 def say_untold(text: str, stream: TextIO | None) -> None:
@@ -62,7 +61,7 @@ class Announcer:
             self._tell_captures(report)
 
     def _tell_captures(self, report: pytest.TestReport) -> None:
-        carried, looked = getattr(report, _CARRIED, None), getattr(report, _LOOKED_AT, None)
+        carried, looked = getattr(report, CARRIED, None), getattr(report, LOOKED_AT, None)
         if not (carried or looked) or not has_hook(self._config, CAPTURE):
             return
         from pytest_cudafork.capture.in_tests.told import as_verdict

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.capture.in_tests.gathered import Gathered
+from pytest_cudafork.capture.interface.check_names import CARRIED
 from pytest_cudafork.observe.story.plain_text import plain
 
-_CAPTURES = "_cudafork_captures"
 _RANKS = ("passed", "skipped", "xfailed", "xpassed", "failed", "error")
 """Outcomes; of several that phases of a test have, the last of these counts."""
 UNFINISHED = "unfinished"
@@ -35,7 +35,7 @@ class TestsSeen:
         """Take note of one phase of a test."""
         test = self._test(report)
         self.graphs.add(report)
-        for data in getattr(report, _CAPTURES, ()):
+        for data in getattr(report, CARRIED, ()):
             self.captures.append({"test": report.nodeid, **data})
         if type(report) is not pytest.TestReport and report.outcome != "failed":
             return  # a subtest, whose time is in its test's

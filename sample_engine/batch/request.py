@@ -27,7 +27,7 @@ class FinishReason(str, enum.Enum):
     STOP = "stop"  # a stop string or the end-of-text token
     LENGTH = "length"  # max_tokens, or the model's context is full
     ABORT = "abort"  # the caller's wish
-    ERROR = "error"  # it could never run; the output's ``error`` says why
+    ERROR = "error"  # it could not run or go on; the output's ``error`` says why
 
 
 @dataclasses.dataclass

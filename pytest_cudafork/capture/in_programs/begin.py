@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -105,9 +104,11 @@ class ProgramCaptures(Listener):
 
     def _new(self, findings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return those that have not been written down."""
+        from pytest_cudafork.capture.in_tests.words import key_of
+
         new = []
         for each in findings:
-            key = json.dumps([each["kind"], each["lines"]])
+            key = key_of(each)
             if key not in self._told:
                 self._told.add(key)
                 new.append(each)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,8 +90,10 @@ def read_captures(records: Iterable[Record]) -> Captures:
 
 
 def _once(told: Sequence[Mapping[str, Any]], name: str) -> tuple[Mapping[str, Any], ...]:
+    from pytest_cudafork.capture.in_tests.words import key_of
+
     every = [each for one in told for each in _list(one.get(name)) if _is_finding(each)]
-    return tuple({json.dumps([each["kind"], each["lines"]]): each for each in every}.values())
+    return tuple({key_of(each): each for each in every}.values())
 
 
 def _is_finding(found: object) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pytest_cudafork.capture.in_tests.words import NAME
+from pytest_cudafork.capture.in_tests.words import key_of
+from pytest_cudafork.capture.interface.check_names import LOOKED_AT
 
 __all__ = ["Gathered"]
 
@@ -46,7 +46,7 @@ class Gathered:
 
     def add(self, report: Any) -> None:
         """Take what a report says of captures, if it does."""
-        told = getattr(report, NAME, None)
+        told = getattr(report, LOOKED_AT, None)
         if not isinstance(told, dict):
             return
         self._told = True
@@ -87,7 +87,7 @@ def _add(
     kept = []
     for each in found:
         plain = {name: value for name, value in each.items() if name != "raised"}
-        one = known.setdefault(json.dumps([each["kind"], each["lines"]]), {**plain, "tests": []})
+        one = known.setdefault(key_of(each), {**plain, "tests": []})
         if test not in one["tests"]:
             one["tests"].append(test)
         kept.append(one)

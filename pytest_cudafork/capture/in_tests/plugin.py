@@ -14,6 +14,7 @@ import pytest
 
 from pytest_cudafork.capture.in_tests import words
 from pytest_cudafork.capture.in_tests.summary import CaptureSummary
+from pytest_cudafork.capture.interface.check_names import LOOKED_AT
 from pytest_cudafork.capture.interface.seen import Listener
 from pytest_cudafork.check.failing import fail_report
 from pytest_cudafork.check.session import SESSION
@@ -85,7 +86,7 @@ class CaptureHooks:
         report = yield
         told = self._watching.take() if self._watching is not None else {}
         if told:
-            vars(report)[words.NAME] = told
+            vars(report)[LOOKED_AT] = told
             errors = [one for one in told.get("errors", ()) if report.failed or not one["raised"]]
             if errors:
                 headline, text = words.headline(errors), words.failure(errors)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.story.findings import source_of, wrapped
 
-__all__ = ["NAME", "SECTION", "failure", "finding_lines", "headline", "suspicion"]
+__all__ = ["SECTION", "failure", "finding_lines", "headline", "key_of", "suspicion"]
 
-NAME = "cudafork_captures"
-"""The attribute of a report that holds what was found in its phase."""
 SECTION = "captured graphs"
 
 _SILENCE = (
     "These checks are --cuda-fork-captures. '# captures: ignore' at the end of one of the lines "
     "above silences a finding, @pytest.mark.check_captures(False) all of a test."
 )
+
+
+def key_of(found: Mapping[str, Any]) -> str:
+    """Return what two findings have in common that are one: the check and what happened where."""
+    return json.dumps([found["kind"], found["lines"]])
 
 
 def headline(errors: Sequence[Mapping[str, Any]]) -> str:

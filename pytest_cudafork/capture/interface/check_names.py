@@ -1,13 +1,18 @@
-"""The names of all checks of a graph, as findings, reports and the reference bear them.
+"""The names of all checks of a graph, and of what reports carry of them.
 
-``docs/reference/graphs.md`` says of each what it means, in this order.
+``docs/reference/graphs.md`` says of each check what it means, in this order.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["GRAPH_CHECKS", "CheckName"]
+__all__ = ["CARRIED", "GRAPH_CHECKS", "LOOKED_AT", "CheckName"]
+
+CARRIED = "_cudafork_captures"
+"""The attribute of a report under which the verdicts of a test's own checks travel."""
+LOOKED_AT = "cudafork_captures"
+"""The attribute of a report with what was found of the captures that were looked at."""
 
 CheckName = Literal[
     # of the two passes of a pair: pair/checks.py

@@ -11,11 +11,9 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding
+from pytest_cudafork.capture.interface.check_names import CARRIED
 
 __all__ = ["CARRIED", "CheckedCapture", "note_verdict", "take_verdicts"]
-
-CARRIED = "_cudafork_captures"
-"""The attribute of a report under which verdicts travel, as plain data."""
 
 PASSED, FAILED, NOT_JUDGED = "passed", "failed", "not judged"
 

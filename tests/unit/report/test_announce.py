@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.capture.in_tests.words import NAME
+from pytest_cudafork.capture.interface.check_names import LOOKED_AT
 from pytest_cudafork.capture.story.verdicts import CARRIED, CheckedCapture
 from pytest_cudafork.observe.story.touch import Touch
-from pytest_cudafork.report import announce
 from pytest_cudafork.report.announce import Announcer, say_untold
 from tests.support.checked_sessions import TEST, LedgerSession, report
 from tests.unit.report.test_terminal import Terminal
@@ -86,7 +85,7 @@ def test_a_plugin_that_comes_late_is_told_of_all(pytester: pytest.Pytester, tmp_
 def test_what_was_seen_of_captures_comes_with_the_report(pytester: pytest.Pytester) -> None:
     theirs = Theirs()
     made = report("call")
-    vars(made)[NAME] = {"suspicions": [], "captures": 1, "backends": ["software"]}
+    vars(made)[LOOKED_AT] = {"suspicions": [], "captures": 1, "backends": ["software"]}
     announcer_of(pytester, None, theirs).pytest_runtest_logreport(made)
     (told,) = theirs.captures
     assert (told.title, told.verdict, told.backend) == ("captured graphs", "passed", "software")
@@ -98,7 +97,6 @@ def test_captures_come_with_their_report(pytester: pytest.Pytester) -> None:
     announcer.pytest_runtest_logreport(report())
     announcer.pytest_runtest_logreport(report("call", **{CARRIED: [CAPTURE.to_plain()]}))
     assert theirs.captures == [CAPTURE]
-    assert announce._CARRIED == CARRIED
 
 
 def test_what_raises_is_told_once_with_its_line_and_fails_the_session(

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from pytest_cudafork.capture.in_tests.gathered import Gathered
-from pytest_cudafork.capture.in_tests.words import NAME
+from pytest_cudafork.capture.interface.check_names import LOOKED_AT
 
 
 def finding(where: str, **more: object) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def finding(where: str, **more: object) -> dict[str, Any]:
 
 
 def report(test: str, told: object, *, failed: bool = False) -> Any:
-    return SimpleNamespace(nodeid=test, failed=failed, **{NAME: told})
+    return SimpleNamespace(nodeid=test, failed=failed, **{LOOKED_AT: told})
 
 
 def test_a_finding_of_several_tests_is_one_with_their_names() -> None:

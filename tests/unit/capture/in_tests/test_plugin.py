@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.in_tests import words  # noqa: E402
 from pytest_cudafork.capture.in_tests.plugin import CaptureHooks, begin  # noqa: E402
+from pytest_cudafork.capture.interface.check_names import LOOKED_AT  # noqa: E402
 from pytest_cudafork.capture.interface.seen import watch_in_force  # noqa: E402
 from pytest_cudafork.check.session import SESSION  # noqa: E402
 from pytest_cudafork.settings.options import Settings  # noqa: E402
@@ -110,8 +111,8 @@ def test_an_error_fails_the_report_and_a_suspicion_does_not() -> None:
     assert "[stale-data] it is old" in str(failed.longrepr)
     passed = reported({"suspicions": [ERROR]})
     assert passed.passed
-    assert getattr(passed, words.NAME) == {"suspicions": [ERROR]}
-    assert not hasattr(reported({}), words.NAME)
+    assert getattr(passed, LOOKED_AT) == {"suspicions": [ERROR]}
+    assert not hasattr(reported({}), LOOKED_AT)
 
 
 def test_what_was_found_of_a_refused_replay_is_told_if_the_test_fails() -> None:

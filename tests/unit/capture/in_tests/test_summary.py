@@ -9,10 +9,11 @@ import pytest
 
 from pytest_cudafork.capture.in_tests import words
 from pytest_cudafork.capture.in_tests.summary import CaptureSummary
+from pytest_cudafork.capture.interface.check_names import LOOKED_AT
 
 
 def report(test: str, told: object) -> pytest.TestReport:
-    return cast(pytest.TestReport, SimpleNamespace(nodeid=test, **{words.NAME: told}))
+    return cast(pytest.TestReport, SimpleNamespace(nodeid=test, **{LOOKED_AT: told}))
 
 
 def suspicion(where: str) -> dict[str, Any]:
