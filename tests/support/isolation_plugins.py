@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -56,27 +57,32 @@ def write(path: Path, files: dict[str, str]) -> None:
 
 def same(
     tmp_path: Path,
-    method: str,
+    methods: Sequence[str],
     plugins: list[str],
     files: dict[str, str],
     *runs: str,
     known: tuple[str, ...] = (),
     keeps: tuple[str, ...] = (),
-) -> list[Seen]:
-    """Run in one process and isolated, compare, and return the isolated sessions.
+) -> dict[str, list[Seen]]:
+    """Run in one process and isolated by each method, compare, and return the isolated sessions.
 
-    The first project is left in ``before``, the isolated one in ``project``.
+    All run in the same place, one after the other. The first project is left in ``before``, that
+    of each method under its name.
     """
     modules = [needs(plugin) for plugin in plugins]
-    found = []
-    for how in ("", method):
-        path = tmp_path / "project"
-        if path.exists():
-            path.rename(tmp_path / "before")
-        write(path, {"pytest.ini": "[pytest]\n", **files})
-        sessions = Sessions(path, "-rA", "-v", plugins=modules, keeps=keeps)
-        found.append(sessions.history(how, *(run.split() for run in runs)))
-    for run, before, after in zip(runs, *found, strict=True):
-        difference = differences(before, after, known)
-        assert not difference, f"{run}\n{difference}"
-    return found[1]
+    project = tmp_path / "project"
+    found: dict[str, list[Seen]] = {}
+    for method in ("", *methods):
+        write(project, {"pytest.ini": "[pytest]\n", **files})
+        sessions = Sessions(project, "-rA", "-v", plugins=modules, keeps=keeps)
+        found[method] = sessions.history(method, *(run.split() for run in runs))
+        project.rename(tmp_path / (method or "before"))
+    expected = found.pop("")
+    different = [
+        f"{method} {run}\n{difference}"
+        for method in methods
+        for run, before, after in zip(runs, expected, found[method], strict=True)
+        if (difference := differences(before, after, known))
+    ]
+    assert not different, "\n\n".join(different)
+    return found

@@ -41,10 +41,9 @@ ASYNC = """
 """
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_asyncio_tests_are_reported_the_same(tmp_path: Path, method: str) -> None:
+def test_asyncio_tests_are_reported_the_same(tmp_path: Path) -> None:
     ini = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
-    same(tmp_path, method, ["asyncio"], {"test_it.py": ASYNC, "pytest.ini": ini}, "")
+    same(tmp_path, METHODS, ["asyncio"], {"test_it.py": ASYNC, "pytest.ini": ini}, "")
 
 
 ANYIO = """
@@ -70,8 +69,7 @@ ANYIO = """
 """
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_anyio_tests_are_reported_the_same(tmp_path: Path, method: str) -> None:
+def test_anyio_tests_are_reported_the_same(tmp_path: Path) -> None:
     if importlib.util.find_spec("trio") is None:
         pytest.skip("trio is not installed")
-    same(tmp_path, method, ["anyio"], {"test_it.py": ANYIO}, "")
+    same(tmp_path, METHODS, ["anyio"], {"test_it.py": ANYIO}, "")

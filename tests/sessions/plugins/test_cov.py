@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import interpreters
 from tests.support.isolation import METHODS
 from tests.support.isolation_plugins import FORKS, needs, same, write
 from tests.support.sessions import TIME_LIMIT
@@ -103,28 +103,30 @@ def _report(path: Path) -> Any:
 
 def _same_report(
     tmp_path: Path,
-    method: str,
     *options: str,
     plugins: tuple[str, ...] = (),
     files: dict[str, str] = FILES,
 ) -> Any:
+    """Return the report, which is the same in one process and by each method."""
     run = " ".join(["--cov=pkg", "--cov-report=json:cov.json", "--cov-report=term", *options])
     names = ["cov", *plugins]
     if "xdist" in plugins:
-        reports = []
-        for how in ("", method):
-            path = tmp_path / (how or "inproc")
+        for how in ("", *METHODS):
+            path = tmp_path / (how or "before")
             write(path, files)
             _pytest(path, how, *run.split(), plugins=names)
-            reports.append(_report(path / "cov.json"))
-        before, after = reports
-        _assert_no_data_left(tmp_path / method)
     else:
-        same(tmp_path, method, names, files, run)
-        before, after = (_report(tmp_path / name / "cov.json") for name in ("before", "project"))
-        _assert_no_data_left(tmp_path / "project")
-    assert after == before
-    return after
+        same(tmp_path, METHODS, names, files, run)
+    return _the_report_of_all(tmp_path)
+
+
+def _the_report_of_all(tmp_path: Path) -> Any:
+    """Return the report of the session in one process, which is that of each method."""
+    expected = _report(tmp_path / "before" / "cov.json")
+    for method in METHODS:
+        _assert_no_data_left(tmp_path / method)
+        assert _report(tmp_path / method / "cov.json") == expected, method
+    return expected
 
 
 def _pytest(path: Path, method: str, *options: str, plugins: list[str], start: str = "") -> str:
@@ -137,9 +139,7 @@ def _pytest(path: Path, method: str, *options: str, plugins: list[str], start: s
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTEST_CUDA_FORK_ISOLATE": method or "none",
     }
-    done = subprocess.run(
-        [*command, *options], cwd=path, env=env, capture_output=True, text=True, timeout=TIME_LIMIT
-    )
+    done = interpreters.run([*command, *options], cwd=path, env=env, timeout=TIME_LIMIT)
     assert "1 failed, 4 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
     return done.stdout
 
@@ -151,42 +151,37 @@ def _assert_no_data_left(path: Path) -> None:
 
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("branch", ["", "--cov-branch"])
-@pytest.mark.parametrize("method", METHODS)
 def test_pytest_cov_measures_the_same(
-    tmp_path: Path, method: str, branch: str, core: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, branch: str, core: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needs("cov")
     monkeypatch.setenv("COVERAGE_CORE", core)
-    report = _same_report(tmp_path, method, *branch.split())
+    report = _same_report(tmp_path, *branch.split())
     lazy = report["files"]["pkg/lazy.py"]
     missing = [line for line in lazy["missing_lines"] if line > 2]
     assert len(missing) == 2, "the hidden function and the return"
     assert report["files"]["pkg/never.py"]["summary"]["percent_covered"] == 0
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_contexts_of_pytest_cov_name_the_same_tests(tmp_path: Path, method: str) -> None:
+def test_contexts_of_pytest_cov_name_the_same_tests(tmp_path: Path) -> None:
     needs("cov")
     # Else the import belongs to one test in one process, and to each in processes of their own.
     early = "import pkg.lazy\n" + textwrap.dedent(FILES["conftest.py"])
     files = {**FILES, "conftest.py": early}
-    report = _same_report(tmp_path, method, "--cov-context=test", files=files)
+    report = _same_report(tmp_path, "--cov-context=test", files=files)
     assert report["totals"]["percent_covered"] > 50
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_pytest_cov_measures_the_same_in_the_workers_of_xdist(tmp_path: Path, method: str) -> None:
+def test_pytest_cov_measures_the_same_in_the_workers_of_xdist(tmp_path: Path) -> None:
     needs("xdist")
-    _same_report(tmp_path, method, "-n2", plugins=("xdist",))
+    _same_report(tmp_path, "-n2", plugins=("xdist",))
 
 
 @pytest.mark.parametrize("parallel", [False, True])
-@pytest.mark.parametrize("method", METHODS)
-def test_coverage_run_measures_the_same(tmp_path: Path, method: str, parallel: bool) -> None:
+def test_coverage_run_measures_the_same(tmp_path: Path, parallel: bool) -> None:
     needs("cov")
-    reports = []
-    for how in ("", method):
-        path = tmp_path / (how or "inproc")
+    for how in ("", *METHODS):
+        path = tmp_path / (how or "before")
         write(path, FILES)
         files = {".coveragerc": f"[run]\nsource = pkg\nbranch = true\nparallel = {parallel}\n"}
         write(path, files)
@@ -194,14 +189,12 @@ def test_coverage_run_measures_the_same(tmp_path: Path, method: str, parallel: b
         commands = ["combine"] if parallel else []
         for command in [*commands, "json -q -o cov.json"]:
             arguments = [sys.executable, "-m", "coverage", *command.split()]
-            subprocess.run(arguments, cwd=path, check=True, capture_output=True)
-        _assert_no_data_left(path)
-        reports.append(_report(path / "cov.json"))
-    assert reports[0] == reports[1]
+            done = interpreters.run(arguments, cwd=path, timeout=TIME_LIMIT)
+            assert done.returncode == 0, done.stdout + done.stderr
+    _the_report_of_all(tmp_path)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_what_coverage_measures_in_subprocesses_is_the_same(tmp_path: Path, method: str) -> None:
+def test_what_coverage_measures_in_subprocesses_is_the_same(tmp_path: Path) -> None:
     needs("cov")
     files = {
         **FILES,
@@ -215,7 +208,7 @@ def test_what_coverage_measures_in_subprocesses_is_the_same(tmp_path: Path, meth
                 subprocess.run([sys.executable, "-c", code], check=True, env=env)
         """,
     }
-    report = _same_report(tmp_path, method, files=files)
+    report = _same_report(tmp_path, files=files)
     assert report["files"]["pkg/never.py"]["summary"]["percent_covered"] == 100
 
 
@@ -230,14 +223,7 @@ def test_what_a_dead_child_measured_costs_nothing_else(tmp_path: Path, method: s
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTEST_CUDA_FORK_ISOLATE": method,
     }
-    done = subprocess.run(
-        [*command, *options],
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=TIME_LIMIT,
-    )
+    done = interpreters.run([*command, *options], cwd=tmp_path, env=env, timeout=TIME_LIMIT)
     assert "2 failed, 4 passed" in done.stdout, done.stdout
     assert "pkg/lazy.py" in done.stdout
     _assert_no_data_left(tmp_path)

@@ -50,12 +50,11 @@ TIMINGS = (
 )
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_hypothesis_shows_the_same_examples_and_statistics(tmp_path: Path, method: str) -> None:
+def test_hypothesis_shows_the_same_examples_and_statistics(tmp_path: Path) -> None:
     runs = ("--hypothesis-seed=3 --hypothesis-show-statistics", "--lf --hypothesis-seed=4")
-    seen = same(tmp_path, method, ["hypothesis"], FILES, *runs, known=TIMINGS)
-    assert any("Hypothesis Statistics" in line for line in seen[0].stdout)
-    assert any("<property name='hypothesis-statistics-" in line for line in seen[0].junit)
+    for seen in same(tmp_path, METHODS, ["hypothesis"], FILES, *runs, known=TIMINGS).values():
+        assert any("Hypothesis Statistics" in line for line in seen[0].stdout)
+        assert any("<property name='hypothesis-statistics-" in line for line in seen[0].junit)
 
 
 @pytest.mark.parametrize("method", METHODS)

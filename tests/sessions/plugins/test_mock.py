@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.support.isolation import METHODS
 from tests.support.isolation_plugins import same
 
@@ -31,6 +29,5 @@ MOCK = """
 """
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_mocks_are_reported_the_same(tmp_path: Path, method: str) -> None:
-    same(tmp_path, method, ["mock"], {"test_it.py": MOCK}, "")
+def test_mocks_are_reported_the_same(tmp_path: Path) -> None:
+    same(tmp_path, METHODS, ["mock"], {"test_it.py": MOCK}, "")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.support.isolation import METHODS
 from tests.support.isolation_plugins import FORKS, same
 
@@ -25,12 +23,10 @@ RANDOM = """
 """
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_order_and_seeds_of_randomly_are_the_same(tmp_path: Path, method: str) -> None:
-    same(tmp_path, method, ["randomly"], {"test_it.py": RANDOM}, "--randomly-seed=7")
+def test_order_and_seeds_of_randomly_are_the_same(tmp_path: Path) -> None:
+    same(tmp_path, METHODS, ["randomly"], {"test_it.py": RANDOM}, "--randomly-seed=7")
 
 
-@pytest.mark.parametrize("method", FORKS)
-def test_the_last_seed_of_randomly_is_kept(tmp_path: Path, method: str) -> None:
+def test_the_last_seed_of_randomly_is_kept(tmp_path: Path) -> None:
     runs = ("--randomly-seed=7", "--randomly-seed=last --lf")
-    same(tmp_path, method, ["randomly"], {"test_it.py": RANDOM}, *runs)
+    same(tmp_path, FORKS, ["randomly"], {"test_it.py": RANDOM}, *runs)

@@ -48,17 +48,17 @@ FLAKY = """
 """
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_reruns_of_rerunfailures_happen_and_are_counted(tmp_path: Path, method: str) -> None:
-    seen = same(tmp_path, method, ["rerunfailures"], {"test_it.py": FLAKY}, "--reruns=2", "-rR")
-    assert any("4 passed" in line and "6 rerun" in line for line in seen[0].stdout), seen[0].stdout
+def test_reruns_of_rerunfailures_happen_and_are_counted(tmp_path: Path) -> None:
+    runs = ("--reruns=2", "-rR")
+    for seen in same(tmp_path, METHODS, ["rerunfailures"], {"test_it.py": FLAKY}, *runs).values():
+        counts = [line for line in seen[0].stdout if "4 passed" in line and "6 rerun" in line]
+        assert counts, seen[0].stdout
 
 
-@pytest.mark.parametrize("method", FORKS)
-def test_reruns_stop_at_the_limit_of_the_suite(tmp_path: Path, method: str) -> None:
+def test_reruns_stop_at_the_limit_of_the_suite(tmp_path: Path) -> None:
     same(
         tmp_path,
-        method,
+        FORKS,
         ["rerunfailures"],
         {"test_it.py": FLAKY},
         "--reruns=2 --max-suite-reruns=3",
@@ -69,15 +69,14 @@ BESIDE_XDIST = ("-p", "xdist", "-p", "rerunfailures")
 """By these names, under which pytest finds them by itself, the two know of each other."""
 
 
-@pytest.mark.parametrize("method", ["auto", *METHODS])
-def test_beside_xdist_a_test_keeps_its_method_and_the_limit_of_the_suite(
-    tmp_path: Path, method: str
-) -> None:
+def test_beside_xdist_a_test_keeps_its_method_and_the_limit_of_the_suite(tmp_path: Path) -> None:
     needs("rerunfailures")
     needs("xdist")
     options = (*BESIDE_XDIST, "--reruns=2", "--max-suite-reruns=3")
-    (seen,) = same(tmp_path, method, [], {"test_it.py": FLAKY}, " ".join(options))
-    assert any("3 rerun" in line for line in seen.stdout), seen.stdout
+    methods = ("auto", *METHODS)
+    found = same(tmp_path, methods, [], {"test_it.py": FLAKY}, " ".join(options))
+    for (seen,) in found.values():
+        assert any("3 rerun" in line for line in seen.stdout), seen.stdout
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "two workers"])

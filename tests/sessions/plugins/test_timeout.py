@@ -48,10 +48,9 @@ SLOW = """
 """
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_time_limit_of_pytest_timeout_is_reported_the_same(tmp_path: Path, method: str) -> None:
+def test_a_time_limit_of_pytest_timeout_is_reported_the_same(tmp_path: Path) -> None:
     stacks = (r"^\+\+\+ Timeout \+\+\+$", r"^~~~ Stack of ")
-    same(tmp_path, method, ["timeout"], {"test_it.py": SLOW}, "--timeout=3", known=stacks)
+    same(tmp_path, METHODS, ["timeout"], {"test_it.py": SLOW}, "--timeout=3", known=stacks)
 
 
 @pytest.mark.parametrize("source", ["options", "ini"])
@@ -71,9 +70,6 @@ def test_a_time_limit_kept_by_a_thread_fails_its_test_and_no_other(
     assert any("time.sleep(30)" in line for line in seen.stdout), seen.stdout
 
 
-@pytest.mark.parametrize("method", FORKS)
-def test_the_time_limit_of_the_session_of_pytest_timeout_ends_it(
-    tmp_path: Path, method: str
-) -> None:
+def test_the_time_limit_of_the_session_of_pytest_timeout_ends_it(tmp_path: Path) -> None:
     source = "import time\ndef test_a(): time.sleep(1)\ndef test_b(): pass\ndef test_c(): pass\n"
-    same(tmp_path, method, ["timeout"], {"test_it.py": source}, "--session-timeout=0.5")
+    same(tmp_path, FORKS, ["timeout"], {"test_it.py": source}, "--session-timeout=0.5")

@@ -6,8 +6,6 @@ import re
 import textwrap
 from pathlib import Path
 
-import pytest
-
 from tests.support.isolation import METHODS
 from tests.support.isolation_compare import Seen, Sessions, differences
 from tests.support.isolation_plugins import needs
@@ -16,9 +14,7 @@ MIXED = """
     import os
     import sys
     import warnings
-    import pytest
-
-    @pytest.mark.parametrize("i", range(4))
+        @pytest.mark.parametrize("i", range(4))
     def test_some(i, worker_id, tmp_path, record_property):
         record_property("i", i)
         print("worker", worker_id[:2])
@@ -56,11 +52,14 @@ def _in_order(seen: Seen) -> Seen:
     return Seen(seen.status[:1], clean(seen.stdout), seen.stderr, clean(seen.junit), seen.files)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_the_workers_of_xdist_report_the_same(tmp_path: Path, method: str) -> None:
+def test_the_workers_of_xdist_report_the_same(tmp_path: Path) -> None:
     module = needs("xdist")
     (tmp_path / "test_it.py").write_text(textwrap.dedent(MIXED), encoding="utf-8")
     sessions = Sessions(tmp_path, "-n2", "-v", "-rA", plugins=[module])
-    before, after = (_in_order(sessions.history(how, ())[0]) for how in ("", method))
+    before = _in_order(sessions.history("", ())[0])
     known = (r"^\[gw", r"^(scheduling|created|\d+ workers|gw)", r"^bringing up")
-    assert not differences(before, after, known), differences(before, after, known)
+    for method in METHODS:
+        after = _in_order(sessions.history(method, ())[0])
+        assert not differences(before, after, known), (
+            f"{method}\n{differences(before, after, known)}"
+        )
