@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from pytest_cudafork.compat.pytest_internals import terminal_writer
-from pytest_cudafork.documents.writing import json_text, write_at_once
+from pytest_cudafork.documents.writing import json_text, printable, write_at_once
 from pytest_cudafork.imports.api import run
 from pytest_cudafork.imports.audit import plan
 from pytest_cudafork.imports.audit.baseline import SHELL_UPDATE_OPTION, Baseline
@@ -225,9 +225,7 @@ def _show(findings: Findings, written: Sequence[Line], *, full: bool) -> None:
 def _print(*lines: Line) -> None:
     writer = terminal_writer(sys.stdout)
     for line in lines:
-        encoding = sys.stdout.encoding or "utf-8"
-        text = line.text.encode(encoding, "replace").decode(encoding)
-        writer.line(text, **line.markup)
+        writer.line(printable(line.text), **line.markup)
 
 
 def _write_json(path: str, findings: Findings) -> list[Line]:
