@@ -34,6 +34,10 @@ class Written:
     reads: bool  # what it held before matters
     out: bool  # an ``out=``
 
+    def of(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return it, of the arguments of a call; None where it is left out."""
+        return args[self.position] if self.position < len(args) else kwargs.get(self.name)
+
 
 @dataclasses.dataclass(frozen=True)
 class Traits:
