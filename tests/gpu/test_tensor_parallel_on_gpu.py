@@ -60,6 +60,8 @@ def test_two_gpus_make_the_tokens_of_one_process_with_graphs_too(folder: str, mo
         assert list(output.token_ids) == plain_tokens(folder, prompt, COUNT, GREEDY)
 
 
+# In a process of its own: this one has used CUDA by now, and the engine rightly refuses to fork it.
+@pytest.mark.cuda_isolated(method="forkserver")
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_each_rank_is_on_a_gpu_of_its_own(folder: str, method: str) -> None:
     pynvml = pytest.importorskip("pynvml")
