@@ -166,35 +166,14 @@ def _play(order: list[Test], gpus: int, capacity: int, workers: int) -> float:
 
 def decide(tests: list[Test], gpus: int, capacity: int, workers: int) -> float:
     """Return the time that the plugin's decisions lead to, if nothing else took any."""
-    from pytest_cudafork.gpus.packing import Card, Request, turn
+    from pytest_cudafork.gpus.order import Planned, best_order, seconds_of
+    from pytest_cudafork.gpus.packing import Card, Request
 
     cards = [Card(str(number), capacity) for number in range(gpus)]
     names = tuple(card.name for card in cards)
-    to_come = sorted(tests, key=lambda one: (-one.gpus, -one.seconds))
-    queue: list[tuple[Test, Request]] = []
-    running: list[tuple[float, Test, tuple[str, ...]]] = []
-    now = 0.0
-    while to_come or queue or running:
-        while to_come and len(queue) + len(running) < workers:
-            one = to_come.pop(0)
-            queue.append((one, Request(one.gpus, names, memory=one.memory)))
-        place = 0
-        while place < len(queue):
-            held = {
-                name: [one.memory for _, one, cards_of in running if name in cards_of]
-                for name in names
-            }
-            found = turn(cards, held, [request for _, request in queue], place)
-            for passed in found.overtakes:
-                one, request = queue[passed]
-                queue[passed] = one, request._replace(overtaken=request.overtaken + 1)
-            if found.cards:
-                one, _ = queue.pop(place)
-                running.append((now + one.seconds, one, found.cards))
-            place = 0 if found.cards else place + 1
-        running.sort(key=lambda entry: entry[0])
-        now = running.pop(0)[0]
-    return now
+    planned = [Planned(Request(one.gpus, names, memory=one.memory), one.seconds) for one in tests]
+    order = best_order(planned, cards, workers)
+    return seconds_of([planned[one] for one in order], cards, workers)
 
 
 class Outcome(NamedTuple):

@@ -229,7 +229,7 @@ PROFILE = Option(
 PACK = Option(
     "cuda_fork_pack",
     "FILE",
-    "Let tests share GPUs by what FILE, of --cuda-fork-profile, says of them; the longest first.",
+    "Let tests share GPUs by what FILE, of --cuda-fork-profile, says of them, in a good order.",
 )
 JSON = Option(
     "cuda_fork_json",
