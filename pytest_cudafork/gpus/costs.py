@@ -196,7 +196,7 @@ def summary_lines(costs: dict[str, Cost]) -> list[str]:
 
 
 class Packing:
-    """Gives tests what the profile says that they need, and puts the longest first."""
+    """Gives tests what the profile says that they need, and puts those first that fit in worst."""
 
     def __init__(self, costs: dict[str, Cost]) -> None:
         self._costs = costs
@@ -210,13 +210,14 @@ class Packing:
                 self._give(item, cost)
         packed = [item for item in items if _is_packed(item)]
         rest = [item for item in items if not _is_packed(item)]
-        packed.sort(key=lambda item: -self._seconds(item))
+        packed.sort(key=self._rank)
         items[:] = [*packed, *rest]
 
-    def _seconds(self, item: pytest.Item) -> float:
-        """How long a test takes; one that nobody knows may be the longest."""
+    def _rank(self, item: pytest.Item) -> tuple[int, float]:
+        """Those that need most GPUs at once first, then the longest; an unknown one may be that."""
         cost = self._costs.get(item.nodeid)
-        return float("inf") if cost is None else cost.seconds
+        wish = marks_of(item).gpus
+        return -(wish.n if wish else 0), float("-inf") if cost is None else -cost.seconds
 
     def _give(self, item: pytest.Item, cost: Cost) -> None:
         marks = marks_of(item)

@@ -56,6 +56,7 @@ def session_document(
         "collection_errors": tests.errors,
         "captures": tests.captures,
         "captured_graphs": tests.graphs.content(looked=looked_at_captures),
+        "replay_audit": tests.audited.content(),
         "check": check,
         "imports": audit,
         "not_observable": [*unseen, *(check["not_observable"] if check is not None else ())],

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pytest_cudafork.capture.interface.backend import describe
 from pytest_cudafork.compat.torch_graphs import conjugated, identity_of
 
 __all__ = ["Memories", "Memory", "Part", "part_of"]
@@ -72,6 +73,7 @@ class Memory:
         version: how often it was seen to be written.
         where: ``file:line`` of the last write, or of the allocation.
         at: the number of the event of the last write.
+        replayed: the number of the event of the last replay that read it; 0: none did.
         filled: how many elements were written since it was allocated; -1: not counted (any more).
         owner: the uses of the graph within whose capture it was allocated.
         live: whether a write to it can be run again.
@@ -81,7 +83,7 @@ class Memory:
 
     __slots__ = (
         "activation", "at", "device", "dtype", "filled", "live", "nbytes", "owner", "pointer",
-        "refer", "shape", "version", "where", "writes",
+        "refer", "replayed", "shape", "version", "where", "writes",
     )  # fmt: skip
 
     def __init__(self, tensor: Tensor, storage: Any, gone: Callable[[Any], object]) -> None:
@@ -91,13 +93,14 @@ class Memory:
         self.device, self.dtype, self.shape = tensor.device, tensor.dtype, tensor.shape
         self.writes: tuple[Any, ...] = ()
         self.version, self.where, self.at, self.filled = 0, "", 0, -1
+        self.replayed = 0
         self.owner: Any = None
         self.live = self.activation = False
 
     @property
     def text(self) -> str:
         """It as a reader knows it: ``float32[4, 8]``."""
-        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+        return describe(self)
 
     def bytes(self) -> Tensor:
         """Return all of it as bytes; it must be there."""

@@ -93,6 +93,8 @@ class Recorder(Listener):
         known = list(history.memories.known.values())
         uses.made = [memory for memory in known if memory.owner is uses]
         uses.differing = history.numbers.differing(uses.calls)
+        known_lines = (history.latest.get(each, 0) for each in uses.lines)
+        uses.began = next((at for at in known_lines if at), 0)
         for call, taken in uses.calls.items():
             history.numbers.captured.setdefault(call, set()).update(taken)
         uses.host = [

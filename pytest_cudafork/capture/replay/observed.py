@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pytest_cudafork.capture.interface.backend import describe
 from pytest_cudafork.capture.interface.lines import line_at_work
 from pytest_cudafork.capture.operators.traits import traits_of
 from pytest_cudafork.capture.software.past_operators import not_compiled
-from pytest_cudafork.capture.state.compare import describe
 from pytest_cudafork.compat.torch_graphs import DispatchMode, OpOverload
 
 __all__ = ["Collision", "collisions", "unlike_line"]

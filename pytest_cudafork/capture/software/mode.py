@@ -23,10 +23,10 @@ from pytest_cudafork.capture.interface.backend import (
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
 from pytest_cudafork.capture.operators.rules import Kind
-from pytest_cudafork.capture.operators.shapes import Shapes
-from pytest_cudafork.capture.operators.traits import Traits, Written, traits_of
+from pytest_cudafork.capture.operators.traits import Traits, Written, tensors_in, traits_of
 from pytest_cudafork.capture.software.memory import Memories, Memory, region_of
 from pytest_cudafork.capture.software.pool import Pool
+from pytest_cudafork.capture.software.shapes import Shapes
 from pytest_cudafork.compat.torch_graphs import (
     CPU_KEYS,
     MODE_CHECK,
@@ -38,7 +38,7 @@ from pytest_cudafork.compat.torch_graphs import (
 )
 from pytest_cudafork.observe.base.undo import UndoStack
 
-__all__ = ["EagerMode", "Recorder", "RecordingMode", "argument", "note_uses", "tensors_in"]
+__all__ = ["EagerMode", "Recorder", "RecordingMode", "note_uses"]
 
 __tracebackhide__ = of_refusals
 
@@ -102,26 +102,10 @@ class Recorder:
         )
 
 
-def tensors_in(tree: Any) -> Iterable[Tensor]:
-    """The tensors in nested lists and tuples."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, (list, tuple)):
-        for each in tree:
-            yield from tensors_in(each)
-
-
 def _dense(tree: Any) -> Iterable[Tensor]:
     """The tensors that have a storage."""
     tensors = tensors_in(tree)
     return (e for e in tensors if e.layout == torch.strided and not has_no_storage(e))
-
-
-def argument(written: Written, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The argument that an operator writes."""
-    if written.position < len(args):
-        return args[written.position]
-    return kwargs.get(written.name)
 
 
 class RecordingMode(DispatchMode):
@@ -261,7 +245,7 @@ def note_uses(
     plain = list(found)
     targets: list[tuple[Tensor, Written]] = []
     for written in traits.written:
-        for each in tensors_in(argument(written, args, kwargs)):
+        for each in tensors_in(written.of(args, kwargs)):
             targets.append((each, written))
             at = next((i for i, other in enumerate(plain) if other is each), None)
             if at is not None:
