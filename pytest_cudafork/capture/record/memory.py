@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pytest_cudafork.capture.interface.backend import describe
 from pytest_cudafork.compat.torch_graphs import conjugated, identity_of
 
 __all__ = ["Memories", "Memory", "Part", "part_of"]
@@ -101,7 +102,7 @@ class Memory:
     @property
     def text(self) -> str:
         """It as a reader knows it: ``float32[4, 8]``."""
-        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+        return describe(self)
 
     def bytes(self) -> Tensor:
         """Return all of it as bytes; it must be there."""
