@@ -21,7 +21,7 @@ from pytest_cudafork.capture.interface.backend import Work
 from pytest_cudafork.capture.interface.lines import is_foreign, line_in_thread, line_of
 from pytest_cudafork.capture.operators.higher_order import seen_inside
 from pytest_cudafork.capture.operators.rules import Kind
-from pytest_cudafork.capture.operators.traits import traits_of
+from pytest_cudafork.capture.operators.traits import tensors_in, traits_of
 from pytest_cudafork.compat.torch_graphs import ObservingMode, OpOverload
 from pytest_cudafork.observe.base.undo import UndoStack
 
@@ -75,15 +75,6 @@ def signature_of(func: Any) -> Signature:
         fills=not allocates,
         view=view,
     )
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of an argument or result, those of a list too."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
 
 
 class StepRecorder(ObservingMode):

@@ -18,13 +18,12 @@ from pytest_cudafork.capture.interface.lines import line_at_work
 from pytest_cudafork.capture.operators.collectives import finished
 from pytest_cudafork.capture.operators.refusal_words import INDEX_PUT_TODO, Refusals
 from pytest_cudafork.capture.operators.rules import Kind
-from pytest_cudafork.capture.operators.traits import Traits
+from pytest_cudafork.capture.operators.traits import Traits, tensors_in
 from pytest_cudafork.capture.software.memory import Memory
 from pytest_cudafork.capture.software.mode import (
     Recorder,
     RecordingMode,
     note_uses,
-    tensors_in,
 )
 from pytest_cudafork.capture.software.past_operators import Assignments, ChecksOfCpu
 from pytest_cudafork.capture.software.pool import Pool, poison

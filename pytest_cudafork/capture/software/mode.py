@@ -23,7 +23,7 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
 from pytest_cudafork.capture.operators.higher_order import seen_inside
 from pytest_cudafork.capture.operators.rules import Kind
-from pytest_cudafork.capture.operators.traits import Traits, Written, traits_of
+from pytest_cudafork.capture.operators.traits import Traits, Written, tensors_in, traits_of
 from pytest_cudafork.capture.software.memory import Memories, Memory, region_of
 from pytest_cudafork.capture.software.pool import Pool
 from pytest_cudafork.capture.software.shapes import Shapes
@@ -35,7 +35,7 @@ from pytest_cudafork.compat.torch_graphs import (
     has_no_storage,
 )
 
-__all__ = ["EagerMode", "Recorder", "RecordingMode", "note_uses", "tensors_in"]
+__all__ = ["EagerMode", "Recorder", "RecordingMode", "note_uses"]
 
 __tracebackhide__ = of_refusals
 
@@ -97,15 +97,6 @@ class Recorder:
                 "it was recorded: a warm-up may have done it",
             )
         )
-
-
-def tensors_in(tree: Any) -> Iterable[Tensor]:
-    """The tensors in nested lists and tuples."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, (list, tuple)):
-        for each in tree:
-            yield from tensors_in(each)
 
 
 def _dense(tree: Any) -> Iterable[Tensor]:
