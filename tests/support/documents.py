@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-from sarif_pydantic import Sarif
 
 from pytest_cudafork.documents.schema import read_schema
 
@@ -64,6 +63,8 @@ def read_document(path: Path, kind: str) -> dict[str, Any]:
 
 def read_sarif(data: Any) -> list[dict[str, Any]]:
     """Return the results of a SARIF log that is one, as plain data."""
+    from sarif_pydantic import Sarif  # takes long
+
     model = Sarif.model_validate(data)
     assert model.version == "2.1.0"
     (run,) = data["runs"]
