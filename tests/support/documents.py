@@ -6,9 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import pytest
 
 from pytest_cudafork.documents.schema import read_schema
+
+for needed in ("jsonschema", "sarif_pydantic"):
+    pytest.importorskip(needed, reason=f"{needed} validates what is written")
+
+import jsonschema  # noqa: E402
+from sarif_pydantic import Sarif  # noqa: E402
 
 
 def closed(schema: Any) -> Any:
@@ -63,8 +69,6 @@ def read_document(path: Path, kind: str) -> dict[str, Any]:
 
 def read_sarif(data: Any) -> list[dict[str, Any]]:
     """Return the results of a SARIF log that is one, as plain data."""
-    from sarif_pydantic import Sarif  # takes long
-
     model = Sarif.model_validate(data)
     assert model.version == "2.1.0"
     (run,) = data["runs"]
