@@ -152,8 +152,8 @@ class Supervisor:
         try:
             deadline = None if timeout is None else start + timeout
             dead = self._until_dead(deadline, until_done)
-            if dead:  # what it said last may lie behind a message that came with descriptors
-                self._drain()
+            if dead and self._said is not Said.DONE:
+                self._drain()  # its last word may lie behind a message that came with descriptors
             if until_done and self._said is Said.DONE and not self._malformed:
                 settled = True
                 return None
