@@ -413,7 +413,7 @@ def _deadline_after(said: Said, deadline: float | None) -> float | None:
 def warn_of_survivors(pids: list[int]) -> None:
     """Tell of processes that a test has started and that could not be ended, if there are any."""
     if pids:
-        names = ", ".join(f"{pid} ({native_stacks.program_of(pid)})" for pid in pids)
+        names = ", ".join(f"{pid} ({process_state.program_of(pid)})" for pid in pids)
         text = f"what a test has started could not be ended: {names}. It hangs in the kernel, or "
         loud_warning(RuntimeWarning(f"{text}belongs to another user."))
 
