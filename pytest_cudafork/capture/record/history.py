@@ -213,7 +213,9 @@ class History:
             return True
         if known.written:
             return False
-        return known.heavy or any(self._is_activation(each) for each in args)
+        if known.heavy:
+            return True
+        return any(self._is_activation(each) for each in args)
 
     def _is_activation(self, value: Any) -> bool:
         if value.__class__ not in PLAIN:
@@ -275,11 +277,11 @@ class History:
 
     def _activate(self, result: Any) -> None:
         if isinstance(result, Tensor):
-            if self.memories.get(result) is None:
-                memory = self.memories.of(result)
-                if memory is not None:
-                    memory.writes, memory.version = ACTIVATION, 1
-                    memory.activation = result.dtype.is_floating_point
+            met = self.memories.met(result)
+            if met is not None and met[1]:
+                memory = met[0]
+                memory.writes, memory.version = ACTIVATION, 1
+                memory.activation = result.dtype.is_floating_point
         elif isinstance(result, (list, tuple)):
             for each in result:
                 self._activate(each)
@@ -313,14 +315,14 @@ class History:
 
     def _results(self, operation: Operation, result: Any, count: list[int]) -> None:
         if isinstance(result, Tensor):
-            if self.memories.get(result) is None:
-                memory = self.memories.of(result)
-                if memory is not None:
-                    memory.writes = (Write(operation, count[0], part_of(result)),)
-                    memory.live, memory.at, memory.where = operation.live, self.at, operation.where
-                    memory.version += 1
-                    if self.uses is not None:
-                        self.uses.owns(memory)
+            met = self.memories.met(result)
+            if met is not None and met[1]:
+                memory = met[0]
+                memory.writes = (Write(operation, count[0], part_of(result)),)
+                memory.live, memory.at, memory.where = operation.live, self.at, operation.where
+                memory.version += 1
+                if self.uses is not None:
+                    self.uses.owns(memory)
             count[0] += 1
         elif isinstance(result, (list, tuple)):
             for each in result:

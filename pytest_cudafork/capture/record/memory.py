@@ -19,6 +19,8 @@ from pytest_cudafork.compat.torch_graphs import conjugated, identity_of
 
 __all__ = ["Memories", "Memory", "Part", "part_of"]
 
+_STRIDED = torch.strided
+
 
 class Part(NamedTuple):
     """What a tensor covers of its storage; offset and strides in elements."""
@@ -125,19 +127,29 @@ class Memories:
 
     def of(self, tensor: Tensor) -> Memory | None:
         """Return the memory of a tensor; None: it has none that can be followed."""
-        if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested:
+        found = self.met(tensor)
+        return None if found is None else found[0]
+
+    def met(self, tensor: Tensor) -> tuple[Memory, bool] | None:
+        """Return the memory of a tensor, and whether it is met for the first time.
+
+        None: it has none that can be followed. This is asked for the results of all operators.
+        """
+        if tensor.layout is not _STRIDED or tensor.is_meta or tensor.is_nested:
             return None
         try:
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):  # it has no memory of its own
             return None
-        found = self.known.get(identity_of(storage))
-        if found is None:
-            found = self.known[identity_of(storage)] = Memory(tensor, storage, self._gone)
-        return found
+        key = identity_of(storage)
+        found = self.known.get(key)
+        if found is not None:
+            return found, False
+        made = self.known[key] = Memory(tensor, storage, self._gone)
+        return made, True
 
     def get(self, tensor: Tensor) -> Memory | None:
         """Return the memory of a tensor, if it was met before."""
-        if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested:
+        if tensor.layout is not _STRIDED or tensor.is_meta or tensor.is_nested:
             return None
         return self.known.get(identity_of(tensor.untyped_storage()))

@@ -106,8 +106,8 @@ class Rounds:
                 self._compare(second, expected, effects, stimulus, rows, before, 1)
         if stimulus.kind == "same" and self._in_a_row:
             self._replay_in_a_row(stimulus, before)
-        if self._first is not None and differences(self._first, expected, Tolerance(0, 0)):
-            self.could_tell = True
+        if self._first is not None and not self.could_tell:
+            self.could_tell = bool(differences(self._first, expected, Tolerance(0, 0)))
         if self._first is None:
             self._first, self._effects_then = expected, effects
         elif idle:

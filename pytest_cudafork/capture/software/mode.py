@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,6 +21,7 @@ from pytest_cudafork.capture.interface.backend import (
 )
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
+from pytest_cudafork.capture.operators.higher_order import seen_inside
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.traits import Traits, Written, tensors_in, traits_of
 from pytest_cudafork.capture.software.memory import Memories, Memory, region_of
@@ -29,14 +29,11 @@ from pytest_cudafork.capture.software.pool import Pool
 from pytest_cudafork.capture.software.shapes import Shapes
 from pytest_cudafork.compat.torch_graphs import (
     CPU_KEYS,
-    MODE_CHECK,
     DispatchMode,
     OpOverload,
     below_autograd,
     has_no_storage,
-    python_kernel,
 )
-from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["EagerMode", "Recorder", "RecordingMode", "note_uses"]
 
@@ -111,8 +108,6 @@ def _dense(tree: Any) -> Iterable[Tensor]:
 class RecordingMode(DispatchMode):
     """What capturing and recording an eager run have in common."""
 
-    supports_higher_order_operators = True
-
     def __init__(self, recorder: Recorder, known: dict[Any, Traits]) -> None:
         super().__init__()
         self.recorder = recorder
@@ -156,19 +151,9 @@ class RecordingMode(DispatchMode):
             return op.redispatch(CPU_KEYS, *args, **kwargs)
 
     def higher_order(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Handle ``torch.cond`` and its kind: their Python code runs, its operators are recorded.
-
-        So does eager code on a GPU; a branch chosen by a value waits for the value.
-        """
-        kernel = python_kernel(op)
-        if kernel is None:
-            return self.opaque(op, args, kwargs)
-        module = sys.modules.get(kernel.__module__)
-        with UndoStack() as undo:
-            if hasattr(module, MODE_CHECK):  # some kernels insist on that no mode is active
-                undo.set(module, MODE_CHECK, lambda: None)
-            with self:
-                return kernel(*args, **kwargs)
+        """Handle ``torch.cond`` and its kind: their code runs, its operators are recorded."""
+        run = seen_inside(op, self)
+        return self.opaque(op, args, kwargs) if run is None else run(*args, **kwargs)
 
     def opaque(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Handle a higher-order operator without Python code for plain tensors."""

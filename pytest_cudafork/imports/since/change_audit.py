@@ -35,7 +35,7 @@ class Chosen(NamedTuple):
     Attributes:
         package: Its name.
         wanted: The imports, each with a changed file that it can reach; "" where all are wanted.
-        count: How many there are altogether.
+        number: How many there are altogether.
         why_all: Why all of them are imported; "" if they were chosen.
         old: The verdicts of the others, those that were not clean.
 
@@ -43,7 +43,7 @@ class Chosen(NamedTuple):
 
     package: str
     wanted: Mapping[Target, str]
-    count: int
+    number: int
     why_all: str
     old: Mapping[str, str]
 
@@ -174,11 +174,11 @@ class ChangeAudit:
         for each in self.chosen:
             if each.why_all:
                 lines.append(
-                    f"since {name}: all {each.count} imports of {each.package}: {each.why_all}"
+                    f"since {name}: all {each.number} imports of {each.package}: {each.why_all}"
                 )
                 continue
             lines.append(
-                f"since {name}: {files}, which {len(each.wanted)} of {each.count} imports of "
+                f"since {name}: {files}, which {len(each.wanted)} of {each.number} imports of "
                 f"{each.package} can reach; the others are not judged"
             )
             if each.old:
@@ -198,7 +198,7 @@ class ChangeAudit:
             "chosen": {
                 each.package: {
                     "imports": len(each.wanted),
-                    "of": each.count,
+                    "of": each.number,
                     "why_all": each.why_all,
                 }
                 for each in self.chosen

@@ -90,7 +90,7 @@ def test_a_recorded_run_packs_the_next(
     module.write_text(re.sub(r"(test_says_nothing\(\)): .*", rf"\1: {sees_both}", SUITE))
     packed = run(pytester, "--cuda-fork-pack=p.json")
     packed.assert_outcomes(passed=3, failed=1)
-    assert list(outcomes(packed)) == ["test_says_nothing", "test_fails", "test_small", "test_plain"]
+    assert list(outcomes(packed)) == ["test_fails", "test_says_nothing", "test_small", "test_plain"]
 
 
 def test_a_profile_that_cannot_be_used_is_a_usage_error_and_stays_as_it_is(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Iterable
 
 import pytest
 
@@ -38,7 +39,7 @@ def proj(pytester: pytest.Pytester) -> GitRepository:
     return made
 
 
-def names(outcomes: dict[str, str]) -> set[str]:
+def names(outcomes: Iterable[str]) -> set[str]:
     return {name.rpartition(".")[2] for name in outcomes}
 
 

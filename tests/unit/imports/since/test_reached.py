@@ -95,7 +95,7 @@ def test_names_are_followed_through_what_is_shared() -> None:
 
 
 def test_a_module_that_imports_by_name_may_use_all_that_is_shared() -> None:
-    names = {"pkg/b.py": ("pkg.c",)}
+    names: dict[str, tuple[str, ...]] = {"pkg/b.py": ("pkg.c",)}
     known = record({"pkg.b": ["pkg/b.py"]}, names, ("pkg/a.py", "pkg/c.py"), dynamic=("pkg/c.py",))
     assert reached(known, "pkg/a.py") == {"pkg.b": "pkg/a.py"}
 
