@@ -75,7 +75,13 @@ def without_torch_function() -> contextlib.AbstractContextManager[object]:
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed
-    """A mode that sees operators and has nothing to do with torch's compiler."""
+    """A mode that sees operators and has nothing to do with torch's compiler.
+
+    It is asked about higher-order operators, too (they are no ``OpOverload``); torch refuses them
+    under a mode that does not say so.
+    """
+
+    supports_higher_order_operators = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -244,6 +250,9 @@ def negated(tensor: torch.Tensor) -> torch.Tensor:
     """Return a view of a tensor with the negative bit set."""
     return torch._neg_view(tensor)
 
+
+GROUPING = torch._C, "_group_tensors_by_device_and_dtype"
+"""By this, optimizers and the clipping of gradients sort tensors by place: no mode sees it."""
 
 # -- optimizers ------------------------------------------------------------------------------------
 

@@ -26,7 +26,13 @@ from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import EngineConfig
 from sample_engine.errors import PromptError, RankLostError
 from sample_engine.parallel.place import RankPlace
-from sample_engine.process.lock_step import LeadingCore, RankCore, StepWatch, follow
+from sample_engine.process.lock_step import (
+    LeadingCore,
+    RankCore,
+    StepWatch,
+    follow,
+    may_be_eager,
+)
 from sample_engine.process.memory_file import MemoryFile
 from sample_engine.process.messages import (
     MOST_BYTES,
@@ -177,7 +183,7 @@ def _in_lock_step(core: RankCore, ranks: RankOrder, front_end: _FrontEnd) -> Cor
     if ranks.rank == 0:
         return LeadingCore(core, ranks.links, watch)
     (link,) = ranks.links
-    follow(core, link, watch)
+    follow(core, link, watch, eager=may_be_eager(core, ranks.size))
     return None
 
 

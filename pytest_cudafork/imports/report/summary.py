@@ -12,6 +12,7 @@ from typing import NamedTuple
 from pytest_cudafork.baseline.file import BaselineError
 from pytest_cudafork.imports.graph.cuts import CHANGE_IT, CHANGE_IT_TOO, CulpritCuts, cut_lines
 from pytest_cudafork.imports.report.findings import Difference, Findings
+from pytest_cudafork.imports.since.change_audit import ChangeAudit
 from pytest_cudafork.imports.values.records import (
     ImportRecord,
     ImportVerdict,
@@ -72,8 +73,14 @@ def summary_lines(findings: Findings, *, full: bool = False) -> list[Line]:
         *(line for each in findings.differences for line in _difference(findings, each, limits)),
         *_confirmations(findings),
         *_stale(findings),
+        *since_lines(findings.change, full=full),
         *_counts(findings),
     ]
+
+
+def since_lines(change: ChangeAudit | None, *, full: bool = False) -> list[Line]:
+    """Say which imports a change was found to reach; [] where all were asked for."""
+    return [] if change is None else [Line(text) for text in change.lines(full=full)]
 
 
 def _groups(findings: Findings, culprits: Iterable[CulpritCuts], limits: _Limits) -> Iterator[Line]:
@@ -111,7 +118,7 @@ def _trouble(findings: Findings, limits: _Limits) -> Iterator[Line]:
         if record.verdict in _TROUBLE:
             reason = record.reason
             if record.touches and not record.verdict.touched:
-                where = _short(record.where, findings.base)
+                where = short_path(record.where, findings.base)
                 reason += f"; before that it initialized CUDA at {where}"
             groups.setdefault((_TROUBLE[record.verdict], reason), []).append(record)
     for (what, reason), records in list(groups.items())[: limits.in_full]:
@@ -168,7 +175,11 @@ def _so_far(findings: Findings, limits: _Limits) -> Iterator[Line]:
 def thread_words(thread: RunningThread, base: str) -> str:
     """Say which thread it is, and which line has started it."""
     kind = "daemon " if thread.daemon else ""
-    at = f"started at {_short(thread.where, base)}" if thread.where else "nobody saw who started it"
+    at = (
+        f"started at {short_path(thread.where, base)}"
+        if thread.where
+        else "nobody saw who started it"
+    )
     return f"{kind}{thread.name}, {at}"
 
 
@@ -180,7 +191,7 @@ def _difference(findings: Findings, found: Difference, limits: _Limits) -> Itera
     for where, modules in found.freed.items():
         yield Line(
             f"without {name}: {_modules(len(modules))} no longer touch CUDA "
-            f"({_short(where, findings.base)}): {name} makes the difference"
+            f"({short_path(where, findings.base)}): {name} makes the difference"
         )
     if found.culprits:
         yield Line(f"only without {name}:")
@@ -226,7 +237,7 @@ def _confirmations(findings: Findings) -> Iterator[Line]:
 def _stale(findings: Findings) -> Iterator[Line]:
     if not findings.settings.baseline or findings.settings.update:
         return
-    name = _short(findings.settings.baseline, findings.base)
+    name = short_path(findings.settings.baseline, findings.base)
     for entry in findings.stale:
         hidden = f" (without {entry.without})" if entry.without else ""
         yield Line(f"remove from {name}: {entry.module}{hidden}, it is clean or gone", "warn")
@@ -276,6 +287,11 @@ def write_results(findings: Findings) -> list[Line]:
     settings = findings.settings
     if settings.graph:
         lines.append(_write_graph(findings))
+    if findings.change is not None and findings.complete:
+        try:
+            findings.change.write(findings.records)
+        except OSError as error:
+            lines.append(Line(f"what the imports read cannot be kept: {error}", "warn"))
     if settings.update and findings.complete:
         updated = findings.baseline.updated(findings.records, findings.names, findings.base)
         try:
@@ -305,10 +321,6 @@ def _write_graph(findings: Findings) -> Line:
 
 def _name(record: ImportRecord) -> str:
     return f"{record.module}[without {record.without}]" if record.without else record.module
-
-
-def _short(where: str, base: str) -> str:
-    return short_path(where, base)
 
 
 def _modules(count: int) -> str:
