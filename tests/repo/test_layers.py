@@ -27,6 +27,8 @@ WITHOUT_TORCH = (
     "capture.in_programs.told",
     "capture.choose",
     "capture.marker",
+    "capture.rerun.orders",
+    "capture.rerun.verdict",
     "capture.story.findings",
     "capture.story.remarks",
 )

@@ -7,6 +7,7 @@ false-alarm rate of 1e-6, and fixed seeds: it fails always or never.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -168,6 +169,11 @@ def test_the_drafts_of_a_perfect_drafter_are_all_accepted() -> None:
     assert (verify(rows, sampling, drafts).num_sampled == 2).all()
 
 
+@cache
+def p_value_of_the_right_one() -> float:
+    return least_p_value(writers())
+
+
 def _always_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rejection, "uniform", lambda keys: torch.zeros(len(keys)).double())
 
@@ -199,7 +205,7 @@ def _replaces_as_if_drafts_were_certain(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_test_of_frequencies_notices_a_verification_that(
     break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert least_p_value(writers()) > FALSE_ALARM_RATE / 4
+    assert p_value_of_the_right_one() > FALSE_ALARM_RATE / 4
     break_it(monkeypatch)
     assert least_p_value(writers()) < FALSE_ALARM_RATE / 4
 

@@ -171,6 +171,7 @@ class Harness:
         self.scheduler = Scheduler(within, self.store)
         self.drafter = drafter
         self.requests: dict[str, Request] = {}
+        self._unsettled: dict[str, Request] = {}  # without those that a check has seen ended
         self.tokens: dict[str, list[int]] = {}
         self.ended: dict[str, FinishReason] = {}
         self.expected: dict[str, tuple[list[int], FinishReason]] = {}
@@ -179,7 +180,7 @@ class Harness:
     def add(self, request_id: str, prompt: Sequence[int], **params: Any) -> Request:
         request = Request(request_id, list(prompt), SamplingParams(**params), 0, len(self.requests))
         self.scheduler.add(request)
-        self.requests[request_id] = request
+        self.requests[request_id] = self._unsettled[request_id] = request
         self.tokens[request_id] = []
         return request
 
@@ -198,7 +199,7 @@ class Harness:
         self.check()
 
     def step(self) -> list[CoreOutput]:
-        alive = [r for name, r in self.requests.items() if name not in self.ended]
+        alive = [r for name, r in self._unsettled.items() if name not in self.ended]
         self.last_batch = batch = self.scheduler.schedule()
         self._check_batch(batch, alive)
         result = self.model.run(batch, self.drafter) if batch.requests else StepResult((), ())
@@ -219,6 +220,8 @@ class Harness:
             self.step()
         assert not self.scheduler.has_unfinished(), f"not at an end after {most_steps} steps"
         assert set(self.ended) == set(self.requests)
+        self._unsettled = dict(self.requests)
+        self.check()
         assert self.scheduler.kv.pool.num_free == self.limits.num_blocks - 1
         self._check_prefix_cache()
 
@@ -282,7 +285,10 @@ class Harness:
             assert bool(output.error) == (reason is FinishReason.ERROR)
 
     def check(self) -> None:
-        """No block is lost, held by nobody, freed twice, or shared by different texts."""
+        """No block is lost, held by nobody, freed twice, or shared by different texts.
+
+        What has ended is looked at once after its end, and again at the end of all.
+        """
         scheduler, pool = self.scheduler, self.scheduler.kv.pool
         holding = [*scheduler.running]
         held = Counter(block for request in holding for block in request.block_ids)
@@ -290,7 +296,7 @@ class Harness:
         assert pool.num_free == self.limits.num_blocks - 1 - len(held)
         for block in range(1, self.limits.num_blocks):
             assert pool.ref_count(block) == held[block]
-        for request in [*scheduler.waiting, *self._of(self.ended)]:
+        for request in scheduler.waiting:
             assert not request.block_ids
         self._check_sharing(holding)
         arrivals = [r.arrival for r in [*scheduler.running, *scheduler.waiting]]
@@ -299,12 +305,11 @@ class Harness:
         # What has begun keeps its row in the input batch, also while it waits again.
         begun = [r for r in scheduler.waiting if r.status is RequestStatus.PREEMPTED]
         assert len(scheduler.running) + len(begun) <= self.limits.max_num_seqs
-        for name, request in self.requests.items():
+        for name, request in self._unsettled.items():
             assert (request.status is RequestStatus.FINISHED) == (name in self.ended)
             assert self.tokens[name] == request.output_token_ids
-
-    def _of(self, names: dict[str, FinishReason]) -> list[Request]:
-        return [self.requests[name] for name in names]
+            assert not (name in self.ended and request.block_ids)
+        self._unsettled = {n: r for n, r in self._unsettled.items() if n not in self.ended}
 
     def _check_sharing(self, holding: list[Request]) -> None:
         size = self.limits.block_size

@@ -87,5 +87,5 @@ def tiny_core(speculative: dict[str, Any] | None, **settings: Any) -> EngineCore
 
 
 def sampled(seed: int, **changed: Any) -> SamplingParams:
-    values: dict[str, Any] = {"temperature": 1.0, "seed": seed, "max_tokens": 40}
+    values: dict[str, Any] = {"temperature": 1.0, "seed": seed, "max_tokens": 24}
     return SamplingParams(**{**values, **changed})

@@ -39,7 +39,7 @@ def test_training_learns(library: Path) -> None:
     train_module.initialize(untrained, 0)
     before = bits_per_byte(untrained, corpus.held_out[:512], window=32).value
 
-    model, _ = trained(corpus, 250)
+    model, _ = trained(corpus, 150)
 
     after = bits_per_byte(model, corpus.held_out[:512], window=32).value
     assert before > 7

@@ -135,7 +135,7 @@ def together(core: EngineCore) -> dict[str, list[int]]:
         {"max_num_batched_tokens": 10},
         {"block_size": 4, "num_blocks": 35},
         {"block_size": 4, "num_blocks": 35, "max_num_seqs": 3, "enable_prefix_caching": False},
-        {"block_size": 4, "num_blocks": 40, "max_num_batched_tokens": 13},
+        {"block_size": 4, "num_blocks": 30, "max_num_batched_tokens": 13},
     ],
     ids=str,
 )

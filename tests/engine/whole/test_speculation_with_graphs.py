@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -27,7 +28,8 @@ from tests.engine.support.speculation import EAGLE, NGRAM, Oracle
 
 SIZES = (1, 3, 8, 64)  # every batch of these tests fits one of them
 BACKENDS = ("reference", "lazy_plan")
-BOTH = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+FEW = [dataclasses.replace(params, max_tokens=9) for params in (GREEDY, SAMPLED)]
+BOTH = pytest.mark.parametrize("params", FEW, ids=["greedy", "sampled"])
 METHODS = pytest.mark.parametrize("speculative", [NGRAM, EAGLE], ids=["ngram", "eagle"])
 EACH_BACKEND = pytest.mark.parametrize("backend", BACKENDS)
 
