@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pytest_cudafork.capture.interface.seen import Listener, SeenCapture, watch_in_force
+from pytest_cudafork.capture.interface.seen import Listener, SeenCapture
 from pytest_cudafork.check.watch import current_watch
 from pytest_cudafork.observe.base.after_import import after_import
 from pytest_cudafork.settings import environment
@@ -51,29 +51,19 @@ class ProgramCaptures(Listener):
         from pytest_cudafork.capture.choose import why_no_gpu
         from pytest_cudafork.capture.in_tests.listeners import Watching
 
-        self._watching = Watching(self._how, self)
+        self._watching = Watching(self._how, self, elsewhere=self._saw_elsewhere)
         if why_no_gpu() is not None:
             from pytest_cudafork.capture.stand_ins.in_force import in_force
 
             self._for_ever.enter_context(in_force())
         self._for_ever.enter_context(self._watching.in_force(""))
-        self._see_other_threads()
         atexit.register(self.tell_all)
 
-    def _see_other_threads(self) -> None:
-        """Note that a capture is not looked at, if one is made in another thread."""
-        import torch
-
-        kind = torch.cuda.CUDAGraph
-        begin = kind.capture_begin
-
-        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> None:
-            if watch_in_force() is None and not self._elsewhere:
-                self._elsewhere = True
-                _write({"elsewhere": True})
-            begin(graph, *args, **kwargs)
-
-        kind.capture_begin = capture_begin  # for as long as the process lasts
+    def _saw_elsewhere(self) -> None:
+        """Write down that a capture is not looked at, as another thread makes it."""
+        if not self._elsewhere:
+            self._elsewhere = True
+            _write({"elsewhere": True})
 
     def on_capture_begin(self, capture: SeenCapture) -> None:
         """Write down what was found until now."""

@@ -10,7 +10,7 @@ from pytest_cudafork.capture.interface.check_names import LOOKED_AT
 
 __all__ = ["Gathered"]
 
-_NUMBERS = ("captures", "replays", "judged", "silenced")
+_NUMBERS = ("captures", "replays", "judged", "silenced", "elsewhere")
 
 
 class Gathered:
@@ -24,6 +24,7 @@ class Gathered:
         replays: how many replays were.
         judged: how many values were looked at.
         silenced: how many findings comments have silenced.
+        elsewhere: how many captures other threads than those of tests have made, unseen.
 
     """
 
@@ -31,7 +32,7 @@ class Gathered:
         self._errors: dict[str, dict[str, Any]] = {}
         self._suspicions: dict[str, dict[str, Any]] = {}
         self.not_judged: dict[str, int] = {}
-        self.captures = self.replays = self.judged = self.silenced = 0
+        self.captures = self.replays = self.judged = self.silenced = self.elsewhere = 0
         self._told = False
 
     @property
@@ -77,6 +78,7 @@ class Gathered:
             "judged": self.judged,
             "not_judged": self.not_judged,
             "silenced": self.silenced,
+            "elsewhere": self.elsewhere,
         }
 
 

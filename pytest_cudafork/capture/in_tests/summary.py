@@ -57,15 +57,22 @@ class CaptureSummary:
             full=verbose,
             rest=" (-v shows them)",
         )
+        if self._gathered.elsewhere:
+            lines.append(f"not looked at: {_captures(self._gathered.elsewhere)} of other threads")
         if self._gathered.silenced:
             lines.append(f"silenced by comments: {self._gathered.silenced}")
         return lines
 
     def _looked_at(self) -> str:
         captures, replays = self._gathered.captures, self._gathered.replays
+        if not captures and self._gathered.elsewhere:
+            return "looked at: nothing, as no test captured a graph in its own thread"
         if not captures:
             return "looked at: nothing, as no test captured a graph"
         return (
-            f"looked at: {captures} {'capture' if captures == 1 else 'captures'}, "
-            f"{replays} {'replay' if replays == 1 else 'replays'}"
+            f"looked at: {_captures(captures)}, {replays} {'replay' if replays == 1 else 'replays'}"
         )
+
+
+def _captures(count: int) -> str:
+    return f"{count} {'capture' if count == 1 else 'captures'}"

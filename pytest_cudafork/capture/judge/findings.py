@@ -85,13 +85,17 @@ class Findings:
         self._raised: set[tuple[str, ...]] = set()
         self._not_judged: dict[str, int] = {}
         self._judged = 0
-        self._captures = self._replays = 0
+        self._captures = self._replays = self._elsewhere = 0
         self._backends: set[str] = set()
 
     def saw_capture(self, backend: str) -> None:
         """Count a capture that is looked at."""
         self._captures += 1
         self._backends.add(backend)
+
+    def saw_elsewhere(self) -> None:
+        """Count a capture of another thread, which is not looked at."""
+        self._elsewhere += 1
 
     def saw_replay(self, backend: str) -> None:
         """Count a replay of such a graph."""
@@ -143,12 +147,14 @@ class Findings:
             told["judged"] = self._judged
         if self._silenced:
             told["silenced"] = self._silenced
+        if self._elsewhere:
+            told["elsewhere"] = self._elsewhere
         if self._backends:
             told["captures"], told["replays"] = self._captures, self._replays
             told["backends"] = sorted(self._backends)
         self._errors, self._suspicions = {}, []
         self._raised = set()
         self._not_judged, self._judged, self._silenced = {}, 0, 0
-        self._captures = self._replays = 0
+        self._captures = self._replays = self._elsewhere = 0
         self._backends = set()
         return told

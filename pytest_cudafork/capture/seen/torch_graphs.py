@@ -7,8 +7,9 @@ stands for the class on the software graph tells of its captures by itself.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -23,13 +24,31 @@ _LIVENESS = "check_input_liveness"
 
 
 @contextlib.contextmanager
-def hooked() -> Iterator[None]:
-    """Tell the watch in force of captures and replays of ``torch.cuda``, for a ``with``."""
+def hooked(elsewhere: Callable[[], None]) -> Iterator[None]:
+    """Tell the watch in force of captures and replays of ``torch.cuda``, for a ``with``.
+
+    ``elsewhere`` is called for a capture of a thread over which there is none.
+    """
     kind = torch.cuda.graphs.CUDAGraph
-    if kind.__module__.partition(".")[0] != "torch":  # a stand-in of ours
+    with contextlib.ExitStack() as stack:
+        if kind.__module__.partition(".")[0] == "torch":  # and no stand-in of ours
+            stack.enter_context(hooks_on(kind))
+        stack.enter_context(_other_threads(kind, elsewhere))
         yield
-        return
-    with hooks_on(kind):
+
+
+@contextlib.contextmanager
+def _other_threads(kind: Any, elsewhere: Callable[[], None]) -> Iterator[None]:
+    begin = kind.capture_begin
+
+    @functools.wraps(begin)
+    def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> None:
+        if watch_in_force() is None:
+            elsewhere()
+        begin(graph, *args, **kwargs)
+
+    with UndoStack() as undo:
+        undo.set(kind, "capture_begin", capture_begin)
         yield
 
 

@@ -34,6 +34,7 @@ def test_a_finding_of_several_tests_is_one_with_their_names() -> None:
         "judged": 12,
         "not_judged": {"gone": 3},
         "silenced": 3,
+        "elsewhere": 0,
     }
 
 

@@ -66,3 +66,17 @@ def test_how_much_was_looked_at_is_said_where_all_tests_are() -> None:
     assert summary.lines(verbose=False) == ["looked at: nothing, as no test captured a graph"]
     summary.pytest_runtest_logreport(report("t::a", {"captures": 1, "replays": 2}))
     assert summary.lines(verbose=False) == ["looked at: 1 capture, 2 replays"]
+
+
+def test_captures_of_other_threads_are_not_looked_at() -> None:
+    summary = CaptureSummary(counts=True)
+    summary.pytest_runtest_logreport(report("t::a", {"elsewhere": 1}))
+    assert summary.lines(verbose=False) == [
+        "looked at: nothing, as no test captured a graph in its own thread",
+        "not looked at: 1 capture of other threads",
+    ]
+    summary.pytest_runtest_logreport(report("t::b", {"captures": 2, "replays": 1, "elsewhere": 1}))
+    assert summary.lines(verbose=False) == [
+        "looked at: 2 captures, 1 replay",
+        "not looked at: 2 captures of other threads",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -108,11 +109,26 @@ def test_while_a_check_of_ours_captures_torch_is_asked_for_nothing() -> None:
 def test_torchs_own_class_is_hooked_and_its_stand_in_is_not() -> None:
     kind = torch.cuda.graphs.CUDAGraph
     original = kind.replay
-    with hooked():
+    with hooked(lambda: None):
         assert kind.replay is not original
     assert kind.replay is original
     with in_force():
         stand_in = torch.cuda.CUDAGraph
         replay = stand_in.replay
-        with hooked():
+        with hooked(lambda: None):
             assert stand_in.replay is replay
+
+
+def test_captures_of_other_threads_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, elsewhere = graph_class(), list[int]()
+    begin = kind.capture_begin
+    monkeypatch.setattr(torch.cuda.graphs, "CUDAGraph", kind)
+    with hooked(lambda: elsewhere.append(1)):
+        with Watch([]).in_force():
+            kind().capture_begin()
+            assert elsewhere == []
+            thread = threading.Thread(target=lambda: kind().capture_begin())
+            thread.start()
+            thread.join()
+        assert elsewhere == [1]
+    assert kind.capture_begin is begin
