@@ -40,6 +40,7 @@ class LedgerSession:
             watch=SimpleNamespace(observer=self.observer),
             isolated=False,
             joined=False,
+            reports_home=False,
         )
 
     def stack(self, line: int, name: str = "test_a", file: str = "test_a.py") -> list[list[Any]]:

@@ -27,9 +27,9 @@ def test_anything_else_is_an_error(text: str) -> None:
 
 
 def test_files_below_the_root_are_those_at_home() -> None:
-    home = Parcel.of_now("/there", RECORDS).at_home("/home")
-    assert home[0]["stack"] == [["/home/pkg/a.py", 3, "f", 0]]
-    assert home[1]["filename"] == "/home/b.py"
+    home = Parcel.of_now("/there", RECORDS).at_home("/suite")
+    assert home[0]["stack"] == [["/suite/pkg/a.py", 3, "f", 0]]
+    assert home[1]["filename"] == "/suite/b.py"
     assert home[2]["stack"] == [["/thereabouts/a.py", 3, "f"]]
     assert RECORDS[0]["stack"] == [["/there/pkg/a.py", 3, "f", 0]], "nothing is changed in place"
 

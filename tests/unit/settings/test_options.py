@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -159,6 +160,8 @@ VALUES |= {
 class Ini:
     """An ini file, as far as options are read from it."""
 
+    inipath = Path("/project/pytest.ini")
+
     def __init__(self, values: dict[str, str]) -> None:
         self._values = values
 
@@ -187,9 +190,32 @@ def settings_from(
 
 
 def test_the_table_of_values_covers_every_option() -> None:
-    # to update is to need a file, too
-    updates = {"cuda_fork_imports_update", "cuda_fork_baseline_update"}
+    # to update is to need a file, too; to audit a change, a package
+    updates = {"cuda_fork_imports_update", "cuda_fork_baseline_update", "cuda_fork_imports_since"}
     assert set(VALUES) | updates == {option.name for option in OPTIONS}
+
+
+def test_a_change_is_audited_where_a_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    since = {"cuda_fork_imports_since": " main "}
+    found = settings_from(monkeypatch, ini={"cuda_fork_imports": "pkg"}, env=since)
+    assert (found.imports.packages, found.imports.since) == (("pkg",), "main")
+    with pytest.raises(pytest.UsageError, match=r"-since: no package is audited: name it with"):
+        settings_from(monkeypatch, cli=since)
+    for wrong in ("", "--all"):
+        with pytest.raises(pytest.UsageError, match=r"-since: '.*' is not the name of a commit"):
+            settings_from(monkeypatch, cli={"cuda_fork_imports_since": wrong})
+
+
+def test_what_the_controller_has_checked_is_not_checked_elsewhere() -> None:
+    """A worker on another host need not have the folders of files that the controller writes."""
+    namespace = argparse.Namespace(**{option.name: None for option in OPTIONS})
+    namespace.cuda_fork_device, namespace.cuda_fork_json = "phantom", "/no/such/folder/s.json"
+    namespace.cuda_fork_imports_since = "main"
+    config = cast(pytest.Config, Ini({}))
+    found = read_settings(config, namespace, elsewhere=True)
+    assert found.json == "/no/such/folder/s.json"
+    with pytest.raises(pytest.UsageError):
+        read_settings(config, namespace)
 
 
 def test_a_baseline_is_changed_where_one_is_named_and_something_is_checked(
