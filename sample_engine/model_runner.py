@@ -42,6 +42,7 @@ from sample_engine.sampling import finite_rows, sample
 from sample_engine.speculate.interface import Speculator
 from sample_engine.speculate.registry import SpeculatorParts, make_speculator
 from sample_engine.speculate.step import finish_step
+from sample_engine.speculate.step_graphs import StepGraphs, capture_steps
 
 if TYPE_CHECKING:
     from sample_engine.parallel.group import RankGroup
@@ -95,6 +96,7 @@ class ModelRunner:
         if self.cudagraph_mode is not CUDAGraphMode.NONE and graph_execution is None:
             self._graph_execution = execution_for(self.device)
         self.graphs: ModelGraphs | None = None  # see capture_graphs
+        self.step_graphs: StepGraphs | None = None
         self.model = load_model(
             config.model,
             load_format=config.load_format,
@@ -103,6 +105,8 @@ class ModelRunner:
             seed=config.seed,
             ranks=self.ranks,
         )
+        if self.device.type == "cpu":
+            self.model.angles.tabulate(self.max_model_len, self.device)
         self.speculator, self.draft_state = self._speculator()
         self.inputs = InputBatch(
             config.max_num_seqs,
@@ -129,6 +133,10 @@ class ModelRunner:
         desc = self._dispatch(batch)
         inputs = self.inputs.prepare(batch, desc.num_reqs or 0, desc.num_tokens)
         output = self._forward_as_dispatched(desc, inputs)
+        if self.step_graphs is not None and self.speculator is not None:
+            result = self.step_graphs.run(self.speculator, desc, batch, inputs)
+            if result is not None:
+                return result
         logits = self._logits(inputs, output)
         if self.speculator is None or self.draft_state is None:
             tokens = self._tokens(batch, inputs, logits) if inputs.num_sampled else []
@@ -167,14 +175,13 @@ class ModelRunner:
 
         So it may be captured. Keys and values go to the cache, features to the speculator.
         """
-        attend_into = self.attention(slot_mapping, attn_metadata)
 
         def attend(
             layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
         ) -> torch.Tensor:
-            out = torch.empty_like(query)
-            attend_into(layer, query, key, value, out)
-            return out
+            cache, backend = self.caches[layer], self.backends[self._windows[layer]]
+            metadata = attn_metadata[self.layer_names[layer]]
+            return backend.write_and_attend(query, key, value, cache, slot_mapping, metadata)
 
         hidden, aux = self.model(input_ids, positions, attend, self._aux_layers)
         return ForwardOutput(hidden, aux)
@@ -240,6 +247,14 @@ class ModelRunner:
         states = graphs.capture(self)
         if self.speculator is not None:
             self.speculator.capture_graphs(graphs, states)
+        if self.speculator is not None and self.draft_state is not None:
+            self.step_graphs = capture_steps(
+                graphs,
+                self.model.compute_logits,
+                self.draft_state,
+                self.speculator,
+                config.max_num_seqs,
+            )
         self.graphs = graphs
 
     def _dispatch(self, batch: ScheduledBatch) -> BatchExecutionDescriptor:
