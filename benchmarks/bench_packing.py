@@ -1,13 +1,17 @@
 """Packs tests of random memory and length onto GPUs, and compares with the best packing.
 
 A real session with workers of pytest-xdist runs tests that hold nothing but time: on a machine
-without a GPU the phantom shows the cards. What each test had, and when, it writes down itself; from
-that follow the most that was promised of a card at any time, and the time that all took. The best
-packing is not known: the table has a bound that no packing can be under, and the best of many that
-a search found, with as many workers; and the time of tests that have their GPUs alone, as found by
-the same search. Starting an isolated test costs time that no packing can save and that is not taken
-off: the longer the tests, the less it matters. What the plugin's decisions alone lead to, if
-nothing else took time, is worked out beside it.
+without a GPU the phantom shows the cards. With ``--real`` they hold their memory, too, and fail
+where there is no room. What each test had, and when, it writes down itself; from that follow the
+most that was promised of a card at any time, and the time that all took. The best packing is not
+known: the table has a bound that no packing can be under, and the best of many that a search found,
+with as many workers; and the time of tests that have their GPUs alone, as found by the same search.
+
+Starting the process of a test, and CUDA in it, takes time that no packing can save. So there are
+two comparisons: of the tests' bodies alone ("bodies to best": the longer the tests, the less their
+start matters), and of whole tests, from the moment at which one has its GPUs to that at which it
+gives them back, against the best packing of these ("packed to best"). What the plugin's decisions
+alone lead to, if nothing else took time, is worked out beside it.
 """
 
 from __future__ import annotations
@@ -19,19 +23,59 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from results_file import parser, publish, table
 
-GIB = 1 << 30
+if TYPE_CHECKING:
+    import argparse
+
+    from pytest_cudafork.gpus.inventory import Gpu
+
 TESTS = 60
-SUITE = """
+TRIES = 400
+"""How many packings the search tries."""
+CONFTEST = """
 import json, os, time
 import pytest
 
+PID = os.getpid()
+
+def log(what, nodeid):
+    if os.getpid() == PID and "PYTEST_XDIST_WORKER" in os.environ:
+        fd = os.open({log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        test = nodeid.rpartition("[")[2][:-1]
+        os.write(fd, (json.dumps([time.monotonic(), what, test, []]) + chr(10)).encode())
+        os.close(fd)
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logstart(nodeid):
+    log("has", nodeid)  # its GPUs
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logfinish(nodeid):
+    log("gives", nodeid)
+"""
+SUITE = """
+import ctypes, json, os, time
+import pytest
+
 TESTS = json.load(open({tests!r}))
+
+def hold(size, gpus):
+    cuda, device, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p()
+    memory = ctypes.c_void_p()
+    assert cuda.cuInit(0) == 0
+    for number in range(gpus):
+        assert cuda.cuDeviceGet(ctypes.byref(device), number) == 0
+        assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+        assert cuda.cuCtxSetCurrent(context) == 0
+        assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(size)) == 0
 
 def log(line):
     fd = os.open({log!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -45,6 +89,8 @@ def test_holds(name):
     (one,) = [one for one in TESTS if one[0] == name]
     gpus = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
     log(["in", name, gpus])
+    if {real}:
+        hold(one[3] - (1 << 30), len(gpus))  # the context takes some of it
     time.sleep(one[4])
     log(["out", name, gpus])
 """
@@ -120,47 +166,65 @@ def _play(order: list[Test], gpus: int, capacity: int, workers: int) -> float:
 
 def decide(tests: list[Test], gpus: int, capacity: int, workers: int) -> float:
     """Return the time that the plugin's decisions lead to, if nothing else took any."""
-    from pytest_cudafork.gpus.packing import Card, Request, turn
+    from pytest_cudafork.gpus.order import Planned, best_order, seconds_of
+    from pytest_cudafork.gpus.packing import Card, Request
 
     cards = [Card(str(number), capacity) for number in range(gpus)]
     names = tuple(card.name for card in cards)
-    to_come = sorted(tests, key=lambda one: -one.seconds)
-    queue: list[tuple[Test, Request]] = []
-    running: list[tuple[float, Test, tuple[str, ...]]] = []
-    now = 0.0
-    while to_come or queue or running:
-        while to_come and len(queue) + len(running) < workers:
-            one = to_come.pop(0)
-            queue.append((one, Request(one.gpus, names, memory=one.memory)))
-        place = 0
-        while place < len(queue):
-            held = {
-                name: [one.memory for _, one, cards_of in running if name in cards_of]
-                for name in names
-            }
-            found = turn(cards, held, [request for _, request in queue], place)
-            for passed in found.overtakes:
-                one, request = queue[passed]
-                queue[passed] = one, request._replace(overtaken=request.overtaken + 1)
-            if found.cards:
-                one, _ = queue.pop(place)
-                running.append((now + one.seconds, one, found.cards))
-            place = 0 if found.cards else place + 1
-        running.sort(key=lambda entry: entry[0])
-        now = running.pop(0)[0]
-    return now
+    planned = [Planned(Request(one.gpus, names, memory=one.memory), one.seconds) for one in tests]
+    order = best_order(planned, cards, workers)
+    return seconds_of([planned[one] for one in order], cards, workers)
 
 
 class Outcome(NamedTuple):
     """What a session showed: seconds from the first test to the last, and the fullest card."""
 
     seconds: float
+    whole: float
+    """From the first lease to the end of the last."""
+    spans: dict[str, float]
+    """Seconds from lease to lease's end of each test."""
     fullest: float
     """The most that tests had of a card at any time, as part of its memory."""
+    measured: float
+    """The most that NVML said was in use of a card; 0 with a phantom."""
     passed: int
 
 
-def run(tests: list[Test], face: str, capacity: int, workers: int) -> Outcome:
+def machine_of(gpus: int, *, real: bool) -> tuple[Gpu, ...]:
+    """Return the GPUs that a session packs onto: a phantom's, or the first of this machine."""
+    from pytest_cudafork.gpus.inventory import phantom_machine, real_machine
+
+    found = (real_machine() if real else phantom_machine(f"sm_90x{gpus}")).gpus[:gpus]
+    if len(found) < gpus:
+        raise SystemExit(f"this machine has {len(found)} GPUs, not {gpus}")
+    return found
+
+
+@contextmanager
+def watched(cards: tuple[Gpu, ...], *, real: bool) -> Iterator[list[float]]:
+    """Measure the cards for the length of the block; gives a list with the fullest of all times."""
+    from pytest_cudafork.gpus.memory import measure
+
+    fullest, over = [0.0], threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.1):
+            found = measure(cards) or {}
+            fullest[0] = max(fullest[0], *(found[one.uuid].used / one.memory for one in cards))
+
+    thread = threading.Thread(target=look)
+    if real:
+        thread.start()
+    try:
+        yield fullest
+    finally:
+        over.set()
+        if real:
+            thread.join()
+
+
+def run(tests: list[Test], cards: tuple[Gpu, ...], workers: int, *, real: bool) -> Outcome:
     """Run the tests in a session, packed by a profile."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -168,34 +232,50 @@ def run(tests: list[Test], face: str, capacity: int, workers: int) -> Outcome:
         kind: dict[str, object] = {}
         told = [(one.name, one.gpus, kind, one.memory, one.seconds) for one in tests]
         data.write_text(json.dumps(told))
-        (folder / "test_holds.py").write_text(SUITE.format(tests=str(data), log=str(log)))
-        options = [f"--cuda-fork-device=phantom:{face}", "--cuda-fork-check", "-q"]
-        (folder / "profile.json").write_text(json.dumps(_profile(tests, face)))
-        options.append(f"--cuda-fork-pack={folder / 'profile.json'}")
+        suite = SUITE.format(tests=str(data), log=str(log), real=real)
+        (folder / "test_holds.py").write_text(suite)
+        (folder / "conftest.py").write_text(CONFTEST.format(log=str(log)))
+        device = "real" if real else f"phantom:sm_90x{len(cards)}"
+        options = [f"--cuda-fork-device={device}", f"--cuda-fork-gpus={len(cards)}", "-q"]
+        (folder / "profile.json").write_text(json.dumps(_profile(tests, cards)))
+        options += ["--cuda-fork-check", f"--cuda-fork-pack={folder / 'profile.json'}"]
         command = [sys.executable, "-m", "pytest", *options, "-p", "no:cacheprovider"]
         command += ["-n", str(workers), "--maxschedchunk=1", str(folder)]
         environment = {**os.environ, "TMPDIR": name}
-        done = subprocess.run(
-            command, cwd=name, env=environment, stdout=subprocess.PIPE, text=True, check=False
-        )
-        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        with watched(cards, real=real) as measured:
+            done = subprocess.run(
+                command, cwd=name, env=environment, stdout=subprocess.PIPE, text=True, check=False
+            )
         if done.returncode != 0:
             raise SystemExit(done.stdout)
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+    return _outcome(sorted(lines), tests, cards[0].memory, measured[0])
+
+
+def _outcome(
+    lines: list[tuple[float, str, str, list[str]]], tests: list[Test], size: int, measured: float
+) -> Outcome:
     needs = {one.name: one.memory for one in tests}
     held: dict[str, int] = {}
     fullest = 0
-    for _, what, test, gpus in sorted(lines):
+    moments: dict[str, dict[str, float]] = {}
+    for moment, what, test, gpus in lines:
+        moments.setdefault(what, {})[test] = moment
         for gpu in gpus:
             held[gpu] = held.get(gpu, 0) + (needs[test] if what == "in" else -needs[test])
             fullest = max(fullest, held[gpu])
-    times = [line[0] for line in lines]
-    passed = sum(line[1] == "out" for line in lines)
-    return Outcome(max(times) - min(times), fullest / capacity, passed)
+    has, gives = moments["has"], moments["gives"]
+    return Outcome(
+        seconds=max(moments["out"].values()) - min(moments["in"].values()),
+        whole=max(gives.values()) - min(has.values()),
+        spans={test: gives[test] - has[test] for test in has},
+        fullest=fullest / size,
+        measured=measured,
+        passed=len(moments["out"]),
+    )
 
 
-def _profile(tests: list[Test], face: str) -> dict[str, object]:
-    from pytest_cudafork.gpus.inventory import phantom_machine
-
+def _profile(tests: list[Test], cards: tuple[Gpu, ...]) -> dict[str, object]:
     costs = {
         f"test_holds.py::test_holds[{one.name}]": {
             "seconds": one.seconds,
@@ -206,67 +286,72 @@ def _profile(tests: list[Test], face: str) -> dict[str, object]:
         }
         for one in tests
     }
-    models = {gpu.name: gpu.memory for gpu in phantom_machine(face).gpus}
+    models = {gpu.name: gpu.memory for gpu in cards}
     return {"pytest_cudafork_profile": 1, "gpus": models, "tests": costs}
+
+
+def compare(seed: int, gpus: int, options: argparse.Namespace) -> dict[str, float]:
+    """Run one session, and return what it took beside what the best packing would have."""
+    cards = machine_of(gpus, real=options.real)
+    size, workers = cards[0].memory, options.workers
+    tests = random_tests(seed, gpus, size, options.longest)
+    start = time.monotonic()
+    packed = run(tests, cards, workers, real=options.real)
+    took = time.monotonic() - start
+    whole = [one._replace(seconds=packed.spans[one.name]) for one in tests]
+    alone = search([one._replace(memory=size) for one in whole], gpus, size, workers, 50)
+    best_of_whole = search(whole, gpus, size, workers, TRIES)
+    best = search(tests, gpus, size, workers, TRIES)
+    decided = decide(tests, gpus, size, workers)
+    figures = {
+        "packed_s": packed.whole,
+        "best_found_s": best_of_whole,
+        "ratio": packed.whole / best_of_whole,
+        "bound_s": bound(whole, gpus, size, workers),
+        "alone_s": alone,
+        "bodies_s": packed.seconds,
+        "bodies_best_found_s": best,
+        "bodies_ratio": packed.seconds / best,
+        "decisions_ratio": decided / best,
+        "fullest": packed.fullest,
+        "measured_fullest": packed.measured,
+        "passed": packed.passed,
+        "session_s": took,
+    }
+    return {name: round(value, 4) for name, value in figures.items()}
 
 
 def main() -> None:
     """Run the sessions, print, and keep the results if that is asked for."""
-    from pytest_cudafork.gpus.inventory import phantom_machine
-
     made = parser("Time of packed tests against the best packing.", rounds=1)
     made.add_argument("--workers", type=int, default=6, help="default 6")
     made.add_argument("--longest", type=float, default=3.0, help="seconds of a test; default 3")
+    made.add_argument("--gpus", type=int, nargs="+", default=[1, 2], help="default 1 2")
+    made.add_argument("--real", action="store_true", help="real GPUs, whose memory is held")
     options = made.parse_args()
     rows, data = [], dict[str, object]()
-    for gpus in (1, 2):
-        face = f"sm_90x{gpus}"
-        capacity = phantom_machine(face).gpus[0].memory
-        ratios, figures = [], []
-        for seed in range(options.rounds):
-            tests = random_tests(seed, gpus, capacity, options.longest)
-            start = time.monotonic()
-            packed = run(tests, face, capacity, options.workers)
-            whole = [one._replace(memory=capacity) for one in tests]
-            alone = search(whole, gpus, capacity, options.workers, 50)
-            found = search(tests, gpus, capacity, options.workers, 400)
-            decided = decide(tests, gpus, capacity, options.workers)
-            least = bound(tests, gpus, capacity, options.workers)
-            ratios.append((packed.seconds / found, decided / found))
-            figures.append(
-                {
-                    "packed_s": round(packed.seconds, 2),
-                    "decided_s": round(decided, 2),
-                    "alone_s": round(alone, 2),
-                    "best_found_s": round(found, 2),
-                    "bound_s": round(least, 2),
-                    "fullest": round(packed.fullest, 4),
-                    "passed": packed.passed,
-                    "whole_s": round(time.monotonic() - start, 1),
-                }
-            )
-        last = figures[-1]
+    for gpus in options.gpus:
+        runs = [compare(seed, gpus, options) for seed in range(options.rounds)]
+        last = runs[-1]
+        middle = statistics.median(one["ratio"] for one in runs)
+        fullest = max(max(one["fullest"], one["measured_fullest"]) for one in runs)
         rows.append(
             [
                 f"{gpus}",
-                *(
-                    str(last[key])
-                    for key in ("packed_s", "decided_s", "best_found_s", "bound_s", "alone_s")
-                ),
-                f"{statistics.median(whole for whole, _ in ratios):.3f}",
-                f"{max(of_decisions for _, of_decisions in ratios):.3f}",
-                f"{100 * max(float(one['fullest']) for one in figures):.1f} %",
+                *(f"{last[key]:.2f}" for key in ("packed_s", "best_found_s", "bound_s", "alone_s")),
+                f"{middle:.3f}",
+                f"{statistics.median(one['bodies_ratio'] for one in runs):.3f}",
+                f"{max(one['decisions_ratio'] for one in runs):.3f}",
+                f"{100 * fullest:.1f} %",
+                f"{min(one['passed'] for one in runs):.0f}",
             ]
         )
-        data[f"{gpus}_gpus"] = {
-            "ratio_to_best_found": round(statistics.median(whole for whole, _ in ratios), 3),
-            "decisions_to_best_found": round(max(of for _, of in ratios), 3),
-            "runs": figures,
-        }
-    header = ["GPUs", "packed s", "decided s", "best found s", "bound s", "alone s"]
-    header += ["packed to best", "decided to best", "fullest card"]
-    title = "Tests packed by memory"
+        data[f"{gpus}_gpus"] = {"ratio_to_best_found": round(middle, 3), "runs": runs}
+    header = ["GPUs", "packed s", "best found s", "bound s", "alone s", "packed to best"]
+    header += ["bodies to best", "decided to best", "fullest card", "passed"]
+    title = "Tests packed by memory" + (", on real GPUs" if options.real else "")
     data |= {"tests": TESTS, "workers": options.workers, "longest_s": options.longest}
+    data["real"] = options.real
     publish("packing", title, table(header, rows), data, save=options.save)
 
 

@@ -59,8 +59,10 @@ def measure(ranks: int, options: argparse.Namespace) -> dict[str, Any]:
         cudagraph_capture_sizes=list(BATCHES),
         max_num_batched_tokens=STEP_TOKENS,
         enable_prefix_caching=False,
+        disable_custom_all_reduce=options.nccl,
         core_factory=measured_core,
     ) as llm:
+        found["sums"] = llm.info()["sums_over_ranks"]
         found["sums_us"] = {int(size): us for size, us in llm.info()["sums_us"].items()}
         for batch in BATCHES:
             given = prompts(batch, PROMPT, seed=batch)
@@ -103,6 +105,7 @@ def main() -> int:
     """Measure one GPU, two and four, as far as there are so many."""
     options = parser("A model on several GPUs against one.", rounds=5)
     options.add_argument("--model", default="llama-3-8b", help="default llama-3-8b")
+    options.add_argument("--nccl", action="store_true", help="all sums by NCCL")
     options.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4], help="default 1 2 4")
     given = options.parse_args()
     have = gpu_count()

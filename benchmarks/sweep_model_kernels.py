@@ -5,6 +5,8 @@ It writes no table of the engine: the lines it prints are to be put into
 the GPU. Each linear layer runs over many copies of its weight, more than the L2 cache holds.
 
     PYTHONPATH=. python benchmarks/sweep_model_kernels.py [--seconds 60] [--ahead 0,2048]
+
+With ``--ranks 2`` it searches for the weights that one of two ranks holds, and times no step.
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ SHAPES = {
     "down": (4096, 14336),
     "lm_head": (128256, 4096),
 }
+TOKENS = (1, 8)
+# Which dimension of a weight ranks share: 0, the rows, or 1, the columns.
+CUT = {"qkv": 0, "o": 1, "gate_up": 0, "down": 1, "lm_head": 0}
 ANY = [
     Config(16, 256, 4, 4),
     Config(16, 512, 4, 4),
@@ -43,7 +48,13 @@ ANY = [
     Config(32, 512, 4, 3),
     Config(64, 128, 4, 4),
 ]
-NARROW = [Config(64, 128, 4, 5, split=4), Config(64, 256, 4, 3, split=2), Config(16, 128, 2, 8)]
+NARROW = [
+    Config(64, 128, 4, 5, split=4),
+    Config(64, 256, 4, 3, split=2),
+    Config(64, 128, 4, 5, split=2),
+    Config(32, 256, 4, 3, split=2),
+    Config(16, 128, 2, 8),
+]
 WIDE = [Config(64, 64, 4, 6), Config(64, 256, 4, 3), Config(128, 64, 4, 5)]
 _WIDE_N = 16384
 _MOST_ERROR = 1e-2  # of a norm, in bfloat16
@@ -51,6 +62,12 @@ _COPIES = 3 << 29  # bytes of weights that a graph goes through
 _LAUNCHES = 20
 _COMPILE_SECONDS = 30
 _STEP_SECONDS = 15  # that are left for the whole steps
+
+
+def shape_of(name: str, ranks: int) -> tuple[int, int]:
+    """The weight of a layer as each of so many ranks holds it."""
+    size_n, size_k = SHAPES[name]
+    return (size_n // ranks, size_k) if CUT[name] == 0 else (size_n, size_k // ranks)
 
 
 def configs_of(size_n: int) -> list[Config]:
@@ -108,14 +125,14 @@ def replayed(graph: torch.cuda.CUDAGraph, rounds: int = 7) -> float:
 class Layer:
     """Copies of a weight, and tokens for it."""
 
-    def __init__(self, name: str) -> None:
-        self.name, (self.size_n, self.size_k) = name, SHAPES[name]
+    def __init__(self, name: str, ranks: int) -> None:
+        self.name, (self.size_n, self.size_k) = name, shape_of(name, ranks)
         each = 2 * self.size_n * self.size_k
         self.bytes = each
         copies = max(2, min(_LAUNCHES, _COPIES // each))
         shape = (copies, self.size_n, self.size_k)
         self.weights = torch.empty(shape, dtype=torch.bfloat16, device="cuda").normal_()
-        self.tokens = torch.randn(4, self.size_k, device="cuda").bfloat16()
+        self.tokens = torch.randn(max(TOKENS), self.size_k, device="cuda").bfloat16()
 
     def gigabytes(self, us: float) -> float:
         """What is read in a second."""
@@ -141,21 +158,21 @@ class Layer:
             return f"{type(error).__name__}: {str(error)[:60]}"
 
 
-def sweep(name: str, until: float) -> tuple[Config, Config]:
-    """Try a layer; the best configurations without and with overlap, over 1 and 4 tokens."""
-    layer = Layer(name)
-    for num_tokens in (1, 4):
+def sweep(name: str, ranks: int, until: float) -> tuple[Config, Config]:
+    """Try a layer; the best configurations without and with overlap, over few tokens."""
+    layer = Layer(name, ranks)
+    for num_tokens in TOKENS:
         us = layer.timed(num_tokens, None, False)
         assert isinstance(us, float), us
         print(
             f"{name} T={num_tokens} cuBLAS {us:.2f} us {layer.gigabytes(us):.0f} GB/s", flush=True
         )
     best: dict[bool, tuple[float, Config]] = {}
-    for overlap in (False, True):
+    for overlap in (True, False):
         for config in configs_of(layer.size_n):
-            if time.monotonic() > until and overlap in best:
+            if time.monotonic() > until and best:
                 break
-            found = [layer.timed(num_tokens, config, overlap) for num_tokens in (1, 4)]
+            found = [layer.timed(num_tokens, config, overlap) for num_tokens in TOKENS]
             report = {"layer": name, "config": str(config), "overlap": overlap, "us": found}
             times = [us for us in found if isinstance(us, float)]
             if len(times) == 2:
@@ -263,6 +280,7 @@ def main() -> None:
     """Compile, sweep, print."""
     options = argparse.ArgumentParser(description="Search for fast kernels of the model.")
     options.add_argument("--seconds", type=float, default=60)
+    options.add_argument("--ranks", type=int, default=1, help="that share the weights; default 1")
     options.add_argument("--shapes", default=",".join(SHAPES))
     options.add_argument(
         "--ahead", default="", help="columns that are fetched early, such as 0,2048"
@@ -277,17 +295,19 @@ def main() -> None:
     print(f"copy {bandwidth / 1e12:.2f} TB/s; compiled after {time.monotonic() - start:.0f} s")
     small_kernels()
     names = chosen.shapes.split(",")
-    until = start + chosen.seconds - _STEP_SECONDS
+    until = start + chosen.seconds - (_STEP_SECONDS if chosen.ranks == 1 else 0)
     plain, overlapped = {}, {}
     for number, name in enumerate(names):
         share = (until - time.monotonic()) / (len(names) - number)
-        found = sweep(name, time.monotonic() + share)
-        plain[SHAPES[name]], overlapped[SHAPES[name]] = found
+        found = sweep(name, chosen.ranks, time.monotonic() + share)
+        shape = shape_of(name, chosen.ranks)
+        plain[shape], overlapped[shape] = found
         torch.cuda.empty_cache()
     show("best without overlap", plain)
     show("best with overlap", overlapped)
     aheads = [int(ahead) for ahead in chosen.ahead.split(",") if ahead]
-    whole_steps(ways_of(plain, overlapped, aheads), bandwidth)
+    if chosen.ranks == 1:
+        whole_steps(ways_of(plain, overlapped, aheads), bandwidth)
     print(f"took {time.monotonic() - start:.0f} s")
 
 

@@ -75,6 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
     markers.register(config)
     # Loaded by a conftest, the plugin comes too late for the hook above.
     state = session.begin(config, config.option)
+    late = _take_message(config)
     if state.settings.marker_map is not None:
         config.stash[markers.MAP] = state.settings.marker_map
     isolate = forked_option.begin(config, state.settings.isolate)
@@ -86,7 +87,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _choose_graphs(config)
     if state.settings.captures != "off":
         _register_captures(config)
-    _register_check(config, state)
+    _register_check(config, state, late)
     _register_intent(config, state)
     _register_reports(config, state)
 
@@ -101,6 +102,9 @@ def _register_reports(config: pytest.Config, state: session.CudaForkSession) -> 
         from pytest_cudafork.capture.in_tests.plugin import begin_summary
 
         begin_summary(config)
+        from pytest_cudafork.hosts.receiving import TakesHome
+
+        config.pluginmanager.register(TakesHome(config), "cudafork-takes-home")
     announcer = Announcer(config, state.watch)
     config.pluginmanager.register(announcer, "cudafork-announcer")
     if state.settings.reports:
@@ -141,7 +145,15 @@ def _register_isolation(config: pytest.Config, isolate: str | None) -> None:
     config.pluginmanager.register(InPlace(isolation.runs_here), "cudafork-in-place")
 
 
-def _register_check(config: pytest.Config, state: session.CudaForkSession) -> None:
+def _take_message(config: pytest.Config) -> str:
+    if not hasattr(config, "workerinput"):
+        return ""
+    from pytest_cudafork.hosts.told import take_message
+
+    return take_message(config)
+
+
+def _register_check(config: pytest.Config, state: session.CudaForkSession, late: str) -> None:
     """Register what looks for errors, if the check is on."""
     if state.watch is None:
         return
@@ -153,6 +165,10 @@ def _register_check(config: pytest.Config, state: session.CudaForkSession) -> No
     baseline = BaselineHooks(config, state, watch, check)
     config.pluginmanager.register(baseline, "cudafork-baseline")
     config.pluginmanager.register(check, "cudafork-check")
+    if state.reports_home:
+        from pytest_cudafork.hosts.sending import SendsHome
+
+        config.pluginmanager.register(SendsHome(config, watch, check, late), "cudafork-sends-home")
 
 
 def _register_gpus(config: pytest.Config) -> None:

@@ -139,6 +139,7 @@ class EngineConfig:
     cudagraph_mode: CUDAGraphMode = CUDAGraphMode.NONE
     cudagraph_capture_sizes: tuple[int, ...] | None = None  # tokens, requests; None: 1, 2, 4, ...
     tensor_parallel_size: int = 1  # ranks: processes with a part of the model and a GPU each
+    disable_custom_all_reduce: bool = False  # True: NCCL alone sums over ranks
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -270,7 +271,7 @@ def _wrong_types(config: EngineConfig) -> list[str]:
         value = getattr(config, name)
         if not isinstance(value, str):
             found.append(f"{name}={value!r} must be a str.")
-    for name in ("enable_chunked_prefill", "enable_prefix_caching"):
+    for name in ("enable_chunked_prefill", "enable_prefix_caching", "disable_custom_all_reduce"):
         value = getattr(config, name)
         if not isinstance(value, bool):
             found.append(f"{name}={value!r} must be True or False.")

@@ -199,6 +199,7 @@ def _info(runner: ModelRunner) -> dict[str, Any]:
         "kv_role": runner.config.kv_transfer and runner.config.kv_transfer.kv_role,
         "device": str(runner.device),
         "tensor_parallel_size": runner.config.tensor_parallel_size,
+        "sums_over_ranks": runner.ranks.way if runner.ranks else None,
         "cudagraph_mode": runner.cudagraph_mode.value,
         "dtype": str(runner.dtype).removeprefix("torch."),
         "num_blocks": runner.num_blocks,

@@ -74,7 +74,7 @@ class ModelRunner:
         self.max_model_len = resolved.max_model_len
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # kernels are launched on the current device
-        self.ranks = _ranks(place, self.device) if place is not None else None
+        self.ranks = self._ranks(place) if place is not None else None
         own = config_of_shard(self.model_config, self.ranks.size if self.ranks else 1)
         self.spec = AttentionSpec(
             num_heads=own.num_attention_heads,
@@ -123,6 +123,16 @@ class ModelRunner:
         if self.ranks is not None:
             self.num_blocks = self.ranks.least(self.num_blocks)
         self._allocate(self.num_blocks)
+
+    def _ranks(self, place: RankPlace) -> RankGroup:
+        from sample_engine.parallel.group import RankGroup
+
+        config = self.config
+        ranks = RankGroup(place, self.device)
+        most = min(config.max_num_batched_tokens, config.max_num_seqs * self.max_model_len)
+        wished = not config.disable_custom_all_reduce
+        ranks.share_sums(most, self.model_config.hidden_size, self.dtype, wished=wished)
+        return ranks
 
     def run(self, batch: ScheduledBatch) -> StepResult:
         """Compute a batch that is not empty. Returns when the tokens are known on the CPU."""
@@ -247,7 +257,8 @@ class ModelRunner:
         states = graphs.capture(self)
         if self.speculator is not None:
             self.speculator.capture_graphs(graphs, states)
-        if self.speculator is not None and self.draft_state is not None:
+        # Of several ranks the logits are gathered between: that stays outside of these graphs.
+        if self.ranks is None and self.speculator is not None and self.draft_state is not None:
             self.step_graphs = capture_steps(
                 graphs,
                 self.model.compute_logits,
@@ -343,12 +354,6 @@ class ModelRunner:
         for part in batch.requests:
             part.request.status = RequestStatus.FINISHED
         self.caches = []
-
-
-def _ranks(place: RankPlace, device: torch.device) -> RankGroup:
-    from sample_engine.parallel.group import RankGroup
-
-    return RankGroup(place, device)
 
 
 def _shared_out(batch: ScheduledBatch, chosen: Sequence[int]) -> tuple[tuple[int, ...], ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 
 from pytest_cudafork.attach.examine import Examined, Member, examine, to_plain
 from pytest_cudafork.attach.target import Unreadable
+from pytest_cudafork.documents.form import head
+from pytest_cudafork.documents.writing import print_json, printable
 from pytest_cudafork.observe.driver.probe import Verdict
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.words import fork_line, headline, indent, touch_lines
@@ -38,9 +39,10 @@ def main(args: Sequence[str]) -> int:
         found = examine(given.pid, given.ledger, stacks=not given.no_stacks)
     except (Unreadable, OSError) as error:
         parser.exit(USAGE, f"{parser.prog}: error: {plain(str(error))}\n")
-    text = json.dumps(to_plain(found), indent=1) if given.json else "\n".join(lines_of(found))
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding) + "\n")
+    if given.json:
+        print_json({**head("attach"), **to_plain(found)})
+    else:
+        sys.stdout.write(printable("\n".join(lines_of(found))) + "\n")
     return POISONED if found.poisoned else USABLE
 
 

@@ -17,8 +17,11 @@ from pytest_cudafork.settings import environment
 
 _PYTHON = re.compile(r"/(?:lib)?python\d?(?:\.\d+)?t?(?:[.-][\w.-]*)?$|/pypy3?[\d.]*$")
 _DRIVER = re.compile(r"/libcuda\.so")
+_NVML = re.compile(r"/libnvidia-ml\.so")
 _UVM = "/dev/nvidia-uvm"
-"""What the driver opens in its first cuInit; NVML, which opens other devices, does not."""
+"""What the driver opens in its first cuInit, and NVML of some releases, too."""
+_DEVICE = re.compile(r"/dev/nvidia(?:\d+|ctl)$")
+"""What the driver maps in its first cuInit, and NVML does not."""
 _START_TICKS = 19
 
 
@@ -39,7 +42,9 @@ class Target(NamedTuple):
         started: When it was started, in seconds of the clock since the machine's start.
         driver: The driver library that is mapped; "" for none.
         phantom: Whether that is the phantom driver.
+        nvml: Whether NVML's library is mapped, which opens devices of the driver itself.
         uvm: Whether the device is open or mapped that the driver opens when it is initialized.
+        device: Whether a GPU's device or the control device is mapped.
         ledger: The ledger that it was told to write, or has open; "".
 
     """
@@ -53,7 +58,9 @@ class Target(NamedTuple):
     started: float
     driver: str
     phantom: bool
+    nvml: bool
     uvm: bool
+    device: bool
     ledger: str
 
 
@@ -97,7 +104,9 @@ def read_target(pid: int) -> Target:
         started=_started(pid),
         driver=driver,
         phantom=bool(driver) and _is_phantom(driver),
+        nvml=any(_NVML.search(path) for path in paths),
         uvm=any(path.startswith(_UVM) for path in (*paths, *opened)),
+        device=any(_DEVICE.match(path) for path in paths),
         ledger=_ledger(pid, opened),
     )
 

@@ -7,6 +7,7 @@ context; then what is mapped and open. Nothing is asked of the process.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -20,6 +21,10 @@ from pytest_cudafork.observe.story.touch import Frame, Touch
 
 _CLOCK_NS = 20_000_000
 """A tick of the kernel's clock, in which the start of a process is counted, and a reserve."""
+_RELEASE = re.compile(r"/libcuda\.so\.(\d+)\.\d")
+_MAPS_DEVICES_FROM = 580
+"""Of drivers from this release on it was seen: NVML loads the driver and opens its devices, and
+cuInit, which opens the same ones, maps some of them, too."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +93,27 @@ def judge(
         return State(Verdict.CLEAN, "no driver is loaded")
     if target.phantom:
         return _of_phantom(target, history is not None)
-    if not target.uvm:
+    if not target.uvm and not target.device:
         return State(Verdict.CLEAN, "the driver is loaded, and the device it initializes by is not")
+    if target.nvml and not target.device:
+        return _beside_nvml(target)
     return _with_the_device(target, parent if inherits else None, users)
+
+
+def _beside_nvml(target: Target) -> State:
+    """Judge a process that has NVML loaded and the driver's devices open, and none mapped."""
+    release = _RELEASE.search(target.driver)
+    if release is not None and int(release[1]) >= _MAPS_DEVICES_FROM:
+        return State(
+            Verdict.CLEAN,
+            "NVML has the driver's devices open, and none is mapped, as they are once the driver "
+            "is initialized",
+        )
+    return State(
+        Verdict.NOT_OBSERVABLE,
+        "the driver's devices are open, by NVML, which is loaded, or because the driver is "
+        f"initialized: of this release ({target.driver}) it is not known how to tell",
+    )
 
 
 def _with_the_device(target: Target, parent: State | None, users: Collection[int] | None) -> State:

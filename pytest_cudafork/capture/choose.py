@@ -35,11 +35,11 @@ def preferring(name: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def capturing(what: str) -> Iterator[None]:
-    """Refuse a check within a check: a graph cannot be captured while another one is.
+def checking(what: str, backend: GraphBackend) -> Iterator[None]:
+    """Let a check capture and replay; refuse one within another.
 
     Raises:
-        GraphUsageError: one is.
+        GraphUsageError: a graph is being captured, and another cannot be meanwhile.
 
     """
     outer = _CAPTURING.get()
@@ -50,7 +50,7 @@ def capturing(what: str) -> Iterator[None]:
         )
     token = _CAPTURING.set(what)
     try:
-        with suspended():
+        with suspended(), backend.beside_graphs():
             yield
     finally:
         _CAPTURING.reset(token)

@@ -30,7 +30,7 @@ class BaselineHooks:
     ) -> None:
         self._config = config
         self._settings = session.settings
-        self._joined = session.joined
+        self._joined = session.joined or session.reports_home
         self._observer = watch.observer
         self._acceptance = watch.acceptance
         self._check = check

@@ -61,7 +61,7 @@ class CheckHooks:
     ) -> None:
         self._level = session.settings.level
         self._isolated = session.isolated
-        self._joined = session.joined
+        self._joined = session.joined or session.reports_home
         self._observer = observer
         self._reader: LedgerReader = observer.ledger.reader()
         self._refusals = refusals or Refusals(observer)
@@ -309,6 +309,7 @@ class CheckHooks:
         """Say, in words, what is missing from the ledger that may have been an error."""
         # A poisoned touch is an error at each level, and any record may have been of one.
         lost = self._observer.lost_records()
+        lost += host_words(records, "damage")
         return lost + self._observer.untold_touches(records) if self._level is Level.TOUCH else lost
 
     def unreported(self, records: list[Record]) -> list[Finding]:
@@ -320,6 +321,16 @@ class CheckHooks:
             found = [f for f in found if f.error is not CudaTouchError or not f.nodeid]
         accepted = {each for each, _ in accepted_records(records)}
         return [f for f in found if f.id not in reported and f.id not in accepted]
+
+
+def host_words(records: Iterable[Record], key: str) -> tuple[str, ...]:
+    """Return what workers on other hosts said of themselves: their "damage" or their "limits"."""
+    return tuple(
+        f"host {record.get('number')} ({record.get('name')}): {words}"
+        for record in records
+        if record["k"] == "host"
+        for words in record.get(key, ())
+    )
 
 
 def _is_skip(error: BaseException) -> bool:

@@ -23,7 +23,8 @@ class CudaForkSession:
     """One pytest process's part in the session.
 
     ``joined`` is true for a process that works for another pytest process (an xdist worker, an
-    isolated test): it writes that one's ledger and leaves the summary to it.
+    isolated test): it writes that one's ledger and leaves the summary to it. ``reports_home`` is
+    true for a worker of xdist that cannot, on another host: it has a ledger of its own.
     """
 
     # no dataclass: making one takes a tenth of the time in which the plugin is imported
@@ -31,6 +32,7 @@ class CudaForkSession:
         self.settings = settings
         self.watch: Watch | None = None
         self.joined = False
+        self.reports_home = False
         self.isolated = isolated
         self.random_state: tuple[Any, ...] = getstate()
         """State of Python's generator before the user's code was imported."""
@@ -48,9 +50,11 @@ def begin(config: pytest.Config, namespace: Any) -> CudaForkSession:
     """
     if SESSION in config.stash:
         return config.stash[SESSION]
-    settings = read_settings(config, namespace)
+    elsewhere = _is_elsewhere(config)
+    settings = read_settings(config, namespace, elsewhere=elsewhere)
     isolated = environment.take(environment.ISOLATED) == "1"
     session = CudaForkSession(settings, isolated=isolated)
+    session.reports_home = elsewhere
     config.stash[SESSION] = session
     if not settings.active:
         return session
@@ -61,6 +65,41 @@ def begin(config: pytest.Config, namespace: Any) -> CudaForkSession:
         )
     _begin_watch(config, session)
     return session
+
+
+def begin_again(config: pytest.Config, variables: dict[str, str]) -> CudaForkSession:
+    """Read the options once more in a worker on another host, with what its controller is told.
+
+    Args:
+        config: The worker's configuration.
+        variables: Variables of options; one that is set here stays.
+
+    Raises:
+        pytest.UsageError: as for ``begin``.
+
+    """
+    session = config.stash[SESSION]
+    undo = ExitStack()
+    config.add_cleanup(undo.close)
+    for name, text in variables.items():
+        if not environment.is_set(name):
+            environment.set_variable(undo, name, text)
+    before, session.settings = (
+        session.settings,
+        read_settings(config, config.option, elsewhere=True),
+    )
+    session.reports_home = True
+    if session.watch is not None and _watched(before) != _watched(session.settings):
+        session.watch.end()
+        session.watch = None
+    if session.settings.active and session.watch is None:
+        _begin_watch(config, session)
+    return session
+
+
+def _watched(settings: Settings) -> tuple[object, ...]:
+    """Return what a watch is made of."""
+    return settings.level, settings.device, settings.allow
 
 
 def _begin_watch(config: pytest.Config, session: CudaForkSession) -> None:
@@ -81,6 +120,26 @@ def _works_for_parent(isolated: bool) -> bool:
         return True
     # A session that a test starts is none, though it may be a child of a worker or of the session.
     return _is_xdist_worker() and environment.value(environment.OWNER) == str(getppid())
+
+
+def _is_elsewhere(config: pytest.Config) -> bool:
+    """Whether this is a worker of xdist that does not share its controller's ledger.
+
+    On another host; or of a session without the check, which has none. A session that a test runs
+    within the process of a worker is none, though execnet runs it, too.
+    """
+    is_worker = hasattr(config, "workerinput") or (_is_xdist_worker() and not _in_session())
+    return is_worker and not _works_for_parent(isolated=False)
+
+
+def _in_session() -> bool:
+    """Whether a session runs already: the configuration of a worker is made before its own."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_globals.get("__name__") == "_pytest.main":
+            return True
+    return False
 
 
 def _is_xdist_worker() -> bool:
@@ -110,7 +169,7 @@ def _begin_own_watch(config: pytest.Config, session: CudaForkSession, owner: str
     watch = Watch(
         WatchSettings(
             device=resolve_device(settings.device),
-            ledger=_make_ledger(config, settings),
+            ledger=_make_ledger(config, "" if session.reports_home else settings.ledger),
             level=settings.level.value,
             allow=settings.allow,
         ),
@@ -123,7 +182,8 @@ def _begin_own_watch(config: pytest.Config, session: CudaForkSession, owner: str
     watch.observer.note_watch()
     session.watch = watch
     config.add_cleanup(watch.end)
-    _begin_baseline(config, watch, settings)
+    if not session.reports_home:  # such a one is told what the baseline accepts
+        _begin_baseline(config, watch, settings)
 
 
 def _begin_baseline(config: pytest.Config, watch: Watch, settings: Settings) -> None:
@@ -152,8 +212,8 @@ def _begin_baseline(config: pytest.Config, watch: Watch, settings: Settings) -> 
     watch.acceptance.begin(Terms(str(config.rootpath), baseline.entries, everything))
 
 
-def _make_ledger(config: pytest.Config, settings: Settings) -> str:
-    """Create the ledger; a temporary one is removed with the configuration.
+def _make_ledger(config: pytest.Config, path: str) -> str:
+    """Create the ledger; a temporary one, for "", is removed with the configuration.
 
     Raises:
         pytest.UsageError: it cannot be written.
@@ -162,7 +222,6 @@ def _make_ledger(config: pytest.Config, settings: Settings) -> str:
     from pytest_cudafork.observe.base.ledger import Ledger, LedgerError
     from pytest_cudafork.observe.base.ledger_folder import make_ledger, remove_ledger
 
-    path = settings.ledger
     try:
         # A session that a test starts may inherit the name of the file in which the session of
         # that test is writing; emptying that would lose what it has seen.

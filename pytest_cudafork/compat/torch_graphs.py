@@ -75,7 +75,13 @@ def without_torch_function() -> contextlib.AbstractContextManager[object]:
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not followed
-    """A mode that sees operators and has nothing to do with torch's compiler."""
+    """A mode that sees operators and has nothing to do with torch's compiler.
+
+    It is asked about higher-order operators, too (they are no ``OpOverload``); torch refuses them
+    under a mode that does not say so.
+    """
+
+    supports_higher_order_operators = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

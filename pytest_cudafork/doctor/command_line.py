@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import sys
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from pytest_cudafork.doctor.torch_build import (
 )
 from pytest_cudafork.doctor.variables import examine_variables
 from pytest_cudafork.documents.form import head
+from pytest_cudafork.documents.writing import print_json, printable
 
 HEALTHY, FOUND, USAGE = 0, 1, 2
 
@@ -45,17 +45,9 @@ def main(args: Sequence[str]) -> int:
     bad = {Level.PROBLEM, Level.WARNING} if given.strict else {Level.PROBLEM}
     status = FOUND if any(each.level in bad for each in findings) else HEALTHY
     if given.json:
-        text = json.dumps(
-            {
-                **head("doctor"),
-                "version": version,
-                "status": status,
-                "findings": [each.to_plain() for each in findings],
-                "facts": facts,
-            },
-            indent=1,
-        )
-        sys.stdout.write(f"{text}\n")
+        plain = [each.to_plain() for each in findings]
+        told = {"version": version, "status": status, "findings": plain, "facts": facts}
+        print_json({**head("doctor"), **told})
     else:
         _print(findings)
     return status
@@ -111,10 +103,9 @@ def examine(*, imports: bool) -> tuple[list[Finding], dict[str, Any]]:
 
 
 def _print(findings: Sequence[Finding]) -> None:
-    encoding = sys.stdout.encoding or "utf-8"
     for each in findings:
         for line in each.lines():
-            sys.stdout.write(line.encode(encoding, "replace").decode(encoding) + "\n")
+            sys.stdout.write(printable(line) + "\n")
     counts = [
         f"{number} {level.value}{'' if number == 1 else 's'}"
         for level in (Level.PROBLEM, Level.WARNING, Level.NOTE)

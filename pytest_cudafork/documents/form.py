@@ -18,7 +18,7 @@ FORMAT = "pytest-cudafork"
 FORMAT_VERSION = 1
 """A document of the same version may have more keys; one that lacks a key, or has another meaning
 for it, has another version."""
-KINDS = ("session", "audit", "run", "doctor")
+KINDS = ("session", "audit", "run", "doctor", "attach", "explain")
 """What a document may be about."""
 
 

@@ -1,8 +1,12 @@
-"""Writing a file that others wait for: all of it at once, or as it is into a pipe or a device."""
+"""Writing for others: text and JSON to standard output, and files that somebody waits for.
+
+A file is written all at once, or as it is where it is a pipe or a device.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 from pytest_cudafork.compat.unpatched import contextlib, io, os
@@ -20,6 +24,19 @@ def json_text(document: Any, indent: int | None = 1) -> str:
 
     text = json.dumps(document, indent=indent, ensure_ascii=False)
     return _HALF.sub(lambda found: f"\\\\u{ord(found[0]):04x}", text) + "\n"
+
+
+def print_json(document: Any) -> None:
+    """Write plain data to standard output as JSON, in ASCII: its encoding may be any."""
+    import json
+
+    sys.stdout.write(json.dumps(json.loads(json_text(document)), indent=1) + "\n")
+
+
+def printable(text: str) -> str:
+    """Return a text as standard output can take it: what its encoding lacks is a question mark."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
 
 
 def write_at_once(path: str, text: str) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
+from pytest_cudafork.documents.form import head
+from pytest_cudafork.documents.writing import print_json, printable
 from pytest_cudafork.explain import frames, pasted
 from pytest_cudafork.explain.kinds import KINDS, POISONED, Kind
 from pytest_cudafork.explain.pasted import Hit
@@ -49,9 +50,9 @@ def main(args: Sequence[str]) -> int:
     except InputError as error:
         parser.exit(USAGE, f"{parser.prog}: error: {error}\n")
     if given.json:
-        sys.stdout.write(f"{json.dumps(as_plain(hits), indent=2)}\n")
+        print_json({**head("explain"), **as_plain(hits)})
     elif hits:
-        sys.stdout.write("\n".join([*lines_of(hits), ""]))
+        sys.stdout.write(printable("\n".join([*lines_of(hits), ""])))
     else:
         sys.stdout.write(f"{_WHAT}\n")
     return KNOWN if hits else UNKNOWN

@@ -16,6 +16,8 @@ import pytest
 from pytest_cudafork.baseline.file import alone
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.gpus.lease import LEASE
+from pytest_cudafork.gpus.order import Planned, best_order
+from pytest_cudafork.gpus.packing import PARTS, Card, Request
 from pytest_cudafork.gpus.profile import (
     Cost,
     ProfileError,
@@ -55,7 +57,7 @@ def begin(config: pytest.Config, lender: Lender) -> None:
     manager = config.pluginmanager
     if settings.pack:
         costs = _read("--cuda-fork-pack", settings.pack, lender)
-        manager.register(Packing(costs), "cudafork-packing")
+        manager.register(Packing(costs, lender), "cudafork-packing")
     if settings.profile:
         earlier: dict[str, Cost] = {}
         if os.path.exists(settings.profile) and not os.path.isfile(settings.profile):
@@ -196,10 +198,11 @@ def summary_lines(costs: dict[str, Cost]) -> list[str]:
 
 
 class Packing:
-    """Gives tests what the profile says that they need, and puts the longest first."""
+    """Gives tests what the profile says that they need, and puts them in a good order."""
 
-    def __init__(self, costs: dict[str, Cost]) -> None:
+    def __init__(self, costs: dict[str, Cost], lender: Lender) -> None:
         self._costs = costs
+        self._lender = lender
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -210,13 +213,31 @@ class Packing:
                 self._give(item, cost)
         packed = [item for item in items if _is_packed(item)]
         rest = [item for item in items if not _is_packed(item)]
-        packed.sort(key=lambda item: -self._seconds(item))
-        items[:] = [*packed, *rest]
+        items[:] = [*self._in_order(packed), *rest]
 
-    def _seconds(self, item: pytest.Item) -> float:
-        """How long a test takes; one that nobody knows may be the longest."""
-        cost = self._costs.get(item.nodeid)
-        return float("inf") if cost is None else cost.seconds
+    def _in_order(self, packed: list[pytest.Item]) -> list[pytest.Item]:
+        """Return packed tests as they start; one of which nothing is known may be the longest."""
+        unknown, known, planned = [], [], []
+        for item in packed:
+            cost, request = self._costs.get(item.nodeid), self._request(item)
+            if cost is None or request is None:
+                unknown.append(item)
+            else:
+                known.append(item)
+                planned.append(Planned(request, cost.seconds))
+        cards = [Card(gpu.uuid, gpu.memory or PARTS) for gpu in self._lender.inventory().gpus]
+        workers = 1
+        if known:
+            workers = getattr(known[0].config, "workerinput", {}).get("workercount", 1)
+        return [*unknown, *(known[one] for one in best_order(planned, cards, workers))]
+
+    def _request(self, item: pytest.Item) -> Request | None:
+        """Return what a test will wish for; None if it can never have that here."""
+        wish, inventory = marks_of(item).gpus, self._lender.inventory()
+        if wish is None or inventory.shortage(wish.n) or inventory.excess(wish.n, wish.memory):
+            return None
+        names = tuple(gpu.uuid for gpu in inventory.candidates(wish.n, wish.memory))
+        return Request(wish.n, names, 1 if wish.share else PARTS, wish.memory)
 
     def _give(self, item: pytest.Item, cost: Cost) -> None:
         marks = marks_of(item)

@@ -3,7 +3,9 @@
 To a lock a GPU is a name. Everybody who wants GPUs has an entry in the folder: a file locked by the
 kernel (the library filelock), so the entry of a process that dies is void at once, and beside it a
 note that says what it waits for or holds. Entries are read and changed under one more lock,
-``table``, that nobody keeps for longer than that takes.
+``table``, that nobody keeps for longer than that takes: what is in use is measured outside, for the
+driver may let the question wait while a test's memory is freed. Who waits looks again when entries
+have come or gone, and leaves the table to others for most of the time, the more so the more wait.
 
 All or nothing: who does not get everything at once holds nothing while it waits, so nobody can wait
 for each other. Whose turn it is, ``packing.turn`` says.
@@ -12,31 +14,31 @@ for each other. Whose turn it is, ``packing.turn`` says.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from pytest_cudafork.gpus import packing
+from pytest_cudafork.gpus import lock_files, notes, packing
+from pytest_cudafork.gpus.notes import Measured
 from pytest_cudafork.gpus.packing import Card, Request
 from pytest_cudafork.settings import environment
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
 
 SHARERS = packing.PARTS
 """How many tests that allow sharing may have the same GPU at once."""
 
-_FIRST_PAUSE = 0.01
+_SHORTEST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.25
+"""After so long one looks again though no entry has come or gone: strangers may have."""
+_GLANCE_SECONDS = 0.01
+"""How often one glances at the folder meanwhile, which needs no lock."""
 _SILENT_SECONDS = 10.0
 """After so long without looking one who waits is stopped, and nobody stands behind it any more."""
-_TABLE_SECONDS = 10.0
-"""How long the table may be somebody else's, whatever the time limit of a test."""
-_TABLE_POLL_SECONDS = 0.003
+_TABLE_SECONDS = 60.0
+"""How long the table may be somebody else's, whatever the time limit of a test: it is used for
+milliseconds, so this is for a process that was stopped meanwhile."""
 
 Used = Callable[[], Mapping[str, int]]
 """Measures what is in use on each GPU, in bytes; names that are not there are not known."""
@@ -83,16 +85,16 @@ class _Entry:
         self.name = f"{os.getpid()}-{os.urandom(6).hex()}"
         self.note = note
         self._path = os.path.join(folder, self.name)
-        self._lock = _new_lock(f"{self._path}.entry")
+        self._lock = lock_files.new_lock(f"{self._path}.entry")
         self._lock.acquire(timeout=0)  # nobody else knows of it
 
     def write(self) -> None:
         """Write the note."""
-        _write(f"{self._path}.holder", self.note)
+        notes.write(f"{self._path}.holder", self.note)
 
     def read(self) -> None:
         """Read what others have written into the note: that they have overtaken it."""
-        self.note = _read(f"{self._path}.holder") or self.note
+        self.note = notes.read(f"{self._path}.holder") or self.note
 
     def remove(self) -> None:
         """Take the entry away."""
@@ -156,19 +158,21 @@ class LockFolder:
         known = sizes or {}
         cards = [Card(gpu, known.get(gpu, packing.PARTS)) for gpu in gpus]
         wish = Request(n, tuple(gpus), 1 if share else packing.PARTS, memory)
+        measures = used if memory is not None else None
         start = time.monotonic()
         try:
             with self._waiting(wish, test, start) as entry:
-                pause = _FIRST_PAUSE
                 while True:
-                    look = self._look(entry, wish, cards, used)
+                    left = start + wait - time.monotonic()
+                    look = self._look(entry, cards, only=measures is not None)
+                    if measures is not None and (look.hopeful or left <= 0):
+                        measured = Measured(measures(), look.holders, look.changed)
+                        look = self._look(entry, cards, measured)
                     if look.cards:
                         return Held(look.cards, entry)
-                    left = start + wait - time.monotonic()
                     if left <= 0:
                         raise WaitedTooLong(self._complaint(wish, wait, look))
-                    time.sleep(min(left, pause * random.uniform(0.5, 1.0)))
-                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    self._pause(look, left)
         except (OSError, NotImplementedError) as error:
             raise LocksUnusable(
                 f"no GPU can be locked in {self.path!r}: {error}; set TMPDIR to a folder of this "
@@ -178,7 +182,7 @@ class LockFolder:
     @contextlib.contextmanager
     def _waiting(self, wish: Request, test: str, since: float) -> Iterator[_Entry]:
         """Stand in the queue; who leaves it with nothing in hand has no entry any more."""
-        note = {"pid": os.getpid(), "test": test, "since": since, "wish": _packed(wish)}
+        note = {"pid": os.getpid(), "test": test, "since": since, "wish": notes.packed(wish)}
         with self._table():
             entry = _Entry(self.path, note)
             entry.note["seen"] = time.monotonic()
@@ -189,54 +193,84 @@ class LockFolder:
             if not entry.note.get("holds"):
                 entry.remove()
 
-    def _look(self, entry: _Entry, wish: Request, cards: list[Card], used: Used | None) -> _Look:
-        """Take the GPUs if it is one's turn; else say so in the note, and keep in step."""
+    def _look(
+        self,
+        entry: _Entry,
+        cards: Sequence[Card],
+        measured: Measured | None = None,
+        *,
+        only: bool = False,
+    ) -> _Look:
+        """Take the GPUs if it is one's turn; else say so in the note, and keep in step.
+
+        Args:
+            entry: one's own.
+            cards: those to choose from.
+            measured: what was in use before, and who held what then; None: nothing is known.
+            only: take nothing, whoever's turn it is.
+
+        """
         with self._table():
+            start = time.monotonic()
+            changed = self._changed()
             entry.read()
-            notes = self._notes(but=entry.name)
-            held = _held(cards, notes)
-            if used is not None and wish.memory is not None:
-                cards = _with_others(cards, notes, held, used())
-            now = entry.note["seen"] = time.monotonic()
-            waiting = [(str(name), note) for name, note in notes.items() if _waits(note, now)]
+            others = self._notes(but=entry.name)
+            held = notes.held(cards, others)
+            if measured is not None:
+                cards = notes.with_strangers(cards, others, measured)
+            entry.note["seen"] = time.monotonic()
+            waiting = [(str(name), note) for name, note in others.items() if _waits(note, start)]
             waiting.append((entry.name, entry.note))
             waiting.sort(key=lambda one: (one[1]["since"], one[0]))
-            queue = [_unpacked(note["wish"]) for _, note in waiting]
+            queue = [notes.unpacked(note["wish"]) for _, note in waiting]
             mine = [name for name, _ in waiting].index(entry.name)
             turn = packing.turn(cards, held, queue, mine)
-            if turn.cards:
-                shares = {card.name: [wish.share_of(card), card.capacity] for card in cards}
+            hopeful = bool(turn.cards) or turn.behind or queue[mine].is_due
+            if only:
+                turn = turn._replace(cards=())
+            elif turn.cards:
+                shares = {card.name: [queue[mine].share_of(card), card.capacity] for card in cards}
                 entry.note["holds"] = {name: shares[name] for name in turn.cards}
-                entry.note["others"] = {card.name: card.others for card in cards}
+                entry.note["others"] = notes.strangers_to_note(cards, others, measured)
                 for place in turn.overtakes:
                     self._overtake(*waiting[place])
             else:
                 kept = packing.room_to_keep(cards, held, queue, mine)
                 entry.note["wish"]["kept"] = list(kept)
             entry.write()
-            return _Look(turn.cards, turn.behind, tuple(cards))
+            holders = notes.holders(others)
+            if measured is not None and measured.holders != holders:
+                changed = measured.changed  # it is no longer so: look again soon
+            share = len(waiting) * (time.monotonic() - start)
+        return _Look(turn.cards, turn.behind, tuple(cards), hopeful, holders, changed, share)
+
+    def _pause(self, look: _Look, left: float) -> None:
+        """Sleep until entries have come or gone, and long enough that the others get to look."""
+        least = max(_SHORTEST_PAUSE, 2 * look.table_seconds) * random.uniform(0.5, 1.0)
+        end = time.monotonic() + min(left, max(least, _LONGEST_PAUSE))
+        time.sleep(min(left, least))
+        while self._changed() == look.changed:
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            time.sleep(min(left, _GLANCE_SECONDS))
+
+    def _changed(self) -> int:
+        """When entries have last come or gone; the clock of files has steps of milliseconds."""
+        return os.stat(self.path).st_mtime_ns
 
     def _overtake(self, name: str, note: dict[str, Any]) -> None:
         note["wish"]["overtaken"] += 1
-        _write(os.path.join(self.path, f"{name}.holder"), note)
+        notes.write(os.path.join(self.path, f"{name}.holder"), note)
 
     @contextlib.contextmanager
     def _table(self) -> Iterator[None]:
         """Read and change entries alone."""
-        from filelock import Timeout
-
-        lock = _new_lock(os.path.join(self.path, "table.lock"))
         try:
-            lock.acquire(timeout=_TABLE_SECONDS, poll_interval=_TABLE_POLL_SECONDS)
-        except Timeout:
-            raise LocksUnusable(
-                f"no GPU can be locked in {self.path!r}: another process has kept the table for "
-                f"{_TABLE_SECONDS:g} s (is one of your sessions stopped?)"
-            ) from None
-        try:
-            yield
-        finally:
-            lock.release()
+            with lock_files.kept(os.path.join(self.path, "table.lock"), _TABLE_SECONDS):
+                yield
+        except lock_files.KeptTooLong as error:
+            raise LocksUnusable(f"no GPU can be locked: {error}") from None
 
     def _notes(self, but: str = "") -> dict[str, dict[str, Any]]:
         """Return the notes of the living, by the name of their entries; remove the others'."""
@@ -246,22 +280,22 @@ class LockFolder:
             if ending != ".entry" or name == but:
                 continue
             path = os.path.join(self.path, name)
-            if _is_void(f"{path}.entry"):
+            if lock_files.is_void(f"{path}.entry"):
                 for ending in (".holder", ".entry"):
                     with contextlib.suppress(OSError):
                         os.unlink(path + ending)
             else:
-                found[name] = _read(f"{path}.holder")
+                found[name] = notes.read(f"{path}.holder")
         return found
 
     def holders(self, gpus: Sequence[str]) -> list[Holder]:
         """Return who holds these GPUs, as far as the holders said so and are alive."""
         with self._table():
-            notes = self._notes()
+            found = self._notes()
         return [
             Holder(gpu, int(note["pid"]), str(note["test"]))
             for gpu in gpus
-            for note in notes.values()
+            for note in found.values()
             if gpu in (note.get("holds") or ())
         ]
 
@@ -286,73 +320,30 @@ class LockFolder:
 
 
 class _Look(NamedTuple):
-    """What one who waits has found: its cards, or why there are none yet."""
+    """What one who waits has found: its cards, or why there are none yet.
+
+    Attributes:
+        cards: What it has now.
+        behind: Whether others came first.
+        seen: All cards, with what strangers hold of them if that was measured.
+        hopeful: Whether it would have its cards, or soon, as far as this look knew.
+        holders: As ``Measured`` has it.
+        changed: When entries had last come or gone.
+        table_seconds: How long the table is in use if everybody who waits looks once.
+
+    """
 
     cards: tuple[str, ...]
     behind: bool
     seen: tuple[Card, ...]
-
-
-def _packed(wish: Request) -> dict[str, Any]:
-    return {**wish._asdict(), "cards": list(wish.cards), "kept": list(wish.kept)}
-
-
-def _unpacked(data: dict[str, Any]) -> Request:
-    return Request(**{**data, "cards": tuple(data["cards"]), "kept": tuple(data["kept"])})
-
-
-def _write(path: str, note: dict[str, Any]) -> None:
-    """Write a note; a holder without one, for want of room, has all of every GPU."""
-    with contextlib.suppress(OSError), open(path, "w", encoding="utf-8") as file:
-        json.dump(note, file)
-
-
-def _read(path: str) -> dict[str, Any]:
-    """Read a note; {} for one that could not be written: its entry holds everything."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            note = json.load(file)
-        _unpacked(note["wish"])
-        float(note["since"]), float(note["seen"]), int(note["pid"]), str(note["test"])
-    except (OSError, ValueError, LookupError, TypeError):
-        return {}
-    return dict(note)
+    hopeful: bool
+    holders: Mapping[str, Any]
+    changed: int
+    table_seconds: float
 
 
 def _waits(note: dict[str, Any], now: float) -> bool:
     return bool(note) and not note.get("holds") and now - note["seen"] < _SILENT_SECONDS
-
-
-def _held(cards: Sequence[Card], notes: Mapping[str, dict[str, Any]]) -> dict[str, list[int]]:
-    """Return what holders have of each card; who measured it otherwise has the same part of it."""
-    held: dict[str, list[int]] = {card.name: [] for card in cards}
-    for card in cards:
-        for note in notes.values():
-            if not note:
-                held[card.name].append(card.capacity)
-            elif card.name in (note.get("holds") or ()):
-                share, capacity = note["holds"][card.name]
-                held[card.name].append(-(-share * card.capacity // capacity))
-    return held
-
-
-def _with_others(
-    cards: Sequence[Card],
-    notes: Mapping[str, dict[str, Any]],
-    held: Mapping[str, Sequence[int]],
-    used: Mapping[str, int],
-) -> list[Card]:
-    """Return the cards with what strangers hold of them."""
-    found = []
-    for card in cards:
-        by_age = sorted(
-            (note for note in notes.values() if card.name in (note.get("holds") or ())),
-            key=lambda note: float(note["seen"]),
-        )
-        noted = int(by_age[-1].get("others", {}).get(card.name, 0)) if by_age else 0
-        others = packing.held_by_others(used.get(card.name, 0), sum(held[card.name]), noted)
-        found.append(card._replace(others=others))
-    return found
 
 
 def user_folder() -> str:
@@ -362,30 +353,3 @@ def user_folder() -> str:
     # those lock among themselves: the test holds its GPUs already
     given = environment.value(environment.GPU_LOCKS)
     return given or os.path.join(tempfile.gettempdir(), f"pytest-cudafork-gpus-{os.getuid()}")
-
-
-def _is_void(path: str) -> bool:
-    """Whether nobody holds the lock of an entry; one that is gone just now is void, too."""
-    if not os.path.exists(path):
-        return True
-    lock = _new_lock(path)
-    if not _try_lock(lock):
-        return False
-    lock.release()
-    return True
-
-
-def _new_lock(path: str) -> BaseFileLock:
-    from filelock import FileLock
-
-    return FileLock(path, thread_local=False)
-
-
-def _try_lock(lock: BaseFileLock) -> bool:
-    from filelock import Timeout
-
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return False
-    return True

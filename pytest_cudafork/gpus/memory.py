@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_cudafork.gpus import rocm
-from pytest_cudafork.gpus.nvml import DeviceMemory, NvmlError, open_nvml
+from pytest_cudafork.gpus.nvml import DeviceMemory, Nvml, NvmlError, open_nvml
 from pytest_cudafork.process.descendants import process_state
 from pytest_cudafork.settings import environment
 
@@ -65,15 +65,18 @@ class Unknown(NamedTuple):
 def look(gpus: Sequence[Gpu]) -> dict[str, DeviceMemory | Unknown]:
     """Ask what is in use on these GPUs, each by itself: NVML refuses some MIG instances."""
     found: dict[str, DeviceMemory | Unknown] = {}
-    for gpu in gpus:
-        try:
-            if rocm.is_one(gpu):
-                found[gpu.uuid] = rocm.memory(gpu)
-            else:
-                with open_nvml() as nvml:
-                    found[gpu.uuid] = nvml.memory(gpu.uuid)
-        except (NvmlError, rocm.RocmError) as error:
-            found[gpu.uuid] = Unknown(str(error))
+    with contextlib.ExitStack() as opened:
+        nvml: Nvml | None = None
+        for gpu in gpus:
+            try:
+                if rocm.is_one(gpu):
+                    found[gpu.uuid] = rocm.memory(gpu)
+                    continue
+                if nvml is None:
+                    nvml = opened.enter_context(open_nvml())
+                found[gpu.uuid] = nvml.memory(gpu.uuid)
+            except (NvmlError, rocm.RocmError) as error:
+                found[gpu.uuid] = Unknown(str(error))
     return found
 
 

@@ -45,7 +45,10 @@ class NvmlDevice(NamedTuple):
 
 @contextlib.contextmanager
 def open_nvml(binding: Any = None) -> Iterator[Nvml]:
-    """Initialize NVML for the length of the block; nothing of it stays for a forked child.
+    """Initialize NVML for the length of the block; no device stays open for a forked child.
+
+    Of driver 580 there stay the driver's library, which NVML loads but does not initialize, and a
+    thread of it.
 
     Args:
         binding: ``pynvml`` or what stands in for it; None for whichever there is.
@@ -74,7 +77,10 @@ def _binding() -> Any:
 
 
 class Nvml:
-    """The questions, on NVML while it is initialized; each may raise the binding's error."""
+    """The questions, on NVML while it is initialized; each may raise the binding's error.
+
+    ``memory`` raises ``NvmlError`` itself, for one of several GPUs may be refused.
+    """
 
     def __init__(self, binding: Any) -> None:
         self._nvml = binding
@@ -151,8 +157,11 @@ class Nvml:
         In a container the driver may hide processes; then there are none in the answer.
         """
         nvml = self._nvml
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-        used = int(self._memory(handle).used)
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+            used = int(self._memory(handle).used)
+        except nvml.NVMLError as error:
+            raise NvmlError(f"NVML: {error}") from error
         processes: dict[int, int | None] = {}
         with contextlib.suppress(nvml.NVMLError):  # not supported under some virtual machines
             for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):

@@ -1,5 +1,10 @@
 """What torch's allocator of device memory says after a test: memory kept, captures left behind.
 
+A capture of a CUDA graph that fails leaves something behind in most releases of torch. Up to 2.11
+the allocator stays in the capture: ``empty_cache`` then gives nothing back any more, with an error
+in old releases and without one in newer ones. In later ones, and where a capture was never ended,
+its pool of memory stays for ever, though no graph has it.
+
 torch is asked only where it is imported and has initialized CUDA itself. What it cannot say
 (another release, a stand-in) is not known, and no answer is made of that.
 """
@@ -7,14 +12,26 @@ torch is asked only where it is imported and has initialized CUDA itself. What i
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_cudafork.compat import torch_internals
 from pytest_cudafork.compat.unpatched import gc
+from pytest_cudafork.health import words
 
 PoolId = tuple[int, int]
 _SHARED_POOL: PoolId = (0, 0)
 """The pool of everything that is allocated outside captures."""
+_MIB = 1 << 20
+
+
+class _Segment(NamedTuple):
+    """A piece of device memory that torch has from the driver."""
+
+    pool: PoolId
+    size: int
+    """Bytes."""
+    free: bool
+    """Whether no tensor has any of it."""
 
 
 class Allocator:
@@ -28,7 +45,7 @@ class Allocator:
         """Take note of what there is before a test."""
         cuda = _cuda()
         self._kept_before = 0 if cuda is None else _allocated(cuda) or 0
-        self._pools_before = set() if cuda is None else set(_private_pools(cuda))
+        self._pools_before = set() if cuda is None else _private_pools(cuda)
 
     def is_capturing(self) -> bool:
         """Whether the current stream is being captured."""
@@ -38,23 +55,42 @@ class Allocator:
         except Exception:  # a broken context; the driver will say so
             return False
 
-    def left_in_capture(self, *, suspicious: bool) -> str:
-        """Return what torch says if a failed capture has left its allocator in a capture, else "".
+    def left_by_capture(self, *, suspicious: bool) -> str:
+        """Return what a failed capture has left behind, in one line, or "".
 
-        Then ``empty_cache`` fails, the next captures do, too, and memory goes to the lost capture's
-        pool. The allocator is asked by ``empty_cache``, where there is reason to: in a
-        ``suspicious`` test (it has failed), or if it leaves a pool that no graph has.
+        The allocator is told to give back what nobody uses, where there is reason to ask: in a
+        ``suspicious`` test (it has failed, or the driver has refused a capture), or if the test
+        leaves a pool that no graph has.
         """
         cuda = _cuda()
         if cuda is None or not (suspicious or self._lost_pools(cuda)):
             return ""
+        gc.collect()  # a graph that only a cycle holds gives its pool back
         try:
             cuda.empty_cache()
         except RuntimeError as error:
             first, _, _ = str(error).strip().partition("\n")
-            return first if "captures_underway" in first else ""
+            return f"{words.LEFT_IN_CAPTURE}: {first}" if "captures_underway" in first else ""
         except Exception:  # no such function: a stand-in
             return ""
+        return self._not_given_back(cuda)
+
+    def _not_given_back(self, cuda: Any) -> str:
+        """Return what there is to be said of memory that nobody uses and that is still here."""
+        free = [one for one in _segments(cuda) if one.free]
+        shared = sum(one.size for one in free if one.pool == _SHARED_POOL)
+        if shared and not _has_pool_objects(cuda):
+            return (
+                f"{words.LEFT_IN_CAPTURE}: torch.cuda.empty_cache() gives nothing back, though "
+                f"nobody uses {_mib(shared)} of what is cached"
+            )
+        lost = self._lost_pools(cuda)
+        kept = sum(one.size for one in free if one.pool in lost)
+        if kept:
+            return (
+                f"{words.KEPT_POOL}: nobody uses its {_mib(kept)}, no graph has it, and "
+                "torch.cuda.empty_cache() does not give it back"
+            )
         return ""
 
     def kept(self) -> int:
@@ -68,7 +104,7 @@ class Allocator:
 
     def _lost_pools(self, cuda: Any) -> set[PoolId]:
         """Return the pools that the test has left and that no graph or pool object has."""
-        left = set(_private_pools(cuda)) - self._pools_before
+        left = _private_pools(cuda) - self._pools_before
         return left - _owned_pools(cuda) if left else left
 
 
@@ -86,13 +122,34 @@ def _allocated(cuda: Any) -> int | None:
         return None
 
 
-def _private_pools(cuda: Any) -> list[PoolId]:
-    """Return the pools that hold memory, but the shared one."""
+def _segments(cuda: Any) -> list[_Segment]:
+    """Return what torch has from the driver; [] where it does not say."""
     try:
-        found = {tuple(segment["segment_pool_id"]) for segment in cuda.memory_snapshot()}
+        return [
+            _Segment(
+                tuple(one["segment_pool_id"]),
+                int(one["total_size"]),
+                all(block["state"] == "inactive" for block in one["blocks"]),
+            )
+            for one in cuda.memory_snapshot()
+        ]
     except Exception:
         return []
-    return [(first, second) for first, second in found if (first, second) != _SHARED_POOL]
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:.0f} MiB"
+
+
+def _private_pools(cuda: Any) -> set[PoolId]:
+    """Return the pools that hold memory, but the shared one."""
+    return {one.pool for one in _segments(cuda)} - {_SHARED_POOL}
+
+
+def _has_pool_objects(cuda: Any) -> bool:
+    """Whether the program has pools of its own; while one is in use nothing is given back."""
+    pools = getattr(cuda, "MemPool", None)
+    return isinstance(pools, type) and any(issubclass(type(one), pools) for one in gc.get_objects())
 
 
 def _owned_pools(cuda: Any) -> set[PoolId]:

@@ -25,6 +25,7 @@ _CAPTURE_ERRORS = range(900, 909)
 """From CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to ..._WRONG_THREAD: a capture runs somewhere."""
 _NO_ANSWER = (3, 4, 201, 709, 801)
 """Not initialized, deinitialized, invalid or destroyed context, not supported."""
+_CAPTURE_IN_LOG = "(CUDA_ERROR_STREAM_CAPTURE_"
 _LOG_BYTES = 25600
 """The size of the driver's own buffer for its log."""
 
@@ -101,10 +102,16 @@ class Driver:
         if library is None or not hasattr(library, "cuLogsDumpToMemory"):
             return ""
         buffer, size = ctypes.create_string_buffer(_LOG_BYTES), ctypes.c_size_t(_LOG_BYTES)
-        place = None if self._log_place is None else ctypes.byref(self._log_place)
+        place = None
+        if self._log_place is not None:  # a copy: the driver moves it to the end
+            place = ctypes.byref(ctypes.c_uint(self._log_place.value))
         if library.cuLogsDumpToMemory(place, buffer, ctypes.byref(size), 0) != _SUCCESS:
             return ""
         return buffer.value.decode("utf-8", "replace").strip()
+
+    def refused_a_capture(self) -> bool:
+        """Whether the driver's log has an error of a capture since the test began."""
+        return _CAPTURE_IN_LOG in self.log()
 
     def _initialized(self) -> CDLL | None:
         """Return the driver's library if it is initialized in this process."""

@@ -135,8 +135,8 @@ class HealthHooks:
         broken = self._driver.broken()
         if broken is not None:
             return str(broken)
-        left = self._allocator.left_in_capture(suspicious=suspicious)
-        return words.left_in_capture(left) if left else ""
+        suspicious = suspicious or self._driver.refused_a_capture()
+        return self._allocator.left_by_capture(suspicious=suspicious)
 
     def _blame(self, item: pytest.Item, report: pytest.TestReport, found: str) -> None:
         """Name the test as the first sick one, and say that its process may run no other."""

@@ -17,20 +17,18 @@ KEPT = "kept"
 """Bytes of device memory that are in use since the test."""
 
 OPEN_CAPTURE = "a CUDA graph capture is still open after the test"
-_LEFT_IN_CAPTURE = "a failed CUDA graph capture has left torch's allocator in the capture"
-
-
-def left_in_capture(words: str) -> str:
-    """Return the finding for what torch's allocator says after a failed capture."""
-    return f"{_LEFT_IN_CAPTURE}: {words}"
+LEFT_IN_CAPTURE = "a failed CUDA graph capture has left torch's allocator in the capture"
+KEPT_POOL = "a failed CUDA graph capture has kept its memory"
 
 
 def what_is_broken(found: str) -> str:
     """Return the clause for the tests that come after a finding."""
     if found == OPEN_CAPTURE:
         return "a CUDA graph capture is open"
-    if found.startswith(_LEFT_IN_CAPTURE):
+    if found.startswith(LEFT_IN_CAPTURE):
         return "torch's allocator is in a lost CUDA graph capture"
+    if found.startswith(KEPT_POOL):
+        return "memory is lost to a failed CUDA graph capture"
     return "the CUDA context is broken"
 
 
@@ -112,8 +110,12 @@ class Story(NamedTuple):
     def _advice(self) -> list[str]:
         if self.found == OPEN_CAPTURE:
             return ["End the capture in the test, also when its body raises."]
-        if self.found.startswith(_LEFT_IN_CAPTURE):
-            return ["The capture that failed is in this test, though it may have caught the error."]
+        if self.found.startswith((LEFT_IN_CAPTURE, KEPT_POOL)):
+            return [
+                "The capture that failed, or was never ended, is in this test, though it may have",
+                "caught the error. A test that has to let one fail needs a process of its own",
+                "(@pytest.mark.cuda_isolated).",
+            ]
         lines = [
             "Kernels run behind the program: the line that a traceback shows may only be the first",
             "that had to wait. To see the kernel, run this test alone with CUDA_LAUNCH_BLOCKING=1,",

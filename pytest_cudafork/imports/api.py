@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pytest_cudafork.imports.audit.confirm import CheckedRecord
 from pytest_cudafork.imports.audit.coordinator import AuditCoordinator
+from pytest_cudafork.imports.since.change_audit import ChangeAudit
 from pytest_cudafork.imports.values.records import ImportRecord
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.values.targets import FoundModule, Target, targets_of
@@ -96,8 +97,11 @@ def run(
     *,
     confirm: bool = True,
     progress: Progress | None = None,
+    change: ChangeAudit | None = None,
 ) -> list[CheckedRecord]:
     """Audit modules that were found; the arguments are those of ``audit``, made ready.
+
+    With a change, only what that can reach is imported.
 
     Raises:
         ValueError: A library cannot be hidden.
@@ -107,7 +111,12 @@ def run(
     if sys.platform != "linux":
         raise RuntimeError(f"the import audit works on Linux only (this is {sys.platform})")
     targets = targets_of(found, without)
-    with contextlib.closing(AuditCoordinator(settings, found, confirm=confirm)) as coordinator:
+    if change is not None:
+        targets = change.choose(targets)
+    afresh = change is not None and change.few and confirm and not settings.memory
+    with contextlib.closing(
+        AuditCoordinator(settings, found, confirm=confirm, afresh=afresh)
+    ) as coordinator:
         coordinator.check_hidden(without)
         coordinator.expect(targets)
         return list(_answers(coordinator, targets, progress))

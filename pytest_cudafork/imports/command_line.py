@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 from pytest_cudafork.compat.pytest_internals import terminal_writer
-from pytest_cudafork.documents.writing import json_text, write_at_once
+from pytest_cudafork.documents.writing import json_text, printable, write_at_once
 from pytest_cudafork.imports.api import run
 from pytest_cudafork.imports.audit import plan
 from pytest_cudafork.imports.audit.baseline import SHELL_UPDATE_OPTION, Baseline
@@ -27,6 +27,7 @@ from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.preload import preload_lines
 from pytest_cudafork.imports.report.story import story_lines
 from pytest_cudafork.imports.report.summary import Line, summary_lines, write_results
+from pytest_cudafork.imports.since.change_audit import ChangeAudit
 from pytest_cudafork.imports.values.records import Outcome
 from pytest_cudafork.imports.values.targets import Target
 from pytest_cudafork.settings import devices, environment, import_options, option
@@ -74,6 +75,10 @@ def _run(args: Sequence[str]) -> int:
     given = parser.parse_args(args)
     if given.fail_on is not None and given.update:
         parser.error("--fail-on judges a commit, and --update accepts what is there: use one")
+    for flag in ("fail_on", "preload") if _settings(given).since else ():
+        if getattr(given, flag):
+            name = flag.replace("_", "-")
+            parser.error(f"--{name} needs all imports, --since leaves some out: use one")
     try:
         with plan.usage_errors(), _stoppable():
             findings = _audit(given)
@@ -171,28 +176,48 @@ def _add(parser: argparse.ArgumentParser, each: option.Option) -> None:
         parser.add_argument(flag, action="store_true", dest=name, help=text)
     else:
         parse = typed(import_options.PARSERS[name][1])
-        default = ImportSettings._field_defaults[name]
+        # what is not given is not there: argparse would read a default as if it were typed
+        absent = argparse.SUPPRESS
         parser.add_argument(
-            flag, metavar=each.metavar, dest=name, type=parse, default=default, help=text
+            flag, metavar=each.metavar, dest=name, type=parse, default=absent, help=text
         )
 
 
+def _settings(given: argparse.Namespace) -> ImportSettings:
+    values = vars(given)
+    return ImportSettings(
+        **{name: values[name] for name in ImportSettings._fields if name in values}
+    )
+
+
 def _audit(given: argparse.Namespace) -> Findings:
-    imports = ImportSettings(**{name: getattr(given, name) for name in ImportSettings._fields})
+    imports = _settings(given)
     import_options.check(imports, SHELL_UPDATE_OPTION, "--baseline")
     baseline = Baseline()
     if imports.baseline and (not imports.update or os.path.exists(imports.baseline)):
         baseline = Baseline.read(imports.baseline, SHELL_UPDATE_OPTION)
     found = plan.find_all(imports.packages, imports.exclude)
     settings = plan.settings_of(imports, given.device)._replace(traces=given.preload)
+    change = None
+    if imports.since:
+        settings = settings._replace(files=True)
+        try:
+            change = ChangeAudit(imports.since, found, settings, os.getcwd())
+        except ValueError as error:
+            raise ValueError(f"--since: {error}") from None
     progress = _Progress(sys.stderr)
     try:
         checked = run(
-            found, settings, imports.without, confirm=not given.no_confirm, progress=progress
+            found,
+            settings,
+            imports.without,
+            confirm=not given.no_confirm,
+            progress=progress,
+            change=change,
         )
     finally:
         progress.clear()
-    return Findings(tuple(checked), found, imports, baseline, os.getcwd())
+    return Findings(tuple(checked), found, imports, baseline, os.getcwd(), change=change)
 
 
 class _Progress:
@@ -225,9 +250,7 @@ def _show(findings: Findings, written: Sequence[Line], *, full: bool) -> None:
 def _print(*lines: Line) -> None:
     writer = terminal_writer(sys.stdout)
     for line in lines:
-        encoding = sys.stdout.encoding or "utf-8"
-        text = line.text.encode(encoding, "replace").decode(encoding)
-        writer.line(text, **line.markup)
+        writer.line(printable(line.text), **line.markup)
 
 
 def _write_json(path: str, findings: Findings) -> list[Line]:

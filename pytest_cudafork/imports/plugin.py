@@ -22,12 +22,15 @@ from pytest_cudafork.imports.audit.coordinator import AuditCoordinator
 from pytest_cudafork.imports.items import AUDIT, ImportItem
 from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.summary import Line, summary_lines, write_results
+from pytest_cudafork.imports.since.change_audit import ChangeAudit
+from pytest_cudafork.imports.since.git import GitError
 from pytest_cudafork.imports.values import records
 from pytest_cudafork.imports.values.records import ImportRecord
+from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.values.targets import FoundModule, Target, targets_of
 from pytest_cudafork.observe.story.words import short_path
 from pytest_cudafork.process import termination
-from pytest_cudafork.settings.import_options import BASELINE, PACKAGES, WITHOUT
+from pytest_cudafork.settings.import_options import BASELINE, PACKAGES, SINCE, WITHOUT
 from pytest_cudafork.settings.markers import Marks, put_marks
 
 _CARRIED = "_cudafork_import"
@@ -64,6 +67,8 @@ class ImportAudit:
         self._targets: list[Target] = []
         self._gathered: list[CheckedRecord] = []
         self._summary: list[Line] = []
+        self.change: ChangeAudit | None = None
+        """The change that is audited, and nothing else; None: all modules are."""
         self.findings: Findings | None = None
         """What was found, when the session has finished."""
         config.stash[AUDIT] = self
@@ -102,13 +107,25 @@ class ImportAudit:
         except ValueError as error:
             raise pytest.UsageError(f"{PACKAGES.flag}: {error}") from None
         targets = targets_of(self._found, self.settings.without)
+        audit_settings = plan.settings_of(self.settings, settings.device)
         self._targets = items.select(targets, self._names)
-        self.coordinator = AuditCoordinator(
-            plan.settings_of(self.settings, settings.device), self._found
-        )
+        if self.settings.since:
+            audit_settings = audit_settings._replace(files=True)
+            self.change = self._look_at_change(audit_settings)
+            reached = set(self.change.choose(targets))
+            self._targets = [target for target in self._targets if target in reached]
+        few = self.change is not None and self.change.few and not audit_settings.memory
+        self.coordinator = AuditCoordinator(audit_settings, self._found, afresh=few)
         self._config.add_cleanup(self._close)
         if not self._is_worker:
             self._check_hidden()
+
+    def _look_at_change(self, settings: AuditSettings) -> ChangeAudit:
+        folder = str(self._config.rootpath)
+        try:
+            return ChangeAudit(self.settings.since, self._found, settings, folder)
+        except GitError as error:
+            raise pytest.UsageError(f"{SINCE.flag}: {error}") from None
 
     def _check_hidden(self) -> None:
         try:
@@ -116,13 +133,17 @@ class ImportAudit:
         except ValueError as error:
             raise pytest.UsageError(f"{WITHOUT.flag}: {error}") from None
 
-    def pytest_report_header(self) -> str:
+    def pytest_report_header(self) -> list[str]:
         """Say what is audited."""
         counts = [
             f"{package} ({len(modules)} module{'s' if len(modules) != 1 else ''})"
             for package, modules in self._found.items()
         ]
-        return f"cuda-fork: audit of the imports of {', '.join(counts)}, {self.coordinator.words}"
+        since = [] if self.change is None else self.change.lines()
+        return [
+            f"cuda-fork: audit of the imports of {', '.join(counts)}, {self.coordinator.words}",
+            *(f"cuda-fork: {line}" for line in since),
+        ]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
@@ -203,7 +224,12 @@ class ImportAudit:
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """End what still runs; write the picture and the baseline."""
         self._close()
-        if self._is_worker or self._pid != os.getpid() or not self._gathered:
+        if self._is_worker or self._pid != os.getpid():
+            return
+        if self._reaches_nothing(exitstatus):
+            # as it should be: pytest takes no tests for a mistake in its arguments
+            exitstatus = session.exitstatus = pytest.ExitCode.OK
+        elif not self._gathered:
             return
         finished = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         findings = self.findings = Findings(
@@ -213,12 +239,19 @@ class ImportAudit:
             self.baseline,
             str(self._config.rootpath),
             complete=finished and not session.shouldstop and not session.shouldfail,
+            change=self.change,
         )
         written = write_results(findings)
         if exitstatus == pytest.ExitCode.OK and any(line.tone == "bad" for line in written):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         full = int(self._config.getoption("verbose", 0)) > 0
         self._summary = [*summary_lines(findings, full=full), *written]
+
+    def _reaches_nothing(self, exitstatus: int) -> bool:
+        """Whether there was nothing to import because the change reaches nothing."""
+        nothing = self.change is not None and not any(each.wanted for each in self.change.chosen)
+        is_dry = self._config.getoption("collectonly", False)
+        return nothing and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and not is_dry
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Tell what was found."""

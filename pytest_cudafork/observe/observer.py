@@ -259,6 +259,10 @@ class Observer:
             limits=list(self.limits),
         )
 
+    def note_host(self, **fields: object) -> None:
+        """Write what became of a worker on another host, when it has ended."""
+        self._append("host", **fields)
+
     @property
     def limits(self) -> tuple[str, ...]:
         """What the witnesses in this process cannot see, in words."""

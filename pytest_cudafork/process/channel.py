@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pytest_cudafork.compat.unpatched import os, socket
 from pytest_cudafork.process.protocol import frames, messages, sockets
 
@@ -37,8 +39,8 @@ class Channel:
         """Whether this process is the child itself and no descendant of it."""
         return os.getpid() == self._pid
 
-    def send(self, message: messages.Message) -> None:
-        """Send one message.
+    def send(self, message: messages.Message, fds: Sequence[int] = ()) -> None:
+        """Send one message; with copies of file descriptors it must be a short one.
 
         Raises:
             OSError: The other end is gone.
@@ -46,14 +48,7 @@ class Channel:
         """
         if self.is_mine:
             self._check_descriptor()
-            self._sock.sendall(frames.encode(message.to_plain(), self._cookie))
-
-    def send_with_fds(self, message: messages.Message, fds: list[int]) -> None:
-        """Send one short message together with copies of file descriptors."""
-        if self.is_mine:
-            self._check_descriptor()
-            frame = frames.encode(message.to_plain(), self._cookie)
-            sockets.send_with_fds(self._sock, frame, fds)
+            sockets.send(self._sock, frames.encode(message.to_plain(), self._cookie), fds)
 
     def _check_descriptor(self) -> None:
         """End this process if the test has closed our descriptor, or opened something else there.

@@ -121,12 +121,8 @@ class ForkServer:
 
     def send(self, message: messages.Message, fds: tuple[int, ...] = ()) -> None:
         """Tell the parent; where it is gone, nobody."""
-        packet = frames.encode(message.to_plain(), self._cookie)
         with contextlib.suppress(OSError):
-            if fds:
-                sockets.send_with_fds(self._sock, packet, list(fds))
-            else:
-                self._sock.send(packet)
+            sockets.send(self._sock, frames.encode(message.to_plain(), self._cookie), fds)
 
     def ready(self, why_not: CannotFork | None = None, **about: Any) -> None:
         """Tell the parent that the preparation is over, and what it has to know of it."""

@@ -232,12 +232,8 @@ class ForkServerClient:
 
 def send_job(running: launch.Running, job: messages.Job, fds: list[int]) -> None:
     """Tell a child that waits what it is to do; one that is dead is noticed where it is watched."""
-    frame = frames.encode(job.to_plain(), running.cookie)
     with contextlib.suppress(OSError):
-        if fds:
-            sockets.send_with_fds(running.sock, frame, fds)
-        else:
-            running.sock.sendall(frame)
+        sockets.send(running.sock, frames.encode(job.to_plain(), running.cookie), fds)
 
 
 def _drop(running: launch.Running) -> None:

@@ -19,22 +19,17 @@ _THREAD_SECONDS = 1.0
 """How long a thread that was told to end may take."""
 
 
-class _EndSession:
-    """The handler."""
+class _Terminated(BaseException):
+    """SIGTERM came; no ``Exception``, which code that is at work in that moment may swallow."""
 
-    def __init__(self, test: str) -> None:
-        self._test = test
 
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        raise pytest.exit.Exception(
-            f"SIGTERM came while {self._test} ran in its own process, which was killed",
-            returncode=128 + signal.SIGTERM,
-        )
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise _Terminated
 
 
 def forget() -> None:
     """Give SIGTERM back what it meant, in a process forked while a child was waited for."""
-    if isinstance(signal.getsignal(signal.SIGTERM), _EndSession):
+    if signal.getsignal(signal.SIGTERM) is _terminate:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
@@ -71,9 +66,14 @@ def sigterm_ends_session(test: str) -> Iterator[None]:
         yield
         return
 
-    signal.signal(signal.SIGTERM, _EndSession(test))
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         yield
+    except _Terminated:
+        raise pytest.exit.Exception(
+            f"SIGTERM came while {test} ran in its own process, which was killed",
+            returncode=128 + signal.SIGTERM,
+        ) from None
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

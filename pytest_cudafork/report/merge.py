@@ -18,11 +18,8 @@ from typing import Any, NamedTuple
 from pytest_cudafork.baseline.entries import Accepted
 from pytest_cudafork.check.baseline_result import BaselineResult, Seen
 from pytest_cudafork.observe.base.ledger import Ledger, Record
+from pytest_cudafork.observe.base.other_hosts import JOB, moved, moved_back
 
-_STRIDE = 1 << 32
-"""What the numbers of processes and threads are moved by, from one job to the next."""
-_NUMBERS = ("pid", "tid", "ppid", "parent")
-_IDS = ("id", "fork")
 _JOB = "job"
 """The kind of the record before those of each job, and the key that names the job in all others."""
 _BROKEN_END = "its last record is broken"
@@ -239,44 +236,12 @@ def write_joined(path: str, jobs: Sequence[Job]) -> None:
         ledger.append(_JOB, path=job.path, number=number, of=len(jobs), damage=list(job.damage))
         with open(path, "ab") as file:
             for record in job.records:
-                moved = _moved(record, number) if number else record
-                file.write(b"\n" + json.dumps({**moved, _JOB: job.path}).encode("ascii"))
-
-
-def _moved(record: Record, number: int) -> dict[str, Any]:
-    """Return a record with numbers and ids that no other job has."""
-    by = number * _STRIDE
-    moved = dict(record)
-    for key in _NUMBERS:
-        if isinstance(moved.get(key), int) and 0 < moved[key] < _STRIDE:
-            moved[key] += by
-    owner = str(moved.get("owner", ""))
-    if owner.isdecimal():
-        moved["owner"] = str(int(owner) + by)
-    for key in _IDS:
-        if moved.get(key):
-            moved[key] = f"{number}:{moved[key]}"
-    if "ids" in moved:
-        moved["ids"] = [f"{number}:{each}" for each in moved["ids"]]
-    return moved
+                own = moved(record, number, JOB) if number else record
+                file.write(b"\n" + json.dumps({**own, _JOB: job.path}).encode("ascii"))
 
 
 def _moved_back(record: Record, number: object) -> dict[str, Any]:
     """Return a record of a joined ledger as it was in that of its job."""
-    moved = dict(record)
-    moved.pop(_JOB, None)
-    if not isinstance(number, int) or number <= 0:
-        return moved
-    by, prefix = number * _STRIDE, f"{number}:"
-    for key in _NUMBERS:
-        if isinstance(moved.get(key), int) and by < moved[key] < by + _STRIDE:
-            moved[key] -= by
-    owner = str(moved.get("owner", ""))
-    if owner.isdecimal() and int(owner) >= by:
-        moved["owner"] = str(int(owner) - by)
-    for key in _IDS:
-        if moved.get(key):
-            moved[key] = str(moved[key]).removeprefix(prefix)
-    if "ids" in moved:
-        moved["ids"] = [each.removeprefix(prefix) for each in moved["ids"]]
-    return moved
+    own = dict(record)
+    own.pop(_JOB, None)
+    return moved_back(own, number, JOB) if isinstance(number, int) and number > 0 else own

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.check.findings import Finding
+from pytest_cudafork.check.hooks import host_words
 from pytest_cudafork.documents.form import head, plain_stack, plain_touch
 from pytest_cudafork.observe.base.ledger import Record
 from pytest_cudafork.observe.observer import Observer
@@ -56,6 +57,7 @@ def session_document(
         "collection_errors": tests.errors,
         "captures": tests.captures,
         "captured_graphs": tests.graphs.content(looked=looked_at_captures),
+        "replay_audit": tests.audited.content(),
         "check": check,
         "imports": audit,
         "not_observable": [*unseen, *(check["not_observable"] if check is not None else ())],
@@ -109,7 +111,9 @@ def check_content(
             if record["k"] == "process"
         },
         "lost": [plain(words) for words in lost],
-        "not_observable": [plain(words) for words in (*limits_of(observer), *lost)],
+        "not_observable": [
+            plain(words) for words in (*limits_of(observer), *lost, *host_words(records, "limits"))
+        ],
     }
 
 

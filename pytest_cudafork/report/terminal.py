@@ -80,6 +80,7 @@ def write_summary(
 ) -> None:
     """Write the last section."""
     from pytest_cudafork.check.findings import expected_ids, reported_ids
+    from pytest_cudafork.check.hooks import host_words
 
     records = observer.records()
     counts = Counts.of(records)
@@ -93,7 +94,7 @@ def write_summary(
     bad = bool(reported or unreported or poisoned or lost)
     known = bool(accepted) and not bad
     untold = [words for words in observer.untold_touches(records) if words not in lost]
-    limits = (*limits_of(observer), *untold)
+    limits = (*limits_of(observer), *untold, *host_words(records, "limits"))
     nothing = not (bad or accepted or limits or counts.touches or counts.guarded)
     named = settings.ledger == observer.settings.ledger
     if nothing and not named and terminal.verbosity < 0:
@@ -115,6 +116,9 @@ def write_summary(
     # Not green where something could not be seen, or is accepted: that is not the same as clean.
     good = not bad and not limits and not accepted
     terminal.write_line(counts.line(), red=bad, green=good, yellow=not bad and not good, bold=True)
+    for host in sorted(int(r["number"]) for r in records if r["k"] == "host"):
+        name = next(r["name"] for r in records if r["k"] == "host" and r["number"] == host)
+        terminal.write_line(f"host {host}: {name}")
     if named:
         terminal.write_line(f"ledger: {settings.ledger}")
 

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_cudafork.capture.in_tests.gathered import Gathered
 from pytest_cudafork.capture.interface.check_names import CARRIED
+from pytest_cudafork.capture.rerun.verdict import AuditedTests
 from pytest_cudafork.observe.story.plain_text import plain
 
 _RANKS = ("passed", "skipped", "xfailed", "xpassed", "failed", "error")
@@ -30,11 +31,14 @@ class TestsSeen:
         """The captured graphs that were checked."""
         self.graphs = Gathered()
         """What was found of captures that tests make by themselves."""
+        self.audited = AuditedTests()
+        """Those that were run once more with spoiled replays."""
 
     def add(self, report: pytest.TestReport) -> None:
         """Take note of one phase of a test."""
         test = self._test(report)
         self.graphs.add(report)
+        self.audited.add(report)
         for data in getattr(report, CARRIED, ()):
             self.captures.append({"test": report.nodeid, **data})
         if type(report) is not pytest.TestReport and report.outcome != "failed":

@@ -85,9 +85,17 @@ MEMORY = Option(
     "SIZE",
     "Memory that the import of one module may use, as in 4G (default: no limit).",
 )
+SINCE = Option(
+    "cuda_fork_imports_since",
+    "REF",
+    "Import only the modules that files changed since a commit of git can reach, as far as the "
+    "last audit with this option tells; otherwise all.",
+)
 
 
-def read_imports(config: pytest.Config, namespace: Any) -> ImportSettings:
+def read_imports(
+    config: pytest.Config, namespace: Any, *, elsewhere: bool = False
+) -> ImportSettings:
     """Merge all sources; the arguments are those of ``options.read_settings``.
 
     Raises:
@@ -96,6 +104,8 @@ def read_imports(config: pytest.Config, namespace: Any) -> ImportSettings:
 
     """
     settings = ImportSettings(**read_table(config, namespace, PARSERS))
+    if elsewhere:
+        return settings
     try:
         check(settings)
     except ValueError as error:
@@ -114,6 +124,8 @@ def check(
     """
     if settings.packages and sys.platform != "linux":
         raise ValueError(f"the import audit works on Linux only (this is {sys.platform})")
+    if settings.since and not settings.packages:
+        raise ValueError(f"{SINCE.flag}: no package is audited: name it with {PACKAGES.flag}=PKG")
     if settings.update and not settings.baseline:
         raise ValueError(f"{update}: there is no file to write: name it with {baseline}=FILE")
     folder = os.path.dirname(settings.graph)
@@ -207,6 +219,18 @@ def parse_jobs(text: str) -> int:
     return int(text)
 
 
+def parse_ref(text: str) -> str:
+    """Read the name of a commit; whether there is one, git knows.
+
+    Raises:
+        ValueError: it is empty, or an option of git's.
+
+    """
+    if not text.strip() or text.startswith("-"):
+        raise ValueError(f"{text!r} is not the name of a commit, such as main or HEAD~1")
+    return text.strip()
+
+
 def parse_size(text: str) -> int:
     """Read a size in bytes, for instance ``4G``; 0 stands for no limit.
 
@@ -233,6 +257,7 @@ PARSERS: Table = {
     "timeout": (TIMEOUT, parse_seconds),
     "jobs": (JOBS, parse_jobs),
     "memory": (MEMORY, parse_size),
+    "since": (SINCE, parse_ref),
 }
 """Every option with the reader of its value, by the field of ``ImportSettings`` that holds it."""
 

@@ -23,6 +23,7 @@ class ImportSettings(NamedTuple):
         timeout: Seconds that the import of one module may take.
         jobs: How many modules to import at the same time; 0: as many as there are cores.
         memory: Bytes that one import may hold beyond what it was forked with; 0: no limit.
+        since: The commit since which changes count, or "".
 
     """
 
@@ -36,3 +37,4 @@ class ImportSettings(NamedTuple):
     timeout: float = 120.0
     jobs: int = 0
     memory: int = 0
+    since: str = ""

@@ -43,6 +43,11 @@ class Option(NamedTuple):
         """The environment variable."""
         return "PYTEST_" + self.name.upper()
 
+    @property
+    def is_file(self) -> bool:
+        """Whether the value is the path of a file."""
+        return self.metavar == "FILE"
+
 
 Table = Mapping[str, tuple[Option, Callable[[str], Any]]]
 """Options by the name of the field that holds the value, each with what reads its text."""
@@ -81,10 +86,21 @@ def read_option(
     if given is None:
         return None
     source, text = given
+    if option.is_file and text and source not in (option.flag, option.env):
+        text = os.path.join(_ini_folder(config), text)
     try:
         return parse(text)
     except ValueError as error:
         raise pytest.UsageError(f"{source}: {error}") from None
+
+
+def _ini_folder(config: pytest.Config) -> str:
+    """Return the folder to which paths in the ini file are relative, as pytest's own are.
+
+    So a session that is started in a subfolder finds, and writes, the same file.
+    """
+    folder = config.invocation_params.dir if config.inipath is None else config.inipath.parent
+    return os.fspath(folder)
 
 
 def given_text(config: pytest.Config, namespace: Any, option: Option) -> tuple[str, str] | None:

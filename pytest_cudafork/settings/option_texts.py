@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_cudafork.settings import (
@@ -32,6 +32,29 @@ ISOLATE = (NONE, *METHODS, AUTO)
 """What ``--cuda-fork-isolate`` takes."""
 
 
+def one_of(words: Sequence[str], what: str) -> Callable[[str], str]:
+    """Return the reader of a text that is one of these words; ``what`` each of them is.
+
+    It raises ValueError where the text is none of them.
+    """
+
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"{text!r} is not {what}: use {', '.join(words)}")
+        return text
+
+    return parse
+
+
+parse_update = one_of(UPDATES, "a way to change it")
+parse_isolate = one_of(ISOLATE, "a method")
+parse_scope = one_of(SCOPES, "a scope of isolation")
+parse_health = one_of(HEALTH, "a way to look after the GPU")
+parse_graphs = one_of(GRAPHS, "a way to capture graphs")
+parse_captures = one_of(CAPTURES, "a way to look at captures")
+_level_name = one_of([level.value for level in Level], "a level")
+
+
 def parse_level(text: str) -> Level:
     """Read a level.
 
@@ -39,17 +62,7 @@ def parse_level(text: str) -> Level:
         ValueError: it is none of them.
 
     """
-    return Level(_one_of(text, [level.value for level in Level], "a level"))
-
-
-def parse_update(text: str) -> str:
-    """Read how the baseline is changed.
-
-    Raises:
-        ValueError: it is no such way.
-
-    """
-    return _one_of(text, UPDATES, "a way to change it")
+    return Level(_level_name(text))
 
 
 def parse_expected(text: str) -> int:
@@ -88,36 +101,6 @@ def parse_marker_map(text: str) -> MarkerMap:
     return parse_map(text, MAPPED)
 
 
-def parse_isolate(text: str) -> str:
-    """Read a method of isolation.
-
-    Raises:
-        ValueError: it is none of them.
-
-    """
-    return _one_of(text, ISOLATE, "a method")
-
-
-def parse_scope(text: str) -> str:
-    """Read which isolated tests share a process.
-
-    Raises:
-        ValueError: it is none of them.
-
-    """
-    return _one_of(text, SCOPES, "a scope of isolation")
-
-
-def parse_health(text: str) -> str:
-    """Read what becomes of the tests after one that has left the GPU sick.
-
-    Raises:
-        ValueError: it is none of what can.
-
-    """
-    return _one_of(text, HEALTH, "a way to look after the GPU")
-
-
 def number_in(text: str) -> float:
     """Return the number that a text is; NaN, which is no limit of any kind, where it is none."""
     try:
@@ -139,26 +122,6 @@ def parse_limit(text: str) -> float:
             f"{text!r} is not a time limit: use a number of seconds above 0, or inf for none"
         )
     return seconds
-
-
-def parse_graphs(text: str) -> str:
-    """Read how graphs are captured.
-
-    Raises:
-        ValueError: there is no such backend.
-
-    """
-    return _one_of(text, GRAPHS, "a way to capture graphs")
-
-
-def parse_captures(text: str) -> str:
-    """Read what becomes of captures that tests make.
-
-    Raises:
-        ValueError: it is none of what can.
-
-    """
-    return _one_of(text, CAPTURES, "a way to look at captures")
 
 
 def parse_gib(text: str) -> int:
@@ -211,9 +174,3 @@ def parse_gpus(text: str) -> GpuChoice:
     from pytest_cudafork.settings import gpu_requests
 
     return gpu_requests.parse_gpus(text)
-
-
-def _one_of(text: str, words: Sequence[str], what: str) -> str:
-    if text not in words:
-        raise ValueError(f"{text!r} is not {what}: use {', '.join(words)}")
-    return text

@@ -229,7 +229,7 @@ PROFILE = Option(
 PACK = Option(
     "cuda_fork_pack",
     "FILE",
-    "Let tests share GPUs by what FILE, of --cuda-fork-profile, says of them; the longest first.",
+    "Let tests share GPUs by what FILE, of --cuda-fork-profile, says of them, in a good order.",
 )
 JSON = Option(
     "cuda_fork_json",
@@ -303,12 +303,14 @@ def spell_out_flags(args: list[str]) -> bool:
     return changed
 
 
-def read_settings(config: pytest.Config, namespace: Any) -> Settings:
+def read_settings(config: pytest.Config, namespace: Any, *, elsewhere: bool = False) -> Settings:
     """Merge all sources.
 
     Args:
         config: for the ini file.
         namespace: the parsed command line, where an option that was not given is None.
+        elsewhere: whether this is a worker, maybe on another host: the controller has checked what
+            goes together, and writes the files, whose folders need not be here.
 
     Raises:
         pytest.UsageError: a value is not one of those allowed, and the message names its source;
@@ -317,7 +319,9 @@ def read_settings(config: pytest.Config, namespace: Any) -> Settings:
 
     """
     values = read_table(config, namespace, PARSERS)
-    settings = Settings(**values, imports=read_imports(config, namespace))
+    settings = Settings(**values, imports=read_imports(config, namespace, elsewhere=elsewhere))
+    if elsewhere:
+        return settings
     if settings.reports:
         from pytest_cudafork.settings.report_options import checked
 

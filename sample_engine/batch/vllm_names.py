@@ -41,7 +41,6 @@ ENGINE: Mapping[str, tuple[object, ...]] = MappingProxyType(
     {
         "cpu_offload_gb": (0,),
         "data_parallel_size": (1,),
-        "disable_custom_all_reduce": (False, True),
         "disable_log_stats": (True, False),
         "distributed_executor_backend": (None, "mp"),
         "enable_expert_parallel": (False,),

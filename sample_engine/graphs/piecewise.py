@@ -117,13 +117,13 @@ class PiecewiseForward:
         num_tokens = input_ids.shape[0]
 
         def run() -> None:
-            x = self._end_of_layer(index - 1, input_ids, positions)
+            x, normed = self._end_of_layer(index - 1, input_ids, positions)
             if index == len(self._layers):
-                self._outputs.hidden[:num_tokens].copy_(self._model.norm(x))
+                self._outputs.hidden[:num_tokens].copy_(normed)
                 return
             buffers = self._buffers
             cos, sin = buffers.cos[:num_tokens], buffers.sin[:num_tokens]
-            parts = self._layers[index].before_attention(x, cos, sin)
+            parts = self._layers[index].before_attention(normed, cos, sin)
             buffers.stream[:num_tokens].copy_(x)
             for kept, part in zip((buffers.query, buffers.key, buffers.value), parts, strict=True):
                 kept[:num_tokens].copy_(part)
@@ -135,19 +135,19 @@ class PiecewiseForward:
         layer: int,  # -1: the embedding
         input_ids: torch.Tensor,  # [T'] int64
         positions: torch.Tensor,  # [T'] int64
-    ) -> torch.Tensor:  # [T', C]
-        """The residual stream after a layer whose attention is done."""
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # [T', C], [T', C]
+        """The residual stream after a layer whose attention is done, and that normed."""
         num_tokens, buffers = input_ids.shape[0], self._buffers
         if layer < 0:
             angles = angles_of(positions, self._model.config)
             for kept, each in zip((buffers.cos, buffers.sin), angles, strict=True):
                 kept[:num_tokens].copy_(each)
-            embedded: torch.Tensor = self._model.embed_tokens(input_ids)
-            return embedded
-        x: torch.Tensor = self._layers[layer].after_attention(
-            buffers.stream[:num_tokens], buffers.mixed[:num_tokens]
+            return self._model.embedded(input_ids)
+        norm = self._model.norm_after(layer)
+        found: tuple[torch.Tensor, torch.Tensor] = self._layers[layer].after_attention(
+            buffers.stream[:num_tokens], buffers.mixed[:num_tokens], norm
         )
         for kept, wished in zip(self._outputs.aux, self._aux_layers, strict=True):
             if wished == layer:
-                kept[:num_tokens].copy_(x)
-        return x
+                kept[:num_tokens].copy_(found[0])
+        return found

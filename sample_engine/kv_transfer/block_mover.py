@@ -50,6 +50,12 @@ class BlockMover:
             for index in range(self.num_rows)
         ]
         self._kernel = _kernel() if on_gpu and len(set(widths)) == 1 else None
+        # Made once: what is made for each call and copied to the GPU costs as much as a block does.
+        self._host_ids = torch.empty(self.num_rows, dtype=torch.int64, pin_memory=on_gpu)
+        self._near_ids = self._host_ids.to(self._device)
+        starts = [cache.data_ptr() for cache in self._caches]
+        self._starts = torch.tensor(starts, dtype=torch.int64, device=self._device)
+        self._copied = torch.cuda.Event() if on_gpu else None
 
     def gather(self, block_ids: Sequence[int]) -> Sequence[memoryview]:
         """The rows of blocks, at most ``num_rows`` of them. Valid until the next call."""
@@ -57,7 +63,7 @@ class BlockMover:
             ids = self._ids(block_ids)
             near = self._near[: len(block_ids)]
             if self._kernel is not None:
-                self._kernel.move_blocks(self._caches, ids, near, to_rows=True)
+                self._kernel.move_blocks(self._starts, ids, near, to_rows=True)
             else:
                 for cache, part in zip(self._caches, self._parts(near), strict=True):
                     part.copy_(cache.index_select(0, ids))
@@ -70,17 +76,24 @@ class BlockMover:
         with torch.inference_mode():
             ids = self._ids(block_ids)
             near = self._near[: len(block_ids)]
-            if near.is_cuda:
-                # Not without waiting: the rows may be written to as soon as this returns.
-                near.copy_(self._host[: len(block_ids)])
+            if self._copied is not None:
+                near.copy_(self._host[: len(block_ids)], non_blocking=True)
+                self._copied.record()
             if self._kernel is not None:
-                self._kernel.move_blocks(self._caches, ids, near, to_rows=False)
+                self._kernel.move_blocks(self._starts, ids, near, to_rows=False)
             else:
                 for cache, part in zip(self._caches, self._parts(near), strict=True):
                     cache.index_copy_(0, ids, part)
+            if self._copied is not None:
+                self._copied.synchronize()  # the rows may be written to as soon as this returns
 
     def _ids(self, block_ids: Sequence[int]) -> Tensor:
-        return torch.tensor(block_ids, dtype=torch.int64, device=self._device)
+        """The numbers of blocks, on their way to the device. Valid until the next call."""
+        count = len(block_ids)
+        self._host_ids[:count] = torch.tensor(block_ids, dtype=torch.int64)
+        if self._near_ids is self._host_ids:
+            return self._host_ids[:count]
+        return self._near_ids[:count].copy_(self._host_ids[:count], non_blocking=True)
 
     def _parts(self, near: Tensor) -> list[Tensor]:
         """The columns of each cache: [n, ...] of the rows."""

@@ -87,6 +87,16 @@ class Linear(nn.Linear):  # type: ignore[misc]  # torch is not followed
             return cast(Tensor, residual + self(x))
         return ops.linear(x, self.weight, residual)
 
+    def added_and_normed(
+        self,
+        residual: Tensor,  # [T, out]
+        x: Tensor,  # [T, in]
+        norm: RMSNorm,
+    ) -> tuple[Tensor, Tensor]:  # [T, out], [T, out]
+        """Return ``residual + self(x)``, and that normed."""
+        total = self.added_to(residual, x)
+        return total, norm(total)
+
 
 class Attention(nn.Module):  # type: ignore[misc]  # torch is not followed
     """Grouped-query attention with RoPE. Its input may be wider than its output."""
@@ -156,9 +166,22 @@ class SwiGLU(nn.Module):  # type: ignore[misc]  # torch is not followed
         """Return ``stream + down(silu(gate(x)) * up(x))``."""
         return self.down_proj.added_to(stream, ops.silu_and_mul(self.gate_up_proj(x)))
 
+    def added_and_normed(
+        self,
+        x: Tensor,  # [T, C], normed
+        stream: Tensor,  # [T, C]
+        norm: RMSNorm,
+    ) -> tuple[Tensor, Tensor]:  # [T, C], [T, C]
+        """Return what a call does, and that normed."""
+        gated = ops.silu_and_mul(self.gate_up_proj(x))
+        return self.down_proj.added_and_normed(stream, gated, norm)
+
 
 class DecoderLayer(nn.Module):  # type: ignore[misc]  # torch is not followed
-    """One layer: attention and feed-forward, each normed before and added to the stream."""
+    """One layer: attention and feed-forward, each normed before and added to the stream.
+
+    It ends with the norm of the layer after it, as adding to the stream and norming it go together.
+    """
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -170,31 +193,34 @@ class DecoderLayer(nn.Module):  # type: ignore[misc]  # torch is not followed
     def forward(
         self,
         x: Tensor,  # [T, C]
+        normed: Tensor,  # [T, C], x by this layer's input_layernorm
         cos: Tensor,  # [T, 1, D / 2]
         sin: Tensor,  # [T, 1, D / 2]
         attend: LayerAttend,
-    ) -> Tensor:
-        """Return the residual stream after this layer."""
-        return self.after_attention(x, attend(*self.before_attention(x, cos, sin)))
+        norm: RMSNorm,
+    ) -> tuple[Tensor, Tensor]:  # [T, C], [T, C]
+        """Return the residual stream after this layer, and that by ``norm``."""
+        out = attend(*self.before_attention(normed, cos, sin))
+        return self.after_attention(x, out, norm)
 
     def before_attention(
         self,
-        x: Tensor,  # [T, C]
+        normed: Tensor,  # [T, C]
         cos: Tensor,  # [T, 1, D / 2]
         sin: Tensor,  # [T, 1, D / 2]
     ) -> tuple[Tensor, Tensor, Tensor]:  # [T, H, D], [T, K, D], [T, K, D]
         """Return what goes to ``attend``: the piece of the layer before it."""
-        normed = self.input_layernorm(x)
         return self.self_attn.queries_keys_values(normed, cos, sin)
 
     def after_attention(
         self,
         x: Tensor,  # [T, C]
         out: Tensor,  # [T, H, D], from attend
-    ) -> Tensor:
-        """Return the residual stream after this layer: the piece of the layer after ``attend``."""
+        norm: RMSNorm,
+    ) -> tuple[Tensor, Tensor]:  # [T, C], [T, C]
+        """Return what a call does: the piece of the layer after ``attend``."""
         x, normed = self.post_attention_layernorm.of_sum(x, self.self_attn.gathered(out))
-        return cast(Tensor, self.mlp(normed, x))
+        return self.mlp.added_and_normed(normed, x, norm)
 
 
 class Llama(nn.Module):  # type: ignore[misc]  # torch is not followed
@@ -223,13 +249,28 @@ class Llama(nn.Module):  # type: ignore[misc]  # torch is not followed
         The features are the residual stream after each of ``aux_layers``, in their order.
         """
         cos, sin = self.angles(positions)
-        x = self.embed_tokens(input_ids)
+        x, normed = self.embedded(input_ids)
         streams = {}
         for index, layer in enumerate(self.layers):
-            x = layer(x, cos, sin, partial(attend, index))
+            attend_here, norm = partial(attend, index), self.norm_after(index)
+            x, normed = layer(x, normed, cos, sin, attend_here, norm)
             if index in aux_layers:
                 streams[index] = x
-        return self.norm(x), [streams[index] for index in aux_layers]
+        return normed, [streams[index] for index in aux_layers]
+
+    def embedded(
+        self,
+        input_ids: Tensor,  # [T] int64
+    ) -> tuple[Tensor, Tensor]:  # [T, C], [T, C]
+        """Return the residual stream before the first layer, and that by the layer's norm."""
+        x = self.embed_tokens(input_ids)
+        return x, self.norm_after(-1)(x)
+
+    def norm_after(self, layer: int) -> RMSNorm:
+        """Return the norm of what a layer leaves: that of the next layer, or the last one."""
+        after = layer + 1
+        found = self.layers[after].input_layernorm if after < len(self.layers) else self.norm
+        return cast(RMSNorm, found)
 
     def compute_logits(
         self,

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from sample_engine.model import ops
 from sample_engine.model.config import LlamaConfig
-from sample_engine.model.llama import Linear, Llama
+from sample_engine.model.llama import Linear, Llama, RMSNorm
 from sample_engine.model.shards import Shard, config_of_shard
 
 __all__ = ["Collectives", "ParallelLlama"]
@@ -41,6 +41,35 @@ class Collectives(Protocol):
 
     def all_gather(self, tensor: Tensor, /) -> Tensor:
         """All ranks' tensors, along a new first dimension."""
+
+    def sum_and_norm(
+        self,
+        term: Tensor,  # [T, C], this rank's
+        residual: Tensor | None,  # [T, C]
+        norm: tuple[Tensor, float] | None,  # weight [C] and epsilon
+        /,
+    ) -> tuple[Tensor, Tensor] | None:  # [T, C], [T, C]
+        """``residual`` and the sum over ranks, and that normed, at once; None: not here.
+
+        Without ``norm`` it is twice the same. Each rank gets the same bits, or None.
+        """
+
+
+class _NormOfSum(RMSNorm):
+    """A norm of what ranks add to the residual stream, a term each."""
+
+    def __init__(self, size: int, eps: float, ranks: Collectives) -> None:
+        super().__init__(size, eps)
+        self._ranks = ranks
+
+    def of_sum(
+        self,
+        x: Tensor,  # [T, C]
+        delta: Tensor,  # [T, C], this rank's term
+    ) -> tuple[Tensor, Tensor]:  # [T, C], [T, C]
+        """Return ``x`` and the sum over ranks, and that normed."""
+        found = self._ranks.sum_and_norm(delta, x, (self.weight, self.eps))
+        return super().of_sum(x, self._ranks.all_reduce(delta)) if found is None else found
 
 
 class _RowParallel(Linear):
@@ -65,6 +94,17 @@ class _RowParallel(Linear):
         """Return ``residual + self(x)``: added once, after the ranks' results are."""
         return self(x) + residual
 
+    def added_and_normed(
+        self,
+        residual: Tensor,  # [T, out]
+        x: Tensor,  # [T, in], this rank's
+        norm: RMSNorm,
+    ) -> tuple[Tensor, Tensor]:  # [T, out], [T, out]
+        """Return ``residual + self(x)``, and that normed."""
+        term = ops.linear(x, self.weight)
+        found = self._ranks.sum_and_norm(term, residual, (norm.weight, norm.eps))
+        return norm.of_sum(residual, self._ranks.all_reduce(term)) if found is None else found
+
 
 class _VocabParallelEmbedding(nn.Embedding):  # type: ignore[misc]  # torch is not followed
     """An embedding of which each rank holds the vectors of some tokens."""
@@ -78,11 +118,18 @@ class _VocabParallelEmbedding(nn.Embedding):  # type: ignore[misc]  # torch is n
         self,
         input_ids: Tensor,  # [T] int64
     ) -> Tensor:
-        """Return ``[T, C]``: of each token the one rank that knows it has the vector."""
+        """Return ``[T, C]``."""
+        return self._ranks.all_reduce(self.term(input_ids))
+
+    def term(
+        self,
+        input_ids: Tensor,  # [T] int64
+    ) -> Tensor:
+        """Return this rank's ``[T, C]``: of each token the one that knows it has the vector."""
         rows = input_ids - self._first
         elsewhere = (rows < 0) | (rows >= self.num_embeddings)
         found = F.embedding(rows.masked_fill(elsewhere, 0), self.weight)
-        return self._ranks.all_reduce(found.masked_fill_(elsewhere.unsqueeze(-1), 0))
+        return found.masked_fill_(elsewhere.unsqueeze(-1), 0)
 
 
 class ParallelLlama(Llama):
@@ -97,9 +144,21 @@ class ParallelLlama(Llama):
         if self.lm_head is not None:
             self.lm_head = Linear(size, rows)
         for layer in self.layers:
-            for module, name in ((layer.self_attn, "o_proj"), (layer.mlp, "down_proj")):
-                whole: Linear = getattr(module, name)
-                setattr(module, name, _RowParallel(whole.in_features, size, ranks))
+            # What the output projection of attention leaves is a term, which this norm sums.
+            layer.post_attention_layernorm = _NormOfSum(size, config.rms_norm_eps, ranks)
+            layer.mlp.down_proj = _RowParallel(layer.mlp.down_proj.in_features, size, ranks)
+
+    def embedded(
+        self,
+        input_ids: Tensor,  # [T] int64
+    ) -> tuple[Tensor, Tensor]:  # [T, C], [T, C]
+        """Return the residual stream before the first layer, and that by the layer's norm."""
+        norm, term = self.norm_after(-1), self.embed_tokens.term(input_ids)
+        found = self._ranks.sum_and_norm(term, None, (norm.weight, norm.eps))
+        if found is not None:
+            return found
+        x = self._ranks.all_reduce(term)
+        return x, norm(x)
 
     def compute_logits(
         self,

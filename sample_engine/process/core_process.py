@@ -183,8 +183,14 @@ def _in_lock_step(core: RankCore, ranks: RankOrder, front_end: _FrontEnd) -> Cor
     if ranks.rank == 0:
         return LeadingCore(core, ranks.links, watch)
     (link,) = ranks.links
-    follow(core, link, watch)
+    follow(core, link, watch, eager=_may_listen_eagerly(core, ranks.size))
     return None
+
+
+def _may_listen_eagerly(core: RankCore, ranks: int) -> bool:
+    """Whether the ranks compute on GPUs, and this machine has a processor for each and more."""
+    on_gpu = str(core.info().get("device")).startswith("cuda")
+    return on_gpu and len(os.sched_getaffinity(0)) > ranks
 
 
 def _settle_process(order: CoreOrder) -> None:

@@ -8,8 +8,10 @@ as a number with the word for the next one: ranks that differ are an error, not 
 
 from __future__ import annotations
 
+import select
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +34,8 @@ from sample_engine.process.messages import (
 
 __all__ = ["LeadingCore", "RankCore", "StepWatch", "follow"]
 
+# The longest that a rank listens without sleeping: rank 0 needs a part of it between two steps.
+_EAGER_SECONDS = 0.002
 _LONGEST_TICK = 1.0
 _TICKS = 10
 
@@ -164,12 +168,17 @@ class LeadingCore:
                 raise RankLostError(f"Rank {rank} does not hear rank 0: {error}") from error
 
 
-def follow(core: RankCore, link: Connection, watch: StepWatch) -> None:
+def follow(core: RankCore, link: Connection, watch: StepWatch, *, eager: bool = False) -> None:
     """Be another rank than 0: do what that says, until it says stop or is gone.
+
+    An ``eager`` rank listens all the time while there is work, for some milliseconds: to be woken
+    takes longer than a word does. It needs a processor of its own for that.
 
     Raises :class:`EngineError` where this rank and rank 0 do not agree on what a step came to.
     """
     while True:
+        if eager and core.has_unfinished():
+            _look_out(link)
         try:
             message = decode_to_rank(link.recv_bytes(MOST_BYTES))
         except (EOFError, OSError):
@@ -191,3 +200,12 @@ def follow(core: RankCore, link: Connection, watch: StepWatch) -> None:
                 )
             with watch.step():
                 core.step()
+
+
+def _look_out(link: Connection) -> None:
+    """Return as soon as there is a word, or after some milliseconds; without sleeping."""
+    poller = select.poll()
+    poller.register(link.fileno(), select.POLLIN)
+    until = time.monotonic() + _EAGER_SECONDS
+    while not poller.poll(0) and time.monotonic() < until:
+        pass

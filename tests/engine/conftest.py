@@ -35,6 +35,7 @@ _KERNELS = (
     "model.kernels.rms_norm",
     "model.kernels.rotate",
     "model.kernels.silu_and_mul",
+    "parallel.kernels.sum_over_peers",
     "speculate.kernels.ngram",
 )
 _HAS_TRITON = importlib.util.find_spec("triton") is not None

@@ -63,10 +63,11 @@ def test_tests_of_random_needs_never_exceed_a_card(
         from hold import hold
 
         CHANCE = random.Random(7)
-        SIZES = [int(CHANCE.uniform(0.02, 0.9) * {cards[0].memory} / 2**20) for _ in range(60)]
+        SIZES = [int(CHANCE.uniform(0.02, 0.7) * {cards[0].memory} / 2**20) for _ in range(60)]
 
+        # 1 GiB for the context, and some for others that use the GPUs beside this session
         @pytest.mark.parametrize("mib", [
-            pytest.param(n, marks=pytest.mark.gpus(1, memory=f"{{n + 1024}}MiB")) for n in SIZES
+            pytest.param(n, marks=pytest.mark.gpus(1, memory=f"{{n + 8 * 1024}}MiB")) for n in SIZES
         ])
         def test_holds(mib):
             hold(mib)  # fails where there is no room
@@ -122,7 +123,12 @@ def test_who_holds_memory_is_named(cards: tuple[Gpu, ...], holder: subprocess.Po
         gpu.wait_release(holder.pid, timeout=1)
     holder.kill()
     assert gpu.wait_release(holder.pid)  # a zombie
-    assert gpu.wait_idle([0])
+    told = ""
+    try:
+        gpu.wait_idle([0], timeout=1)
+    except GpuBusyError as error:  # others use the GPU
+        told = str(error)
+    assert f"process {holder.pid} " not in told
 
 
 def test_an_orphan_of_a_test_is_ended_before_the_next(

@@ -48,6 +48,8 @@ def test_a_process_that_asks_nvml_alone_is_clean() -> None:
         process.kill()
         process.communicate()
     assert found.member.target.driver
+    if not found.member.target.device and found.member.state.verdict is Verdict.NOT_OBSERVABLE:
+        pytest.skip(f"of this driver it is not known: {found.member.state.why}")
     assert found.member.state.verdict is Verdict.CLEAN, found
 
 

@@ -1,10 +1,12 @@
-"""Engines of two ranks on two GPUs: NCCL, CUDA graphs with the sums in them, and how they end."""
+"""Engines of two ranks on two GPUs: sums in each other's memory, in CUDA graphs too; their end."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from sample_engine.device.platform import gpu_count
 from tests.engine.support.engine import COUNT, GREEDY, PROMPTS, model_folder, plain_tokens
 from tests.engine.support.process import is_running, wait_until_stopped
 
+PROJECT = Path(__file__).resolve().parents[2]
 NEEDED = [name for name in ("torch", "msgspec", "triton") if importlib.util.find_spec(name) is None]
 
 pytestmark = [
@@ -55,11 +58,51 @@ def test_two_gpus_make_the_tokens_of_one_process_with_graphs_too(folder: str, mo
     with LLM(**settings(folder, cudagraph_mode=mode)) as llm:
         assert llm.info()["cudagraph_mode"] == mode
         assert llm.info()["device"] == "cuda:0"
+        assert llm.info()["sums_over_ranks"] == ways()[0]
         outputs = llm.generate(given, GREEDY, use_tqdm=False)
     for prompt, output in zip(PROMPTS.values(), outputs, strict=True):
         assert list(output.token_ids) == plain_tokens(folder, prompt, COUNT, GREEDY)
 
 
+def ways() -> tuple[str, str]:
+    """How sums are computed by default, and by NCCL alone."""
+    import torch
+
+    if torch.cuda.can_device_access_peer(0, 1):
+        return "peer memory up to 16 tokens, else nccl", "nccl: disable_custom_all_reduce=True"
+    return "nccl: GPU 0 cannot reach the memory of GPU 1", "nccl: disable_custom_all_reduce=True"
+
+
+def test_nccl_alone_makes_the_same_tokens(folder: str) -> None:
+    given = [{"prompt_token_ids": prompt} for prompt in PROMPTS.values()]
+    found = []
+    for disabled in (False, True):
+        changed = {"disable_custom_all_reduce": disabled, "cudagraph_mode": "FULL"}
+        with LLM(**settings(folder, **changed)) as llm:
+            assert llm.info()["sums_over_ranks"] == ways()[disabled]
+            outputs = llm.generate(given, GREEDY, use_tqdm=False)
+        found.append([list(output.token_ids) for output in outputs])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("steps", [3, 400])
+def test_peer_sums_are_right_again_and_again(steps: int) -> None:
+    """Sums of many sizes, in a row and in a graph; a rank that runs ahead does no harm."""
+    if gpu_count() < 2:
+        pytest.skip(f"needs 2 GPUs, and this process sees {gpu_count()}")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.engine.support.peer_sums_on_gpu", str(steps)],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("right") == 2
+
+
+# In a process of its own: this one may have initialized CUDA by now, or have other threads.
+@pytest.mark.cuda_isolated(method="spawn")
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_each_rank_is_on_a_gpu_of_its_own(folder: str, method: str) -> None:
     pynvml = pytest.importorskip("pynvml")

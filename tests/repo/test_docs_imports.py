@@ -15,6 +15,8 @@ from pytest_cudafork import audit
 from pytest_cudafork.settings.options import OPTIONS
 from tests.repo.sources import DOCS
 from tests.repo.test_docs_examples import EXAMPLES, needs_torch
+from tests.support.git_repository import GitRepository
+from tests.support.imports import TOUCH, write_package
 
 pytestmark = pytest.mark.slow
 
@@ -85,3 +87,46 @@ def test_what_may_be_preloaded_is_what_the_page_shows(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env=env)
     assert done.returncode == 0, done.stderr
     assert done.stdout.partition("\n\n")[2].splitlines() == text.splitlines()
+
+
+def _commands() -> list[str]:
+    """Return the page's commands of the workflow with a baseline, in its order."""
+    text = PAGE.read_text(encoding="utf-8")
+    (update,) = re.findall(r"^pytest .*--cuda-fork-imports-update$", text, re.M)
+    (job,) = re.findall(r"- run: >-\n((?: {10}.*\n)+)", text)
+    (hook,) = re.findall(r"^ +entry: (.*)$", text, re.M)
+    (since,) = re.findall(r"^python -m pytest_cudafork imports .*--since=main$", text, re.M)
+    return [update, " ".join(job.split()), hook, f"{since} --baseline=cuda-imports.toml"]
+
+
+def _status(command: str, folder: Path) -> tuple[int, str]:
+    program, *args = command.split()
+    start = ["-m", "pytest", "-p", "pytest_cudafork.plugin"] if program == "pytest" else []
+    env = {**os.environ, "PYTHONPATH": str(folder), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run(
+        [sys.executable, *start, *args],
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.returncode, f"{command}\n{done.stdout}"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_the_workflow_with_a_baseline_works_word_by_word(tmp_path: Path) -> None:
+    """In an empty folder, with a package that touches CUDA; then another module does."""
+    made = GitRepository(tmp_path)
+    made.git("checkout", "--quiet", "-b", "main")
+    write_package(tmp_path, "mypkg", {"__init__": "", "hot": TOUCH})
+    made.commit("begin")
+    for command in _commands():
+        status, said = _status(command, tmp_path)
+        assert status == 0, said
+        assert (tmp_path / "cuda-imports.toml").exists(), said
+    write_package(tmp_path, "mypkg", {"new": TOUCH})
+    for command in _commands()[1:]:
+        status, said = _status(command, tmp_path)
+        assert status == 1, said

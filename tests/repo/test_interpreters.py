@@ -34,8 +34,14 @@ def _with_servers(
     servers: interpreters.Servers,
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Use them in each test, whatever the whole run does."""
+    """Use them in each test, whatever the whole run does.
+
+    An empty working directory tells nothing of torch: the checkout would, and each server that
+    these tests start would import it.
+    """
+    monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
     if request.node.get_closest_marker("fresh_interpreter") is None:
         monkeypatch.delenv(interpreters.FRESH, raising=False)
     monkeypatch.setattr(interpreters, "_WORTH_A_SERVER", 1)

@@ -28,6 +28,7 @@ NAMES = {
     "cuda_fork_imports_graph",
     "cuda_fork_imports_jobs",
     "cuda_fork_imports_memory",
+    "cuda_fork_imports_since",
     "cuda_fork_imports_strict",
     "cuda_fork_imports_timeout",
     "cuda_fork_imports_update",

@@ -6,10 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-from sarif_pydantic import Sarif
+import pytest
 
 from pytest_cudafork.documents.schema import read_schema
+
+for needed in ("jsonschema", "sarif_pydantic"):
+    pytest.importorskip(needed, reason=f"{needed} validates what is written")
+
+import jsonschema  # noqa: E402
+from sarif_pydantic import Sarif  # noqa: E402
 
 
 def closed(schema: Any) -> Any:

@@ -6,6 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytest.importorskip("jsonschema", reason="jsonschema validates what is written")
+
 import jsonschema
 
 _ROW = {"pid": {"type": "integer"}, "tid": {"type": "integer"}}

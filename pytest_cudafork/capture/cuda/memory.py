@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pytest_cudafork.capture.interface.backend import CaptureFinding, MemoryUse, Region
-from pytest_cudafork.capture.operators.shapes import extent_of
+from pytest_cudafork.capture.interface.backend import CaptureFinding, MemoryUse, Region, describe
 from pytest_cudafork.compat.torch_graphs import (
     has_no_storage,
     identity_of,
@@ -84,14 +83,13 @@ class Storages:
             pointer = storage.data_ptr()
             if pointer == 0:
                 return
-            shape = ", ".join(map(str, tensor.shape))
             # The weak reference keeps the key from being given to another storage.
             tracked = self._tracked[key] = Tracked(
                 StorageWeakRef(storage),
                 pointer,
                 storage.nbytes(),
                 str(tensor.device),
-                f"{str(tensor.dtype).removeprefix('torch.')}[{shape}]",
+                describe(tensor),
                 [],
                 where,
                 _freed_with_its_storage(storage),
@@ -100,20 +98,13 @@ class Storages:
         tracked.steps.append(step)
         tracked.reads = tracked.reads or reads
         tracked.writes = tracked.writes or writes
-        region = _region_of(tracked, tensor)
+        find = functools.partial(storage_behind, tracked.weak)
+        region = Region.under(tensor, id(tracked), tracked.pointer, find)
         for used, regions in zip(
             (reads, writes), self.accesses.setdefault(step, ([], [])), strict=True
         ):
             if used:
                 regions.append(region)
-
-
-def _region_of(tracked: Tracked, tensor: torch.Tensor) -> Region:
-    first, end = extent_of(tensor, tracked.pointer)
-    shape = ", ".join(map(str, tensor.shape))
-    text = f"{str(tensor.dtype).removeprefix('torch.')}[{shape}]"
-    find = functools.partial(storage_behind, tracked.weak)
-    return Region(id(tracked), tracked.pointer, first, end, text, find)
 
 
 def _freed_with_its_storage(storage: torch.UntypedStorage) -> bool:

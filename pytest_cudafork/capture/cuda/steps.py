@@ -19,9 +19,10 @@ import torch
 from pytest_cudafork.capture.cuda.memory import Storages
 from pytest_cudafork.capture.interface.backend import Work
 from pytest_cudafork.capture.interface.lines import is_foreign, line_in_thread, line_of
+from pytest_cudafork.capture.operators.higher_order import seen_inside
 from pytest_cudafork.capture.operators.rules import Kind
-from pytest_cudafork.capture.operators.traits import traits_of
-from pytest_cudafork.compat.torch_graphs import ObservingMode
+from pytest_cudafork.capture.operators.traits import tensors_in, traits_of
+from pytest_cudafork.compat.torch_graphs import ObservingMode, OpOverload
 from pytest_cudafork.observe.base.undo import UndoStack
 
 # Where Triton and Inductor time candidates.
@@ -76,15 +77,6 @@ def signature_of(func: Any) -> Signature:
     )
 
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of an argument or result, those of a list too."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_in(item)
-
-
 class StepRecorder(ObservingMode):
     """Watches what the thread that enters it does, and what autograd does on its behalf."""
 
@@ -104,6 +96,8 @@ class StepRecorder(ObservingMode):
             not issubclass(kind, torch.nn.Parameter) and kind is not torch.Tensor for kind in types
         ):
             return NotImplemented  # a tensor of its own kind says what it consists of
+        if not isinstance(func, OpOverload):
+            return self._higher_order(func, args, kwargs)
         signature = signature_of(func)
         inputs = [*enumerate(args), *kwargs.items()]
         launches = signature.reads and any(
@@ -127,6 +121,19 @@ class StepRecorder(ObservingMode):
                 self.storages.note(tensor, index, where, writes=signature.fills, made=True)
         if signature.fills and not launches and any(t.is_cuda for t in tensors_in(result)):
             self.steps[index] = self.steps[index]._replace(launches=True)  # full, rand, arange
+        return result
+
+    def _higher_order(self, op: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Run ``torch.cond`` and its kind; what is in them are the steps, if it can be seen."""
+        run = seen_inside(op, self)
+        if run is not None:
+            return run(*args, **kwargs)
+        given = [*tensors_in([*args, *kwargs.values()])]
+        with self.launched(str(op), given) as index:
+            result = op(*args, **kwargs)
+        for tensor in tensors_in(result):
+            if all(tensor is not one for one in given):
+                self.storages.note(tensor, index, self.steps[index].where, writes=True, made=True)
         return result
 
     def work(self, captured: Callable[[int], bool] = lambda step: True) -> tuple[Work, ...]:

@@ -47,9 +47,9 @@ class Captures:
         for each in self.suspicions:
             lines += [f"    {line}" for line in _finding(each, brief=True)]
         if self.not_judged:
-            count = sum(number for _, number in self.not_judged)
-            lines.append(f"not judged: {count} of {self.judged} values that graphs read")
-            lines += [f"    {why}" for why, _ in self.not_judged[:3]]
+            from pytest_cudafork.capture.in_tests.words import gaps
+
+            lines += gaps(dict(self.not_judged), self.judged)
         return lines
 
     def unseen(self) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_cudafork.capture.interface.seen import Listener, Watch
 from pytest_cudafork.capture.judge.judge import Judge
-from pytest_cudafork.capture.record.recorder import Recorder
+from pytest_cudafork.capture.record.recorder import Later, Recorder
 from pytest_cudafork.capture.seen.torch_graphs import hooked
 
 __all__ = ["Watching"]
@@ -31,10 +31,13 @@ class Watching:
         self.watch = Watch([self.recorder, *judges, *others])
 
     @contextlib.contextmanager
-    def in_force(self, test: str) -> Iterator[None]:
-        """Hear of the captures and replays of this thread, for the length of a ``with``."""
+    def in_force(self, test: str, later: Later | None = None) -> Iterator[None]:
+        """Hear of the captures and replays of this thread, for the length of a ``with``.
+
+        ``later`` says when operators outside of captures are of interest; None: at once.
+        """
         self.watch.test = test
-        with hooked(), self.watch.in_force(), self.recorder.in_force():
+        with hooked(), self.watch.in_force(), self.recorder.in_force(later):
             yield
 
     def take(self) -> dict[str, Any]:

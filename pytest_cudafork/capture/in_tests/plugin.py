@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_cudafork.capture.in_tests import words
+from pytest_cudafork.capture.in_tests.possible import (
+    after_captures_are_possible,
+    any_asks_for_graphs,
+    captures_are_possible,
+)
 from pytest_cudafork.capture.in_tests.summary import CaptureSummary
 from pytest_cudafork.capture.interface.check_names import LOOKED_AT
 from pytest_cudafork.capture.interface.seen import Listener
@@ -55,7 +60,12 @@ class CaptureHooks:
         self._by_default = how != OFF
         self._how = how if how != OFF else "check"
         self._watching: Watching | None = None
+        self._graphs_are_asked_for = False
         self._listeners = config.stash.setdefault(LISTENERS, [])
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """See whether a test asks for graphs: what is computed before it is set up counts."""
+        self._graphs_are_asked_for = any_asks_for_graphs(session.items)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Iterator[None]:
@@ -106,7 +116,9 @@ class CaptureHooks:
         with contextlib.ExitStack() as undo:
 
             def enter(module: object) -> None:
-                undo.enter_context(self._made().in_force(item.nodeid))
+                at_once = self._graphs_are_asked_for or captures_are_possible()
+                later = None if at_once else after_captures_are_possible
+                undo.enter_context(self._made().in_force(item.nodeid, later))
 
             undo.callback(after_import("torch", enter))
             yield

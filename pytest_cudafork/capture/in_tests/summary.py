@@ -51,7 +51,12 @@ class CaptureSummary:
             lines += words.suspicion(found, found["tests"])
         if len(suspected) > len(shown):
             lines.append(f"and {len(suspected) - len(shown)} more (-v shows them)")
-        lines += self._gaps(verbose)
+        lines += words.gaps(
+            self._gathered.not_judged,
+            self._gathered.judged,
+            full=verbose,
+            rest=" (-v shows them)",
+        )
         if self._gathered.silenced:
             lines.append(f"silenced by comments: {self._gathered.silenced}")
         return lines
@@ -64,19 +69,3 @@ class CaptureSummary:
             f"looked at: {captures} {'capture' if captures == 1 else 'captures'}, "
             f"{replays} {'replay' if replays == 1 else 'replays'}"
         )
-
-    def _gaps(self, verbose: bool) -> list[str]:
-        not_judged = self._gathered.not_judged
-        if not not_judged:
-            return []
-        count = sum(not_judged.values())
-        lines = [
-            f"not judged: {count} of {self._gathered.judged} values that graphs read and that "
-            "lines before their capture computed"
-        ]
-        gaps = sorted(not_judged.items(), key=lambda pair: -pair[1])
-        shown = gaps if verbose else gaps[:3]
-        lines += [f"    {why}" for why, _ in shown]
-        if len(gaps) > len(shown):
-            lines.append(f"    and {len(gaps) - len(shown)} more (-v shows them)")
-        return lines

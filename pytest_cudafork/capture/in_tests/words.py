@@ -9,9 +9,10 @@ from typing import Any
 from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.story.findings import source_of, wrapped
 
-__all__ = ["SECTION", "failure", "finding_lines", "headline", "key_of", "suspicion"]
+__all__ = ["SECTION", "failure", "finding_lines", "gaps", "headline", "key_of", "suspicion"]
 
 SECTION = "captured graphs"
+_MOST_REASONS = 3
 
 _SILENCE = (
     "These checks are --cuda-fork-captures. '# captures: ignore' at the end of one of the lines "
@@ -46,6 +47,32 @@ def suspicion(found: Mapping[str, Any], tests: Sequence[str]) -> list[str]:
     """Return the lines of a suspicion in the last section, with the tests that had it."""
     more = f" and {len(tests) - 1} more" if len(tests) > 1 else ""
     return [*finding_lines(found, brief=True), f"    seen in {tests[0]}{more}"]
+
+
+def gaps(
+    not_judged: Mapping[str, int], judged: int, *, full: bool = False, rest: str = ""
+) -> list[str]:
+    """Return the lines on values that could not be judged, the most frequent reasons first.
+
+    Args:
+        not_judged: How many could not, by the reason.
+        judged: How many were looked at, these among them.
+        full: Whether to show all reasons.
+        rest: Where those are shown that are left out.
+
+    """
+    if not not_judged:
+        return []
+    lines = [
+        f"not judged: {sum(not_judged.values())} of {judged} values that graphs read and that "
+        "lines before their capture computed"
+    ]
+    reasons = sorted(not_judged, key=lambda why: -not_judged[why])
+    shown_here = reasons if full else reasons[:_MOST_REASONS]
+    lines += [f"    {why}" for why in shown_here]
+    if len(reasons) > len(shown_here):
+        lines.append(f"    and {len(reasons) - len(shown_here)} more{rest}")
+    return lines
 
 
 def finding_lines(found: Mapping[str, Any], *, brief: bool) -> list[str]:

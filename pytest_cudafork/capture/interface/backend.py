@@ -24,7 +24,13 @@ __all__ = [
     "Region",
     "ReplayFailedError",
     "Work",
+    "describe",
 ]
+
+
+def describe(tensor: Any) -> str:
+    """Return a tensor's type and shape as a reader knows them: ``float32[4, 8]``."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
 class GraphNode(NamedTuple):
@@ -56,6 +62,15 @@ class Region(NamedTuple):
     end: int  # address after its last byte
     tensor: str  # as a reader knows it: "float32[4, 8]"
     find: Callable[[], Any]  # returns the storage; None where it is gone
+
+    @classmethod
+    def under(cls, tensor: Any, storage: int, pointer: int, find: Callable[[], Any]) -> Region:
+        """Return what a tensor covers of its storage, which lies at ``pointer``."""
+        size = tensor.element_size()
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        last = sum((n - 1) * s for n, s in steps) + 1 if tensor.numel() else 0
+        first = pointer + tensor.storage_offset() * size
+        return cls(storage, pointer, first, first + last * size, describe(tensor), find)
 
 
 class Work(NamedTuple):

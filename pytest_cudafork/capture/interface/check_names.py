@@ -46,5 +46,7 @@ GRAPH_CHECKS = (
     "no-op-replay",
     "overwritten-result",
     "frozen-host-number",
+    "stale-rows",
+    "missing-work",
 )
 """The checks of graphs that code under test captures by itself."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 
 from pytest_cudafork.observe.story.touch import CUDA_LIBRARIES, MACHINERY, Frame
 from pytest_cudafork.observe.story.words import short_path
@@ -63,10 +63,18 @@ def _roots() -> list[str]:
 def line_of(frame: FrameType | None) -> str:
     """The user's line in a running stack, from its innermost frame on; "" if it holds none."""
     while frame is not None:
-        if not is_foreign(frame.f_code.co_filename):
-            return place(frame.f_code.co_filename, frame.f_lineno)
+        code = frame.f_code
+        if not is_foreign(code.co_filename):
+            return _place_in(code, frame.f_lasti)
         frame = frame.f_back
     return ""
+
+
+@functools.lru_cache(maxsize=8192)
+def _place_in(code: CodeType, at: int) -> str:
+    """Return the place of an instruction; a frame would decode the table of its lines each time."""
+    lines = (line for first, end, line in code.co_lines() if first <= at < end and line)
+    return place(code.co_filename, next(lines, code.co_firstlineno))
 
 
 def line_at_work() -> str:

@@ -6,7 +6,7 @@ copies on the CPU, where a bad index is an exception and not the end of the cont
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from pytest_cudafork.capture.record.memory import Memory, Part
 from pytest_cudafork.capture.record.recorder import silently
 from pytest_cudafork.capture.record.values import Computed, Operation, Place, Read, Write
 
-__all__ = ["Again", "CannotTellError", "HistoryError", "difference"]
+__all__ = ["Again", "CannotTellError", "HistoryError", "as_bytes", "difference", "last_writers"]
 
 _CPU = torch.device("cpu")
 _MOST = 256 << 20
@@ -211,7 +211,7 @@ def difference(memory: Memory, write: Write, parts: Iterable[Part], again: Again
             held, new = part.view(storage, memory.device), part.view(scratch, memory.device)
             differs = _differs(held, new)
             if mine is not None:
-                differs &= _as_bytes(part).view(mine, memory.device).bool()
+                differs &= as_bytes(part).view(mine, memory.device).bool()
             if bool(differs.any()):
                 at = int(differs.reshape(-1).to(torch.uint8).argmax())
                 was, now = held.reshape(-1)[at].item(), new.reshape(-1)[at].item()
@@ -223,20 +223,31 @@ def _written_last(memory: Memory, write: Write, parts: list[Part]) -> Any:
     """Return a storage of one byte an element, 1 where a write has written last; None: all is."""
     if len(memory.writes) < 2 or write is memory.writes[-1]:
         return None
-    assert write.part is not None, "only what is unknown covers no part"
-    sizes = {each.part.dtype.itemsize for each in memory.writes if each.part is not None}
-    sizes |= {part.dtype.itemsize for part in parts}
-    if len(sizes) > 1:
+    mine = last_writers(memory, parts, lambda each: each is write)
+    if mine is None:
         raise CannotTellError("its memory is seen as tensors of several types")
-    count = memory.nbytes // write.part.dtype.itemsize
-    mine = torch.zeros(count, dtype=torch.int8, device=memory.device).untyped_storage()
-    for each in memory.writes:
-        if each.part is not None:
-            _as_bytes(each.part).view(mine, memory.device).fill_(1 if each is write else 0)
     return mine
 
 
-def _as_bytes(part: Part) -> Part:
+def last_writers(memory: Memory, parts: Iterable[Part], mark: Callable[[Write], bool]) -> Any:
+    """Return a storage of one byte an element, 1 where the last write to it is a marked one.
+
+    None: writes, or the parts that are of interest, see elements of several sizes.
+    """
+    sizes = {each.part.dtype.itemsize for each in memory.writes if each.part is not None}
+    sizes |= {part.dtype.itemsize for part in parts}
+    if len(sizes) != 1:
+        return None
+    count = memory.nbytes // sizes.pop()
+    marked = torch.zeros(count, dtype=torch.int8, device=memory.device).untyped_storage()
+    for each in memory.writes:
+        if each.part is not None:
+            as_bytes(each.part).view(marked, memory.device).fill_(1 if mark(each) else 0)
+    return marked
+
+
+def as_bytes(part: Part) -> Part:
+    """Return a part of a storage that has one byte for each element of another one."""
     return part._replace(dtype=torch.int8, conjugate=False)
 
 

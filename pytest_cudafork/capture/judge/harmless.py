@@ -12,7 +12,7 @@ from pytest_cudafork.capture.record.memory import Memory
 from pytest_cudafork.capture.record.recorder import silently
 from pytest_cudafork.capture.record.values import Write
 
-__all__ = ["is_harmless"]
+__all__ = ["is_harmless", "results_of"]
 
 _MOST = 256 << 20
 """Bytes that a graph may write for it to be tried."""
@@ -31,10 +31,10 @@ def is_harmless(capture: SeenCapture, memory: Memory, write: Write, again: Again
         held = memory.bytes()
         former = held.clone()
         try:
-            before = _run(capture, mine)
+            before = results_of(capture, mine)
             assert write.part is not None, "what can be computed again covers a part"
             write.part.view(memory.refer(), memory.device).copy_(again.result(write))
-            after = _run(capture, mine)
+            after = results_of(capture, mine)
         except Exception:  # an index that is out of range now, for instance
             return False
         finally:
@@ -42,7 +42,7 @@ def is_harmless(capture: SeenCapture, memory: Memory, write: Write, again: Again
     return all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
-def _run(capture: SeenCapture, mine: list[Memory]) -> list[Tensor]:
+def results_of(capture: SeenCapture, mine: list[Memory]) -> list[Tensor]:
     """Return what a graph leaves in memory, and put back what was there."""
     held = [each.bytes() for each in mine]
     former = [each.clone() for each in held]

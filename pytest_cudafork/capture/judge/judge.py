@@ -14,6 +14,8 @@ from pytest_cudafork.capture.judge.memory_checks import check_filled, check_ther
 from pytest_cudafork.capture.judge.replay_checks import RandomNumbers, check_work
 from pytest_cudafork.capture.judge.shared_pool import SharedPool
 from pytest_cudafork.capture.judge.stale import StaleData
+from pytest_cudafork.capture.judge.stale_rows import StaleRows
+from pytest_cudafork.capture.judge.warm_up import check_warm_up
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.recorder import silently
 
@@ -29,6 +31,7 @@ class Judge(Listener):
         self._random = RandomNumbers(self.findings)
         self._numbers = HostNumbers(history, self.findings)
         self._pool = SharedPool(history, self.findings)
+        self._rows = StaleRows(history, self.findings)
 
     def on_capture_end(self, capture: SeenCapture) -> None:
         """Learn what can be computed again; look for reads of what nothing has filled."""
@@ -50,6 +53,8 @@ class Judge(Listener):
             check_work(capture, self.findings)
             check_there(capture, self.findings)
             self._stale.replayed(capture)
+            check_warm_up(capture, self.findings)
+            self._rows.replayed(capture)
             self._numbers.replayed(capture)
             self._random.begins(capture)
 
@@ -62,6 +67,7 @@ class Judge(Listener):
         with self._beside_the_test(capture):
             self._random.ends(capture)
             self._pool.replayed(capture)
+            self._rows.ends(capture)
 
     @contextlib.contextmanager
     def _beside_the_test(self, capture: SeenCapture) -> Iterator[None]:

@@ -6,6 +6,7 @@ Whether it is a view, an allocation or work, what it reads and writes, and when 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from pytest_cudafork.capture.operators.rules import (
 )
 from pytest_cudafork.compat.torch_graphs import has_python_kernel, is_composite, schema_of
 
-__all__ = ["Traits", "Written", "rule_of", "traits_of"]
+__all__ = ["Traits", "Written", "rule_of", "tensors_in", "traits_of"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +34,19 @@ class Written:
     name: str
     reads: bool  # what it held before matters
     out: bool  # an ``out=``
+
+    def of(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return it, of the arguments of a call; None where it is left out."""
+        return args[self.position] if self.position < len(args) else kwargs.get(self.name)
+
+
+def tensors_in(tree: Any) -> Iterator[torch.Tensor]:
+    """Give the tensors of an argument or result of an operator, those in lists and tuples, too."""
+    if isinstance(tree, torch.Tensor):
+        yield tree
+    elif isinstance(tree, (list, tuple)):
+        for each in tree:
+            yield from tensors_in(each)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,11 +12,10 @@ from typing import Any, cast
 
 import torch
 
-from pytest_cudafork.capture.choose import capturing, usable
+from pytest_cudafork.capture.choose import checking, usable
 from pytest_cudafork.capture.interface.backend import (
     Capture,
     CaptureFinding,
-    GraphBackend,
     GraphNode,
 )
 from pytest_cudafork.capture.pair.checks import run_checks
@@ -115,7 +114,7 @@ def capture_pair(
         mode, persistent, _returning(outputs), tuple(vary), Tolerance.given(rtol, atol),
         tuple(other_descs), Allowed(shared), belongs, poison, rng,
     )  # fmt: skip
-    return _check(Factory(create_forward_fn, desc, modes), given, usable(backend))
+    return _check(Factory(create_forward_fn, desc, modes), given, backend)
 
 
 def _check_lists(shared: Any, other_descs: Any) -> None:
@@ -146,10 +145,10 @@ def _returning(outputs: Any) -> Callable[[], Any] | None:
     )
 
 
-def _check(factory: Factory, given: Arguments, backend: GraphBackend) -> CapturedPair:
+def _check(factory: Factory, given: Arguments, name: str) -> CapturedPair:
     __tracebackhide__ = True
-    log = CheckLog()
-    with capturing("capture_pair"), backend.beside_graphs():
+    log, backend = CheckLog(), usable(name)
+    with checking("capture_pair", backend):
         passes = Passes(
             factory, backend, given.mode, given.persistent, given.allowed, log, given.belongs
         )
@@ -162,17 +161,16 @@ def _check(factory: Factory, given: Arguments, backend: GraphBackend) -> Capture
                     "forward_fn returns no tensor, and it writes no memory that could be found",
                     "give outputs=lambda: the_buffer that it writes, or let it return its results",
                 )
+            title = f"capture_pair({short(factory.desc)}, mode={given.mode!r})"
+            raise_what_was_found(log, title, backend, CapturePairError)
             return _result(passes, log)
 
 
 def _result(passes: Passes, log: CheckLog) -> CapturedPair:
-    __tracebackhide__ = True
-    backend, graph = passes.backend, passes.graph
-    title = f"capture_pair({short(passes.factory.desc)}, mode={passes.mode!r})"
-    raise_what_was_found(log, title, backend, CapturePairError)
+    graph = passes.graph
     assert graph is not None, "a capture that failed is a finding"
     report = PairReport(
-        backend.name,
+        passes.backend.name,
         tuple(log.ran),
         dict(log.skipped),
         tuple(log.notes),

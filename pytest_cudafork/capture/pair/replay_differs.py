@@ -10,7 +10,6 @@ from pytest_cudafork.capture.replay.pair_subject import PairSubject
 from pytest_cudafork.capture.replay.rounds import Rounds
 from pytest_cudafork.capture.replay.stimulus import (
     Stimulus,
-    name_of,
     other_float_inputs,
     takes_argument,
 )
@@ -32,7 +31,8 @@ def check(pair: Evidence) -> None:
     if arguments.poison and subject.inputs():
         rounds.run(other_float_inputs(subject.inputs))
     for index, change in enumerate(arguments.vary):
-        rounds.run(Stimulus(name_of(change, f"vary[{index}]"), subject.varying(change)))
+        apply = subject.varying(change)
+        rounds.run(Stimulus(f"vary[{index}]", apply, given=change))
         if pair.after_vary is not None:
             pair.after_vary()
     if arguments.vary and not any(takes_argument(change) for change in arguments.vary):

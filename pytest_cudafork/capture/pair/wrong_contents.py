@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
+from pytest_cudafork.capture.interface.backend import describe
 from pytest_cudafork.capture.pair.evidence import Evidence
 from pytest_cudafork.capture.replay.fill import filling
 from pytest_cudafork.capture.state.aliasing import Allowed, shared_objects
-from pytest_cudafork.capture.state.compare import describe, number, short
+from pytest_cudafork.capture.state.compare import number, short
 from pytest_cudafork.capture.state.reach import reachable
 from pytest_cudafork.capture.state.snapshot import Entry, Snapshot, same, words_of
 from pytest_cudafork.capture.state.state_tree import Kind

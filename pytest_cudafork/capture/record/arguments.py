@@ -43,6 +43,7 @@ class Arguments:
         self.followed = True
         self.put: int | None = None
         self._name = known.name if known is not None else ""
+        self._draws = known is not None and known.by_generator
         self._history = history
         self._shape_only = known is not None and known.traits.shape_only
         self._foreign = known is not None and not known.traits.name.startswith(
@@ -91,7 +92,7 @@ class Arguments:
         made = Read(memory, memory.version, memory.writes, part, written is not None)
         self.reads.append(made)
         if history.uses is not None:
-            only_put = written is not None and self.put is not None
+            only_put = written is not None and (self._draws or self.put is not None)
             history.graph_reads(made, tensor, looks=not only_put)
         return made
 

@@ -20,7 +20,7 @@ from pytest_cudafork.capture.record.arguments import PLAIN, Arguments
 from pytest_cudafork.capture.record.memory import Memories, Memory, Part, part_of
 from pytest_cudafork.capture.record.numbers import Call, LineNumbers, has_numbers, numbers_in
 from pytest_cudafork.capture.record.operators import KnownOperator, Operators, draws_nothing
-from pytest_cudafork.capture.record.scattered import UNKNOWN
+from pytest_cudafork.capture.record.scattered import UNKNOWN, places_among
 from pytest_cudafork.capture.record.uses import GraphUses, HostNumber, Unfilled, Use
 from pytest_cudafork.capture.record.values import (
     ACTIVATION,
@@ -52,6 +52,7 @@ class History:
         spoiled: results of graphs that were overwritten, each with what is told when it is read.
         numbers: those of the host among arguments, by line.
         later: for lines that are watched, when they ran since, and what they read then.
+        latest: when operators ran last outside of captures: ``(operator, file:line)`` to the event.
 
     """
 
@@ -65,6 +66,7 @@ class History:
         self.spoiled: dict[Memory, Callable[[str], None]] = {}
         self.numbers = LineNumbers()
         self.later: dict[str, deque[tuple[int, set[Memory]]]] = {}
+        self.latest: dict[tuple[str, str], int] = {}
         self._everything = everything
         self._thread = threading.get_ident()
 
@@ -118,7 +120,7 @@ class History:
 
     def _follow(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> Any:
         draws = known.draws
-        if draws and not known.by_generator and draws_nothing(known.op, args, kwargs):
+        if draws and draws_nothing(known, args, kwargs):
             draws = False
         taken = Arguments(self, known)
         taken.take_all(args, kwargs)
@@ -130,10 +132,14 @@ class History:
         operation.computed = self._computed(known, taken, draws=draws)
         self._rank(operation, known)
         uses = self.uses
-        if uses is not None:
+        if uses is None:
+            self.latest[known.traits.name, operation.where] = operation.at
+        else:
             uses.took(args)
             uses.did(known.traits.name, operation.where)
             uses.draws += draws
+            for each in places_among(known.name, args):
+                self._places(each, operation.where)
         for index, (memory, part, reads) in enumerate(taken.targets):
             self.written(memory, Write(operation, ~index, part), reads=reads, put=taken.put)
         self._results(operation, result, [0])
@@ -207,7 +213,9 @@ class History:
             return True
         if known.written:
             return False
-        return known.heavy or any(self._is_activation(each) for each in args)
+        if known.heavy:
+            return True
+        return any(self._is_activation(each) for each in args)
 
     def _is_activation(self, value: Any) -> bool:
         if value.__class__ not in PLAIN:
@@ -269,11 +277,11 @@ class History:
 
     def _activate(self, result: Any) -> None:
         if isinstance(result, Tensor):
-            if self.memories.get(result) is None:
-                memory = self.memories.of(result)
-                if memory is not None:
-                    memory.writes, memory.version = ACTIVATION, 1
-                    memory.activation = result.dtype.is_floating_point
+            met = self.memories.met(result)
+            if met is not None and met[1]:
+                memory = met[0]
+                memory.writes, memory.version = ACTIVATION, 1
+                memory.activation = result.dtype.is_floating_point
         elif isinstance(result, (list, tuple)):
             for each in result:
                 self._activate(each)
@@ -307,14 +315,14 @@ class History:
 
     def _results(self, operation: Operation, result: Any, count: list[int]) -> None:
         if isinstance(result, Tensor):
-            if self.memories.get(result) is None:
-                memory = self.memories.of(result)
-                if memory is not None:
-                    memory.writes = (Write(operation, count[0], part_of(result)),)
-                    memory.live, memory.at, memory.where = operation.live, self.at, operation.where
-                    memory.version += 1
-                    if self.uses is not None:
-                        self.uses.owns(memory)
+            met = self.memories.met(result)
+            if met is not None and met[1]:
+                memory = met[0]
+                memory.writes = (Write(operation, count[0], part_of(result)),)
+                memory.live, memory.at, memory.where = operation.live, self.at, operation.where
+                memory.version += 1
+                if self.uses is not None:
+                    self.uses.owns(memory)
             count[0] += 1
         elif isinstance(result, (list, tuple)):
             for each in result:
@@ -353,6 +361,12 @@ class History:
         memory.live = any(each.operation.live for each in memory.writes)
 
     # -- what a graph uses -------------------------------------------------------------------------
+
+    def _places(self, tensor: Tensor, where: str) -> None:
+        assert self.uses is not None, "a capture is under way"
+        memory = self.memories.of(tensor)
+        if memory is not None and memory.owner is not self.uses:
+            self.uses.places.setdefault(memory, where)
 
     def _graph_writes(self, memory: Memory, part: Part, where: str) -> None:
         assert self.uses is not None, "a capture is under way"

@@ -18,7 +18,7 @@ from torch import Tensor
 from pytest_cudafork.capture.record.arguments import Arguments
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.values import Computed, Write
-from pytest_cudafork.capture.software.launches import tensors_of
+from pytest_cudafork.capture.software.launches import name_of, tensors_of
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["Launches"]
@@ -98,9 +98,9 @@ class Launches:
         operation.computed = Computed.YES if known else Computed.UNKNOWN
         history.settle(operation)
         if history.uses is not None:
-            history.uses.did(_name(kernel), operation.where)
+            history.uses.did(name_of(kernel), operation.where)
             if not known:
-                history.uses.dark = f"it launches {_name(kernel)}, which had not run before"
+                history.uses.dark = f"it launches {name_of(kernel)}, which had not run before"
         for index, (memory, part, reads) in enumerate(taken.targets):
             history.written(memory, Write(operation, ~index, part), reads=reads)
         for each in hidden:
@@ -125,9 +125,3 @@ def _is_direct(tensor: Tensor, args: Any, kwargs: dict[str, Any]) -> bool:
 
 def _same(now: Tensor, then: Tensor) -> bool:
     return bool(torch.equal(torch.nan_to_num(now), torch.nan_to_num(then)))
-
-
-def _name(kernel: Any) -> str:
-    while not hasattr(kernel, "__name__") and hasattr(kernel, "fn"):
-        kernel = kernel.fn
-    return str(getattr(kernel, "__name__", "a kernel"))

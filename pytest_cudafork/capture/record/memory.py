@@ -14,9 +14,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pytest_cudafork.capture.interface.backend import describe
 from pytest_cudafork.compat.torch_graphs import conjugated, identity_of
 
 __all__ = ["Memories", "Memory", "Part", "part_of"]
+
+_STRIDED = torch.strided
 
 
 class Part(NamedTuple):
@@ -72,6 +75,7 @@ class Memory:
         version: how often it was seen to be written.
         where: ``file:line`` of the last write, or of the allocation.
         at: the number of the event of the last write.
+        replayed: the number of the event of the last replay that read it; 0: none did.
         filled: how many elements were written since it was allocated; -1: not counted (any more).
         owner: the uses of the graph within whose capture it was allocated.
         live: whether a write to it can be run again.
@@ -81,7 +85,7 @@ class Memory:
 
     __slots__ = (
         "activation", "at", "device", "dtype", "filled", "live", "nbytes", "owner", "pointer",
-        "refer", "shape", "version", "where", "writes",
+        "refer", "replayed", "shape", "version", "where", "writes",
     )  # fmt: skip
 
     def __init__(self, tensor: Tensor, storage: Any, gone: Callable[[Any], object]) -> None:
@@ -91,13 +95,14 @@ class Memory:
         self.device, self.dtype, self.shape = tensor.device, tensor.dtype, tensor.shape
         self.writes: tuple[Any, ...] = ()
         self.version, self.where, self.at, self.filled = 0, "", 0, -1
+        self.replayed = 0
         self.owner: Any = None
         self.live = self.activation = False
 
     @property
     def text(self) -> str:
         """It as a reader knows it: ``float32[4, 8]``."""
-        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+        return describe(self)
 
     def bytes(self) -> Tensor:
         """Return all of it as bytes; it must be there."""
@@ -122,19 +127,29 @@ class Memories:
 
     def of(self, tensor: Tensor) -> Memory | None:
         """Return the memory of a tensor; None: it has none that can be followed."""
-        if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested:
+        found = self.met(tensor)
+        return None if found is None else found[0]
+
+    def met(self, tensor: Tensor) -> tuple[Memory, bool] | None:
+        """Return the memory of a tensor, and whether it is met for the first time.
+
+        None: it has none that can be followed. This is asked for the results of all operators.
+        """
+        if tensor.layout is not _STRIDED or tensor.is_meta or tensor.is_nested:
             return None
         try:
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):  # it has no memory of its own
             return None
-        found = self.known.get(identity_of(storage))
-        if found is None:
-            found = self.known[identity_of(storage)] = Memory(tensor, storage, self._gone)
-        return found
+        key = identity_of(storage)
+        found = self.known.get(key)
+        if found is not None:
+            return found, False
+        made = self.known[key] = Memory(tensor, storage, self._gone)
+        return made, True
 
     def get(self, tensor: Tensor) -> Memory | None:
         """Return the memory of a tensor, if it was met before."""
-        if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested:
+        if tensor.layout is not _STRIDED or tensor.is_meta or tensor.is_nested:
             return None
         return self.known.get(identity_of(tensor.untyped_storage()))

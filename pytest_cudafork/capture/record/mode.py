@@ -28,8 +28,6 @@ __all__ = ["HistoryMode"]
 class HistoryMode(ObservingMode):
     """Lets a history know of the operators of this thread."""
 
-    supports_higher_order_operators = True
-
     def __init__(self, history: History, *, of_capture: bool = False) -> None:
         super().__init__()
         self._history = history

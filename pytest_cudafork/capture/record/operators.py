@@ -79,14 +79,23 @@ class Operators:
             return known
 
 
-def draws_nothing(op: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether attention or dropout, said to be random, draws nothing: its probability is 0."""
-    for index, argument in enumerate(schema_of(op).arguments):
-        if argument.name not in ("dropout_p", "p", "dropout", "train", "training"):
+_SWITCHES = ("train", "training")
+_PROBABILITIES = ("dropout_p", "p", "dropout")
+
+
+def draws_nothing(known: KnownOperator, args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether attention or dropout, said to be random, draws nothing.
+
+    Its probability is 0, or it does not train. What takes a generator draws with a probability of
+    0, too.
+    """
+    named = _SWITCHES if known.by_generator else (*_SWITCHES, *_PROBABILITIES)
+    for index, argument in enumerate(schema_of(known.op).arguments):
+        if argument.name not in named:
             continue
         default = kwargs.get(argument.name, argument.default_value)
         value = args[index] if index < len(args) else default
-        off = value is False if argument.name in ("train", "training") else value == 0
+        off = value is False if argument.name in _SWITCHES else value == 0
         if off:
             return True
     return False

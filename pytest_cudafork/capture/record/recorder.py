@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -13,10 +13,15 @@ from pytest_cudafork.capture.record.launches import Launches
 from pytest_cudafork.capture.record.mode import HistoryMode
 from pytest_cudafork.capture.record.uses import GraphUses
 from pytest_cudafork.capture.record.values import Write, unknown_operation
-from pytest_cudafork.compat.torch_graphs import without_dispatch, without_torch_function
+from pytest_cudafork.compat.torch_graphs import (
+    count_modes,
+    without_dispatch,
+    without_torch_function,
+)
 
-__all__ = ["REPLAY", "Recorder", "silently"]
+__all__ = ["REPLAY", "Later", "Recorder", "silently"]
 
+Later = Callable[[Callable[[], None]], Callable[[], None]]
 REPLAY = "a replay"
 """Stands for the line of a write that a replay has made."""
 
@@ -50,10 +55,24 @@ class Recorder(Listener):
         self._capture: SeenCapture | None = None
 
     @contextlib.contextmanager
-    def in_force(self) -> Iterator[None]:
-        """See the operators of this thread, for the length of a ``with``."""
+    def in_force(self, later: Later | None = None) -> Iterator[None]:
+        """See the operators of this thread, for the length of a ``with``.
+
+        Args:
+            later: Those outside of captures are seen once it calls what it is given; it returns
+                what takes that back. None: they are seen at once.
+
+        """
         with contextlib.ExitStack() as stack:
-            if self._outside:
+
+            def see() -> None:
+                if not count_modes():  # modes end in the order of their beginning
+                    stack.enter_context(HistoryMode(self.history))
+                    stack.enter_context(self._launches.noted())
+
+            if self._outside and later is not None:
+                stack.callback(later(see))
+            elif self._outside:
                 stack.enter_context(HistoryMode(self.history))
                 stack.enter_context(self._launches.noted())
             try:
@@ -93,6 +112,8 @@ class Recorder(Listener):
         known = list(history.memories.known.values())
         uses.made = [memory for memory in known if memory.owner is uses]
         uses.differing = history.numbers.differing(uses.calls)
+        known_lines = (history.latest.get(each, 0) for each in uses.lines)
+        uses.began = next((at for at in known_lines if at), 0)
         for call, taken in uses.calls.items():
             history.numbers.captured.setdefault(call, set()).update(taken)
         uses.host = [

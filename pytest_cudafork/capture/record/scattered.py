@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["UNKNOWN", "elements_put"]
+__all__ = ["UNKNOWN", "elements_put", "places_among"]
 
 UNKNOWN = -1
 """How many elements are written depends on values, such as those of a mask."""
@@ -20,6 +20,12 @@ UNKNOWN = -1
 _BY_INDICES = ("index_put_", "_index_put_impl_")
 _BY_VALUES = ("index_fill_", "masked_fill_", "masked_scatter_", "put_")
 _ADDS = ("accumulate", "reduce")
+_PLACES = {
+    **dict.fromkeys(("index_copy", "index_add", "index_fill", "index_reduce"), 2),
+    **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce"), 2),
+    **dict.fromkeys(("index_put", "_index_put_impl", "put"), 1),
+}
+"""Which argument says where an operator writes."""
 
 
 def elements_put(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
@@ -45,6 +51,15 @@ def elements_put(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> i
     if name == "scatter_" and len(args) == 4:  # the fifth is the way to reduce
         return int(args[2].numel())
     return None
+
+
+def places_among(name: str, args: Sequence[Any]) -> list[Tensor]:
+    """Return the arguments of an operator whose values say where it writes."""
+    at = _PLACES.get(name.removesuffix("_"))
+    if at is None or at >= len(args):
+        return []
+    given = args[at] if isinstance(args[at], (list, tuple)) else [args[at]]
+    return [each for each in given if isinstance(each, Tensor)]
 
 
 def _indexed(tensor: Tensor, indices: Sequence[Tensor | None]) -> int:

@@ -67,6 +67,8 @@ class GraphUses:
         host: those of them that the host had read from tensors.
         named: a tensor for memory that it reads, by which user code knows it.
         unfilled: reads of what nothing had filled.
+        places: memory from outside whose values say where the graph writes, with the line.
+        began: the event at which the run before the capture began; 0: it is not known.
         dark: why not all that it does can be known; "": all is.
 
     """
@@ -85,6 +87,8 @@ class GraphUses:
         self.host: list[HostNumber] = []
         self.named: dict[Memory, tuple[weakref.ref[Tensor], str]] = {}
         self.unfilled: list[Unfilled] = []
+        self.places: dict[Memory, str] = {}
+        self.began = 0
         self.dark = ""
 
     def did(self, name: str, where: str) -> None:

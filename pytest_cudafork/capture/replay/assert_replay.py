@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from pytest_cudafork.capture.choose import capturing, usable
+from pytest_cudafork.capture.choose import checking, usable
 from pytest_cudafork.capture.interface.backend import (
     Capture,
     CaptureFailedError,
@@ -100,7 +100,7 @@ def assert_replay_equals_eager(
     _check_pool(pool, chosen, refills and not vary)
     log, near = CheckLog(), Tolerance.given(rtol, atol)
     options = _Options(near, poison, rng, refills, tuple(vary), tuple(interleave))
-    with _checking(chosen), contextlib.ExitStack() as stack:
+    with checking("assert_replay_equals_eager", chosen), contextlib.ExitStack() as stack:
         subject = FunctionSubject(fn, inputs, eager, replay, log)
         check_devices(subject.inputs(), chosen.device, "the static inputs")
         pool = chosen.new_pool() if pool is None and interleave else pool
@@ -109,12 +109,6 @@ def assert_replay_equals_eager(
             ready = subject.observe(chosen) if replay is not None else subject.capture(chosen, pool)
             rounds = _compare(subject, chosen, log, options, pool, stack) if ready else None
             return _result(chosen, log, subject, rounds)
-
-
-@contextlib.contextmanager
-def _checking(backend: GraphBackend) -> Iterator[None]:
-    with capturing("assert_replay_equals_eager"), backend.beside_graphs():
-        yield
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +179,7 @@ def _compare(
     for stimulus in _others(options.interleave, backend, log, pool, stack, floats):
         rounds.run(stimulus)
     for index, change in enumerate(options.vary):
-        rounds.run(Stimulus(name_of(change, f"vary[{index}]"), change))
+        rounds.run(Stimulus(f"vary[{index}]", change, given=change))
     if options.vary and subject.is_own_reference:  # another one may have state on the host
         rounds.run(Stimulus("the first inputs again", lambda: None, "back"))
     subject.report_moved()

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from pytest_cudafork.capture.interface.lines import line_at_work
+from pytest_cudafork.capture.operators.higher_order import seen_inside
 from pytest_cudafork.capture.software.past_operators import not_compiled
 from pytest_cudafork.capture.state.tensors import alias, has_memory
 from pytest_cudafork.compat.torch_graphs import DispatchMode, OpOverload, schema_of
@@ -24,8 +25,6 @@ class Filled(Protocol):
 class _Fill(DispatchMode):
     """Fills what ``torch.empty`` and its kin return."""
 
-    supports_higher_order_operators = True
-
     def __init__(self, value: int) -> None:
         super().__init__()
         self._value = value
@@ -33,9 +32,9 @@ class _Fill(DispatchMode):
         self.count = 0  # of times
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
         if not isinstance(func, OpOverload):
-            return made  # what torch.cond and its kind allocate is not seen
+            return (seen_inside(func, self) or func)(*args, **(kwargs or {}))
+        made = func(*args, **(kwargs or {}))
         name = schema_of(func).name.partition("::")[2]
         leaves_it = name.startswith(("empty", "new_empty")) and isinstance(made, torch.Tensor)
         if leaves_it and has_memory(made) and made.numel() and made.element_size() > 1:

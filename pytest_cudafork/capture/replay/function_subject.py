@@ -211,10 +211,10 @@ class FunctionSubject(Subject):
         """Note inputs that lie elsewhere now, and remember reachable memory that does."""
         self._log.did("moved-input")
         for path, old, new in moved(self._where, storages(self.inputs()), None):
-            self._report(path, old, new, stimulus.name)
+            self._report(path, old, new, str(stimulus))
         uses = self.graph.recording.uses if self.graph is not None else None
         for path, old, new in moved(self._reached, storages(self.reachable()), uses):
-            self._doubtful.setdefault(path, (old, new, stimulus.name))
+            self._doubtful.setdefault(path, (old, new, str(stimulus)))
 
     def report_moved(self) -> None:
         """Note reachable memory that has moved, if a replay was wrong: it may be unused by now."""

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pytest_cudafork.capture.interface.backend import describe
 from pytest_cudafork.capture.interface.lines import line_at_work
+from pytest_cudafork.capture.operators.higher_order import seen_inside
 from pytest_cudafork.capture.operators.traits import traits_of
 from pytest_cudafork.capture.software.past_operators import not_compiled
-from pytest_cudafork.capture.state.compare import describe
 from pytest_cudafork.compat.torch_graphs import DispatchMode, OpOverload
 
 __all__ = ["Collision", "collisions", "unlike_line"]
@@ -23,16 +24,15 @@ _MOST_STEPS = 100_000
 class _Watch(DispatchMode):
     """Runs everything, and hands each operator on."""
 
-    supports_higher_order_operators = True
-
     def __init__(self, see: Callable[[str, Any, dict[str, Any], Any], None]) -> None:
         super().__init__()
         self._see = see
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not isinstance(func, OpOverload):
+            return (seen_inside(func, self) or func)(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
-        if isinstance(func, OpOverload):
-            self._see(traits_of(func).name, args, kwargs or {}, result)
+        self._see(traits_of(func).name, args, kwargs or {}, result)
         return result
 
 

@@ -158,7 +158,7 @@ class PairSubject(Subject):
         for path, old, new in moved(self._where, storages(self.inputs()), None):
             self._log.add(
                 "moved-input",
-                f"{path} lay at {old:#x} and lies at {new:#x} after {stimulus.name}; the graph "
+                f"{path} lay at {old:#x} and lies at {new:#x} after {stimulus}; the graph "
                 "still reads the old memory",
                 path=path,
                 todo="write into the persistent tensor (copy_, fill_) instead of making a new one",

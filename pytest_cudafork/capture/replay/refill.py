@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pytest_cudafork.capture.operators.higher_order import seen_inside
 from pytest_cudafork.capture.operators.traits import traits_of
 from pytest_cudafork.capture.state.tensors import alias, has_memory, storage_of
 from pytest_cudafork.compat.torch_graphs import DispatchMode, OpOverload
@@ -152,13 +153,14 @@ class _Shadows(DispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if not isinstance(func, OpOverload):
+            return (seen_inside(func, self) or func)(*args, **kwargs)
         result = func(*args, **kwargs)
-        if isinstance(func, OpOverload):
-            for written in traits_of(func).written:
-                given = args[written.position] if written.position < len(args) else None
-                tensor = kwargs.get(written.name) if given is None else given
-                if isinstance(tensor, torch.Tensor) and tensor.element_size() == 1:
-                    self._write(func, written, tensor, args, kwargs)
+        for written in traits_of(func).written:
+            given = args[written.position] if written.position < len(args) else None
+            tensor = kwargs.get(written.name) if given is None else given
+            if isinstance(tensor, torch.Tensor) and tensor.element_size() == 1:
+                self._write(func, written, tensor, args, kwargs)
         return result
 
     def _write(self, func: Any, written: Any, tensor: Any, args: Any, kwargs: Any) -> None:

@@ -83,7 +83,7 @@ class Rounds:
         else:
             varies = stimulus.kind == "vary"
             before_change = self._versions() if varies else {}
-            rows = rows_of(stimulus.apply(), stimulus.name)
+            rows = rows_of(stimulus.apply(), stimulus)
             idle = varies and not self._base.changed() and before_change == self._versions()
         self._subject.after_change(stimulus)
         before = self._save()
@@ -99,15 +99,15 @@ class Rounds:
             self._compare_anew(self._anew, first, stimulus, rows, before)
         if rows and not self._log.findings:
             total = max((len(one) for one in first.outputs.values() if _has_rows(one)), default=0)
-            padding(self._subject, self._log, before, stimulus.name, rows, total)
+            padding(self._subject, self._log, before, str(stimulus), rows, total)
         if stimulus.kind in ("same", "other"):
             second = self._replay(stimulus, before)
             if second is not None:
                 self._compare(second, expected, effects, stimulus, rows, before, 1)
         if stimulus.kind == "same" and self._in_a_row:
             self._replay_in_a_row(stimulus, before)
-        if self._first is not None and differences(self._first, expected, Tolerance(0, 0)):
-            self.could_tell = True
+        if self._first is not None and not self.could_tell:
+            self.could_tell = bool(differences(self._first, expected, Tolerance(0, 0)))
         if self._first is None:
             self._first, self._effects_then = expected, effects
         elif idle:
@@ -129,7 +129,7 @@ class Rounds:
         )
         if same and not differences(self._effects_then, effects, exact):
             text = (
-                f"{stimulus.name} changed no static input, and eager results are the same as "
+                f"{stimulus} changed no static input, and eager results are the same as "
                 "without it: it tests nothing. Let it change inputs in place (fill_, copy_)"
             )
             self._log.note(text)
@@ -139,7 +139,7 @@ class Rounds:
         """Refill once; what it leaves is clean for eager code, and of another batch afterwards."""
         refill = Refill(self._subject.inputs(), self._stale)
         with refill.watched():
-            rows = rows_of(stimulus.apply(), stimulus.name)
+            rows = rows_of(stimulus.apply(), stimulus)
         refill.leave(clean=True)
         before = self._save()
         expected, _ = self._eager(before)
@@ -175,7 +175,7 @@ class Rounds:
         ):
             self._anew = None
         elif wrong:
-            self.differs_anew = f"{wrong[0].what}; after {stimulus.name}"
+            self.differs_anew = f"{wrong[0].what}; after {stimulus}"
             self._anew = None
 
     def _replay_in_a_row(self, stimulus: Stimulus, before: Before) -> None:
@@ -226,7 +226,7 @@ class Rounds:
         try:
             result = self._subject.replay()
         except ReplayFailedError as error:
-            self._failed(error, f"after {stimulus.name}")
+            self._failed(error, f"after {stimulus}")
             return None
         self.replays += 1
         outputs = frozen_copy(result, self._subject.name)
@@ -249,7 +249,7 @@ class Rounds:
     ) -> None:
         wrong = differences(expected, replayed.outputs, self._tolerance, rows)
         if rows is not None:
-            check_rows(rows, expected, bool(effects), stimulus.name)
+            check_rows(rows, expected, bool(effects), stimulus)
         if rows != 0:
             self.compared += sum(isinstance(one, torch.Tensor) for one in expected.values())
         present = {**self._subject.reachable(), **self._subject.inputs()}
@@ -307,7 +307,7 @@ class Rounds:
             return
         self._log.add(
             "replay-differs",
-            f"{one.what}; after {stimulus.name}. Eager code gives something else each time, and "
+            f"{one.what}; after {stimulus}. Eager code gives something else each time, and "
             "the replay always the same",
             path=one.path,
             where=where,
@@ -373,7 +373,7 @@ class Rounds:
             graph.recording.nodes if graph is not None else None,
         )
         check, words, why, todo = explain(one, symptoms)
-        when = f"after {stimulus.name}" + (", in the second replay" if number else "")
+        when = f"after {stimulus}" + (", in the second replay" if number else "")
         known = {(found.check, found.path) for found in self._log.findings}
         if not known & {
             (check, one.path),

@@ -16,12 +16,19 @@ from pytest_cudafork.errors import GraphUsageError
 
 
 class Stimulus(NamedTuple):
-    """A change before a replay; ``apply`` may return how many rows are live after it."""
+    """A change before a replay; ``apply`` may return how many rows are live after it.
 
-    name: str  # as it stands in "after vary[0] (shrink)"
+    As text it is what stands in "after vary[0] (shrink)".
+    """
+
+    label: str  # "vary[0]"
     apply: Callable[[], Any]
     kind: str = "vary"  # "same", "floats", "vary", "other"
     restore: bool = True  # put the inputs back to their first contents before it
+    given: Any = None  # the user's callable, which is told by its name and line
+
+    def __str__(self) -> str:
+        return self.label if self.given is None else name_of(self.given, self.label)
 
 
 def name_of(fn: Any, fallback: str) -> str:
@@ -33,7 +40,7 @@ def name_of(fn: Any, fallback: str) -> str:
     return f"{fallback} ({name})" if name else fallback
 
 
-def rows_of(result: Any, name: str) -> int | None:
+def rows_of(result: Any, name: object) -> int | None:
     """Read what a ``vary`` returned: nothing, or the number of live rows.
 
     What a change in place returns is ignored: ``lambda: t.fill_(3)`` returns a tensor.
@@ -54,7 +61,7 @@ def rows_of(result: Any, name: str) -> int | None:
     return int(result)
 
 
-def check_rows(rows: int, expected: dict[str, Any], has_effects: bool, name: str) -> None:
+def check_rows(rows: int, expected: dict[str, Any], has_effects: bool, name: object) -> None:
     """Refuse a number of live rows that no output has, or with which nothing is compared."""
     sizes = [len(one) for one in expected.values() if isinstance(one, torch.Tensor) and one.dim()]
     if sizes and rows > max(sizes):

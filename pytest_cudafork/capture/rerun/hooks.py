@@ -51,8 +51,7 @@ class ReplayAudit:
         self._item: pytest.Item | None = None
         self._counted: Counted | None = None
         self._began = 0.0
-        self._told: list[tuple[str, str]] = []
-        self._audited = 0
+        self._audited = verdict.AuditedTests()
 
     @property
     def _runs_tests(self) -> bool:
@@ -86,11 +85,7 @@ class ReplayAudit:
             return
         if type(report) is pytest.TestReport and self._item is not None and self._runs_tests:
             self._look_at(self._item, report)
-        for name, text in report.user_properties:
-            if name == verdict.PROPERTY:
-                self._audited += 1
-                if text != verdict.NOTICES:
-                    self._told.append((report.nodeid, str(text)))
+        self._audited.add(report)
 
     def _look_at(self, item: pytest.Item, report: pytest.TestReport) -> None:
         counted = [text for name, text in report.user_properties if name == PROPERTY]
@@ -129,5 +124,5 @@ class ReplayAudit:
         if not self._audited:
             return
         terminalreporter.section("tests of replays that cannot fail")
-        for line in verdict.audit_lines(self._told, self._audited):
+        for line in self._audited.lines():
             terminalreporter.write_line(line)

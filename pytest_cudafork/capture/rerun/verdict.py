@@ -1,12 +1,15 @@
-"""What two more runs of a test say of it, in words."""
+"""What two more runs of a test say of it, in words; and of all tests of a session together."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pytest
 
 from pytest_cudafork.capture.rerun.orders import CHANGED, IDLE, Counted
+from pytest_cudafork.observe.story.plain_text import plain
 
-__all__ = ["NOTICES", "PROPERTY", "Again", "audit_lines", "not_judged", "sentence"]
+__all__ = ["NOTICES", "PROPERTY", "Again", "AuditedTests", "not_judged", "sentence"]
 
 PROPERTY = "cudafork_replay_audit"
 """The property of a report that holds what was found of a test."""
@@ -59,22 +62,54 @@ def not_judged(why: str) -> str:
     return f"{_NOT_JUDGED}{why}"
 
 
-def audit_lines(told: list[tuple[str, str]], audited: int) -> list[str]:
-    """Return the lines of the section.
+class AuditedTests:
+    """The tests that were run once more, and what is said of them, as their reports have it."""
 
-    Args:
-        told: tests and what is said of them.
-        audited: how many tests were run once more.
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
 
-    """
-    vain = [(test, text) for test, text in told if text.startswith(_NOTHING)]
-    unknown = [(test, text) for test, text in told if not text.startswith(_NOTHING)]
-    tests = "1 test that replays" if audited == 1 else f"{audited} tests that replay"
-    first = f"{tests} a graph and passed: {len(vain)} cannot fail, {len(unknown)} not judged"
-    lines = [first, *(f"{test} {text}" for test, text in (*vain, *unknown))]
-    if vain:
-        lines.append(
-            "what to do: compare what the replay leaves with what eager code computes, on inputs "
-            "changed since the capture (pytest_cudafork.assert_replay_equals_eager does both)"
-        )
-    return lines
+    def add(self, report: pytest.TestReport) -> None:
+        """Take what a report says of it, if it does."""
+        for name, text in report.user_properties:
+            if name == PROPERTY:
+                self._texts[report.nodeid] = str(text)
+
+    def __len__(self) -> int:
+        """How many they are."""
+        return len(self._texts)
+
+    def _said(self, beginning: str) -> dict[str, str]:
+        """Return the tests of which something is said that begins so, with the rest of it."""
+        texts = self._texts.items()
+        return {
+            test: text.removeprefix(beginning) for test, text in texts if text.startswith(beginning)
+        }
+
+    def lines(self) -> list[str]:
+        """Return the lines of the section."""
+        vain, unknown = self._said(_NOTHING), self._said(_NOT_JUDGED)
+        tests = "1 test that replays" if len(self) == 1 else f"{len(self)} tests that replay"
+        lines = [f"{tests} a graph and passed: {len(vain)} cannot fail, {len(unknown)} not judged"]
+        lines += [f"{test} {_NOTHING}{why}" for test, why in vain.items()]
+        lines += [f"{test} {_NOT_JUDGED}{why}" for test, why in unknown.items()]
+        if vain:
+            lines.append(
+                "what to do: compare what the replay leaves with what eager code computes, on "
+                "inputs changed since the capture (pytest_cudafork.assert_replay_equals_eager does "
+                "both)"
+            )
+        return lines
+
+    def content(self) -> dict[str, Any] | None:
+        """Return it as plain data; None where no test was run once more."""
+        if not self._texts:
+            return None
+        return {
+            "audited": len(self),
+            "cannot_fail": [_plain(*each) for each in self._said(_NOTHING).items()],
+            "not_judged": [_plain(*each) for each in self._said(_NOT_JUDGED).items()],
+        }
+
+
+def _plain(test: str, why: str) -> dict[str, str]:
+    return {"test": plain(test), "why": plain(why)}

@@ -26,7 +26,6 @@ from pytest_cudafork.capture.interface.backend import (
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.seen import Watch, watch_in_force
 from pytest_cudafork.capture.operators.refusal_words import Refusals
-from pytest_cudafork.capture.operators.shapes import Shapes, Specs
 from pytest_cudafork.capture.operators.traits import Traits
 from pytest_cudafork.capture.software import streams
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
@@ -34,6 +33,7 @@ from pytest_cudafork.capture.software.differences import DIFFERENCES, explaining
 from pytest_cudafork.capture.software.mode import EagerMode, Recorder
 from pytest_cudafork.capture.software.pool import Pool
 from pytest_cudafork.capture.software.session import capturing, noting
+from pytest_cudafork.capture.software.shapes import Shapes, Specs
 from pytest_cudafork.capture.software.tape import Tape
 from pytest_cudafork.compat.torch_graphs import without_torch_function
 

@@ -12,29 +12,28 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from pytest_cudafork.capture.interface.backend import describe
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work
 from pytest_cudafork.capture.operators.collectives import finished
 from pytest_cudafork.capture.operators.refusal_words import INDEX_PUT_TODO, Refusals
 from pytest_cudafork.capture.operators.rules import Kind
-from pytest_cudafork.capture.operators.shapes import (
+from pytest_cudafork.capture.operators.traits import Traits, tensors_in
+from pytest_cudafork.capture.software.memory import Memory
+from pytest_cudafork.capture.software.mode import (
+    Recorder,
+    RecordingMode,
+    note_uses,
+)
+from pytest_cudafork.capture.software.past_operators import Assignments, ChecksOfCpu
+from pytest_cudafork.capture.software.pool import Pool, poison
+from pytest_cudafork.capture.software.shapes import (
     NotDenseError,
     Shapes,
     Spec,
     map_tensors,
     signature,
 )
-from pytest_cudafork.capture.operators.traits import Traits
-from pytest_cudafork.capture.software.memory import Memory, text_of
-from pytest_cudafork.capture.software.mode import (
-    Recorder,
-    RecordingMode,
-    argument,
-    note_uses,
-    tensors_in,
-)
-from pytest_cudafork.capture.software.past_operators import Assignments, ChecksOfCpu
-from pytest_cudafork.capture.software.pool import Pool, poison
 from pytest_cudafork.capture.software.tape import Place, Tape, Wrapped, step_of
 from pytest_cudafork.compat.torch_graphs import has_fake_tensors, identity_of, is_traced
 
@@ -135,12 +134,12 @@ class CaptureMode(RecordingMode):
         except NotDenseError as error:
             self._refuse_layout(traits, str(error))
         for index, spec in specs.resized:
-            self._grow(argument(traits.written[index], args, kwargs), spec, traits)
+            self._grow(traits.written[index].of(args, kwargs), spec, traits)
         recorder = self.recorder
         node = recorder.node("op", traits.name)
         note_uses(recorder, traits, args, kwargs, found, node)
         for written in traits.written:
-            for each in tensors_in(argument(written, args, kwargs)):
+            for each in tensors_in(written.of(args, kwargs)):
                 self._leave_host(each)
         places = [self._place(each) for each in args]
         named = {name: self._place(each) for name, each in kwargs.items()} if kwargs else {}
@@ -155,7 +154,7 @@ class CaptureMode(RecordingMode):
         if len(traits.returns) == 1:
             source = traits.returns[0]
             if source is not None:
-                return argument(traits.written[source], args, kwargs), None
+                return traits.written[source].of(args, kwargs), None
             if isinstance(specs, Spec):
                 made = self._make(specs, node)
                 return made, self._place(made)
@@ -167,7 +166,7 @@ class CaptureMode(RecordingMode):
         fresh: list[Any] = []
         for source, spec in zip(traits.returns, specs, strict=True):
             if source is not None:
-                results.append(argument(traits.written[source], args, kwargs))
+                results.append(traits.written[source].of(args, kwargs))
                 fresh.append(None)
             else:
                 made = _build(spec, lambda spec: self._make(spec, node))
@@ -257,7 +256,7 @@ class CaptureMode(RecordingMode):
             if args[0].shape != args[1].shape or not args[0].numel():
                 return args[0].shape == args[1].shape
         call = "item() or bool(), int(), float()" if short == "_local_scalar_dense" else short
-        return self.refusals.sync(f"{call} of {text_of(found[0])}")
+        return self.refusals.sync(f"{call} of {describe(found[0])}")
 
     def _resize(self, op: Any, traits: Traits, args: Any, kwargs: dict[str, Any]) -> Any:
         tensor = args[0]
@@ -276,7 +275,7 @@ class CaptureMode(RecordingMode):
 
     def _refuse_growth(self, tensor: Tensor, traits: Traits) -> None:
         self.refusals.refuse(
-            f"{traits.name} at {{where}} moves {text_of(tensor)} to other memory",
+            f"{traits.name} at {{where}} moves {describe(tensor)} to other memory",
             "graphs captured before, and this one, hold the old address",
             "allocate it at its largest size before the capture and use a slice of it",
             check="capture-failed",

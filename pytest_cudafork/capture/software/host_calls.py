@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from pytest_cudafork.capture.interface.backend import describe
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import is_library
 from pytest_cudafork.capture.operators.refusal_words import (
@@ -28,7 +29,7 @@ from pytest_cudafork.capture.operators.refusal_words import (
     Refusals,
     runs_in,
 )
-from pytest_cudafork.capture.software.memory import Memories, text_of
+from pytest_cudafork.capture.software.memory import Memories
 from pytest_cudafork.compat.torch_graphs import (
     OPTIMIZER_CHECKS,
     is_device_set,
@@ -105,7 +106,7 @@ class HostCalls:
         def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
             if self._elsewhere() or self._known_to_host(tensor):
                 return original(tensor, *args, **kwargs)
-            return self._refusals.sync(f"{call} of {text_of(tensor)}")
+            return self._refusals.sync(f"{call} of {describe(tensor)}")
 
         return read
 
@@ -122,7 +123,7 @@ class HostCalls:
                     self._refusals.host_data("to(device) of a number of the host")
                 return original(tensor, *args, **kwargs)
             if not self._known_to_host(tensor):
-                self._refusals.sync(f"to('cpu') of {text_of(tensor)}")
+                self._refusals.sync(f"to('cpu') of {describe(tensor)}")
             return original(tensor, *args, **kwargs)
 
         return to
@@ -165,7 +166,7 @@ class HostCalls:
                 if not isinstance(each, Tensor) or self._elsewhere() or self._known_to_host(each):
                     continue
                 self._refusals.refuse(
-                    f"tensor_split at {{where}} reads its places in {text_of(each)}",
+                    f"tensor_split at {{where}} reads its places in {describe(each)}",
                     SPLIT_WHY,
                     "give the places as numbers of Python",
                 )

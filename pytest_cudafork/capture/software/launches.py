@@ -22,7 +22,7 @@ from pytest_cudafork.capture.software.tape import resolve
 from pytest_cudafork.compat.triton_internals import TUNE, autotuner
 from pytest_cudafork.observe.base.undo import UndoStack
 
-__all__ = ["captured", "noted"]
+__all__ = ["captured", "name_of", "noted", "tensors_of"]
 
 __tracebackhide__ = of_refusals
 
@@ -93,7 +93,7 @@ def _launches(
             hook(*args, **kwargs)
         plain = copy.copy(self)
         plain.pre_run_hooks = []
-        node = mode.recorder.node("triton", _name(self))
+        node = mode.recorder.node("triton", name_of(self))
         _note(mode.recorder, args, kwargs, node)
         act(original, plain, node, args, kwargs)
 
@@ -146,7 +146,7 @@ def _tuning_refused(refusals: Refusals, owner: int) -> Iterator[None]:
         if threading.get_ident() != owner:
             return original(self, *args, **kwargs)
         return refusals.refuse(
-            f"the Triton kernel {_name(self)} at {{where}} is tuned within the capture",
+            f"the Triton kernel {name_of(self)} at {{where}} is tuned within the capture",
             "tuning runs the kernel several times and waits for it, which CUDA refuses while a "
             "stream is capturing",
             "launch it once with these sizes before the capture (a warm-up)",
@@ -157,7 +157,8 @@ def _tuning_refused(refusals: Refusals, owner: int) -> Iterator[None]:
         yield
 
 
-def _name(kernel: Any) -> str:
+def name_of(kernel: Any) -> str:
+    """The name of a kernel, as its author knows it."""
     while not hasattr(kernel, "__name__") and hasattr(kernel, "fn"):
         kernel = kernel.fn
     return str(getattr(kernel, "__name__", "a kernel"))

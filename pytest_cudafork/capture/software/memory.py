@@ -12,20 +12,14 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from pytest_cudafork.capture.interface.backend import MemoryUse, Region
+from pytest_cudafork.capture.interface.backend import MemoryUse, Region, describe
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
-from pytest_cudafork.capture.operators.shapes import extent_of
 from pytest_cudafork.capture.software.pool import Block, Pool
 from pytest_cudafork.compat.torch_graphs import identity_of, storage_behind
 
-__all__ = ["Memories", "Memory", "region_of", "text_of"]
+__all__ = ["Memories", "Memory", "region_of"]
 
 __tracebackhide__ = of_refusals
-
-
-def text_of(tensor: Tensor) -> str:
-    """A tensor as a reader knows it: ``float32[4, 8]``."""
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
 class Memory:
@@ -39,7 +33,7 @@ class Memory:
     def __init__(self, storage: Any, tensor: Tensor, *, owned: bool) -> None:
         self.pointer = storage.data_ptr()
         self.nbytes = storage.nbytes()
-        self.text = text_of(tensor)
+        self.text = describe(tensor)
         self.weak = StorageWeakRef(storage)  # also keeps the address of the storage its own
         self.owned = owned
         self.block: Block | None = (
@@ -64,13 +58,11 @@ class Memory:
 
 def region_of(memory: Memory, tensor: Tensor | None) -> Region:
     """The part of a storage that a tensor covers; all of it where no tensor says which."""
-    first, end = memory.pointer, memory.pointer + memory.nbytes
-    text = memory.text
-    if tensor is not None:
-        first, end = extent_of(tensor, memory.pointer)
-        text = text_of(tensor)
     find = functools.partial(storage_behind, memory.weak)  # no reference to the memory itself
-    return Region(id(memory), memory.pointer, first, end, text, find)
+    if tensor is not None:
+        return Region.under(tensor, id(memory), memory.pointer, find)
+    end = memory.pointer + memory.nbytes
+    return Region(id(memory), memory.pointer, memory.pointer, end, memory.text, find)
 
 
 class Memories:

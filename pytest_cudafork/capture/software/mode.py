@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,23 +21,21 @@ from pytest_cudafork.capture.interface.backend import (
 )
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
+from pytest_cudafork.capture.operators.higher_order import seen_inside
 from pytest_cudafork.capture.operators.rules import Kind
-from pytest_cudafork.capture.operators.shapes import Shapes
-from pytest_cudafork.capture.operators.traits import Traits, Written, traits_of
+from pytest_cudafork.capture.operators.traits import Traits, Written, tensors_in, traits_of
 from pytest_cudafork.capture.software.memory import Memories, Memory, region_of
 from pytest_cudafork.capture.software.pool import Pool
+from pytest_cudafork.capture.software.shapes import Shapes
 from pytest_cudafork.compat.torch_graphs import (
     CPU_KEYS,
-    MODE_CHECK,
     DispatchMode,
     OpOverload,
     below_autograd,
     has_no_storage,
-    python_kernel,
 )
-from pytest_cudafork.observe.base.undo import UndoStack
 
-__all__ = ["EagerMode", "Recorder", "RecordingMode", "argument", "note_uses", "tensors_in"]
+__all__ = ["EagerMode", "Recorder", "RecordingMode", "note_uses"]
 
 __tracebackhide__ = of_refusals
 
@@ -102,32 +99,14 @@ class Recorder:
         )
 
 
-def tensors_in(tree: Any) -> Iterable[Tensor]:
-    """The tensors in nested lists and tuples."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, (list, tuple)):
-        for each in tree:
-            yield from tensors_in(each)
-
-
 def _dense(tree: Any) -> Iterable[Tensor]:
     """The tensors that have a storage."""
     tensors = tensors_in(tree)
     return (e for e in tensors if e.layout == torch.strided and not has_no_storage(e))
 
 
-def argument(written: Written, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The argument that an operator writes."""
-    if written.position < len(args):
-        return args[written.position]
-    return kwargs.get(written.name)
-
-
 class RecordingMode(DispatchMode):
     """What capturing and recording an eager run have in common."""
-
-    supports_higher_order_operators = True
 
     def __init__(self, recorder: Recorder, known: dict[Any, Traits]) -> None:
         super().__init__()
@@ -172,19 +151,9 @@ class RecordingMode(DispatchMode):
             return op.redispatch(CPU_KEYS, *args, **kwargs)
 
     def higher_order(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Handle ``torch.cond`` and its kind: their Python code runs, its operators are recorded.
-
-        So does eager code on a GPU; a branch chosen by a value waits for the value.
-        """
-        kernel = python_kernel(op)
-        if kernel is None:
-            return self.opaque(op, args, kwargs)
-        module = sys.modules.get(kernel.__module__)
-        with UndoStack() as undo:
-            if hasattr(module, MODE_CHECK):  # some kernels insist on that no mode is active
-                undo.set(module, MODE_CHECK, lambda: None)
-            with self:
-                return kernel(*args, **kwargs)
+        """Handle ``torch.cond`` and its kind: their code runs, its operators are recorded."""
+        run = seen_inside(op, self)
+        return self.opaque(op, args, kwargs) if run is None else run(*args, **kwargs)
 
     def opaque(self, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Handle a higher-order operator without Python code for plain tensors."""
@@ -261,7 +230,7 @@ def note_uses(
     plain = list(found)
     targets: list[tuple[Tensor, Written]] = []
     for written in traits.written:
-        for each in tensors_in(argument(written, args, kwargs)):
+        for each in tensors_in(written.of(args, kwargs)):
             targets.append((each, written))
             at = next((i for i, other in enumerate(plain) if other is each), None)
             if at is not None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pytest_cudafork.capture.interface.backend import describe
 from pytest_cudafork.capture.state.state_tree import Kind, walk
 from pytest_cudafork.capture.state.tensors import has_memory
 from pytest_cudafork.errors import GraphUsageError
@@ -203,11 +204,6 @@ def _unravel(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 def number(value: Any) -> str:
     """Write a number as short as it can be read."""
     return f"{value:.6g}" if isinstance(value, float) else repr(value)
-
-
-def describe(tensor: torch.Tensor) -> str:
-    """Write a tensor's type and shape: ``float32[4, 8]``."""
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
 def short(value: Any, most: int = 60) -> str:

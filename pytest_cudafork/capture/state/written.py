@@ -68,7 +68,7 @@ def _living_tensors(places: set[int]) -> dict[int, torch.Tensor]:
     return found
 
 
-def refuse_lazy(result: Any, what: str) -> None:
+def refuse_lazy(result: Any, what: object) -> None:
     """Refuse a generator or a coroutine: nothing of its body has run.
 
     Raises:

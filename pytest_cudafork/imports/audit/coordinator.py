@@ -6,6 +6,7 @@ where that should be confirmed, a fresh interpreter imports it once more.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from pytest_cudafork.imports.audit.auditor import Auditor, why_not
@@ -35,11 +36,22 @@ class AuditCoordinator:
         found: Mapping[str, Sequence[FoundModule]],
         *,
         confirm: bool = True,
+        afresh: bool = False,
     ) -> None:
-        """Take what is common to all; nothing is started before the first question."""
+        """Take what is common to all; nothing is started before the first question.
+
+        Args:
+            settings: How modules are imported.
+            found: The modules of each package.
+            confirm: Whether fresh interpreters confirm what forks of the fork server said.
+            afresh: Whether to have all modules imported by fresh interpreters and none by forks,
+                which is quicker for very few.
+
+        """
         self._settings = settings
         self._found = found
         self._confirm = confirm
+        self._afresh = afresh
         self._expected: dict[tuple[str, str], list[str]] = {}
         self._groups: dict[tuple[str, str], _Group] = {}
 
@@ -77,7 +89,7 @@ class AuditCoordinator:
         """Let imports begin whose answers will be asked for soon."""
         for target in targets:
             group = self._group(target)
-            if target.module not in group.checked:
+            if target.module not in group.checked and not self._afresh:
                 group.auditor.ask([target.module])
 
     def answer(self, target: Target) -> CheckedRecord:
@@ -92,6 +104,10 @@ class AuditCoordinator:
 
     def _check(self, group: _Group, module: str) -> CheckedRecord:
         auditor = group.auditor
+        if self._afresh:
+            record = auditor.import_afresh(module)
+            known = record.verdict is not ImportVerdict.NOT_OBSERVABLE
+            return CheckedRecord(dataclasses.replace(record, confirmed=known or None))
         record = auditor.record(module)
         if not self._confirm or module in auditor.inferred:
             return CheckedRecord(record)
@@ -116,7 +132,7 @@ class AuditCoordinator:
             self._settings._replace(without=without),
             preloads_of(wanted),
         )
-        if expected:
+        if expected and not self._afresh:
             auditor.ask(expected)
         return _Group(auditor, Confirmer(package, names), set(expected))
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable
 
 from pytest_cudafork.imports.graph.static_imports import absolute_name
-from pytest_cudafork.imports.values.targets import FoundModule
+from pytest_cudafork.imports.values.targets import FoundModule, is_of_stdlib
 
 # A quick look that may be wrong; what is written is read exactly by graph/static_imports.py.
 _IMPORT = re.compile(
@@ -36,15 +35,10 @@ def preloads_of(modules: Iterable[FoundModule]) -> list[str]:
     least = max(_FEWEST, _SHARE * len(known))
     wanted = [name for name, count in counts.most_common() if count >= least]
     inside = [name for name in wanted if name in names]
-    outside = [name for name in wanted if name not in names and not _is_stdlib(name)]
+    outside = [name for name in wanted if name not in names and not is_of_stdlib(name)]
     roots = sorted({name.partition(".")[0] for name in names})
     found = dict.fromkeys([*outside[: _MOST_CANDIDATES // 2], *roots, *inside])
     return list(found)[:_MOST_CANDIDATES]
-
-
-def _is_stdlib(name: str) -> bool:
-    top = name.partition(".")[0]
-    return top in sys.stdlib_module_names
 
 
 def _imported_by(module: FoundModule) -> set[str]:

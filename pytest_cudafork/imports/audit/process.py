@@ -22,7 +22,7 @@ from pytest_cudafork.observe.base.ledger_folder import make_ledger, remove_ledge
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.process import exit_status, hang_stacks, launch, signals
 from pytest_cudafork.process.descendants import leftovers, process_state
-from pytest_cudafork.process.protocol import frames, messages, server_messages
+from pytest_cudafork.process.protocol import frames, messages, server_messages, sockets
 from pytest_cudafork.process.protocol.server_messages import Limits, ServerSettings
 from pytest_cudafork.process.server_process import ServerProcess
 from pytest_cudafork.process.shared_mailbox import SharedMailbox, mailbox_file, read_mailbox
@@ -185,7 +185,7 @@ class FreshImport(WatchedProcess):
         self._status, write = os.pipe2(os.O_CLOEXEC)
         self._hang_up = self._things.enter_context(contextlib.ExitStack())
         self._hang_up.callback(os.close, self._status)
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control, theirs = sockets.pair(socket.SOCK_SEQPACKET)
         self._things.enter_context(self._control)
         self._cookie = frames.new_cookie()
         request = {

@@ -56,6 +56,7 @@ def judge(
         loaded=() if result is None else tuple(result.loaded),
         running=() if result is None else result.left_running,
         traces=None if result is None else result.left,
+        files=None if result is None else result.read,
     )
 
 

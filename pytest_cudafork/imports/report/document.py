@@ -36,6 +36,7 @@ def audit_content(findings: Findings) -> dict[str, Any]:
         "good": findings.complete and not outcomes.intersection(_BAD),
         "complete": findings.complete,
         "packages": {name: len(modules) for name, modules in findings.found.items()},
+        "since": None if findings.change is None else findings.change.to_plain(),
         "culprits": [
             {"culprit": each.where, "scope": each.scope, "modules": list(each.modules)}
             for each in findings.culprits

@@ -13,6 +13,7 @@ from pytest_cudafork.imports.audit.baseline import Baseline, Entry
 from pytest_cudafork.imports.audit.confirm import CheckedRecord, agree
 from pytest_cudafork.imports.graph.cuts import CulpritCuts, find_cuts
 from pytest_cudafork.imports.graph.import_graph import ImportGraph, build_graph
+from pytest_cudafork.imports.since.change_audit import ChangeAudit
 from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict, Outcome, outcome_of
 from pytest_cudafork.imports.values.targets import FoundModule
 from pytest_cudafork.settings.import_settings import ImportSettings
@@ -51,6 +52,7 @@ class Findings:
         baseline: The accepted modules, as they were at the start.
         base: The folder to which paths are shown relative.
         complete: Whether the audit came to its end.
+        change: The change that was audited, and nothing else; None: all modules were.
 
     """
 
@@ -60,6 +62,7 @@ class Findings:
     baseline: Baseline
     base: str
     complete: bool = True
+    change: ChangeAudit | None = None
 
     @cached_property
     def records(self) -> tuple[ImportRecord, ...]:

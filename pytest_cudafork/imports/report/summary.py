@@ -12,6 +12,7 @@ from typing import NamedTuple
 from pytest_cudafork.baseline.file import BaselineError
 from pytest_cudafork.imports.graph.cuts import CHANGE_IT, CHANGE_IT_TOO, CulpritCuts, cut_lines
 from pytest_cudafork.imports.report.findings import Difference, Findings
+from pytest_cudafork.imports.since.change_audit import ChangeAudit
 from pytest_cudafork.imports.values.records import (
     ImportRecord,
     ImportVerdict,
@@ -72,8 +73,14 @@ def summary_lines(findings: Findings, *, full: bool = False) -> list[Line]:
         *(line for each in findings.differences for line in _difference(findings, each, limits)),
         *_confirmations(findings),
         *_stale(findings),
+        *since_lines(findings.change, full=full),
         *_counts(findings),
     ]
+
+
+def since_lines(change: ChangeAudit | None, *, full: bool = False) -> list[Line]:
+    """Say which imports a change was found to reach; [] where all were asked for."""
+    return [] if change is None else [Line(text) for text in change.lines(full=full)]
 
 
 def _groups(findings: Findings, culprits: Iterable[CulpritCuts], limits: _Limits) -> Iterator[Line]:
@@ -276,6 +283,11 @@ def write_results(findings: Findings) -> list[Line]:
     settings = findings.settings
     if settings.graph:
         lines.append(_write_graph(findings))
+    if findings.change is not None and findings.complete:
+        try:
+            findings.change.write(findings.records)
+        except OSError as error:
+            lines.append(Line(f"what the imports read cannot be kept: {error}", "warn"))
     if settings.update and findings.complete:
         updated = findings.baseline.updated(findings.records, findings.names, findings.base)
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from pytest_cudafork.imports.values.records import RunningThread, Traces
+from pytest_cudafork.imports.values.records import Files, RunningThread, Traces
 
 
 class ImportResult(NamedTuple):
@@ -24,6 +24,8 @@ class ImportResult(NamedTuple):
         running: The threads that the import has left running, as fields of a ``RunningThread``.
         waited: How many seconds these were waited for.
         traces: What else it has left or read, as plain data of ``Traces``; None: nobody asked.
+        files: The files that it executed or read, and those that were before it in its process;
+            None: nobody asked.
 
     """
 
@@ -40,6 +42,7 @@ class ImportResult(NamedTuple):
     running: list[Any]
     waited: float
     traces: dict[str, Any] | None = None
+    files: list[list[str]] | None = None
 
     @property
     def left_running(self) -> tuple[RunningThread, ...]:
@@ -58,6 +61,11 @@ class ImportResult(NamedTuple):
     def left(self) -> Traces | None:
         """What else it has left or read; None if nobody asked."""
         return None if self.traces is None else Traces.from_plain(self.traces)
+
+    @property
+    def read(self) -> Files | None:
+        """The files that it executed or read; None if nobody asked."""
+        return None if self.files is None else Files(*map(tuple, self.files))
 
 
 def encode(result: ImportResult) -> bytes:

@@ -133,6 +133,19 @@ class Traces(NamedTuple):
         }
 
 
+class Files(NamedTuple):
+    """The files of no installed library that an import executed or read, by their paths.
+
+    Attributes:
+        own: Those of this import; a folder whose names it listed has a slash at its end.
+        shared: Those that its process had executed or read before, for this import and others.
+
+    """
+
+    own: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class ImportRecord:
     """One module's verdict.
@@ -151,6 +164,7 @@ class ImportRecord:
         loaded: The modules that its import added to ``sys.modules``, itself included.
         running: The threads that its import has left running, after they were waited for.
         traces: What else it has left or read; None if nobody asked.
+        files: The files that it executed or read; None if nobody asked, or nobody knows.
 
     """
 
@@ -166,6 +180,7 @@ class ImportRecord:
     loaded: tuple[str, ...] = ()
     running: tuple[RunningThread, ...] = ()
     traces: Traces | None = None
+    files: Files | None = None
 
     @property
     def so_far(self) -> bool:
@@ -201,6 +216,7 @@ def to_plain(record: ImportRecord) -> dict[str, Any]:
         "loaded": list(record.loaded),
         "running": [thread._asdict() for thread in record.running],
         "traces": None if record.traces is None else record.traces.to_plain(),
+        "files": None if record.files is None else [list(each) for each in record.files],
     }
 
 
@@ -213,6 +229,7 @@ def from_plain(data: Mapping[str, Any]) -> ImportRecord:
         loaded=tuple(data["loaded"]),
         running=tuple(RunningThread(**thread) for thread in data["running"]),
         traces=None if data.get("traces") is None else Traces.from_plain(data["traces"]),
+        files=None if data.get("files") is None else Files(*map(tuple, data["files"])),
     )
 
 

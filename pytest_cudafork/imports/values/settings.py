@@ -20,6 +20,7 @@ class AuditSettings(NamedTuple):
         jobs: How many modules are imported at the same time.
         memory: Bytes that one import may hold beyond what it was forked with; 0: no limit.
         traces: Whether to look what an import reads of the environment, and what it leaves open.
+        files: Whether to take note of the files that an import executes and reads.
 
     """
 
@@ -29,6 +30,7 @@ class AuditSettings(NamedTuple):
     jobs: int = 1
     memory: int = _DEFAULTS.memory
     traces: bool = False
+    files: bool = False
 
     def limit_of(self, module: str) -> float:
         """Return how many seconds the import of a module may take.

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+
+def is_of_stdlib(name: str) -> bool:
+    """Whether a module is of the standard library, by its name."""
+    return name.partition(".")[0] in sys.stdlib_module_names
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from pytest_cudafork.imports.values.import_result import ImportResult
 from pytest_cudafork.imports.values.settings import AuditSettings
+from pytest_cudafork.imports.worker.files_read import FilesRead
 from pytest_cudafork.imports.worker.interpreter_state import InterpreterState, LoadedModules
 from pytest_cudafork.imports.worker.threads import Threads, WaitBudget
 from pytest_cudafork.imports.worker.traces import TraceWatch
@@ -37,6 +38,7 @@ class Importer:
         loaded: What is imported already; None: this looks for itself.
         budget: How long threads that it leaves running are waited for.
         traces: Whether to look what the import reads of the environment, and leaves open.
+        files: What hears of the files that this process reads; None: nobody asked.
 
     """
 
@@ -47,6 +49,7 @@ class Importer:
         budget: WaitBudget | None = None,
         *,
         traces: bool = False,
+        files: FilesRead | None = None,
     ) -> None:
         self._observer = observer
         self._import: Callable[[str], Any] = importlib.import_module
@@ -55,6 +58,7 @@ class Importer:
         self._threads = Threads()
         self._budget = budget or WaitBudget(AuditSettings())
         self._traces = TraceWatch() if traces else None
+        self._files = files
         self._own_pid = os.getpid
         self._pid = os.getpid()
         self._leave: Callable[[int], NoReturn] = os._exit
@@ -76,6 +80,8 @@ class Importer:
             self._threads.watch()
         if self._traces is not None:
             self._traces.begin()
+        if self._files is not None:
+            self._files.mark()
         start = self._clock()
         error: BaseException | None = None
         try:
@@ -115,6 +121,7 @@ class Importer:
             running=list(self._threads.running()),
             waited=waited,
             traces=None if self._traces is None else self._traces.found(),
+            files=None if self._files is None else self._files.found(),
         )
 
     def _has_touched(self) -> bool:

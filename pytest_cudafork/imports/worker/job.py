@@ -17,6 +17,7 @@ from pytest_cudafork.check.watch import Watch
 from pytest_cudafork.imports.values import import_result
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker import importer, preload
+from pytest_cudafork.imports.worker.files_read import FilesRead
 from pytest_cudafork.imports.worker.interpreter_state import LoadedModules
 from pytest_cudafork.imports.worker.threads import WaitBudget
 from pytest_cudafork.observe.handed_on import WatchSettings
@@ -38,11 +39,16 @@ class ImportJobs(fork_server.Prepared):
         self._settings = settings
         self.loaded: LoadedModules | None = None
         self._repeated = preload.RepeatedImports()
+        self._files = _files(settings)
 
     def importer(self) -> importer.Importer:
         """Return what imports one module in a child."""
         return importer.Importer(
-            self.observer, self.loaded, self.budget, traces=self._settings.traces
+            self.observer,
+            self.loaded,
+            self.budget,
+            traces=self._settings.traces,
+            files=self._files,
         )
 
     def limit_of(self, name: str) -> float:
@@ -144,10 +150,16 @@ def main(control_fd: int, request_fd: int, stacks_fd: int, mailbox_fd: int) -> N
         ready(**about)
     mailbox = SharedMailbox(mailbox_fd)
     budget = WaitBudget(settings, request["endless"])
-    importing = importer.Importer(observer, None, budget, traces=settings.traces)
+    importing = importer.Importer(
+        observer, None, budget, traces=settings.traces, files=_files(settings)
+    )
     result = importing.run(request["module"])
     mailbox.write(import_result.encode(result))
     leave(0)
+
+
+def _files(settings: AuditSettings) -> FilesRead | None:
+    return FilesRead().begin() if settings.files else None
 
 
 def _begin_watch(settings: AuditSettings, ledger: str) -> tuple[Observer, dict[str, Any]]:

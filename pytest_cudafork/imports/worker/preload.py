@@ -9,6 +9,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from pytest_cudafork.imports.values.targets import is_of_stdlib
+
 _SHARE = 0.1
 """Which part of the latest imports must have loaded a module."""
 _FEWEST = 2
@@ -23,12 +25,7 @@ def others(loaded: Iterable[str], module: str) -> list[str]:
     still imports others that are, and every module of it imports them again.
     """
     own = module.partition(".")[0]
-    return [name for name in loaded if "." not in name and name != own and not _is_stdlib(name)]
-
-
-def _is_stdlib(name: str) -> bool:
-    top = name.partition(".")[0]
-    return top in sys.stdlib_module_names
+    return [name for name in loaded if "." not in name and name != own and not is_of_stdlib(name)]
 
 
 class RepeatedImports:

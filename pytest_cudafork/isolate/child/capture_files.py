@@ -83,11 +83,11 @@ def share_capture(config: pytest.Config, channel: Channel) -> None:
         return
     if streams[0] is None and forked.claim_of(config).every_test:
         # pytest-forked keeps the output of a crash with --capture=no, too
-        channel.send_with_fds(messages.CaptureFiles(), [_mirror("stdout"), _mirror("stderr")])
+        channel.send(messages.CaptureFiles(), [_mirror("stdout"), _mirror("stderr")])
         return
     fds = [_readable_file_of(part) for part in streams]
     if all(fd >= 0 for fd in fds):
-        channel.send_with_fds(messages.CaptureFiles(), fds)
+        channel.send(messages.CaptureFiles(), fds)
 
 
 def _mirror(name: str) -> int:

@@ -1,4 +1,4 @@
-"""How a child runs the tests that it is told to run, and tells their reports and warnings.
+"""How a child runs the tests that it is told to run.
 
 It does not matter here how the child came to have a session: it was forked with one, or made one of
 its own.
@@ -6,113 +6,22 @@ its own.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import forked, pytest_internals, rerunfailures, timeout
+from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.health import fitness
 from pytest_cudafork.health.plugin import look_after_shared_process
-from pytest_cudafork.isolate import coverage_data, item_names, live_text, report_data
+from pytest_cudafork.isolate import coverage_data, item_names
 from pytest_cudafork.isolate.child import capture_files, inherited, plugins
+from pytest_cudafork.isolate.child.reporter import Reporter
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
-from pytest_cudafork.process.protocol import caught_warnings, frames, messages
+from pytest_cudafork.process.protocol import frames, messages
 from pytest_cudafork.settings import environment
-
-_TELLING_HOOKS = (
-    "pytest_runtest_logstart",
-    "pytest_runtest_logreport",
-    "pytest_runtest_logfinish",
-    "pytest_warning_recorded",
-)
-"""Hooks by which a parent tells the user and other processes; a child tells its parent only."""
-
-
-class Reporter:
-    """The plugin that stands in the child for everything that reports in a parent."""
-
-    def __init__(self, config: pytest.Config) -> None:
-        """Registered before a fork where there is one; it is of no effect there."""
-        self.config = config
-        self._channel: Channel | None = None
-        self._packer = report_data.ReportPacker(config)
-        self._terminal = live_text.ChildTerminal(config, self._tell, self._wait)
-        self._starts = 0
-
-    def take_over(self, session: pytest.Session) -> None:
-        """Let what is told in this process reach this, the session's counters and live logs only.
-
-        The other receivers (terminal, JUnit file, xdist's connection, the user's hooks) are the
-        parent's; they hear of it there.
-        """
-        self._packer.begin()
-        self._terminal.take_over()
-        manager: Any = self.config.pluginmanager
-        if manager.has_plugin(forked.PEER):  # it would fork once more
-            manager.unregister(name=forked.PEER)
-        if timeout.is_loaded():
-            manager.register(plugins.TimeLimit(self._tell))
-        if rerunfailures.is_loaded():
-            manager.register(plugins.Phases(self._tell))
-        keep = (self, session, manager.get_plugin("logging-plugin"))
-        for name in _TELLING_HOOKS:
-            pytest_internals.keep_plugins(manager, name, keep)
-
-    def report_to(self, channel: Channel | None, position: dict[str, Any] | None = None) -> None:
-        """Report to this channel, with the terminal at ``position``; None: to nobody any more."""
-        if channel is None:
-            self._terminal.flush()
-        self._channel = channel
-        self._starts = 0
-        self._terminal.begin(position)
-
-    def pytest_runtest_logstart(self) -> None:
-        """Say that a plugin runs the test once more; the first time the parent knows of."""
-        self._starts += 1
-        if self._starts > 1:
-            self._tell(messages.RunsAgain())
-
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Send what the phase has written, for the case that the report never comes."""
-        if self._channel is not None and call.when is not None:
-            sections = pytest_internals.sections_of(item, call.when)
-            if sections:
-                self._tell(messages.CapturedText([list(one) for one in sections]))
-        return (yield)
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Send a report as it comes."""
-        if self._channel is None:
-            return
-        self._channel.leave_if_not_mine()
-        self._terminal.flush()
-        data = self._packer.pack(report)
-        self._tell(messages.Report(data, wait=self._terminal.direct))
-        self._terminal.settle()
-
-    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
-        """Send a warning of the test; those of collection the parent has seen itself."""
-        if when == "runtest" and self._channel is not None:
-            self._tell(caught_warnings.pack(warning_message))
-
-    def _tell(self, message: messages.Message) -> bool:
-        if self._channel is None or not self._channel.is_mine:
-            return False
-        self._channel.send(message)
-        return True
-
-    def _wait(self) -> None:
-        """Wait until the parent has shown the last message."""
-        if self._channel is not None and self._channel.is_mine:
-            self._channel.receive()
 
 
 class ItemServer:

@@ -11,6 +11,7 @@ from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.compat.unpatched import gc, os
 from pytest_cudafork.isolate import coverage_data, item_names, live_text
 from pytest_cudafork.isolate.child import cov_plugin, items, pytest_config, rehearsal
+from pytest_cudafork.isolate.child.reporter import Reporter
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.protocol import messages
@@ -100,7 +101,7 @@ class OneProcess(WorkSession):
         gc.freeze()  # what was imported stays; no collection needs to look at it
         gc.enable()
         child.arm_stacks(self._stacks_fd)  # pytest has armed them for its own stderr
-        reporter = items.Reporter(session.config)
+        reporter = Reporter(session.config)
         session.config.pluginmanager.register(reporter)
         reporter.take_over(session)
         server = items.ItemServer(reporter, self.items, self.errors)
@@ -154,7 +155,7 @@ def run_pytest(request: dict[str, Any], plugin: Callable[[int], WorkSession]) ->
 def run_forked(
     item: pytest.Item,
     env: dict[str, str],
-    reporter: items.Reporter,
+    reporter: Reporter,
     channel: Channel,
     stacks_fd: int,
     *,

@@ -15,6 +15,7 @@ from pytest_cudafork.check.state import current_state
 from pytest_cudafork.compat.unpatched import threading
 from pytest_cudafork.isolate import coverage_data
 from pytest_cudafork.isolate.child import capture_files, items, pytest_session, rehearsal
+from pytest_cudafork.isolate.child.reporter import Reporter
 from pytest_cudafork.process import child, fork_server, freeze_before_fork, randomness
 from pytest_cudafork.process.protocol.server_messages import CannotFork
 
@@ -121,7 +122,7 @@ class CollectedSession(pytest_session.WorkSession):
             return
         measured = None if self.coverage is None else self.coverage.take()
         # everything that is the same for every child is done here, once
-        reporter = items.Reporter(session.config)
+        reporter = Reporter(session.config)
         session.config.pluginmanager.register(reporter)
         reporter.take_over(session)
         runner = items.ItemServer(reporter, self.items, self.errors)

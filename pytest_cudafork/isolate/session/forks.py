@@ -17,8 +17,9 @@ import pytest
 
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.compat.unpatched import contextlib
-from pytest_cudafork.isolate.child import items, pytest_session
+from pytest_cudafork.isolate.child import pytest_session
 from pytest_cudafork.isolate.child.capture_files import capture_files, renew_files
+from pytest_cudafork.isolate.child.reporter import Reporter
 from pytest_cudafork.isolate.session.request import make_basetemp
 from pytest_cudafork.process import launch, supervision, termination
 from pytest_cudafork.process.channel import Channel
@@ -54,7 +55,7 @@ class Forks:
         self._sigchld = sigchld
         self._randomness = randomness
         self._openmp = OpenMP()
-        self._reporter: items.Reporter | None = None
+        self._reporter: Reporter | None = None
         self._filters = list(filters)
         self._ahead: tuple[pytest.Item, launch.Running] | None = None
         self._count = 0
@@ -125,7 +126,7 @@ class Forks:
         """Fork this process, made ready for it."""
         if self._reporter is None:
             make_basetemp(self._config)
-            self._reporter = items.Reporter(self._config)
+            self._reporter = Reporter(self._config)
             # in the child that would cost half a millisecond
             self._config.pluginmanager.register(self._reporter)
         reporter = self._reporter

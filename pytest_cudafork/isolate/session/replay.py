@@ -12,7 +12,7 @@ from pytest_cudafork.errors import ChildError, ChildTimeout
 from pytest_cudafork.isolate import coverage_data, live_text, policy, report_data
 from pytest_cudafork.isolate.session import failure, other_plugins, report_checks
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
-from pytest_cudafork.process.supervision import Said
+from pytest_cudafork.process.supervision import Ending, Said
 
 _AFTER_THE_TEST = (messages.Done, messages.InternalError)
 """What a child may say when its test is over: the end of its session may fail."""
@@ -186,6 +186,23 @@ class Replay:
             self._log(report)  # pytest-rerunfailures reports no more of such a run, either
         else:
             self._close(report)
+
+    def end(self, ending: Ending | None) -> None:
+        """Report how the child ended if that was not as it should be.
+
+        Args:
+            ending: How; None: it is done with the test, and waits for another or is about to end.
+
+        """
+        phase, trouble = self.phase, self.trouble
+        if trouble is None and ending is not None:
+            trouble = failure.error_of(ending, phase, self.method.timeout)
+        if trouble is None and self.missing is not None:
+            phase = self.missing
+            trouble = failure.no_report(phase)
+        if trouble is not None:
+            self.add_output()
+            self.fail_or_rerun(phase, trouble, 0.0 if ending is None else ending.seconds)
 
     def _close(self, death: pytest.TestReport) -> None:
         """Report the death of a test, and the teardown that did not happen if it died before it.

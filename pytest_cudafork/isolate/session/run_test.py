@@ -15,7 +15,7 @@ import pytest
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.errors import ChildError, ChildTimeout, CudaForkError
 from pytest_cudafork.isolate import policy
-from pytest_cudafork.isolate.session import failure, other_plugins
+from pytest_cudafork.isolate.session import other_plugins
 from pytest_cudafork.isolate.session.children import Children, ItemProcess
 from pytest_cudafork.isolate.session.replay import Replay
 from pytest_cudafork.process import termination
@@ -85,7 +85,12 @@ def run_child(
         # with a test to follow in the same process there is no end to wait for
         whole = following is None and bool(item.stash.get(CHILD_ENV, {}))
         _let_look(item, process)
-        _watch(process, replay, whole=whole)
+        limit = replay.method.timeout
+        ending = process.supervisor.watch(replay.take, limit, until_done=not whole)
+        replay.goes_on = ending is None and (replay.trouble is not None or replay.missing is None)
+        if ending is None and not replay.goes_on:  # it cannot be trusted with another test
+            process.supervisor.kill()
+        replay.end(ending)
     except pytest.fail.Exception as error:
         # pytest-timeout fails the test from a signal handler, wherever this process is
         replay.add_output()
@@ -118,28 +123,6 @@ def _child_for(
     except (NoServerError, ForkRefusedError) as error:
         replay.method = policy.instead_of_fork_server(replay.method, str(error))
         return children.process_for(item, following, replay.method)
-
-
-def _watch(process: ItemProcess, replay: Replay, *, whole: bool) -> None:
-    """Take what the child says of one test; report how it ended if that was not as it should be.
-
-    ``whole`` waits until nothing is left of the process, so that what it held is free again.
-    """
-    ending = process.supervisor.watch(replay.take, replay.method.timeout, until_done=not whole)
-    replay.goes_on = ending is None
-    phase = replay.phase
-    trouble = replay.trouble
-    if trouble is None and ending is not None:
-        trouble = failure.error_of(ending, phase, replay.method.timeout)
-    if trouble is None and replay.missing is not None:
-        phase = replay.missing
-        trouble = failure.no_report(phase)
-        if ending is None:  # it cannot be trusted with another test
-            process.supervisor.kill()
-            replay.goes_on = False
-    if trouble is not None:
-        replay.add_output()
-        replay.fail_or_rerun(phase, trouble, 0.0 if ending is None else ending.seconds)
 
 
 def _tear_down_here(item: pytest.Item, nextitem: pytest.Item | None) -> None:

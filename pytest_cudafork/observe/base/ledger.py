@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from pytest_cudafork.compat import written_in_c
 from pytest_cudafork.compat.unpatched import contextlib, fcntl, io, os, re, stat, threading, time
@@ -111,6 +111,25 @@ class Ledger:
         finally:
             os.close(fd)
         return record_id
+
+    def take_in(self, records: Iterable[Record]) -> None:
+        """Write records that another host's ledger has, with all that they say.
+
+        Raises:
+            OSError: as for ``append``.
+
+        """
+        data = b"".join(b"\n" + _write(record).encode("ascii") for record in records)
+        if not data:
+            return
+        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            _write_whole(fd, data, self.path)
+        except OSError:
+            self.mark_loss()
+            raise
+        finally:
+            os.close(fd)
 
     def mark_loss(self) -> None:
         """Note in the file that a record is lost."""

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterable, Sequence
 
 from pytest_cudafork.observe.base.ledger import Record
+from pytest_cudafork.observe.base.other_hosts import process_words
 from pytest_cudafork.observe.story.images import NOW, Image, Images, moment_of
 from pytest_cudafork.observe.story.touch import Frame, Touch, frames_from
 from pytest_cudafork.observe.story.words import (
@@ -262,8 +263,8 @@ def poison_story(
     lines = [
         f"a forked child touched CUDA at {at}: {initialized_at(poisoner)}, before the fork",
         "",
-        f"process {touch.pid} was forked from an initialized process and touched CUDA: on a GPU "
-        f'this is "Cannot re-initialize CUDA in forked subprocess".{_stand_in(simulated)}',
+        f"{process_words(touch.pid)} was forked from an initialized process and touched CUDA: on a "
+        f'GPU this is "Cannot re-initialize CUDA in forked subprocess".{_stand_in(simulated)}',
         "",
     ]
     if poisoner is not None and told_at:

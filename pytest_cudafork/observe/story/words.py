@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from pytest_cudafork.compat.unpatched import os, re
+from pytest_cudafork.observe.base.other_hosts import process_words
 from pytest_cudafork.observe.story.advice import advise, kind_of_line, what_the_line_is
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.scopes import source_line
@@ -77,12 +78,12 @@ def when_of(touch: Touch) -> str:
     elif touch.phase.startswith("collect"):
         phase = f"while {touch.phase.removeprefix('collect').strip() or 'the suite'} was collected"
     elif touch.phase == environment.PROGRAM:
-        return f"process {touch.pid}"
+        return process_words(touch.pid)
     elif touch.phase:
         phase = "while pytest started (conftest or plugin)"
     else:
         phase = "outside any test"
-    return f"process {touch.pid}, {phase}"
+    return f"{process_words(touch.pid)}, {phase}"
 
 
 def touch_lines(touch: Touch, *, advice: bool = True, own: str = "") -> list[str]:

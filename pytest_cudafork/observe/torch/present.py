@@ -18,7 +18,7 @@ from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.observe.torch import c_names
 from pytest_cudafork.observe.torch.devices import DeviceProperties, properties_of, uuid_of
 from pytest_cudafork.observe.torch.refusals import refusal, refused_type, stand_in_modules
-from pytest_cudafork.observe.torch.rows import initialized, pins
+from pytest_cudafork.observe.torch.rows import Call, initialized, pins
 from pytest_cudafork.observe.torch.streams import dress_dummies, stand_in_classes
 
 if TYPE_CHECKING:
@@ -301,6 +301,6 @@ def _pinning(witness: TorchWitness) -> Callable[..., Any]:
                 raise RuntimeError("CUDA error: initialization error")
             raise refusal("Tensor.pin_memory", witness.face)
 
-        return pins(witness, "torch.Tensor.pin_memory", refuse, args, kwargs, caller)
+        return pins(Call(witness, "torch.Tensor.pin_memory", refuse, args, kwargs, caller))
 
     return around

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cudafork.compat import torch_internals
 from pytest_cudafork.observe.base.hooking import Around
@@ -19,9 +19,28 @@ if TYPE_CHECKING:
     from pytest_cudafork.observe.torch.api import TorchWitness
 
 Args = tuple[Any, ...]
-Behavior = Callable[
-    ["TorchWitness", str, Callable[..., Any], Args, dict[str, Any], "FrameType | None"], Any
-]
+
+
+class Call(NamedTuple):
+    """A call of one of torch's functions, and the witness that it is told to."""
+
+    witness: TorchWitness
+    entry: str  # the name that the ledger holds
+    proceed: Callable[..., Any]  # the function
+    args: Args
+    kwargs: dict[str, Any]
+    caller: FrameType | None
+
+    def touch(self) -> None:
+        """Record it as a touch."""
+        self.witness.touch(self.entry, self.caller)
+
+    def unseen(self) -> Seen:
+        """Return a context that records it at its end if the witness below has not."""
+        return self.witness.unseen(self.entry, self.caller)
+
+
+Behavior = Callable[[Call], Any]
 
 
 @dataclass(frozen=True)
@@ -48,7 +67,7 @@ class Row:
             caller: FrameType | None,
         ) -> Any:
             __tracebackhide__ = True
-            return self.behavior(witness, self.entry, proceed, args, kwargs, caller)
+            return self.behavior(Call(witness, self.entry, proceed, args, kwargs, caller))
 
         return around
 
@@ -86,53 +105,32 @@ def initialized() -> bool:
 def touches_if(condition: Callable[[Args], bool]) -> Behavior:
     """Record before the call, if *condition* holds for its positional arguments."""
 
-    def behavior(
-        witness: TorchWitness,
-        entry: str,
-        proceed: Callable[..., Any],
-        args: Args,
-        kwargs: dict[str, Any],
-        caller: FrameType | None,
-    ) -> Any:
-        if condition(args):
-            witness.touch(entry, caller)
-        return proceed(*args, **kwargs)
+    def behavior(call: Call) -> Any:
+        if condition(call.args):
+            call.touch()
+        return call.proceed(*call.args, **call.kwargs)
 
     return behavior
 
 
-def sets_device(
-    witness: TorchWitness,
-    entry: str,
-    proceed: Callable[..., Any],
-    args: Args,
-    kwargs: dict[str, Any],
-    caller: FrameType | None,
-) -> Any:
+def sets_device(call: Call) -> Any:
     """Record ``set_device`` once the device has been read, and is no bool."""
-    kind = touches_if(lambda args: False) if isinstance(args[0], bool) else _sets_device
-    return kind(witness, entry, proceed, args, kwargs, caller)
+    kind = touches_if(lambda args: False) if isinstance(call.args[0], bool) else _sets_device
+    return kind(call)
 
 
 def touches_unless_raising(kinds: type[Exception]) -> Behavior:
     """Record at the end of a call, unless an error of *kinds* says that it never got so far."""
 
-    def behavior(
-        witness: TorchWitness,
-        entry: str,
-        proceed: Callable[..., Any],
-        args: Args,
-        kwargs: dict[str, Any],
-        caller: FrameType | None,
-    ) -> Any:
+    def behavior(call: Call) -> Any:
         try:
-            answer = proceed(*args, **kwargs)
+            answer = call.proceed(*call.args, **call.kwargs)
         except kinds:
             raise
         except BaseException:
-            witness.touch(entry, caller)
+            call.touch()
             raise
-        witness.touch(entry, caller)
+        call.touch()
         return answer
 
     return behavior
@@ -146,130 +144,82 @@ def touches_unless_missing(
     The check of the arguments comes first, and a call that fails it reaches no driver.
     """
 
-    def behavior(
-        witness: TorchWitness,
-        entry: str,
-        proceed: Callable[..., Any],
-        args: Args,
-        kwargs: dict[str, Any],
-        caller: FrameType | None,
-    ) -> Any:
+    def behavior(call: Call) -> Any:
         try:
-            return proceed(*args, **kwargs)
+            return call.proceed(*call.args, **call.kwargs)
         except AttributeError as error:
-            if error.name == name and condition(args):
-                witness.touch(entry, caller)
+            if error.name == name and condition(call.args):
+                call.touch()
             raise
 
     return behavior
 
 
-def unless_recorded(
-    witness: TorchWitness,
-    entry: str,
-    proceed: Callable[..., Any],
-    args: Args,
-    kwargs: dict[str, Any],
-    caller: FrameType | None,
-) -> Any:
+def unless_recorded(call: Call) -> Any:
     """Record a call that the witness below did not see, where torch is not initialized yet."""
     if initialized():
-        return proceed(*args, **kwargs)
-    with witness.unseen(entry, caller):
-        return proceed(*args, **kwargs)
+        return call.proceed(*call.args, **call.kwargs)
+    with call.unseen():
+        return call.proceed(*call.args, **call.kwargs)
 
 
 _sets_device = touches_unless_missing("_cuda_setDevice")
 
 
-def pins(
-    witness: TorchWitness,
-    entry: str,
-    proceed: Callable[..., Any],
-    args: Args,
-    kwargs: dict[str, Any],
-    caller: FrameType | None,
-) -> Any:
+def pins(call: Call) -> Any:
     """Record ``Tensor.pin_memory`` on a real CPU tensor; a fake tensor pins nothing."""
     torch: Any = sys.modules["torch"]
-    if torch.overrides.has_torch_function(args):
+    if torch.overrides.has_torch_function(call.args):
         # As every method of Tensor that is written in Python does.
         method = torch.Tensor.pin_memory
-        return torch.overrides.handle_torch_function(method, args, *args, **kwargs)
-    if args[0].device.type == "cpu" and not torch_internals.is_fake(args[0]):
-        witness.touch(entry, caller)
-    return proceed(*args, **kwargs)
+        return torch.overrides.handle_torch_function(method, call.args, *call.args, **call.kwargs)
+    tensor = call.args[0]
+    if tensor.device.type == "cpu" and not torch_internals.is_fake(tensor):
+        call.touch()
+    return call.proceed(*call.args, **call.kwargs)
 
 
-def pins_poisoned(
-    witness: TorchWitness,
-    entry: str,
-    proceed: Callable[..., Any],
-    args: Args,
-    kwargs: dict[str, Any],
-    caller: FrameType | None,
-) -> Any:
+def pins_poisoned(call: Call) -> Any:
     """Record pinning in a poisoned process, where cudart fails without asking the driver."""
-    if not witness.poisoned():
-        return proceed(*args, **kwargs)
-    with witness.unseen(entry, caller):
-        return proceed(*args, **kwargs)
+    if not call.witness.poisoned():
+        return call.proceed(*call.args, **call.kwargs)
+    with call.unseen():
+        return call.proceed(*call.args, **call.kwargs)
 
 
-def asks_nvml(
-    witness: TorchWitness,
-    entry: str,
-    proceed: Callable[..., Any],
-    args: Args,
-    kwargs: dict[str, Any],
-    caller: FrameType | None,
-) -> Any:
+def asks_nvml(call: Call) -> Any:
     """Record what asks NVML about the current device, where NVML is missing.
 
     torch would ask itself for the number of the device, and be initialized for that.
     """
     try:
-        return proceed(*args, **kwargs)
+        return call.proceed(*call.args, **call.kwargs)
     except Exception as error:
-        if type(error).__module__ == "pynvml" and _means_current_device(args[0]):
-            witness.touch(entry, caller)
+        if type(error).__module__ == "pynvml" and _means_current_device(call.args[0]):
+            call.touch()
         raise
 
 
-def starts_engine(
-    witness: TorchWitness,
-    entry: str,
-    proceed: Callable[..., Any],
-    args: Args,
-    kwargs: dict[str, Any],
-    caller: FrameType | None,
-) -> Any:
+def starts_engine(call: Call) -> Any:
     """Record a process's first backward pass, whatever its tensors are.
 
     The autograd engine makes a thread for each device then, and so asks how many there are. It does
     that once; a forked child takes it for done.
     """
     # What needs no gradient is refused before the engine begins.
-    begins = all(getattr(output, "requires_grad", True) for output in args[0])
-    if begins and witness.first("autograd engine"):
-        witness.touch(entry, caller)
-    return proceed(*args, **kwargs)
+    begins = all(getattr(output, "requires_grad", True) for output in call.args[0])
+    if begins and call.witness.first("autograd engine"):
+        call.touch()
+    return call.proceed(*call.args, **call.kwargs)
 
 
-def nvml_or_none(
-    witness: TorchWitness,
-    entry: str,
-    proceed: Callable[..., Any],
-    args: Args,
-    kwargs: dict[str, Any],
-    caller: FrameType | None,
-) -> Any:
+def nvml_or_none(call: Call) -> Any:
     """Answer 0 where NVML is missing.
 
     torch would ask the driver instead, which a machine with a GPU (and so with NVML) never does;
     the count of devices is 0 either way. MIG devices are counted by the driver there too.
     """
-    count = proceed(*args, **kwargs)
+    count = call.proceed(*call.args, **call.kwargs)
     if count < 0 and not environment.value(environment.VISIBLE_GPUS).startswith("MIG-"):
         return 0
     return count

@@ -203,7 +203,7 @@ class CaptureFiles(Message):
 
 @of_kind("report")
 class Report(Message):
-    """A report of pytest, as ``report_data.ReportPacker.pack`` makes it.
+    """A report of pytest, as ``ReportPacker.pack`` makes it.
 
     What it holds is looked at where it becomes a report again.
     """

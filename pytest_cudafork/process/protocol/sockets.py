@@ -7,12 +7,13 @@ cannot be changed, and they wait as long as it takes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import TracebackType
 
 from pytest_cudafork.compat import written_in_c
 from pytest_cudafork.compat.unpatched import array, socket
 
-__all__ = ["AnySocket", "Endpoint", "pair", "receive_with_fds", "send_with_fds"]
+__all__ = ["AnySocket", "Endpoint", "pair", "receive_with_fds", "send"]
 
 AnySocket = socket.SocketType
 """What an endpoint and a ``socket.socket`` have in common."""
@@ -49,10 +50,12 @@ def pair(kind: int = socket.SOCK_STREAM) -> tuple[Endpoint, Endpoint]:
     return Endpoint(ours.detach()), Endpoint(theirs.detach())
 
 
-def send_with_fds(sock: AnySocket, data: bytes, fds: list[int]) -> int:
-    """Send bytes together with copies of descriptors; return how many bytes were sent."""
-    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    return sock.sendmsg([data], ancillary)
+def send(sock: AnySocket, data: bytes, fds: Sequence[int] = ()) -> None:
+    """Send all of the bytes; with copies of descriptors they must be few enough for one call."""
+    if fds:
+        sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+    else:
+        sock.sendall(data)
 
 
 def receive_with_fds(

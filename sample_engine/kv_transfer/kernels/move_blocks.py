@@ -9,11 +9,9 @@ Shapes::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import triton
 import triton.language as tl
-from torch import Tensor, tensor
+from torch import Tensor
 
 from sample_engine.kernels.common import jit
 
@@ -46,14 +44,14 @@ def _move(
 
 
 def move_blocks(
-    caches: Sequence[Tensor],  # [B, E] each, of one dtype
+    starts: Tensor,  # [C] int64, on the rows' device: where each cache [B, E] begins
     ids: Tensor,  # [n] int64
-    rows: Tensor,  # [n, C * E], contiguous
+    rows: Tensor,  # [n, C * E], contiguous, of the caches' dtype
     *,
     to_rows: bool,
 ) -> None:
     """Copy blocks of all caches to rows, or rows to blocks."""
-    size = caches[0].shape[1]
-    starts = tensor([cache.data_ptr() for cache in caches], device=rows.device)
-    grid = (len(ids), len(caches), triton.cdiv(size, _PIECE))
-    _move[grid](starts, ids, rows, len(caches), E=size, PIECE=_PIECE, TO_ROWS=to_rows, num_warps=4)
+    count = len(starts)
+    size = rows.shape[1] // count
+    grid = (len(ids), count, triton.cdiv(size, _PIECE))
+    _move[grid](starts, ids, rows, count, E=size, PIECE=_PIECE, TO_ROWS=to_rows, num_warps=4)

@@ -20,11 +20,24 @@ OVERLAP = True
 
 _BY_SHAPE: Mapping[tuple[int, int], LinearConfig] = MappingProxyType(
     {
+        # Llama 3 8B
         (6144, 4096): LinearConfig(block_n=16, block_k=128, num_warps=2, num_stages=8),
         (4096, 4096): LinearConfig(block_n=64, block_k=256, num_warps=4, num_stages=3, split=2),
         (28672, 4096): LinearConfig(block_n=64, block_k=128, num_warps=4, num_stages=4),
         (4096, 14336): LinearConfig(block_n=64, block_k=256, num_warps=4, num_stages=3, split=2),
         (128256, 4096): LinearConfig(block_n=64, block_k=128, num_warps=4, num_stages=4),
+        # one of two ranks
+        (3072, 4096): LinearConfig(block_n=64, block_k=256, num_warps=4, num_stages=3, split=2),
+        (4096, 2048): LinearConfig(block_n=64, block_k=256, num_warps=4, num_stages=3, split=2),
+        (14336, 4096): LinearConfig(block_n=64, block_k=128, num_warps=4, num_stages=4),
+        (4096, 7168): LinearConfig(block_n=64, block_k=256, num_warps=4, num_stages=3, split=2),
+        (64128, 4096): LinearConfig(block_n=64, block_k=128, num_warps=4, num_stages=4),
+        # one of four
+        (1536, 4096): LinearConfig(block_n=64, block_k=128, num_warps=4, num_stages=5, split=4),
+        (4096, 1024): LinearConfig(block_n=64, block_k=128, num_warps=4, num_stages=4),
+        (7168, 4096): LinearConfig(block_n=64, block_k=128, num_warps=4, num_stages=5, split=2),
+        (4096, 3584): LinearConfig(block_n=64, block_k=128, num_warps=4, num_stages=5, split=2),
+        (32064, 4096): LinearConfig(block_n=64, block_k=128, num_warps=4, num_stages=4),
     }
 )
 _SMALL = LinearConfig(block_n=16, block_k=128, num_warps=4, num_stages=4)

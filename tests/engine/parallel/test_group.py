@@ -92,6 +92,60 @@ def test_an_error_of_the_transport_is_a_lost_rank(run_forked: RunForked) -> None
     assert missing.startswith("tensor_parallel_size=2 needs gloo, and torch ")
 
 
+def choose_how_to_sum() -> dict[str, str]:
+    """How a rank sums, by what it finds. It is told of a GPU; what it shares lies on the CPU."""
+    from unittest import mock
+
+    from sample_engine.parallel import group as module
+
+    file = MemoryFile()
+    group = module.RankGroup(RankPlace(0, 1, file.path()), torch.device("cpu"))
+    group.share_sums(4, 8, torch.float32)
+    found = {"on a CPU": group.way}
+    sums = mock.Mock(most_tokens=4)
+    sums.of.side_effect = lambda term, residual, norm: (term + 1, term + 2)
+    on_gpu = mock.Mock(type="cuda")
+
+    def chosen(**changed: Any) -> str:
+        group._peers = None
+        sums.agree_with.return_value = changed.pop("agree", True)
+        made = changed.pop("made", mock.Mock(return_value=sums))
+        why = changed.pop("why", None)
+        with (
+            mock.patch.object(group, "_device", on_gpu),
+            mock.patch.object(group, "least", lambda number: int(number)),
+            mock.patch.object(module, "why_not_shared", return_value=why),
+            mock.patch.object(group, "_peer_sums", made),
+        ):
+            group.share_sums(4, 8, torch.float32, **changed)
+        return group.way
+
+    found["not wished"] = chosen(wished=False)
+    found["out of reach"] = chosen(why="GPU 0 cannot reach the memory of GPU 1")
+    found["refused"] = chosen(made=mock.Mock(side_effect=RuntimeError("no rights\nC++ stack")))
+    found["wrong"] = chosen(agree=False)
+    numbers = torch.ones(2, 8)
+    assert group.sum_and_norm(numbers, None, None) is None
+    found["shared"] = chosen()
+    assert group.all_reduce(numbers).tolist() == (numbers + 1).tolist()
+    sums.takes.return_value = False
+    assert group.sum_and_norm(numbers, numbers, None) is None
+    sums.takes.assert_called_with(numbers, numbers)
+    group.close()
+    return found
+
+
+def test_how_sums_are_computed_is_chosen_once_and_told(run_forked: RunForked) -> None:
+    assert run_forked(choose_how_to_sum) == {
+        "on a CPU": "gloo",
+        "not wished": "nccl: disable_custom_all_reduce=True",
+        "out of reach": "nccl: GPU 0 cannot reach the memory of GPU 1",
+        "refused": "nccl: RuntimeError: no rights",
+        "wrong": "nccl: sums over peer memory came to something else",
+        "shared": "peer memory up to 4 tokens, else nccl",
+    }
+
+
 def test_fresh_interpreters_meet_and_this_process_stays_untouched(
     folder: str, cuda_state: Callable[[], Any]
 ) -> None:

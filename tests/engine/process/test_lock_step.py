@@ -89,14 +89,15 @@ def test_a_rank_that_does_not_hear_is_an_error_that_names_it(
         core.step()
 
 
+@pytest.mark.parametrize("eager", [False, True])
 def test_another_rank_does_what_it_is_told(
-    pipe: tuple[Connection, Connection], watch: StepWatch
+    eager: bool, pipe: tuple[Connection, Connection], watch: StepWatch
 ) -> None:
     ours, theirs = pipe
     core = Script()(EngineConfig())
     for message in (Add("a", [1, 2], PARAMS), Step(0), Abort(["a"]), Step(1), Stop()):
         ours.send_bytes(encode(message))
-    follow(core, theirs, watch)
+    follow(core, theirs, watch, eager=eager)
     assert core.metrics()["steps"] == 2
     assert core.aborted == ["a"]
     assert core.was_shut_down

@@ -36,6 +36,9 @@ class ThreadRank:
         self.sums += 1
         return tensor.copy_(self._all(tensor).sum(dim=0))
 
+    def sum_and_norm(self, *args: object) -> None:
+        """Not at once: by a sum, and what follows it."""
+
     def all_gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """All of them."""
         return self._all(tensor)

@@ -21,6 +21,7 @@ from pytest_cudafork.errors import ChildCrashed, ChildError, ChildExit, ChildTim
 from pytest_cudafork.fixtures import RunInChild
 from tests.support.isolation import is_gone
 from tests.support.leaping_clock import LIMIT, leap_when
+from tests.support.sessions import run_session
 from tests.support.signs import Sign
 
 
@@ -130,7 +131,7 @@ def test_a_crash_shows_the_stack_where_a_library_has_taken_the_signal_before(
             assert "in reads_null" in caught.value.stacks
         """
     )
-    result = pytester.runpytest_subprocess("-p", "no:faulthandler")
+    result = run_session(pytester, "-p", "no:faulthandler")
     result.assert_outcomes(passed=1)
 
 

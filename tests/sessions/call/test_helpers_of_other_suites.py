@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from tests.support.native import ROOT, needs_libraries
+from tests.support.sessions import run_session
 
 SUITE = """
 import os
@@ -56,10 +57,10 @@ def test_a_suite_that_uses_the_names_has_the_right_outcomes(pytester: pytest.Pyt
     pytester.makeconftest(CONFTEST)
     pytester.makepyfile(SUITE)
     face = ("--cuda-fork-check=poison", "--cuda-fork-device=phantom:sm_90x2")
-    result = pytester.runpytest_subprocess(*face, "-rA")
+    result = run_session(pytester, *face, "-rA")
     result.assert_outcomes(passed=3, failed=2, skipped=1)
     result.stdout.fnmatch_lines(
         ["PASSED *::test_spawn[[]1[]]", "PASSED *::test_named", "PASSED *::test_gpus"]
     )
-    only = pytester.runpytest_subprocess(*face, "-m", "distributed(num_gpus=2)")
+    only = run_session(pytester, *face, "-m", "distributed(num_gpus=2)")
     only.assert_outcomes(passed=1, deselected=5)

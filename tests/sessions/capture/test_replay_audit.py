@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.support.documents import read_document
 from tests.support.sessions import assert_no_crash, needs_torch, outcomes, run_session
 
 TESTS = """
@@ -89,9 +90,12 @@ def test_tests_that_cannot_fail_are_listed_and_outcomes_are_as_ever(
     result = run_session(
         pytester,
         *("-v", "--cuda-fork-graphs=software", "--cuda-fork-captures=audit", *spread),
-        *("--junitxml=report.xml", "-o", "junit_family=xunit2"),
+        *("--junitxml=report.xml", "-o", "junit_family=xunit2", "--cuda-fork-json=report.json"),
     )
     assert_no_crash(result)
+    said = read_document(pytester.path / "report.json", "session")["replay_audit"]
+    assert (said["audited"], said["not_judged"]) == (5, [])
+    assert {each["test"].partition("::")[2] for each in said["cannot_fail"]} == NOTHING
     if not workers:
         assert outcomes(result) == EXPECTED
     result.assert_outcomes(passed=7, failed=1)

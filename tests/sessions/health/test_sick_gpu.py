@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.sessions import run_session
+
 FACE = ("--cuda-fork-check=poison", "--cuda-fork-device=phantom:sm_90x2")
 GPU = """
 import ctypes, os, pytest
@@ -58,7 +60,7 @@ def test_fail_names_the_first_sick_test_and_runs_no_other_in_its_process(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(SUITE)
-    result = pytester.runpytest_subprocess(*FACE, "--cuda-fork-health", "-rs", "--junitxml=j.xml")
+    result = run_session(pytester, *FACE, "--cuda-fork-health", "-rs", "--junitxml=j.xml")
     result.assert_outcomes(passed=5, failed=1, skipped=6)
     result.stdout.fnmatch_lines(
         [
@@ -96,7 +98,7 @@ def test_it(i):
         here = source.replace("SICK", f"({sick},)").replace("COUNT", str(count))
         pytester.makepyfile(here)
         (pytester.path / "notes").unlink(missing_ok=True)
-        result = pytester.runpytest_subprocess(*FACE, "--cuda-fork-health=recover")
+        result = run_session(pytester, *FACE, "--cuda-fork-health=recover")
         failed = len(sick.split(","))
         result.assert_outcomes(passed=count - failed, failed=failed)
         assert len(set(notes(pytester)["ran"])) == failed + 1
@@ -106,11 +108,11 @@ def test_it(i):
 def test_recover_runs_the_tests_after_it_in_a_fresh_process(
     pytester: pytest.Pytester, method: str
 ) -> None:
-    args = ["-n1"] if method else []
+    args = ["-p", "xdist.plugin", "-n1"] if method else []
     if method:
         pytest.importorskip("xdist")
     pytester.makepyfile(SUITE)
-    result = pytester.runpytest_subprocess(*FACE, "--cuda-fork-health=recover", "-rA", *args)
+    result = run_session(pytester, *FACE, "--cuda-fork-health=recover", "-rA", *args)
     result.assert_outcomes(passed=11, failed=1)
     result.stdout.fnmatch_lines(
         [
@@ -134,7 +136,7 @@ def test_a_sick_test_fails_whatever_was_expected_of_it(pytester: pytest.Pytester
 def test_expected(): spoil(); assert 0
 """
     )
-    result = pytester.runpytest_subprocess(*FACE, "--cuda-fork-health=fail")
+    result = run_session(pytester, *FACE, "--cuda-fork-health=fail")
     result.assert_outcomes(failed=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
@@ -149,7 +151,7 @@ def test_sickness_is_found_after_every_phase(pytester: pytest.Pytester, place: s
         "second_device": "def test_it():\n    spoil(1, 719)\n    use(0)",
     }
     pytester.makepyfile(GPU + bodies[place] + "\ndef test_after(): pass\n")
-    result = pytester.runpytest_subprocess(*FACE, "--cuda-fork-health=recover")
+    result = run_session(pytester, *FACE, "--cuda-fork-health=recover")
     counts = result.parseoutcomes()
     assert counts.pop("passed") == (2 if place == "teardown" else 1)
     expected = {"errors": 1} if place in ("setup", "teardown") else {"failed": 1}
@@ -170,7 +172,7 @@ def test_a_process_that_tests_share_is_renewed_without_being_asked_for(
 ) -> None:
     mark = f"pytestmark = pytest.mark.cuda_isolated(method={how!r}, scope='module')\n"
     pytester.makepyfile(SUITE + mark)
-    result = pytester.runpytest_subprocess(*FACE)
+    result = run_session(pytester, *FACE)
     result.assert_outcomes(passed=11, failed=1)
     result.stdout.fnmatch_lines(["*It was the test's own, or its group's*"])
     found = notes(pytester)
@@ -187,9 +189,9 @@ def test_off_asks_nothing_and_without_the_option_only_shared_processes_are_asked
     pytester.makepyfile(test_shared=GPU + mark + "def test_a(): spoil()\ndef test_b(): pass\n")
     pytester.makepyfile(test_here=GPU + "def test_a(): spoil()\ndef test_b(): pass\n")
     files = ("test_shared.py", "test_here.py")
-    off = pytester.runpytest_subprocess(*FACE, "--cuda-fork-health=off", *files)
+    off = run_session(pytester, *FACE, "--cuda-fork-health=off", *files)
     off.assert_outcomes(passed=4)
-    silent = pytester.runpytest_subprocess(*FACE, *files)
+    silent = run_session(pytester, *FACE, *files)
     silent.assert_outcomes(passed=3, failed=1)
     silent.stdout.no_fnmatch_line("*first sick: *test_here*")
 
@@ -210,9 +212,7 @@ def test_fails():
 def test_then(): assert kept[0]() is None
 """
     )
-    result = pytester.runpytest_subprocess(
-        *FACE, "--cuda-fork-health", "-l", "-p", "no:cacheprovider"
-    )
+    result = run_session(pytester, *FACE, "--cuda-fork-health", "-l", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["tensor * = <*Tensor object*", "*RuntimeError: on top"])
 
@@ -231,14 +231,14 @@ def test_a_test_that_is_run_again_in_a_broken_process_is_no_skip(
         """
     )
     pytester.makepyfile(GPU + "def test_it(): spoil()\n")
-    result = pytester.runpytest_subprocess(*FACE, "--cuda-fork-health")
+    result = run_session(pytester, *FACE, "--cuda-fork-health")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*not run: the CUDA context is broken since *::test_it*"])
 
 
 def test_a_session_without_cuda_is_as_ever(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_a(): pass\ndef test_b(): assert 0\n")
-    result = pytester.runpytest_subprocess("--cuda-fork-health=recover")
+    result = run_session(pytester, "--cuda-fork-health=recover")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.no_fnmatch_line("*CUDA health*")
 
@@ -246,6 +246,6 @@ def test_a_session_without_cuda_is_as_ever(pytester: pytest.Pytester) -> None:
 def test_the_debugger_keeps_tests_here_so_they_are_not_run(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(GPU + "def test_a(): spoil()\ndef test_b(): pass\n")
     args = [*FACE, "--cuda-fork-health=recover", "--cuda-fork-isolate=none"]
-    result = pytester.runpytest_subprocess(*args)
+    result = run_session(pytester, *args)
     result.assert_outcomes(failed=1, skipped=1)
     result.stdout.fnmatch_lines(["    1 test after it was not run: its process was broken"])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.support.git_repository import GitRepository
 from tests.support.imports import TOUCH
 
 pytestmark = [
@@ -34,42 +32,8 @@ COMMITS = [
 ]
 
 
-class Repository:
-    """A git repository with a package, apart from the settings of whoever runs the tests."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._env = {
-            **{name: text for name, text in os.environ.items() if not name.startswith("GIT_")},
-            "GIT_CONFIG_GLOBAL": os.devnull,
-            "GIT_CONFIG_SYSTEM": os.devnull,
-            **dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "A Tester"),
-            **dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "tester@example.org"),
-        }
-        self.git("init", "--quiet")
-
-    def git(self, *args: str, status: int | None = 0) -> str:
-        """Run git and return what it says."""
-        done = subprocess.run(
-            ["git", *args],
-            cwd=self.folder,
-            env=self._env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=300,
-        )
-        assert status in (None, done.returncode), f"{args}: {done.returncode}\n{done.stdout}"
-        return done.stdout
-
-    def commit(self, title: str, files: dict[str, str]) -> None:
-        """Write files and commit them."""
-        for name, text in files.items():
-            path = self.folder / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text)
-        self.git("add", ".")
-        self.git("commit", "--quiet", "-m", title)
+class Repository(GitRepository):
+    """A git repository with a package, to bisect."""
 
     def bisect(self, good: str, bad: str, *args: str, status: int | None = 0) -> str:
         """Bisect between two commits, named by their titles, and return what git says."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.isolation import METHODS, isolate_all
+from tests.support.sessions import run_session
 
 
 def test_a_child_that_never_starts_is_an_error_with_how_it_ended(
@@ -21,7 +22,7 @@ def test_a_child_that_never_starts_is_an_error_with_how_it_ended(
         def test_last_inproc(): pass
         """
     )
-    result = pytester.runpytest_subprocess("-rA")
+    result = run_session(pytester, "-rA")
     result.assert_outcomes(passed=3, errors=2)
     result.stdout.fnmatch_lines_random(["Child*: *exited with status 1*", "*/no/such/file*"])
 
@@ -42,7 +43,7 @@ def test_a_test_that_the_child_cannot_find_says_what_it_found(pytester: pytest.P
         def test_y(): pass
         """,
     )
-    result = pytester.runpytest_subprocess()
+    result = run_session(pytester)
     result.assert_outcomes(errors=2)
     result.stdout.fnmatch_lines(
         ["*did not find it. It found 2 tests: test_x.py::test_x*", "*RuntimeError: not twice*"]
@@ -64,7 +65,7 @@ def test_a_grandchild_that_escapes_from_the_test_reports_nothing(
         def test_last(): pass
         """
     )
-    result = pytester.runpytest_subprocess()
+    result = run_session(pytester)
     result.assert_outcomes(passed=2)
     assert "twice" not in result.stdout.str() + result.stderr.str()
 
@@ -77,7 +78,7 @@ def test_threads_and_strict_warnings_do_not_break_a_fork(pytester: pytest.Pytest
         "threading.Thread(target=time.sleep, args=(5,), daemon=True).start()\n",
     )
     pytester.makepyfile("def test_x(run_forked): assert run_forked(int, '4') == 4")
-    pytester.runpytest_subprocess("-W", "error").assert_outcomes(passed=1)
+    run_session(pytester, "-W", "error").assert_outcomes(passed=1)
 
 
 def test_a_refused_fork_is_an_error_with_its_reason(pytester: pytest.Pytester) -> None:
@@ -94,7 +95,7 @@ def test_a_refused_fork_is_an_error_with_its_reason(pytester: pytest.Pytester) -
         """
     )
     pytester.makepyfile("def test_x(): pass")
-    result = pytester.runpytest_subprocess("-rA")
+    result = run_session(pytester, "-rA")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["ChildError: it is poisoned"])
 
@@ -127,6 +128,6 @@ def pytest_runtest_logreport(report):
         def test_y(): pass
         """
     )
-    result = pytester.runpytest_subprocess("-rA")
+    result = run_session(pytester, "-rA")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*killed, because of: Timeout >2.0s*"])

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tests.support.isolation import is_gone
-from tests.support.sessions import TIME_LIMIT
+from tests.support.sessions import run_session
 
 PIDS = """
     import os
@@ -42,7 +42,7 @@ def test_each_test_has_a_process_of_its_own_in_the_order_of_the_session(
         note(i)
     """
     )
-    pytester.runpytest_subprocess("--cuda-fork-isolate=fork").assert_outcomes(passed=5)
+    run_session(pytester, "--cuda-fork-isolate=fork").assert_outcomes(passed=5)
     notes = _notes(pytester)
     assert [note[0] for note in notes] == list("01234")
     assert len({note[1] for note in notes}) == 5
@@ -71,7 +71,7 @@ def test_a_process_whose_turn_does_not_come_is_ended(
         note("next")
     """
     )
-    result = pytester.runpytest_subprocess("--cuda-fork-isolate=fork", *args)
+    result = run_session(pytester, "--cuda-fork-isolate=fork", *args)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["children: []"])
     assert [note[0] for note in _notes(pytester)] == ["fails"]
@@ -98,7 +98,7 @@ def test_the_environment_is_that_of_its_turn(pytester: pytest.Pytester) -> None:
             assert os.environ["SEEN"] == "x" and "GONE" not in os.environ and os.getcwd() == "/"
         """
     )
-    pytester.runpytest_subprocess("--cuda-fork-isolate=fork").assert_outcomes(passed=2)
+    run_session(pytester, "--cuda-fork-isolate=fork").assert_outcomes(passed=2)
 
 
 def test_a_fixture_that_lives_in_the_parent_is_torn_down_before_the_next_fork(
@@ -131,7 +131,7 @@ def test_a_fixture_that_lives_in_the_parent_is_torn_down_before_the_next_fork(
             assert not test_a.LIVES
         """,
     )
-    pytester.runpytest_subprocess("test_a.py", "test_b.py").assert_outcomes(passed=3)
+    run_session(pytester, "test_a.py", "test_b.py").assert_outcomes(passed=3)
 
 
 def test_one_that_dies_before_its_turn_is_replaced(pytester: pytest.Pytester) -> None:
@@ -158,7 +158,7 @@ def test_one_that_dies_before_its_turn_is_replaced(pytester: pytest.Pytester) ->
         note("last")
     """
     )
-    pytester.runpytest_subprocess("--cuda-fork-isolate=fork").assert_outcomes(passed=3)
+    run_session(pytester, "--cuda-fork-isolate=fork").assert_outcomes(passed=3)
 
 
 def test_it_works_beside_other_methods_and_for_several_runs(pytester: pytest.Pytester) -> None:
@@ -183,7 +183,7 @@ def test_it_works_beside_other_methods_and_for_several_runs(pytester: pytest.Pyt
                     item.add_marker(pytest.mark.cuda_isolated(method=method, scope=scope))
         """
     )
-    pytester.runpytest_subprocess().assert_outcomes(passed=16)
+    run_session(pytester).assert_outcomes(passed=16)
     notes = _notes(pytester)
     assert len(notes) == 16
     assert all(is_gone(int(note[1])) for note in notes if note[1] != str(os.getpid()))
@@ -212,14 +212,14 @@ def test_nothing_of_the_test_before_is_in_it(pytester: pytest.Pytester) -> None:
     )
     # so many cores that a child that waits has time to practice
     pytester.makeconftest("import os\nos.sched_getaffinity = lambda pid: set(range(8))")
-    result = pytester.runpytest_subprocess("--cuda-fork-isolate=fork")
+    result = run_session(pytester, "--cuda-fork-isolate=fork")
     result.assert_outcomes(passed=2, failed=3, warnings=1)
     lines = result.stdout.lines
     for i in range(3):
         assert [line for line in lines if line.startswith(f"{i} ")] == [
             f"{i} {line}" for line in range(200)
         ]
-    shown = pytester.runpytest_subprocess("--cuda-fork-isolate=fork", "--setup-show")
+    shown = run_session(pytester, "--cuda-fork-isolate=fork", "--setup-show")
     shown.stdout.no_fnmatch_line("*rehearsal*")
 
 
@@ -252,7 +252,7 @@ def test_a_wrapper_of_the_user_around_one_test_is_not_around_the_next(
             assert os.getlogin.__module__ == "posix"
         """
     )
-    pytester.runpytest_subprocess("--cuda-fork-isolate=fork").assert_outcomes(passed=2)
+    run_session(pytester, "--cuda-fork-isolate=fork").assert_outcomes(passed=2)
 
 
 def test_an_interrupt_while_a_fork_is_made_ahead_leaves_nobody(pytester: pytest.Pytester) -> None:
@@ -278,7 +278,7 @@ def test_an_interrupt_while_a_fork_is_made_ahead_leaves_nobody(pytester: pytest.
             pass
         """
     )
-    result = pytester.runpytest_subprocess("--cuda-fork-isolate=fork", timeout=TIME_LIMIT)
+    result = run_session(pytester, "--cuda-fork-isolate=fork")
     assert result.ret == pytest.ExitCode.INTERRUPTED
     pid = pytester.path / "pid"
     assert not pid.exists() or is_gone(int(pid.read_text()))

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.support.sessions import needs_torch
+from tests.support.sessions import needs_torch, run_session
 
 OPTION = "--cuda-fork-isolate=forkserver"
 
@@ -23,7 +23,7 @@ def test_what_a_fork_server_wrote_that_did_not_get_ready_is_shown(
         """
     )
     pytester.makepyfile("def test_a(): pass")
-    result = pytester.runpytest_subprocess("--cuda-fork-isolate=forkserver")
+    result = run_session(pytester, "--cuda-fork-isolate=forkserver")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         [
@@ -44,7 +44,7 @@ def test_the_tests_are_imported_once_and_forked_many_times(pytester: pytest.Pyte
             with open("runs", "a") as file: file.write(f"{os.getpid()} {os.getppid()}\\n")
         """
     )
-    pytester.runpytest_subprocess(OPTION).assert_outcomes(passed=5)
+    run_session(pytester, OPTION).assert_outcomes(passed=5)
     imports = (pytester.path / "imports").read_text().split()
     runs = [line.split() for line in (pytester.path / "runs").read_text().splitlines()]
     assert len(imports) == 2  # pytest itself, and the fork server
@@ -59,7 +59,7 @@ def test_only_the_files_that_markers_ask_for_are_imported_again(pytester: pytest
         test_b=f"{count}import pytest\n@pytest.mark.cuda_isolated(method='forkserver')\n"
         "def test_b(): pass",
     )
-    pytester.runpytest_subprocess().assert_outcomes(passed=2)
+    run_session(pytester).assert_outcomes(passed=2)
     assert sorted((pytester.path / "imports").read_text().split()) == ["test_a", "test_b", "test_b"]
 
 
@@ -70,7 +70,7 @@ def test_no_server_is_started_where_nothing_is_run(pytester: pytest.Pytester) ->
         def test_x(): pass
         """
     )
-    pytester.runpytest_subprocess(OPTION, "--collect-only")
+    run_session(pytester, OPTION, "--collect-only")
     assert (pytester.path / "imports").read_text() == "x"
 
 
@@ -86,8 +86,8 @@ def test_a_file_that_touches_cuda_is_named_and_its_tests_are_spawned(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(test_a_touches=TOUCHES, test_b="def test_clean(): pass")
-    result = pytester.runpytest_subprocess(
-        OPTION, "-v", "--cuda-fork-check=poison", "--cuda-fork-device=phantom"
+    result = run_session(
+        pytester, OPTION, "-v", "--cuda-fork-check=poison", "--cuda-fork-device=phantom"
     )
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
@@ -103,8 +103,8 @@ def test_a_file_that_touches_cuda_is_named_and_its_tests_are_spawned(
 def test_a_touch_in_a_conftest_sends_every_test_to_spawn(pytester: pytest.Pytester) -> None:
     pytester.makeconftest("import ctypes\nctypes.CDLL('libcuda.so.1').cuInit(0)")
     pytester.makepyfile("def test_a(): pass\ndef test_b(): pass")
-    result = pytester.runpytest_subprocess(
-        OPTION, "-v", "--cuda-fork-check=poison", "--cuda-fork-device=phantom"
+    result = run_session(
+        pytester, OPTION, "-v", "--cuda-fork-check=poison", "--cuda-fork-device=phantom"
     )
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["*test_a PASSED (spawn)*", "*test_b PASSED (spawn)*"])
@@ -124,7 +124,7 @@ def test_a_file_that_starts_threads_is_named_and_its_tests_are_spawned(
         """,
         test_b="def test_plain(): pass",
     )
-    result = pytester.runpytest_subprocess(OPTION, "-vv")
+    result = run_session(pytester, OPTION, "-vv")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
         [
@@ -144,7 +144,7 @@ def test_a_file_whose_import_kills_the_server_costs_no_test(pytester: pytest.Pyt
         """,
         test_b="def test_b(): pass",
     )
-    result = pytester.runpytest_subprocess(OPTION, "-v")
+    result = run_session(pytester, OPTION, "-v")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
         ["*by spawn, not forkserver: the fork server was killed by SIGABRT*"]
@@ -162,7 +162,7 @@ def test_a_server_that_is_killed_is_started_again(pytester: pytest.Pytester) -> 
         def test_d(): assert open("server").read() != str(os.getppid())
         """
     )
-    result = pytester.runpytest_subprocess(OPTION, "-rA")
+    result = run_session(pytester, OPTION, "-rA")
     outcomes = result.parseoutcomes()
     assert outcomes["passed"] >= 3
     result.stdout.fnmatch_lines_random(["PASSED *test_a", "PASSED *test_c", "PASSED *test_d"])
@@ -179,7 +179,7 @@ def test_when_it_has_died_again_and_again_tests_are_spawned(pytester: pytest.Pyt
         def test_c(): pass
         """
     )
-    result = pytester.runpytest_subprocess(OPTION, "-v")
+    result = run_session(pytester, OPTION, "-v")
     result.assert_outcomes(passed=2, failed=6)
     result.stdout.fnmatch_lines(
         [
@@ -201,7 +201,7 @@ def test_one_that_is_stopped_is_woken_and_serves_all_tests(pytester: pytest.Pyte
         def test_last(): os.kill(os.getppid(), signal.SIGSTOP)
         """
     )
-    result = pytester.runpytest_subprocess(OPTION, "-v")
+    result = run_session(pytester, OPTION, "-v")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
         ["*test_last PASSED (forkserver)*", "ChildCrashed: SIGABRT in call: *"]
@@ -224,7 +224,7 @@ def test_one_that_is_stopped_again_and_again_costs_no_other_test(
         def test_b(): pass
         """
     )
-    result = pytester.runpytest_subprocess(OPTION, "-v", timeout=300)
+    result = run_session(pytester, OPTION, "-v")
     result.assert_outcomes(passed=2, failed=1)
     # by the server, or by another one where it was too slow between two stops
     result.stdout.fnmatch_lines(["*test_a PASSED (forkserver)*", "*test_b PASSED (forkserver)*"])
@@ -264,7 +264,7 @@ def test_what_surrounds_a_test_is_what_surrounds_pytest(
     (pytester.path / "hash").write_text(
         pytester.run(sys.executable, "-c", "print(hash('a'))").stdout.str()
     )
-    pytester.runpytest_subprocess(OPTION).assert_outcomes(passed=1)
+    run_session(pytester, OPTION).assert_outcomes(passed=1)
 
 
 def test_random_numbers_differ_unless_the_user_seeds(pytester: pytest.Pytester) -> None:
@@ -277,7 +277,7 @@ def test_random_numbers_differ_unless_the_user_seeds(pytester: pytest.Pytester) 
     """
     for name, seed in (("free", ""), ("seeded", "random.seed(7)")):
         pytester.makepyfile(**{f"test_{name}": body.format(seed=seed, name=name)})
-        pytester.runpytest_subprocess(OPTION, f"test_{name}.py").assert_outcomes(passed=3)
+        run_session(pytester, OPTION, f"test_{name}.py").assert_outcomes(passed=3)
     assert len(set((pytester.path / "free").read_text().split())) == 3
     assert len(set((pytester.path / "seeded").read_text().split())) == 1
 
@@ -291,7 +291,7 @@ def test_parameters_from_a_set_are_matched_by_value(pytester: pytest.Pytester) -
             with open("seen", "a") as file: file.write(f"{pair[1]}\\n")
         """
     )
-    pytester.runpytest_subprocess(OPTION).assert_outcomes(passed=12)
+    run_session(pytester, OPTION).assert_outcomes(passed=12)
     assert sorted(int(n) for n in (pytester.path / "seen").read_text().split()) == list(range(12))
 
 
@@ -311,7 +311,7 @@ def test_a_parallel_operation_before_the_fork_does_not_hang_the_child(
             assert (torch.rand(1500, 1500) @ torch.rand(1500, 1500)).sum() > 0
         """
     )
-    pytester.runpytest_subprocess(f"--cuda-fork-isolate={method}").assert_outcomes(passed=1)
+    run_session(pytester, f"--cuda-fork-isolate={method}").assert_outcomes(passed=1)
 
 
 def test_each_worker_of_xdist_has_a_server_of_its_own(pytester: pytest.Pytester) -> None:
@@ -325,7 +325,7 @@ def test_each_worker_of_xdist_has_a_server_of_its_own(pytester: pytest.Pytester)
                 file.write(f"{os.getppid()}\\n")
         """
     )
-    pytester.runpytest_subprocess(OPTION, "-n2").assert_outcomes(passed=8)
+    run_session(pytester, "-p", "xdist.plugin", OPTION, "-n2").assert_outcomes(passed=8)
     servers = [set((pytester.path / f"gw{n}").read_text().split()) for n in range(2)]
     assert [len(one) for one in servers] == [1, 1]
     assert not servers[0] & servers[1]
@@ -350,7 +350,7 @@ def test_one_that_is_started_late_collects_every_file_that_may_need_it(
             pass
         """,
     )
-    result = pytester.runpytest_subprocess("-v")
+    result = run_session(pytester, "-v")
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines(["*test_b.py::test_isolated PASSED (forkserver)*"])
 
@@ -358,7 +358,7 @@ def test_one_that_is_started_late_collects_every_file_that_may_need_it(
 def test_the_watchdog_of_faulthandler_is_no_reason_not_to_fork(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nfaulthandler_timeout = 100")
     pytester.makepyfile("def test_a(): pass\ndef test_b(): pass")
-    result = pytester.runpytest_subprocess("--cuda-fork-isolate=auto", "-v")
+    result = run_session(pytester, "--cuda-fork-isolate=auto", "-v")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["*test_a PASSED (fork)*", "*test_b PASSED (fork)*"])
 
@@ -375,7 +375,7 @@ def test_the_controller_of_xdist_starts_none(pytester: pytest.Pytester) -> None:
     )
     pytester.makepyfile("def test_a(): pass")
     args = ("-p", "xdist", "-n", "1", "--cuda-fork-isolate=forkserver")
-    pytester.runpytest_subprocess(*args).assert_outcomes(passed=1)
+    run_session(pytester, *args).assert_outcomes(passed=1)
     lines = [line.split() for line in (pytester.path / "parents").read_text().splitlines()]
     servers = [parent for _, parent, is_server in lines if is_server == "True"]
     controller = lines[0][0]
@@ -412,7 +412,7 @@ def test_one_that_dies_while_its_child_is_taken_apart_ends_nothing_else(
             pass
         """
     )
-    result = pytester.runpytest_subprocess("--cuda-fork-isolate=forkserver", "-v")
+    result = run_session(pytester, "--cuda-fork-isolate=forkserver", "-v")
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
     # the process that waited for test_b may have gone with the other, or have been replaced
     result.stdout.fnmatch_lines(["*test_a PASSED*", "*test_b *", "*test_c PASSED*"])

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.death import headline, run_deaths
 from tests.support.isolation import METHODS, isolate_all
+from tests.support.sessions import run_session
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -29,7 +30,7 @@ def test_what_is_no_message_fails_the_test_and_no_other(
         def test_last(): pass
         """
     )
-    result = pytester.runpytest_subprocess("-rA")
+    result = run_session(pytester, "-rA")
     outcomes = result.parseoutcomes()
     assert outcomes["passed"] == 1
     assert outcomes["failed"] == 2

@@ -19,6 +19,7 @@ from pytest_cudafork.settings.marker_values import MARKER_METHODS
 from pytest_cudafork.settings.markers import Marks
 from tests.support.isolation import METHODS as REAL_METHODS
 from tests.support.isolation import isolate_all
+from tests.support.sessions import run_session
 
 
 def test_the_debugger_turns_isolation_off(pytester: pytest.Pytester) -> None:
@@ -27,8 +28,8 @@ def test_the_debugger_turns_isolation_off(pytester: pytest.Pytester) -> None:
         "def test_x(pytestconfig):\n"
         "    assert not pytestconfig.pluginmanager.hasplugin('cudafork-work')"
     )
-    pytester.runpytest_subprocess("--pdb").assert_outcomes(passed=1)
-    pytester.runpytest_subprocess().assert_outcomes(failed=1)
+    run_session(pytester, "--pdb").assert_outcomes(passed=1)
+    run_session(pytester).assert_outcomes(failed=1)
 
 
 MARKS = st.builds(
@@ -94,15 +95,15 @@ def test_every_test_has_a_process_of_its_own(pytester: pytest.Pytester, method: 
         def test_spawned(): pass
         """
     )
-    result = pytester.runpytest_subprocess(f"--cuda-fork-isolate={method}", "-v")
+    result = run_session(pytester, f"--cuda-fork-isolate={method}", "-v")
     result.assert_outcomes(passed=4)
     assert len(set((pytester.path / "pids").read_text().split())) == 3
     result.stdout.fnmatch_lines([f"*test_x?2? PASSED ({method})*", "*test_spawned PASSED (spawn)*"])
     # the lines that programs read are as ever
     assert (
         f"PASSED ({method})"
-        not in pytester.runpytest_subprocess(
-            f"--cuda-fork-isolate={method}", "-rA", "-k", "test_x"
+        not in run_session(
+            pytester, f"--cuda-fork-isolate={method}", "-rA", "-k", "test_x"
         ).stdout.str()
     )
 
@@ -117,14 +118,14 @@ def test_none_switches_markers_off_too(pytester: pytest.Pytester) -> None:
         def test_y(): assert os.getppid() == {os.getpid()}
         """
     )
-    pytester.runpytest_subprocess("--cuda-fork-isolate=none").assert_outcomes(passed=2)
-    pytester.runpytest_subprocess().assert_outcomes(failed=2)
+    run_session(pytester, "--cuda-fork-isolate=none").assert_outcomes(passed=2)
+    run_session(pytester).assert_outcomes(failed=2)
 
 
 @pytest.mark.parametrize("value", ["", "thread", "Fork", "0"])
 def test_an_unknown_method_is_a_usage_error(pytester: pytest.Pytester, value: str) -> None:
     pytester.makepyfile("def test_x(): pass")
-    result = pytester.runpytest_subprocess(f"--cuda-fork-isolate={value}")
+    result = run_session(pytester, f"--cuda-fork-isolate={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
         ["*--cuda-fork-isolate: * is not a method: use none, fork, forkserver, spawn, auto*"]
@@ -150,7 +151,7 @@ def test_contradicting_markers_fail_that_test_and_no_other(pytester: pytest.Pyte
         def test_no_such_limit(): pass
         """
     )
-    result = pytester.runpytest_subprocess("-v")
+    result = run_session(pytester, "-v")
     result.assert_outcomes(passed=2, errors=3)
     result.stdout.fnmatch_lines_random(
         [
@@ -166,7 +167,7 @@ def test_auto_forks_a_clean_process_and_uses_the_server_otherwise(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(test_plain="def test_x(): pass")
-    result = pytester.runpytest_subprocess("--cuda-fork-isolate=auto", "-v")
+    result = run_session(pytester, "--cuda-fork-isolate=auto", "-v")
     result.stdout.fnmatch_lines(["*test_x PASSED (fork)*"])
     pytester.makepyfile(
         test_plain="""
@@ -176,7 +177,7 @@ def test_auto_forks_a_clean_process_and_uses_the_server_otherwise(
         def test_x(): pass
         """
     )
-    result = pytester.runpytest_subprocess("--cuda-fork-isolate=auto", "-vv")
+    result = run_session(pytester, "--cuda-fork-isolate=auto", "-vv")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         ["*test_x PASSED (forkserver: not fork: 2 threads in the pytest process)*"]
@@ -206,6 +207,6 @@ def test_interpreters_are_started_ahead_and_each_used_once(
                 time.sleep(0.02)
         """
     )
-    pytester.runpytest_subprocess("--cuda-fork-isolate=spawn").assert_outcomes(passed=4)
+    run_session(pytester, "--cuda-fork-isolate=spawn").assert_outcomes(passed=4)
     pids = (pytester.path / "pids").read_text().split()
     assert len(set(pids)) == 4

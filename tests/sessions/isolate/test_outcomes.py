@@ -10,6 +10,7 @@ import pytest
 from tests.support import leaps
 from tests.support.isolation import METHODS, isolate_all
 from tests.support.leaps import LIMIT
+from tests.support.sessions import run_session
 
 PYTEST_9 = pytest.version_tuple >= (9, 0)
 
@@ -108,8 +109,8 @@ def _seen(pytester: pytest.Pytester, method: str) -> tuple[list[Any], dict[str, 
 
     pytester.makepyfile(test_zoo=ZOO + (SUBTESTS if PYTEST_9 else ""))
     isolate_all(pytester, method, RECORDER)
-    result = pytester.runpytest_subprocess(
-        "-p", "no:cacheprovider", "--doctest-modules", "-o", "xfail_strict=false"
+    result = run_session(
+        pytester, "-p", "no:cacheprovider", "--doctest-modules", "-o", "xfail_strict=false"
     )
     seen = json.loads((pytester.path / "seen.json").read_text())
     return seen, result.parseoutcomes()
@@ -161,7 +162,7 @@ def test_a_death_is_a_failure_of_its_phase_and_the_session_goes_on(
         def test_last(): subprocess.Popen(["sleep", "60"])
         """.replace("METHOD", method).replace("LIMIT", str(LIMIT))
     )
-    result = pytester.runpytest_subprocess("-rA", "--durations=0")
+    result = run_session(pytester, "-rA", "--durations=0")
     result.assert_outcomes(passed=3, failed=4, errors=3, xfailed=1)
     result.stdout.fnmatch_lines_random(
         [
@@ -196,7 +197,7 @@ def test_output_before_a_crash_is_shown_once(
         def test_next_inproc(): print("other words"); assert 0
         """
     )
-    result = pytester.runpytest_subprocess(f"--capture={capture}", "-rN")
+    result = run_session(pytester, f"--capture={capture}", "-rN")
     result.assert_outcomes(passed=1, failed=2)
     assert result.stdout.str().count("last words") == (2 if "tee" in capture else 1) - (
         "tee" in capture
@@ -236,7 +237,7 @@ def test_a_fork_uses_the_parents_fixtures_and_never_tears_them_down(
         """,
         test_c="def test_last_inproc(wide): pass",
     )
-    result = pytester.runpytest_subprocess("-v")
+    result = run_session(pytester, "-v")
     result.assert_outcomes(passed=7)
     lines = [line.rsplit(" ", 1) for line in (pytester.path / "log").read_text().splitlines()]
     parent = lines[0][1]
@@ -263,7 +264,7 @@ def test_a_failing_tear_down_of_the_parent_after_an_isolated_test_is_reported(
         """,
         test_b="def test_inproc(): pass",
     )
-    result = pytester.runpytest_subprocess("-rA")
+    result = run_session(pytester, "-rA")
     result.assert_outcomes(passed=3, errors=1)
     result.stdout.fnmatch_lines(["ERROR test_a.py::test_isolated - RuntimeError: only once"])
 
@@ -284,7 +285,7 @@ def test_tmp_path_lies_in_the_sessions_directory_and_is_unique(
             with open(BASE, "a") as file: file.write(f"{{tmp_path}}\\n")
         """.format(str(pytester.path / "paths"))
     )
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=4)
+    run_session(pytester, "-p", "no:cacheprovider").assert_outcomes(passed=4)
     paths = (pytester.path / "paths").read_text().splitlines()
     assert len(set(paths)) == 4
     assert len({os.path.dirname(path) for path in paths}) == 1

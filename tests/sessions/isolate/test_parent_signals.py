@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.death import METHODS, module_of, noted
 from tests.support.isolation import CONFTEST, is_gone
-from tests.support.sessions import TIME_LIMIT
+from tests.support.sessions import TIME_LIMIT, run_session
 
 NEVER = 'def test_never(): open("NEVER", "w").close()'
 BODY = f"""
@@ -167,4 +167,4 @@ def test_sigterm_means_to_the_test_what_it_meant_before(pytester: pytest.Pyteste
             assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
         """
     )
-    pytester.runpytest_subprocess().assert_outcomes(passed=3)
+    run_session(pytester).assert_outcomes(passed=3)

@@ -7,6 +7,7 @@ import pytest
 from tests.support import leaps
 from tests.support.isolation import METHODS
 from tests.support.leaps import LIMIT, LONGER
+from tests.support.sessions import run_session
 
 GROUP = """
 import os, pytest
@@ -50,7 +51,7 @@ class TestMore:
     def test_c(self, engine, tmp_path): note("c")
 """
     )
-    result = pytester.runpytest_subprocess("-v")
+    result = run_session(pytester, "-v")
     result.assert_outcomes(passed=2, failed=1, skipped=1)
     seen = notes(pytester)
     assert [word for word, _ in seen] == ["up", "a", "b", "c", "down"]
@@ -71,7 +72,7 @@ def test_c(engine): note("c")
 def test_d(engine): note("d")
 """
     )
-    result = pytester.runpytest_subprocess("-rA")
+    result = run_session(pytester, "-rA")
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(["*SIGABRT in call*", "*last words*"])
     first, second = {pid for word, pid in notes(pytester) if word == "up"}
@@ -87,7 +88,7 @@ def test_groups_do_not_reach_into_other_files_or_markers(pytester: pytest.Pytest
         "def test_3(engine): note('3')\n"
     )
     pytester.makepyfile(test_x=body, test_y=body)
-    pytester.runpytest_subprocess().assert_outcomes(passed=8)
+    run_session(pytester).assert_outcomes(passed=8)
     seen = [(word, pid) for word, pid in notes(pytester) if word not in ("up", "down")]
     pids = [pid for _, pid in seen]
     assert [word for word, _ in seen] == ["1", "2", "alone", "3"] * 2
@@ -107,7 +108,7 @@ def test_a(engine): assert 0
 def test_b(engine): note("b")
 """
     )
-    result = pytester.runpytest_subprocess("-x")
+    result = run_session(pytester, "-x")
     result.assert_outcomes(failed=1)
     assert [word for word, _ in notes(pytester)] == ["up", "down"]
 
@@ -125,7 +126,7 @@ def test_a_teardown_that_fails_after_an_early_stop_is_told(pytester: pytest.Pyte
         def test_b(engine): pass
         """
     )
-    result = pytester.runpytest_subprocess("-x")
+    result = run_session(pytester, "-x")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines_random(["*it does not shut down*"])
 
@@ -143,7 +144,7 @@ def test_a_time_limit_holds_for_each_test_of_a_group(pytester: pytest.Pytester) 
         def test_after(): pass
         """
     )
-    result = pytester.runpytest_subprocess("-rA")
+    result = run_session(pytester, "-rA")
     result.assert_outcomes(passed=4, failed=1)
     result.stdout.fnmatch_lines_random([f"*time limit of {LIMIT} s exceeded in call*"])
 
@@ -189,7 +190,7 @@ def test_a_session_has_a_scope_for_all_tests_and_as_many_processes(
         .replace('fixture(scope="module")', f'fixture(scope="{scope}")')
     )
     pytester.makepyfile(source + CLASSES)
-    result = pytester.runpytest_subprocess(f"--cuda-fork-isolate-scope={scope}")
+    result = run_session(pytester, f"--cuda-fork-isolate-scope={scope}")
     result.assert_outcomes(passed=9)
     assert groups(pytester) == TOGETHER[scope]
     words = [word for word, _ in notes(pytester)]
@@ -199,7 +200,7 @@ def test_a_session_has_a_scope_for_all_tests_and_as_many_processes(
 def test_a_marker_says_class_and_beats_the_session(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(GROUP.format(method="fork").replace("module", "class") + CLASSES)
     args = ["--cuda-fork-isolate=fork", "--cuda-fork-isolate-scope=module"]
-    pytester.runpytest_subprocess(*args).assert_outcomes(passed=9)
+    run_session(pytester, *args).assert_outcomes(passed=9)
     assert groups(pytester) == TOGETHER["class"]
 
 
@@ -225,7 +226,7 @@ test_wrong_marker.pytestmark = [pytest.mark.cuda_isolated(timeout="soon")]
 def test_e(engine): note("e")
 """.replace("LIMIT", str(LIMIT)).replace("LONGER", str(LONGER))
     )
-    result = pytester.runpytest_subprocess("--cuda-fork-isolate-scope=module", "-rA")
+    result = run_session(pytester, "--cuda-fork-isolate-scope=module", "-rA")
     result.assert_outcomes(passed=5, failed=2, errors=1)
     assert groups(pytester) == [{"a"}, {"b"}, {"c", "d"}, {"e"}]
     result.stdout.fnmatch_lines(["*exit status 3 in call*"])
@@ -238,7 +239,7 @@ def test_an_interpreter_that_was_started_ahead_has_the_whole_group(
     source = GROUP.format(method="spawn")
     body = "def test_1(): note('{0}1')\ndef test_2(): note('{0}2')\n"
     pytester.makepyfile(test_x=source + body.format("x"), test_y=source + body.format("y"))
-    pytester.runpytest_subprocess().assert_outcomes(passed=4)
+    run_session(pytester).assert_outcomes(passed=4)
     assert groups(pytester) == [{"x1", "x2"}, {"y1", "y2"}]
 
 
@@ -251,7 +252,7 @@ def test_groups_work_in_the_workers_of_xdist(pytester: pytest.Pytester) -> None:
 def test_x(engine, i): note("x")
 """
     )
-    pytester.runpytest_subprocess("-n2", "--dist=loadfile").assert_outcomes(passed=6)
+    run_session(pytester, "-p", "xdist.plugin", "-n2", "--dist=loadfile").assert_outcomes(passed=6)
     seen = notes(pytester)
     assert len([1 for word, _ in seen if word == "x"]) == 6
     assert len([1 for word, _ in seen if word == "up"]) == len(

@@ -40,14 +40,14 @@ def test_the_options_that_stop_select_and_write_work(
         def test_c(): pass
         """
     )
-    result = pytester.runpytest_subprocess("-x", "--junitxml=out.xml", "-o", "junit_logging=all")
+    result = run_session(pytester, "-x", "--junitxml=out.xml", "-o", "junit_logging=all")
     result.assert_outcomes(passed=1, failed=1)
     cases = list(ElementTree.parse(pytester.path / "out.xml").iter("testcase"))
     assert [case.get("name") for case in cases] == ["test_a", "test_b"]
     assert [(p.get("name"), p.get("value")) for p in cases[0].iter("property")] == [("speed", "3")]
     assert cases[1].find("failure") is not None
-    pytester.runpytest_subprocess("--lf").assert_outcomes(failed=1)
-    pytester.runpytest_subprocess("--maxfail=2", "-k", "test_a or test_c").assert_outcomes(passed=2)
+    run_session(pytester, "--lf").assert_outcomes(failed=1)
+    run_session(pytester, "--maxfail=2", "-k", "test_a or test_c").assert_outcomes(passed=2)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -62,7 +62,7 @@ def test_it_works_in_the_workers_of_xdist(pytester: pytest.Pytester, method: str
         def test_dies(): print("last words"); os.kill(os.getpid(), 9)
         """
     )
-    result = pytester.runpytest_subprocess("-n", "2", "-rA")
+    result = run_session(pytester, "-p", "xdist.plugin", "-n", "2", "-rA")
     result.assert_outcomes(passed=4, failed=1)
     result.stdout.fnmatch_lines_random(["ChildCrashed: SIGKILL in call*", "last words"])
 
@@ -78,7 +78,7 @@ def test_warnings_that_are_errors_fail_the_test(pytester: pytest.Pytester, metho
         def test_ignored(): warnings.warn("no")
         """
     )
-    result = pytester.runpytest_subprocess("-W", "error")
+    result = run_session(pytester, "-W", "error")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*UserWarning: no*"])
 
@@ -107,7 +107,7 @@ def test_a_test_that_stops_the_session_stops_it(
         def test_never(): open("ran", "w").close()
         """
     )
-    result = pytester.runpytest_subprocess()
+    result = run_session(pytester)
     result.stdout.fnmatch_lines([words])
     assert result.ret == status
     assert not (pytester.path / "ran").exists()
@@ -119,7 +119,7 @@ def test_a_test_outside_the_root_directory_is_found(pytester: pytest.Pytester) -
     root = pytester.mkdir("root")
     inside = pytester.mkdir("elsewhere").joinpath("test_x.py")
     inside.write_text("class TestX:\n    def test_y(self): assert 0, 'found'\n")
-    result = pytester.runpytest_subprocess(f"--rootdir={root}", "-c", os.devnull, "elsewhere")
+    result = run_session(pytester, f"--rootdir={root}", "-c", os.devnull, "elsewhere")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*AssertionError: found"])
 
@@ -143,7 +143,7 @@ def test_the_child_reads_the_same_ini_file_and_options(
             assert str(pytestconfig.rootpath) == ROOT
         """.replace("ROOT", repr(str(pytester.path)))
     )
-    pytester.runpytest_subprocess("-v", "--strict-markers").assert_outcomes(passed=1)
+    run_session(pytester, "-v", "--strict-markers").assert_outcomes(passed=1)
 
 
 def test_a_script_that_runs_pytest_does_not_run_twice(pytester: pytest.Pytester) -> None:

@@ -77,6 +77,7 @@ def form(name: str) -> Form:
 
 _ERROR, _SUSPICION, _REFUSED = Verdict.ERROR, Verdict.SUSPICION, Verdict.REFUSED
 _PAIR, _REPLAY = "capture_pair", "assert_replay_equals_eager"
+_PLACES = "rows of an earlier batch say where the graph writes, which can be seen"
 
 
 def _out_of_reach(name: str, why: str, caught_by: str) -> PlainGraph:
@@ -93,8 +94,11 @@ CATALOG = (
     ),
     PlainGraph("cached_planner", _ERROR, "the plan is of lengths that have changed"),
     PlainGraph("default_stream", _REFUSED, "CUDA refuses the default stream", streams=True),
-    _out_of_reach(
-        "draft_step_padding", "a padded row looks like any other: old contents, in range", _REPLAY
+    PlainGraph(
+        "draft_step_padding",
+        Verdict.OUT_OF_REACH,
+        "a padded row looks like any other: old contents, in range",
+        instead=(_SUSPICION, _PLACES),
     ),
     PlainGraph("eager_indptr", _ERROR, "the pointers that the graph reads are of old lengths"),
     PlainGraph("flashmla_planner", _ERROR, "the plan is of lengths that have changed"),
@@ -112,8 +116,11 @@ CATALOG = (
     _out_of_reach(
         "kv_writer_padding", "slot -1 is the last one of the cache, which may be meant", _REPLAY
     ),
-    _out_of_reach(
-        "last_token_indices", "rows that were not refilled hold old contents, in range", _REPLAY
+    PlainGraph(
+        "last_token_indices",
+        Verdict.OUT_OF_REACH,
+        "rows that were not refilled hold old contents, in range",
+        instead=(_SUSPICION, _PLACES),
     ),
     PlainGraph("layer_plan", _ERROR, "the plan is of lengths that have changed"),
     PlainGraph("lora_mapping", _ERROR, "the mapping that the graph reads is freed when rebound"),
@@ -139,8 +146,11 @@ CATALOG = (
     ),
     PlainGraph("plan_not_refreshed", _ERROR, "the plan is of pages that have changed"),
     PlainGraph("planner_outside_graph", _ERROR, "the plan is of lengths that have changed"),
-    _out_of_reach(
-        "positions_not_reset", "rows that were not reset hold old contents, in range", _REPLAY
+    PlainGraph(
+        "positions_not_reset",
+        Verdict.OUT_OF_REACH,
+        "rows that were not reset hold old contents, in range",
+        instead=(_SUSPICION, _PLACES),
     ),
     PlainGraph("shared_workspace_owner", _ERROR, "the workspace that the graph uses is freed"),
     PlainGraph("side_stream_unjoined", _REFUSED, "CUDA refuses the unjoined work", streams=True),

@@ -17,6 +17,7 @@ from pytest_cudafork.attach.verdict import State
 from pytest_cudafork.observe.driver.probe import Verdict
 from pytest_cudafork.process.native_stacks import PythonStack
 from tests.support.attached import running
+from tests.support.documents import validated
 from tests.unit.attach.test_verdict import target
 
 
@@ -29,7 +30,7 @@ def test_a_server_with_a_poisoned_child_ends_with_1(
         assert main([str(pid), "--no-stacks"]) == 1
         text = capsys.readouterr().out
         assert main([str(pid), "--no-stacks", "--json"]) == 1
-        data = json.loads(capsys.readouterr().out)
+        data = validated(json.loads(capsys.readouterr().out), "attach")
     lines = text.splitlines()
     assert lines[0].startswith(f"process {pid}: ")
     assert "  CUDA: initialized: its ledger has the touch" in lines

@@ -110,6 +110,30 @@ def test_a_watched_server_is_known_by_its_driver_and_its_ledger(tmp_path: Path) 
     assert first.started <= child.started
 
 
+@pytest.mark.parametrize(
+    ("mapped", "opened", "expected"),
+    [
+        ([], [], (False, False, False)),
+        (["/usr/lib/libcuda.so.580.65.06"], [], (False, False, False)),
+        (["/usr/lib/libnvidia-ml.so.580.65.06"], ["/dev/nvidia-uvm"], (True, True, False)),
+        (["/dev/nvidia3"], ["/dev/nvidiactl", "/dev/nvidia-uvm"], (False, True, True)),
+        (["/dev/nvidiactl"], ["/dev/nvidia0"], (False, False, True)),
+        (["/dev/nvidia-uvm"], [], (False, True, False)),
+        (["/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia0.txt"], [], (False, False, False)),
+    ],
+)
+def test_devices_are_told_apart_by_whether_they_are_open_or_mapped(
+    monkeypatch: pytest.MonkeyPatch,
+    mapped: list[str],
+    opened: list[str],
+    expected: tuple[bool, bool, bool],
+) -> None:
+    monkeypatch.setattr(target, "_mapped", lambda pid: mapped)
+    monkeypatch.setattr(target, "_opened", lambda pid: opened)
+    found = read_target(os.getpid())
+    assert (found.nvml, found.uvm, found.device) == expected
+
+
 def test_a_ledger_that_is_open_is_found_without_a_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,14 +19,24 @@ STARTED = 1000.0
 NOW = monotonic_of(STARTED) + 10**9
 """A second after the start of all processes here, as the ledger counts."""
 DRIVER = "/usr/lib/libcuda.so.580.65.06"
+OLD, COPY = "/usr/lib/libcuda.so.470.256.02", "/opt/libcuda.so.1"
 
 
 def target(pid: int = 20, **fields: Any) -> Target:
-    base = Target(pid, "python a.py", "/py", "/py", 10, False, STARTED, "", False, False, "")
+    base = Target(
+        *(pid, "python a.py", "/py", "/py", 10, False, STARTED, ""),
+        phantom=False,
+        nvml=False,
+        uvm=False,
+        device=False,
+        ledger="",
+    )
     return base._replace(**fields)
 
 
-USES = {"driver": DRIVER, "uvm": True}
+USES = {"driver": DRIVER, "uvm": True, "device": True}
+NVML = {"driver": DRIVER, "uvm": True, "nvml": True}
+"""What NVML of driver 580 makes of a process: it loads the driver, and opens what cuInit opens."""
 CLEAN, BUSY = State(V.CLEAN, ""), State(V.INITIALIZED, "")
 BAD = State(V.POISONED, "")
 
@@ -37,6 +47,15 @@ BAD = State(V.POISONED, "")
         ({}, None, None, V.CLEAN, "no driver is loaded"),
         ({"driver": DRIVER}, None, None, V.CLEAN, "the driver is loaded"),
         (USES, None, None, V.INITIALIZED, "has the device open"),
+        ({**USES, "device": False}, None, None, V.INITIALIZED, "has the device open"),
+        ({**USES, "uvm": False}, None, None, V.INITIALIZED, "has the device open"),
+        ({**USES, "nvml": True}, None, None, V.INITIALIZED, "has the device open"),
+        (NVML, None, None, V.CLEAN, "NVML has the driver's devices open"),
+        (NVML, {20}, None, V.INITIALIZED, "NVML lists it"),
+        ({**NVML, "forked": True}, None, CLEAN, V.CLEAN, "NVML has the driver's devices open"),
+        ({**NVML, "forked": True}, None, BAD, V.POISONED, "which is poisoned"),
+        ({**NVML, "driver": OLD}, None, None, V.NOT_OBSERVABLE, "by NVML, which is loaded, or"),
+        ({**NVML, "driver": COPY}, None, None, V.NOT_OBSERVABLE, "not known how to tell"),
         ({"driver": DRIVER}, {20}, None, V.INITIALIZED, "NVML lists it"),
         ({**USES, "forked": True}, {20, 10}, BUSY, V.INITIALIZED, "NVML lists it"),
         ({**USES, "forked": True}, {10}, BUSY, V.POISONED, "inherited"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,14 +66,26 @@ def test_without_torch_or_a_driver_there_is_no_gpu(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_check_within_a_check_is_refused() -> None:
+    beside: list[str] = []
+
+    @contextlib.contextmanager
+    def note() -> Iterator[None]:
+        beside.append("in")
+        yield
+        beside.append("out")
+
+    backend: Any = SimpleNamespace(beside_graphs=note)
+
     def inner() -> Any:
-        with choose.capturing("the inner"):
+        with choose.checking("the inner", backend):
             raise AssertionError("it must not come to this")
 
     with (
-        choose.capturing("the outer"),
+        choose.checking("the outer", backend),
         pytest.raises(GraphUsageError, match="the inner was called while the outer"),
     ):
         inner()
-    with choose.capturing("the next"):
-        pass
+    assert beside == ["in", "out"]
+    with choose.checking("the next", backend):
+        assert beside[-1] == "in"
+    assert beside[-1] == "out"

@@ -54,7 +54,7 @@ class Made:
             rootpath=folder, args=["tests"], args_source=1, ArgsSource=SimpleNamespace(ARGS=1)
         )
         settings = Settings(level=Level.FORK, baseline=str(self.path), baseline_update=how)
-        session: Any = SimpleNamespace(settings=settings, joined=False)
+        session: Any = SimpleNamespace(settings=settings, joined=False, reports_home=False)
         watch: Any = SimpleNamespace(observer=self.observer, acceptance=acceptance)
         check: Any = SimpleNamespace(unreported=lambda records: [])
         config: Any = self.config

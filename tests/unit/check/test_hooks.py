@@ -76,7 +76,7 @@ def observer(tmp_path: Path) -> Observer:
 def hooks_on(observer: Any, level: Level = Level.TOUCH, **about: bool) -> CheckHooks:
     """Return the hooks of a session with one test, ``test_it.py::test_a``."""
     session: Any = SimpleNamespace(
-        settings=Settings(level=level), isolated=False, joined=False, **about
+        settings=Settings(level=level), isolated=False, joined=False, reports_home=False, **about
     )
     made = CheckHooks(session, observer)
     collected: Any = SimpleNamespace(items=[SimpleNamespace(nodeid="test_it.py::test_a")])

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.check import watch as watches
-from pytest_cudafork.check.session import SESSION, begin, resolve_device
+from pytest_cudafork.check.session import SESSION, begin, begin_again, resolve_device
 from pytest_cudafork.observe import witnesses
 from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.handed_on import WatchSettings
-from pytest_cudafork.settings import devices, environment
+from pytest_cudafork.settings import Level, devices, environment
 from pytest_cudafork.settings.devices import Device, DeviceKind
 from pytest_cudafork.settings.options import OPTIONS
 
@@ -225,3 +225,35 @@ def test_the_real_device_without_a_driver_names_the_signs(monkeypatch: pytest.Mo
     monkeypatch.setattr(devices, "has_real_driver", lambda: False)
     with pytest.raises(pytest.UsageError, match=r"none of /dev/nvidiactl, .* exists"):
         resolve_device(Device(DeviceKind.REAL))
+
+
+def test_a_worker_elsewhere_has_a_ledger_of_its_own(config: Any, tmp_path: Path) -> None:
+    config.workerinput = {}
+    asked = tmp_path / "asked.jsonl"
+    made = begin(config, options(check="fork", ledger=str(asked), json="/no/such/folder/s.json"))
+    assert made.reports_home
+    assert not made.joined
+    assert made.watch is not None
+    assert not asked.exists()
+
+
+def test_a_worker_elsewhere_begins_by_what_it_is_told(
+    config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_CUDA_FORK_ALLOW", "own")
+    config.workerinput, config.option = {}, options()
+    assert begin(config, config.option).watch is None
+    told = {"PYTEST_CUDA_FORK_CHECK": "touch", "PYTEST_CUDA_FORK_ALLOW": "told"}
+    made = begin_again(config, told)
+    assert made.watch is not None
+    assert made.settings.level is Level.TOUCH
+    assert made.settings.allow == ("own",), "what is set on the host itself stays"
+    first = made.watch
+    assert begin_again(config, told).watch is first
+    monkeypatch.setenv("PYTEST_CUDA_FORK_CHECK", "poison")
+    again = begin_again(config, {}).watch
+    assert again is not None
+    assert again is not first
+    assert watches.current_watch() is again
+    config.end()
+    assert watches.current_watch() is None

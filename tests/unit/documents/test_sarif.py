@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("pydantic", reason="pydantic validates what is written")
+
 from pydantic import ValidationError
 
 from pytest_cudafork.documents.problem import NOTE, Place, Problem

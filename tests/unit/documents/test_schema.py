@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import jsonschema
 import pytest
+
+pytest.importorskip("jsonschema", reason="jsonschema validates what is written")
+
+import jsonschema
 
 from pytest_cudafork.documents.form import FORMAT_VERSION, KINDS, head
 from pytest_cudafork.documents.schema import PATH, read_schema

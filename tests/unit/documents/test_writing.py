@@ -13,7 +13,7 @@ import pytest
 
 from pytest_cudafork.compat import unpatched
 from pytest_cudafork.documents import writing
-from pytest_cudafork.documents.writing import json_text, write_at_once
+from pytest_cudafork.documents.writing import json_text, print_json, printable, write_at_once
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
@@ -121,3 +121,17 @@ def test_json_is_valid_whatever_a_name_holds() -> None:
     assert json.loads(text.encode("utf-8")) == {
         "s\\udcff\\ud800\\udc00 \u2603": ["s\\udcff\\ud800\\udc00 \u2603", 1, None]
     }
+
+
+def test_standard_output_gets_what_any_encoding_holds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = {"file": "d\u00e9j\u00e0 \U0001f40d \udcfe"}
+    print_json(document)
+    said = capsys.readouterr().out
+    assert said.isascii()
+    assert json.loads(said) == {"file": "d\u00e9j\u00e0 \U0001f40d \\udcfe"}
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(encoding="ascii"))
+    assert printable("d\u00e9j\u00e0") == "d?j?"
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(encoding=None))
+    assert printable("d\u00e9j\u00e0") == "d\u00e9j\u00e0"

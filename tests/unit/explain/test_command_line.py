@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.__main__ import main as commands
+from pytest_cudafork.documents.form import head
 from pytest_cudafork.explain.command_line import main
+from tests.support.documents import validated
 
 LOG = """\
 Traceback (most recent call last):
@@ -49,7 +51,7 @@ def test_standard_input_and_json(
     assert main(["--json"]) == 0
     said = capsys.readouterr()
     assert "Ctrl-D" in said.err
-    data = json.loads(said.out)
+    data = validated(json.loads(said.out), "explain")
     assert [each["kind"] for each in data["errors"]] == ["poisoned-child", "consequence"]
     (message,) = data["errors"][0]["messages"]
     assert message["frames"][0] == ["torch/cuda/__init__.py", 398, "_lazy_init"]
@@ -64,7 +66,8 @@ def test_a_log_without_a_known_error_is_said_to_be_one(
     assert "none of the known messages" in capsys.readouterr().out
     monkeypatch.setattr(sys, "stdin", given(b"ValueError: of something else\n"))
     assert main(["--json"]) == 1
-    assert json.loads(capsys.readouterr().out) == {"version": 1, "known": False, "errors": []}
+    empty = {**head("explain"), "version": 1, "known": False, "errors": []}
+    assert validated(json.loads(capsys.readouterr().out), "explain") == empty
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 from pytest_cudafork.check.session import SESSION, CudaForkSession
 from pytest_cudafork.gpus import costs as costs_module
 from pytest_cudafork.gpus.costs import ChildCosts, Costs, Packing, begin, summary_lines
-from pytest_cudafork.gpus.inventory import Gpu
+from pytest_cudafork.gpus.inventory import Gpu, phantom_machine, take_inventory
 from pytest_cudafork.gpus.profile import Cost, read_profile, write_profile
-from pytest_cudafork.settings.gpu_requests import GpuWish
+from pytest_cudafork.settings.gpu_requests import GpuChoice, GpuWish
 from pytest_cudafork.settings.markers import WATCHER, marks_of
 from pytest_cudafork.settings.options import Settings
 
@@ -164,7 +164,13 @@ def test_unmarked(): pass
 """
 
 
-def test_tests_get_what_they_used_and_the_longest_come_first(pytester: pytest.Pytester) -> None:
+def two_gpus() -> Any:
+    """Return a lender of two GPUs."""
+    found = take_inventory(phantom_machine("sm_90x2"), GpuChoice(), {})
+    return SimpleNamespace(measures=True, inventory=lambda: found)
+
+
+def test_tests_get_what_they_used_and_start_in_a_good_order(pytester: pytest.Pytester) -> None:
     items = pytester.getitems(TESTS)
     items[0].config.stash[SESSION] = CudaForkSession(Settings())
     seconds = {
@@ -181,9 +187,11 @@ def test_tests_get_what_they_used_and_the_longest_come_first(pytester: pytest.Py
         for item in items
         if item.name != "test_new"
     }
-    Packing(costs).pytest_collection_modifyitems(items)
+    Packing(costs, two_gpus()).pytest_collection_modifyitems(items)
     assert [item.name for item in items] == [
-        *("test_new", "test_long", "test_unmarked", "test_shares", "test_says", "test_short"),
+        "test_new",
+        *("test_long", "test_unmarked"),  # each needs two
+        *("test_shares", "test_says", "test_short"),
         *("test_plain", "test_of_group"),
     ]
     need = 11 * GIB + (256 << 20)
@@ -194,6 +202,27 @@ def test_tests_get_what_they_used_and_the_longest_come_first(pytester: pytest.Py
     assert wishes["test_shares"] == GpuWish(1, share=True)
     assert wishes["test_new"] == wishes["test_of_group"] == GpuWish(1)
     assert wishes["test_plain"] is None
+
+
+def test_what_can_never_run_here_is_told_at_once_and_with_workers_orders_are_tried(
+    pytester: pytest.Pytester,
+) -> None:
+    marks = [*(f"gpus(1, memory='{size}GiB')" for size in (60, 40, 39, 60)), "gpus(3)"]
+    marks.append("gpus(1, memory='900GiB')")
+    lines = [f"@pytest.mark.{mark}\ndef test_{i}(): pass" for i, mark in enumerate(marks)]
+    items = pytester.getitems("import pytest\n" + "\n".join(lines))
+    items[0].config.stash[SESSION] = CudaForkSession(Settings())
+    costs = {
+        item.nodeid: Cost(seconds, 1, GIB)
+        for item, seconds in zip(items, (2, 3, 3, 4, 9, 9), strict=True)
+    }
+    packing = Packing(costs, two_gpus())
+    packing.pytest_collection_modifyitems(items)
+    assert [item.name for item in items] == [f"test_{i}" for i in (4, 5, 3, 1, 2, 0)]
+    vars(items[0].config)["workerinput"] = {"workercount": 4}
+    packing.pytest_collection_modifyitems(items)
+    assert {item.name for item in items[:2]} == {"test_4", "test_5"}
+    assert sorted(item.name for item in items) == [f"test_{i}" for i in range(6)]
 
 
 def configured(pytester: pytest.Pytester, *, isolated: Any = False, **about: str) -> Any:

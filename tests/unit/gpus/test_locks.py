@@ -398,8 +398,96 @@ def test_a_table_that_nobody_gives_back_is_told(
 ) -> None:
     monkeypatch.setattr("pytest_cudafork.gpus.locks._TABLE_SECONDS", 0.05)
     folder = LockFolder(str(tmp_path))
-    with folder._table(), pytest.raises(LocksUnusable, match="another process has kept the table"):
+    with (
+        folder._table(),
+        pytest.raises(LocksUnusable, match=r"has kept '.*table\.lock' for 0.05 s"),
+    ):
         take(LockFolder(str(tmp_path)), 1)
+
+
+def test_what_is_in_use_is_measured_while_others_may_have_the_table(tmp_path: Path) -> None:
+    folder, asked = LockFolder(str(tmp_path)), []
+
+    def measure() -> dict[str, int]:
+        with LockFolder(str(tmp_path))._table():  # the driver may take its time to answer
+            asked.append(1)
+        return {}
+
+    held = take(folder, 50, n=2, used=measure)
+    assert len(asked) == 1
+    with pytest.raises(WaitedTooLong, match="is held by process"):
+        take(folder, 40, used=measure)
+    assert len(asked) == 2
+    held.release()
+
+
+def test_nothing_is_measured_for_one_who_cannot_have_its_cards_anyway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_cudafork.gpus.locks._LONGEST_PAUSE", 0.0)
+    folder, asked = LockFolder(str(tmp_path)), []
+    held = take(folder, 50, n=2)
+
+    def measure() -> dict[str, int]:
+        asked.append(1)
+        return {}
+
+    with pytest.raises(WaitedTooLong):
+        take(folder, 40, wait=0.3, used=measure)
+    assert len(asked) == 1  # for the complaint
+    held.release()
+
+
+def test_what_is_taken_or_given_back_during_the_measurement_is_not_given_away(
+    tmp_path: Path,
+) -> None:
+    folder, sizes = LockFolder(str(tmp_path)), {"GPU-0": 80 * GIB}
+    in_use = 0
+    first: list[Held] = []
+
+    def another_comes() -> dict[str, int]:
+        nonlocal in_use
+        if not first:
+            first.append(take(LockFolder(str(tmp_path)), 50, sizes=sizes))
+            in_use = 50 * GIB
+        return {"GPU-0": in_use}
+
+    def first_goes() -> dict[str, int]:
+        found = {"GPU-0": in_use}
+        first.pop().release()
+        return found
+
+    cards = ("GPU-0",)
+    about: dict[str, Any] = {"share": False, "wait": 0.0, "test": "t", "sizes": sizes}
+    with pytest.raises(WaitedTooLong):
+        folder.acquire(cards, 1, memory=40 * GIB, used=another_comes, **about)
+    with pytest.raises(WaitedTooLong):  # it may have been a stranger's
+        folder.acquire(cards, 1, memory=40 * GIB, used=first_goes, **about)
+    held = folder.acquire(cards, 1, memory=30 * GIB, used=dict, **about)
+    (note,) = [json.loads(path.read_text()) for path in tmp_path.glob("*.holder")]
+    assert note["others"] == {"GPU-0": 0}
+    held.release()
+
+
+def test_who_waits_looks_again_when_somebody_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_cudafork.gpus.locks._LONGEST_PAUSE", LIMIT)
+    first = take(LockFolder(str(tmp_path)), 80, n=2)
+    pauses = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            before = tmp_path.stat().st_mtime_ns
+            first.release()
+            while tmp_path.stat().st_mtime_ns == before:  # the clock of files has steps
+                (tmp_path / "step").touch()
+                (tmp_path / "step").unlink()
+
+    monkeypatch.setattr("pytest_cudafork.gpus.locks.time.sleep", sleep)
+    take(LockFolder(str(tmp_path)), 80, n=2, wait=LIMIT).release()
+    assert len(pauses) == 3
 
 
 def test_a_forked_child_gives_nothing_back(tmp_path: Path) -> None:

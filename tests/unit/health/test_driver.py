@@ -82,6 +82,8 @@ class _Library:
 
     def cuLogsDumpToMemory(self, place: Any, text: Any, size: Any, flags: int) -> int:
         self.log_from.append(None if place is None else place._obj.value)
+        if place is not None:
+            place._obj.value = 99  # as the real one does
         text.value = self.log.encode()
         return 0
 
@@ -172,7 +174,15 @@ def test_the_log_is_that_of_the_test_or_all_of_it(library: _Library) -> None:
     assert asked.log() == "[E] it broke"
     asked.begin()
     asked.log()
-    assert library.log_from == [None, 5]
+    asked.log()
+    assert library.log_from == [None, 5, 5]
+
+
+def test_a_capture_that_the_driver_has_refused_stands_in_its_log(library: _Library) -> None:
+    asked = driver.Driver()
+    assert not asked.refused_a_capture()
+    library.log = "[E] Returning 900 (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) from cuStreamSync"
+    assert asked.refused_a_capture()
 
 
 def test_an_older_driver_keeps_no_log(library: _Library, monkeypatch: pytest.MonkeyPatch) -> None:

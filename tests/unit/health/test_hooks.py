@@ -23,6 +23,10 @@ class _Gpu(ModuleType):
         self.error: Broken | None = None
         self.capturing = False
         self.lost = ""
+        self.pool = False
+        """Whether a test has left a pool that no graph has."""
+        self.refused = False
+        """Whether the driver has refused a capture."""
         self.memory = 0
         self.asked = 0
 
@@ -42,6 +46,7 @@ class _Gpu(ModuleType):
             is_initialized=lambda: True,
             is_capturing=lambda: self.capturing,
             broken=broken,
+            refused_a_capture=lambda: self.refused,
             log=lambda: "the driver's words",
         )
 
@@ -50,7 +55,7 @@ class _Gpu(ModuleType):
         return SimpleNamespace(
             begin=lambda: None,
             is_capturing=lambda: False,
-            left_in_capture=lambda *, suspicious: self.lost,
+            left_by_capture=lambda *, suspicious: self.lost if suspicious or self.pool else "",
             kept=lambda: self.memory,
         )
 
@@ -217,9 +222,19 @@ def test_b(): gpu.capturing = True
 
 def test_a_lost_capture_and_kept_memory_are_told(run: _Run, gpu: _Gpu) -> None:
     gpu.memory = 3 << 20
-    run("def test_a(): pass\ndef test_b(): gpu.lost = 'captures_underway'\n")
+    gpu.pool = True
+    run("def test_a(): pass\ndef test_b(): gpu.lost = 'a failed CUDA'\n")
     assert vars(run.told("test_a", "teardown"))[words.NAME] == {words.KEPT: 3 << 20}
-    assert "left torch's allocator" in run.told("test_b", "call").longreprtext
+    assert "a failed CUDA" in run.told("test_b", "call").longreprtext
+
+
+def test_what_the_driver_says_of_a_capture_makes_a_test_that_passed_suspicious(
+    run: _Run, gpu: _Gpu
+) -> None:
+    gpu.lost = words.LEFT_IN_CAPTURE
+    told = run("def test_a(): pass\ndef test_b(): gpu.refused = True\n")
+    assert told["test_b call"] == "failed"
+    assert "test_a call" not in told
 
 
 def test_a_test_that_runs_again_in_its_broken_process_fails(run: _Run, gpu: _Gpu) -> None:

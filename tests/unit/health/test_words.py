@@ -49,15 +49,18 @@ def test_it_says_what_becomes_of_the_tests_after_it(
 
 
 def test_each_finding_has_its_clause_and_its_advice() -> None:
-    lost = words.left_in_capture("captures_underway.empty() ...")
-    clauses = [words.what_is_broken(one) for one in (BROKEN, words.OPEN_CAPTURE, lost)]
+    lost, kept = f"{words.LEFT_IN_CAPTURE}: it says so", f"{words.KEPT_POOL}: 20 MiB"
+    clauses = [words.what_is_broken(one) for one in (BROKEN, words.OPEN_CAPTURE, lost, kept)]
     assert clauses == [
         "the CUDA context is broken",
         "a CUDA graph capture is open",
         "torch's allocator is in a lost CUDA graph capture",
+        "memory is lost to a failed CUDA graph capture",
     ]
     assert "End the capture" in story(words.OPEN_CAPTURE).text
-    assert "caught the error" in story(lost).text
+    for found in (lost, kept):
+        assert "caught the error" in story(found).text
+        assert "cuda_isolated" in story(found).text
 
 
 def test_what_travels_is_plain() -> None:

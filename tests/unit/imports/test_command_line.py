@@ -58,6 +58,8 @@ def test_the_exit_status_tells(
 @pytest.mark.parametrize(
     ("args", "words"),
     [
+        (["shop", "--since="], "argument --since: '' is not the name of a commit"),
+        (["shop", "--since=HEAD", "--preload"], "--preload needs all imports, --since leaves some"),
         ([], "the following arguments are required: PKG"),
         (["shopp"], "There is no module 'shopp'"),
         (["shop", "--nope"], "unrecognized arguments: --nope"),
@@ -84,6 +86,13 @@ def test_wrong_arguments_end_with_2(
     assert "--cuda-fork" not in err, "an option of pytest's, which is called otherwise here"
     assert "Traceback" not in err
     assert out == ""
+
+
+def test_a_commit_is_judged_by_all_its_imports(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["shop", "--since=HEAD", "--fail-on=any"]) == 129
+    assert "--fail-on needs all imports, --since leaves some out" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ import pytest
 from _pytest._io import TerminalWriter
 
 from pytest_cudafork.compat import pytest_internals
-from pytest_cudafork.isolate.report_data import ReportPacker, Shown, load
+from pytest_cudafork.isolate.child.reporter import ReportPacker
+from pytest_cudafork.isolate.report_data import Shown, load
 
 
 def _written(longrepr: Any, *, colors: bool) -> str:

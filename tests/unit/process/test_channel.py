@@ -55,7 +55,7 @@ def test_descriptors_come_with_messages_and_are_not_inherited(
     (arrived,) = channel.descriptors
     assert not os.get_inheritable(arrived)
     assert os.fstat(arrived).st_ino == os.fstat(fd).st_ino
-    channel.send_with_fds(messages.CaptureFiles(), [arrived])
+    channel.send(messages.CaptureFiles(), [arrived])
     _, fds, _, _ = socket.recv_fds(ours, 1 << 16, 4)
     assert len(fds) == 1
     for each in (fd, arrived, *fds):
@@ -80,7 +80,7 @@ def test_a_descendant_says_nothing_and_is_ended(
     monkeypatch.setattr(unpatched.os, "getpid", lambda: -5)
     assert not channel.is_mine
     channel.send(messages.Done())
-    channel.send_with_fds(messages.CaptureFiles(), [0])
+    channel.send(messages.CaptureFiles(), [0])
     channel.leave_if_not_mine()
     assert statuses == [EXIT_LOST]
     ours.setblocking(False)

@@ -48,7 +48,7 @@ def take(message: messages.Message, fds: list[int]) -> Said:
 def test_a_child_that_ends_well() -> None:
     def work(channel: Channel) -> None:
         nothing = os.open(os.devnull, os.O_RDONLY)
-        channel.send_with_fds(messages.CaptureFiles(), [nothing, nothing])
+        channel.send(messages.CaptureFiles(), [nothing, nothing])
         channel.send(messages.Done())
 
     ending = Supervisor(start(work), Sweeper()).watch(take, 60.0)
@@ -76,7 +76,7 @@ def test_a_child_that_was_done_and_died_before_anybody_looked_was_done() -> None
     def work(channel: Channel) -> None:
         nothing = os.open(os.devnull, os.O_RDONLY)
         for _ in range(2):  # each is read by itself
-            channel.send_with_fds(messages.CaptureFiles(), [nothing, nothing])
+            channel.send(messages.CaptureFiles(), [nothing, nothing])
         channel.send(messages.Done())
 
     running = start(work)
@@ -186,7 +186,7 @@ def test_what_was_said_in_time_counts_where_nobody_looked_in_time(until_done: bo
     def work(channel: Channel) -> None:
         nothing = os.open(os.devnull, os.O_RDONLY)
         for _ in range(20):  # each is read by itself
-            channel.send_with_fds(messages.CaptureFiles(), [nothing, nothing])
+            channel.send(messages.CaptureFiles(), [nothing, nothing])
         channel.send(messages.Done())
         os.write(says, b".")
         if until_done:

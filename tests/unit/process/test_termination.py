@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections.abc import Iterator
@@ -29,6 +30,15 @@ def test_sigterm_ends_the_session_with_the_status_of_a_shell() -> None:
         signal.raise_signal(signal.SIGTERM)
     assert told.value.returncode == 128 + signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_no_code_that_is_at_work_when_it_comes_swallows_sigterm() -> None:
+    with (
+        pytest.raises(pytest.exit.Exception, match="SIGTERM came"),
+        termination.sigterm_ends_session("a.py::test_x"),
+        contextlib.suppress(Exception),
+    ):
+        signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *args: None], ids=["ignored", "own"])

@@ -7,8 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
+
+pytest.importorskip("jsonschema", reason="jsonschema validates what is written")
+
+import jsonschema
 
 from pytest_cudafork.report.trace import CARRIED, Trace, carried
 from tests.support.checked_sessions import TEST, LedgerSession, report

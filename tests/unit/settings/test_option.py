@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -33,8 +34,11 @@ LIST = Option("cuda_fork_things", "THINGS", "Things.", lines=True)
 class Ini:
     """An ini file, as far as options are read from it."""
 
+    inipath: Path | None = None
+
     def __init__(self, **values: object) -> None:
         self.values = values
+        self.invocation_params = SimpleNamespace(dir=Path("/started/here"))
 
     def getini(self, name: str) -> object:
         """Return what pytest returns for a declared option."""
@@ -45,6 +49,18 @@ def read(option: Option, ini: Ini, given: str | None = None, parse: Any = str) -
     """Read an option from an ini file and a command line."""
     namespace = SimpleNamespace(**{option.name: given})
     return read_option(cast(pytest.Config, ini), namespace, option, parse)
+
+
+def test_a_file_in_the_ini_file_is_relative_to_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Option("cuda_fork_file", "FILE", "A file.")
+    ini = Ini(cuda_fork_file="known.toml")
+    assert read(file, ini) == "/started/here/known.toml", "given by -o where there is no ini file"
+    ini.inipath = Path("/project/pytest.ini")
+    assert read(file, ini) == "/project/known.toml"
+    assert read(file, Ini(cuda_fork_file="/else/where.toml")) == "/else/where.toml"
+    assert read(file, ini, given="typed.toml") == "typed.toml"
+    monkeypatch.setenv(file.env, "env.toml")
+    assert read(file, ini) == "env.toml"
 
 
 def test_an_option_has_three_names() -> None:

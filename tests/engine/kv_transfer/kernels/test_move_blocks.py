@@ -15,9 +15,10 @@ def test_it_gathers_and_scatters(size: int) -> None:
     caches = [torch.randn(6, size) for _ in range(3)]
     before = [each.clone() for each in caches]
     ids, rows = torch.tensor([4, 1]), torch.full((2, 3 * size), -1.0)
-    move_blocks(caches, ids, rows, to_rows=True)
+    starts = torch.tensor([each.data_ptr() for each in caches])
+    move_blocks(starts, ids, rows, to_rows=True)
     assert torch.equal(rows, torch.cat([each[ids] for each in caches], dim=1))
-    move_blocks(caches, torch.tensor([0, 5]), rows, to_rows=False)
+    move_blocks(starts, torch.tensor([0, 5]), rows, to_rows=False)
     for each, old in zip(caches, before, strict=True):
         assert torch.equal(each[[0, 5]], old[[4, 1]])
         assert torch.equal(each[1:5], old[1:5])

@@ -32,7 +32,7 @@ class DraftRunner:
     def __call__(self, hidden, blocks, seq_lens):
         count = len(seq_lens)
         self.hidden[:count].copy_(hidden)
-        self.block_table[:count].copy_(blocks)
+        self.block_table[:count].copy_(blocks)  # capture: named
         self.seq_lens.zero_()
         self.seq_lens[:count].copy_(seq_lens)
         self.graph.replay()

@@ -31,7 +31,7 @@ class Speculator:
     def propose(self, input_ids, query_lens, next_tokens):
         count = len(query_lens)
         self.input_ids[:TOKENS].copy_(input_ids)
-        self.last_token_indices[:count].copy_(query_lens.cumsum(0) - 1)
+        self.last_token_indices[:count].copy_(query_lens.cumsum(0) - 1)  # capture: named
         self.next_tokens[:count].copy_(next_tokens)
         self.graph.replay()
         return self.out.clone()

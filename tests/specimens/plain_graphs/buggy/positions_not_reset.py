@@ -35,6 +35,6 @@ class Runner:
         raw_bs = len(hidden)
         self.hidden[:raw_bs].copy_(hidden)
         self.positions[:raw_bs].copy_(positions)
-        self.out_cache_loc[:raw_bs].copy_(out_cache_loc)
+        self.out_cache_loc[:raw_bs].copy_(out_cache_loc)  # capture: named
         self.graph.replay()
         return self.cache[1:].clone()

@@ -54,6 +54,42 @@ def test_the_watch_sees_each_operator_with_its_line_and_what_it_uses() -> None:
     ]
 
 
+def test_the_watch_sees_into_operators_that_are_made_of_functions() -> None:
+    import torch
+
+    from pytest_cudafork.capture.cuda.steps import StepRecorder
+
+    x, gate, seen = torch.ones(4), torch.tensor(False), StepRecorder()
+    with seen:
+        made = torch.ops.higher_order.cond(gate, lambda x: x + 1, lambda x: x.sub(1), (x,))
+    names = [step.name for step in seen.steps]
+    assert names[0] in ("aten._local_scalar_dense.default", "aten.is_nonzero.default")
+    assert "aten.sub.Tensor" in names
+    assert not {"cond", "aten.add.Tensor"} & set(names)
+    assert all(Path(__file__).name in step.where for step in seen.steps)
+    uses = {one.pointer: one for one in seen.storages}
+    assert uses[x.data_ptr()].reads
+    assert uses[made.data_ptr()].made
+    assert made.tolist() == [0] * 4
+
+
+def test_one_that_cannot_be_seen_into_is_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from pytest_cudafork.capture.cuda import steps
+
+    monkeypatch.setattr(steps, "seen_inside", lambda op, mode: None)
+    x, seen = torch.ones(4), steps.StepRecorder()
+    with seen:
+        made = torch.ops.higher_order.cond(True, lambda x: x + 1, lambda x: x, (x,))
+    (step,) = seen.steps
+    assert (step.name, step.launches, step.exact) == ("cond", True, False)
+    uses = {one.pointer: one for one in seen.storages}
+    assert uses[x.data_ptr()].reads
+    assert uses[x.data_ptr()].writes
+    assert uses[made.data_ptr()].made
+
+
 @pytest.mark.slow
 def test_the_watch_lets_torch_compile_compile() -> None:
     import torch

@@ -62,7 +62,10 @@ def test_an_error_is_told_in_full_and_a_suspicion_in_short() -> None:
     assert others[0] == "captured graphs, which may be meant so:"
     assert "[frozen-host-number]" in others[1]
     assert not any("what to do" in line for line in others)
-    assert others[-2:] == ["not judged: 4 of 5 values that graphs read", "    a kernel"]
+    assert others[-2:] == [
+        "not judged: 4 of 5 values that graphs read and that lines before their capture computed",
+        "    a kernel",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -36,3 +36,13 @@ def test_a_suspicion_names_a_test(tmp_path: Path) -> None:
     found = finding(tmp_path / "a.py")
     assert words.suspicion(found, ["t::a"])[-1] == "    seen in t::a"
     assert words.suspicion(found, ["t::a", "t::b"])[-1] == "    seen in t::a and 1 more"
+
+
+def test_reasons_why_values_were_not_judged_are_cut_unless_all_are_asked_for() -> None:
+    assert words.gaps({}, 7) == []
+    reasons = {"rare": 1, "a kernel": 4, "gone": 2, "from a file": 3}
+    first, *others = words.gaps(reasons, 20, rest=" (-v shows them)")
+    assert first.startswith("not judged: 10 of 20 values that graphs read and that lines before")
+    shown = ["    a kernel", "    from a file", "    gone"]
+    assert others == [*shown, "    and 1 more (-v shows them)"]
+    assert words.gaps(reasons, 20, full=True)[1:] == [*shown, "    rare"]

@@ -13,6 +13,7 @@ from pytest_cudafork.capture.judge.again import (  # noqa: E402
     CannotTellError,
     HistoryError,
     difference,
+    last_writers,
 )
 from pytest_cudafork.capture.record.memory import Memory  # noqa: E402
 from pytest_cudafork.capture.record.recorder import silently  # noqa: E402
@@ -134,3 +135,17 @@ def test_what_depends_on_itself_is_history() -> None:
             b.copy_(a + 1)
         with pytest.raises(HistoryError):
             again(look, b)
+
+
+def test_elements_know_which_write_was_the_last_one() -> None:
+    with looking() as look:
+        rows = torch.zeros(4, dtype=torch.int64)
+        rows[:3].copy_(torch.tensor([1, 2, 3]))
+        rows[:1].copy_(torch.tensor([4]))
+        memory = of(look, rows)
+        second = memory.writes[1]
+        with silently():
+            marked = last_writers(memory, [second.part], lambda write: write is second)
+            assert list(marked) == [0, 1, 1, 0]
+            other = second.part._replace(dtype=torch.int8)
+            assert last_writers(memory, [other], lambda write: True) is None

@@ -130,3 +130,14 @@ def test_fresh_memory_of_which_places_are_left_out_is_a_suspicion() -> None:
 
         (suspicion,) = found(check_filled, look.capture(two_of_four))["suspicions"]
         assert "4 of 8 of the elements" in suspicion["what"]
+
+
+def test_rrelu_that_does_not_train_draws_nothing_and_reads_no_noise() -> None:
+    with looking() as look:
+        x = -torch.ones(3)
+        captured = look.capture(lambda: torch.rrelu(x, training=False))
+        captured.replay()
+        assert look.kinds() == []
+        captured = look.capture(lambda: torch.rrelu(x, training=True))
+        captured.replay()
+        assert look.kinds() == []

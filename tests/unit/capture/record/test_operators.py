@@ -31,9 +31,18 @@ def test_each_operator_is_learned_once() -> None:
 
 
 def test_dropout_that_is_off_draws_nothing() -> None:
-    dropout = torch.ops.aten.native_dropout.default
+    dropout: Any = Operators()(torch.ops.aten.native_dropout.default)
     x = torch.ones(2)
     assert draws_nothing(dropout, (x, 0.0, True), {})
     assert draws_nothing(dropout, (x, 0.5, False), {})
     assert not draws_nothing(dropout, (x, 0.5, True), {})
     assert draws_nothing(dropout, (x,), {"p": 0.5, "train": False})
+
+
+def test_what_takes_a_generator_draws_unless_it_does_not_train() -> None:
+    operators, x = Operators(), torch.ones(2)
+    bernoulli: Any = operators(torch.ops.aten.bernoulli_.float)
+    assert not draws_nothing(bernoulli, (x, 0.0), {})
+    rrelu: Any = operators(torch.ops.aten.rrelu_with_noise.default)
+    assert draws_nothing(rrelu, (x, x, 0.1, 0.3, False), {})
+    assert not draws_nothing(rrelu, (x, x, 0.1, 0.3, True), {})

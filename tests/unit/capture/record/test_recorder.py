@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 from pytest_cudafork.capture.interface.seen import SeenCapture  # noqa: E402
 from pytest_cudafork.capture.record.recorder import REPLAY, Recorder, silently  # noqa: E402
 from pytest_cudafork.capture.stand_ins import graphs  # noqa: E402
@@ -86,3 +88,40 @@ def test_of_a_capture_within_another_one_nothing_is_known() -> None:
     recorder.on_capture_end(outer)
     assert outer.uses is not None
     assert count_modes() == before
+
+
+def test_operators_are_seen_once_it_is_said_that_they_are_of_interest() -> None:
+    before, calls, undone = count_modes(), list[Any](), list[int]()
+
+    def later(see: Any) -> Any:
+        calls.append(see)
+        return lambda: undone.append(1)
+
+    recorder = Recorder()
+    with recorder.in_force(later):
+        assert count_modes() == before
+        unseen = torch.tensor([1]) + 1
+        calls[0]()
+        assert count_modes() == before + 1
+        seen = torch.tensor([1]) + 1
+        assert recorder.history.memories.get(seen) is not None
+        assert recorder.history.memories.get(unseen) is None
+    assert undone == [1]
+    assert count_modes() == before
+
+
+def test_no_mode_is_put_on_within_one_of_the_user() -> None:
+    class Users(TorchDispatchMode):  # type: ignore[misc]
+        """One that is taken off before ours would be."""
+
+    before, calls = count_modes(), list[Any]()
+
+    def later(see: Any) -> Any:
+        calls.append(see)
+        return lambda: None
+
+    with Recorder().in_force(later):
+        with Users():
+            calls[0]()
+            assert count_modes() == before + 1
+        assert count_modes() == before

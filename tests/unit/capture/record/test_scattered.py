@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.record.scattered import UNKNOWN, elements_put  # noqa: E402
+from pytest_cudafork.capture.record.scattered import UNKNOWN, elements_put, places_among  # noqa: E402
 
 X = torch.zeros(4, 3)
 ROWS = torch.tensor([0, 2])
@@ -43,3 +43,20 @@ def test_places_are_counted(name: str, args: tuple[Any, ...], put: int | None) -
 def test_what_is_added_reads_what_was_there(way: dict[str, Any]) -> None:
     name = "index_put_" if "accumulate" in way else "scatter_"
     assert elements_put(name, (X, [ROWS], 1), way) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "places"),
+    [
+        ("index_copy_", (X, 0, ROWS, torch.ones(2, 3)), [ROWS]),
+        ("scatter", (X, 0, ROWS, X), [ROWS]),
+        ("index_put_", (X, [None, ROWS], 1), [ROWS]),
+        ("put_", (X, ROWS, X), [ROWS]),
+        ("copy_", (X, ROWS), []),
+        ("index_add_", (X, 0), []),
+    ],
+)
+def test_places_are_among_the_arguments(name: str, args: Any, places: list[Any]) -> None:
+    found = places_among(name, args)
+    assert len(found) == len(places)
+    assert all(one is other for one, other in zip(found, places, strict=True))

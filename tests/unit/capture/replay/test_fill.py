@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -33,6 +35,11 @@ def test_at_most_three_lines_are_kept_and_empty_or_small_types_are_left_alone() 
 
 
 def test_operators_of_functions_run() -> None:
-    with filling(1):
-        result = torch.cond(torch.tensor(True), lambda x: x + 1, lambda x: x, (torch.ones(2),))
+    def branch(x: Any) -> tuple[Any, Any]:
+        return x + 1, torch.empty_like(x)
+
+    with filling(1) as filled:
+        result, made = torch.ops.higher_order.cond(True, branch, branch, (torch.ones(2),))
     assert result.tolist() == [2, 2]
+    assert made.tolist() == [1, 1]
+    assert filled.count == 1

@@ -53,6 +53,18 @@ def test_another_branch_is_where_the_runs_part() -> None:
     assert line(run).endswith("# here")
 
 
+def test_the_line_may_be_in_a_branch_of_cond() -> None:
+    count = itertools.count()
+
+    def branch(x: Any) -> Any:
+        return x + next(count)  # here
+
+    def run() -> Any:
+        return torch.ops.higher_order.cond(True, branch, branch, (X,)) * 2
+
+    assert line(run).endswith("# here")
+
+
 def test_runs_that_are_alike_part_nowhere() -> None:
     nan = torch.full((2,), float("nan"), dtype=torch.complex64)
     assert unlike_line(lambda: (X + 1, nan * 2, X.to_sparse()), lambda: None) == ""

@@ -54,7 +54,7 @@ def test_what_is_left_of_every_type_is_not_what_eager_code_gets(dtype: Any) -> N
 
 
 @given(st.lists(st.integers(0, 255), min_size=6, max_size=6), st.sets(st.integers(0, 5)))
-@pytest.mark.parametrize("how", ["copy", "index", "scatter", "masked", "numpy"])
+@pytest.mark.parametrize("how", ["copy", "index", "scatter", "cond", "masked", "numpy"])
 def test_any_byte_may_be_written(how: str, values: list[int], places: set[int]) -> None:
     """Also the byte that marks what was not written, unless it goes past torch's operators."""
     x = torch.zeros(6, dtype=torch.uint8)
@@ -69,6 +69,9 @@ def test_any_byte_may_be_written(how: str, values: list[int], places: set[int]) 
             x[index] = new
         elif how == "scatter":
             x.scatter_(0, index, new)
+        elif how == "cond":
+            branch = lambda x, index, new: (x.scatter_(0, index, new),)  # noqa: E731
+            torch.ops.higher_order.cond(True, branch, branch, (x, index, new))
         elif how == "masked":
             mask = torch.zeros(6, dtype=torch.bool).index_fill_(0, index, True)
             x.masked_scatter_(mask, new)

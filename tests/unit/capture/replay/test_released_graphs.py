@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.sessions import needs_torch
+from tests.support.sessions import needs_torch, run_session
 
 pytestmark = needs_torch
 
@@ -28,4 +28,4 @@ def test_the_fixture_keeps_no_pair_alive_and_lets_go_of_the_last(pytester: pytes
             assert kept[0].graph.recording.result is None
         """
     )
-    pytester.runpytest_subprocess("--cuda-fork-graphs=software").assert_outcomes(passed=2)
+    run_session(pytester, "--cuda-fork-graphs=software").assert_outcomes(passed=2)

@@ -11,7 +11,7 @@ from pytest_cudafork.capture.rerun.child import run_again
 from pytest_cudafork.capture.rerun.orders import IDLE, PROPERTY, Counted, Order
 from pytest_cudafork.capture.rerun.verdict import Again
 from pytest_cudafork.errors import ChildError
-from pytest_cudafork.isolate.report_data import ReportPacker
+from pytest_cudafork.isolate.child.reporter import ReportPacker
 from pytest_cudafork.process.fork_server_client import NoServerError
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.signals import ChildSignal

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 from pytest_cudafork.capture.rerun.orders import CHANGED, IDLE, Counted
-from pytest_cudafork.capture.rerun.verdict import NOTICES, Again, audit_lines, sentence
+from pytest_cudafork.capture.rerun.verdict import NOTICES, PROPERTY, Again, AuditedTests, sentence
 
 SPOILED = Counted(2, 2)
 
@@ -40,12 +43,32 @@ def test_a_run_that_says_nothing_is_told() -> None:
     assert sentence(Counted(1), runs) == "not judged: it is skipped"
 
 
+def _audited(**said: str) -> AuditedTests:
+    """The tests of a session, of each of which its teardown says this."""
+    tests = AuditedTests()
+    for name, text in said.items():
+        for properties in ([("another", "1")], [("another", "1"), (PROPERTY, text)]):
+            report: Any = SimpleNamespace(nodeid=f"t.py::{name}", user_properties=properties)
+            tests.add(report)
+    return tests
+
+
 def test_the_section_lists_those_that_check_nothing_first() -> None:
-    told = [("t.py::a", "not judged: why"), ("t.py::b", "checks nothing: it passes")]
-    first, *lines = audit_lines(told, 3)
+    tests = _audited(a="not judged: why", b="checks nothing: it passes", c=NOTICES)
+    first, *lines = tests.lines()
     assert first == "3 tests that replay a graph and passed: 1 cannot fail, 1 not judged"
     assert lines[:2] == ["t.py::b checks nothing: it passes", "t.py::a not judged: why"]
     assert lines[2].startswith("what to do: compare")
-    assert audit_lines([], 1) == [
+    assert _audited(a=NOTICES).lines() == [
         "1 test that replays a graph and passed: 0 cannot fail, 0 not judged"
     ]
+
+
+def test_other_programs_get_the_same_as_plain_data() -> None:
+    assert _audited().content() is None
+    tests = _audited(a="not judged: why", b="checks nothing: it passes", c=NOTICES)
+    assert tests.content() == {
+        "audited": 3,
+        "cannot_fail": [{"test": "t.py::b", "why": "it passes"}],
+        "not_judged": [{"test": "t.py::a", "why": "why"}],
+    }

@@ -39,8 +39,9 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     asked: list[Any] = []
 
     class Importer:
-        def __init__(self, *args: Any, traces: bool = False) -> None:
+        def __init__(self, *args: Any, traces: bool = False, files: object = None) -> None:
             assert not traces, "nobody asked for them"
+            assert files is None, "nobody asked for them"
             asked.append(args)
 
         def run(self, module: str, *, last: bool = True) -> ImportResult:

@@ -21,7 +21,7 @@ class _Channel:
     def __init__(self) -> None:
         self.sent: list[tuple[object, list[int]]] = []
 
-    def send_with_fds(self, message: object, fds: list[int]) -> None:
+    def send(self, message: object, fds: list[int]) -> None:
         self.sent.append((message, list(fds)))
 
 

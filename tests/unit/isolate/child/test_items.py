@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import forked
 from pytest_cudafork.health import fitness
 from pytest_cudafork.isolate import item_names
 from pytest_cudafork.isolate.child import items as child_items
 from pytest_cudafork.isolate.child import plugins
-from pytest_cudafork.isolate.child.items import ItemServer, Reporter
+from pytest_cudafork.isolate.child.items import ItemServer
+from pytest_cudafork.isolate.child.reporter import Reporter
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
@@ -194,14 +194,6 @@ def test_what_a_phase_has_written_is_told_before_its_report(serve: Serve) -> Non
     assert [one.kind for one in said[:3]] == ["report", "captured", "report"]
 
 
-def test_warnings_of_collection_are_the_parents(reporter: Reporter, peer: Peer) -> None:
-    reporter.report_to(peer.channel)
-    reporter.pytest_warning_recorded(_warning("w", UserWarning), "collect")
-    assert peer.said() == []
-    reporter.pytest_warning_recorded(_warning("w", UserWarning), "runtest")
-    assert len(peer.said()) == 1
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -302,78 +294,6 @@ def test_tests_can_be_looked_up_before(tests: dict[str, pytest.Item], reporter: 
     ItemServer(reporter, list(tests.values()), finder=finder).look_up()
     assert finder._by_name is not None
     ItemServer(reporter, []).look_up()  # a session without tests
-
-
-def test_a_plugin_that_runs_a_test_again_says_so(reporter: Reporter, peer: Peer) -> None:
-    for _ in range(2):
-        reporter.report_to(peer.channel)
-        reporter.pytest_runtest_logstart()
-        assert peer.said() == []  # the parent knows of the first time
-        reporter.pytest_runtest_logstart()
-        assert peer.said() == [messages.RunsAgain()]
-        reporter.report_to(None)
-        reporter.pytest_runtest_logstart()
-
-
-def test_between_two_tests_nothing_is_told(reporter: Reporter, peer: Peer) -> None:
-    reporter.report_to(peer.channel)
-    reporter.report_to(None)
-    report: Any = SimpleNamespace()
-    reporter.pytest_runtest_logreport(report)
-    reporter.pytest_warning_recorded(_warning("w", UserWarning), "runtest")
-    assert peer.said() == []
-
-
-def test_other_processes_hear_of_nothing_but_the_session_counts(
-    pytester: pytest.Pytester, peer: Peer
-) -> None:
-    class Theirs:
-        def __init__(self) -> None:
-            self.heard: list[str] = []
-
-        def pytest_runtest_logreport(self) -> None:
-            self.heard.append("report")
-
-        def pytest_runtest_logstart(self) -> None:
-            self.heard.append("start")
-
-        def pytest_runtest_logfinish(self) -> None:
-            self.heard.append("finish")
-
-        def pytest_warning_recorded(self) -> None:
-            self.heard.append("warning")
-
-    item = pytester.getitem(SOURCE, "test_fails")
-    theirs, manager = Theirs(), item.config.pluginmanager
-    manager.register(theirs)
-    reporter = Reporter(item.config)
-    manager.register(reporter)
-    reporter.take_over(item.session)
-    peer.orders(_order(item))
-    ItemServer(reporter, [item]).serve(peer.channel)
-    assert len(of_kind(peer.said(), messages.Report)) == 3
-    assert theirs.heard == []
-    assert item.session.testsfailed == 1
-
-
-def test_what_would_fork_the_test_once_more_is_taken_out(tests: dict[str, pytest.Item]) -> None:
-    session = tests["test_passes"].session
-    manager = session.config.pluginmanager
-    manager.register(SimpleNamespace(), forked.PEER)
-    Reporter(session.config).take_over(session)
-    assert not manager.has_plugin(forked.PEER)
-
-
-def test_plugins_that_need_it_have_a_part_in_the_child(
-    tests: dict[str, pytest.Item], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session = tests["test_passes"].session
-    for name in ("pytest_timeout", "pytest_rerunfailures"):
-        module: Any = SimpleNamespace()
-        monkeypatch.setitem(sys.modules, name, module)
-    Reporter(session.config).take_over(session)
-    kinds = {type(one) for _, one in session.config.pluginmanager.list_name_plugin()}
-    assert {plugins.TimeLimit, plugins.Phases} <= kinds
 
 
 def test_with_a_terminal_of_its_own_each_report_waits_until_it_is_shown(

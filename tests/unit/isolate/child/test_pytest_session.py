@@ -13,8 +13,8 @@ import pytest
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.isolate import item_names, live_text
 from pytest_cudafork.isolate.child import cov_plugin, pytest_session, rehearsal
-from pytest_cudafork.isolate.child.items import Reporter
 from pytest_cudafork.isolate.child.pytest_session import WorkSession
+from pytest_cudafork.isolate.child.reporter import Reporter
 from pytest_cudafork.isolate.session.request import session_request
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST

@@ -13,8 +13,8 @@ import pytest
 from pytest_cudafork.compat import allure
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
 from pytest_cudafork.isolate import coverage_data, live_text
+from pytest_cudafork.isolate.child.reporter import ReportPacker
 from pytest_cudafork.isolate.policy import Method
-from pytest_cudafork.isolate.report_data import ReportPacker
 from pytest_cudafork.isolate.session import other_plugins
 from pytest_cudafork.isolate.session.replay import Replay
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages

@@ -14,8 +14,8 @@ import pytest
 
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.errors import ChildError
+from pytest_cudafork.isolate.child.reporter import ReportPacker
 from pytest_cudafork.isolate.policy import Method
-from pytest_cudafork.isolate.report_data import ReportPacker
 from pytest_cudafork.isolate.session import other_plugins, run_test
 from pytest_cudafork.isolate.session.children import ItemProcess
 from pytest_cudafork.process import launch, supervision

@@ -246,6 +246,6 @@ def test_a_class_that_overrides_pinning_is_asked_itself(
         Tensor=SimpleNamespace(pin_memory="the method"),
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
-    asked = rows.pins(witness, "entry", lambda: None, ("tensor",), {}, None)
+    asked = rows.pins(rows.Call(witness, "entry", lambda: None, ("tensor",), {}, None))
     assert asked == ("the method", ("tensor",), ("tensor",))
     assert witness.touched == []

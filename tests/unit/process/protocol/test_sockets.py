@@ -18,8 +18,8 @@ def test_a_pair_carries_bytes_and_descriptors(kind: int, tmp_path: Path) -> None
     ours, theirs = sockets.pair(kind)
     with ours, theirs:
         assert not os.get_inheritable(ours.fileno())
-        assert sockets.send_with_fds(ours, b"two", [fd, fd]) == 3
-        assert sockets.send_with_fds(ours, b"none", []) == 4
+        sockets.send(ours, b"two", [fd, fd])
+        sockets.send(ours, b"none")
         data, fds = sockets.receive_with_fds(theirs, 3, 2)
         assert (data, len(fds)) == (b"two", 2)
         assert os.read(fds[0], 10) == b"text"

@@ -17,7 +17,7 @@ from pytest_cudafork.capture.operators.collectives import is_collective
 from pytest_cudafork.capture.operators.traits import Traits
 from pytest_cudafork.compat.torch_graphs import finished_work
 
-__all__ = ["NotDenseError", "Shapes", "Spec", "Specs", "extent_of", "map_tensors", "signature"]
+__all__ = ["NotDenseError", "Shapes", "Spec", "Specs", "map_tensors", "signature"]
 
 
 _SMALL = 1 << 16  # elements of all arguments
@@ -83,15 +83,6 @@ def spec_of(tensor: Tensor) -> Spec:
     numel = tensor.numel()
     last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1 if numel else 0
     return Spec(shape, stride, tensor.dtype, last * tensor.element_size(), numel)
-
-
-def extent_of(tensor: Tensor, pointer: int) -> tuple[int, int]:
-    """The addresses of a tensor's first byte and after its last; ``pointer``: of its storage."""
-    size = tensor.element_size()
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    last = sum((n - 1) * s for n, s in steps) + 1 if tensor.numel() else 0
-    first = pointer + tensor.storage_offset() * size
-    return first, first + last * size
 
 
 class NotDenseError(TypeError):
@@ -171,8 +162,8 @@ class Shapes:
         resized = []
         for index, written in enumerate(traits.written):
             if written.out:
-                made = _argument(written, new_args, new_kwargs)
-                given = _argument(written, args, kwargs)
+                made = written.of(new_args, new_kwargs)
+                given = written.of(args, kwargs)
                 if isinstance(made, Tensor) and made.shape != given.shape:
                     resized.append((index, spec_of(made)))
         return Specs(map_tensors(spec_of, results), tuple(resized))
@@ -203,12 +194,6 @@ def _randomness_kept(needed: bool) -> Iterator[None]:
         yield
     finally:
         torch.default_generator.set_state(state)
-
-
-def _argument(written: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    if written.position < len(args):
-        return args[written.position]
-    return kwargs.get(written.name)
 
 
 def _meta_copy(tensor: Tensor) -> Tensor:

@@ -8,14 +8,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.operators.shapes import (  # noqa: E402
+from pytest_cudafork.capture.operators.traits import traits_of  # noqa: E402
+from pytest_cudafork.capture.software.shapes import (  # noqa: E402
     NotDenseError,
     Shapes,
     Spec,
     map_tensors,
     signature,
 )
-from pytest_cudafork.capture.operators.traits import traits_of  # noqa: E402
 
 aten = torch.ops.aten
 

@@ -1,0 +1,50 @@
+"""Whether this process can capture a graph at all, so that what comes before one is of interest.
+
+Most sessions cannot: there is no driver, and nothing has asked for the software graph. What tests
+compute is not looked at there, which costs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from pytest_cudafork.observe.base.after_import import after_import
+from pytest_cudafork.settings.devices import has_real_driver
+
+__all__ = ["FIXTURE", "after_captures_are_possible", "any_asks_for_graphs", "captures_are_possible"]
+
+FIXTURE = "graph_backend"
+"""The fixture that imports the software graph when a test is set up."""
+_SOFTWARE = ("pytest_cudafork.capture.software.backend", "pytest_cudafork.capture.stand_ins.graphs")
+"""Modules without which there is no software graph."""
+
+
+def captures_are_possible() -> bool:
+    """Whether a test that runs now may capture a graph with what is imported and installed."""
+    if has_real_driver() or any(name in sys.modules for name in _SOFTWARE):
+        return True
+    version = getattr(sys.modules.get("torch"), "version", None)
+    return bool(getattr(version, "hip", None))  # whose driver has files of other names
+
+
+def any_asks_for_graphs(items: Iterable[pytest.Item]) -> bool:
+    """Whether a test asks for the software graph by a fixture; fixtures before it count, too."""
+    return any(FIXTURE in getattr(item, "fixturenames", ()) for item in items)
+
+
+def after_captures_are_possible(callback: Callable[[], None]) -> Callable[[], None]:
+    """Call back once, when a module is imported that makes captures possible, until the undo."""
+    waiting = [callback]
+
+    def imported(module: object) -> None:
+        if waiting:
+            waiting.pop()()
+
+    undo = contextlib.ExitStack()
+    for name in _SOFTWARE:
+        undo.callback(after_import(name, imported))
+    return undo.close

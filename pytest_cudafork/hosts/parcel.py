@@ -1,0 +1,84 @@
+"""What comes home from a worker on another host, and its form on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from typing import Any, NamedTuple
+
+from pytest_cudafork.observe.base.records import Record
+
+CARRIED = "_cudafork_ledger"
+"""The attribute of a report, and the key of a worker's output, under which it travels."""
+
+
+class Parcel(NamedTuple):
+    """What a worker has seen since the last one.
+
+    Attributes:
+        host: The name of its host.
+        root: The root folder of pytest there.
+        wall_ns: The time there.
+        clock_ns: What the clock of its ledger said at that time.
+        records: The new records of its ledger.
+        damage: What is known to be missing from that, in words; told in the last parcel.
+        limits: What could not be seen there, in words; told in the last one.
+
+    """
+
+    host: str
+    root: str
+    wall_ns: int
+    clock_ns: int
+    records: list[Record]
+    damage: list[str]
+    limits: list[str]
+
+    @classmethod
+    def of_now(cls, root: str, records: list[Record]) -> Parcel:
+        """Make one in the worker."""
+        return cls(socket.gethostname(), root, time.time_ns(), time.monotonic_ns(), records, [], [])
+
+    def to_text(self) -> str:
+        """Return it as text, which every version of execnet carries."""
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def from_text(cls, text: str) -> Parcel:
+        """Read what ``to_text`` wrote.
+
+        Raises:
+            ValueError: It is nothing of the kind, as from a worker with another version.
+
+        """
+        try:
+            return cls(**json.loads(text))
+        except TypeError as error:
+            raise ValueError(str(error)) from None
+
+    def at_home(self, root: str) -> list[dict[str, Any]]:
+        """Return the records with the times and the files of the controller's host.
+
+        Clocks of two hosts have nothing in common, so that the time of the day tells what was when,
+        as far as the hosts agree on it. Files below the root folder are those of the same names
+        here.
+        """
+        later = (self.wall_ns - self.clock_ns) - (time.time_ns() - time.monotonic_ns())
+        home = []
+        for each in self.records:
+            record = dict(each)
+            if isinstance(record.get("t"), int):
+                record["t"] += later
+            stack = record.get("stack")
+            if isinstance(stack, list):
+                record["stack"] = [[self._file(file, root), *rest] for file, *rest in stack]
+            if isinstance(record.get("filename"), str):
+                record["filename"] = self._file(record["filename"], root)
+            home.append(record)
+        return home
+
+    def _file(self, path: str, root: str) -> str:
+        there = self.root + os.sep
+        return os.path.join(root, path[len(there) :]) if path.startswith(there) else path

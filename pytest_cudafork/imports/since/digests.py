@@ -1,0 +1,116 @@
+"""Files as they are now: their names in a record, and fingerprints of what is in them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from importlib.machinery import all_suffixes
+
+ABSENT = "absent"
+_FOLDER = "/"
+_MOST_BYTES = 16 << 20
+"""What is bigger, as a library of kernels, is told by size and time: to read it takes too long."""
+_CODE = tuple(all_suffixes())
+
+
+class Digests:
+    """Names and fingerprints of files; each file is looked at once.
+
+    Args:
+        root: The repository's folder, without links.
+
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._names: dict[str, tuple[str, ...]] = {}
+        self._digests: dict[str, str] = {}
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """Return what a file is called in a record; () for one that does not belong there.
+
+        A file of the repository is called by its path in it; a link has two names, its own and
+        that of what it leads to. Of other folders only code belongs there.
+        """
+        if path not in self._names:
+            self._names[path] = tuple(dict.fromkeys(self._names_of(path)))
+        return self._names[path]
+
+    def _names_of(self, path: str) -> Iterable[str]:
+        end = _FOLDER if path.endswith(_FOLDER) else ""
+        bare = path.rstrip(_FOLDER)
+        linked = os.path.join(os.path.realpath(os.path.dirname(bare)), os.path.basename(bare))
+        for real in (linked, os.path.realpath(bare)):
+            if real.startswith(f"{self._root}/"):
+                yield os.path.relpath(real, self._root) + end
+            elif real.endswith(_CODE):
+                yield real
+
+    def of_all(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the fingerprints of files, by their names."""
+        return {name: self.of(name) for name in names}
+
+    def of(self, name: str) -> str:
+        """Return the fingerprint of one file or folder; ``ABSENT`` where there is none."""
+        if name not in self._digests:
+            self._digests[name] = _digest(os.path.join(self._root, name))
+        return self._digests[name]
+
+    def changed_meanwhile(self, names: Iterable[str], since_ns: int) -> set[str]:
+        """Return the files that are not what they were when they were looked at first.
+
+        Args:
+            names: What to look at.
+            since_ns: For files that were not looked at before: when that would have been.
+
+        """
+        changed = set()
+        for name in names:
+            path = os.path.join(self._root, name)
+            if name in self._digests:
+                if _digest(path) != self._digests[name]:
+                    changed.add(name)
+            elif not name.endswith(_FOLDER) and _time_of(path) >= since_ns:
+                changed.add(name)
+        return changed
+
+
+def _digest(path: str) -> str:
+    try:
+        if path.endswith(_FOLDER):
+            entries = sorted(name for name in os.listdir(path) if name != "__pycache__")
+            return _hash("\0".join(entries).encode("utf-8", "surrogateescape"))
+        about = os.stat(path)
+        if about.st_size > _MOST_BYTES:
+            return f"{about.st_size} {about.st_mtime_ns}"
+        with open(path, "rb") as file:
+            return _hash(file.read())
+    except OSError:
+        return ABSENT
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha1(data, usedforsecurity=False).hexdigest()
+
+
+def _time_of(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def modules_in(folder: str) -> list[str]:
+    """Return the names of what can be imported from a folder of the module search path."""
+    found = set()
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(_CODE):
+                    found.add(entry.name.partition(".")[0])
+                elif os.path.isfile(os.path.join(entry.path, "__init__.py")):
+                    found.add(entry.name)
+    except OSError:
+        return []
+    return sorted(found)

@@ -1,0 +1,112 @@
+"""What git says of a repository: where it is, what a name of a commit means, what has changed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from typing import NamedTuple
+
+_LOCAL = (
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_PREFIX",
+    "GIT_COMMON_DIR",
+    "GIT_OBJECT_DIRECTORY",
+)
+"""What git sets for its hooks; relative paths in them are meant for another folder."""
+
+
+class GitError(ValueError):
+    """Git is missing, or does not know what was asked for; the message is for whoever asked."""
+
+
+class Change(NamedTuple):
+    """What has changed since a commit.
+
+    Attributes:
+        root: The repository's folder, without links.
+        ref: What the user calls the commit.
+        commit: Its name, as short as is unique.
+        files: The files that differ from it, gone and new ones too, relative to ``root``.
+
+    """
+
+    root: str
+    ref: str
+    commit: str
+    files: tuple[str, ...]
+
+
+class Repository:
+    """A repository, found from a folder in it.
+
+    Raises:
+        GitError: Git is not installed, or the folder is in no repository.
+
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.root = folder
+        found = self._ask("rev-parse", "--show-toplevel")
+        if not found:
+            raise GitError(f"{folder} is in no work tree of git")
+        self.root = os.path.realpath(found)
+
+    def changed_since(self, ref: str) -> Change:
+        """Return what differs from a commit: in the index, in the work tree, and untracked.
+
+        Raises:
+            GitError: There is no such commit here.
+
+        """
+        commit = self._commit(ref)
+        changed = self._names("diff", "--name-only", "--no-renames", "-z", commit, "--")
+        untracked = self._names("ls-files", "--others", "--exclude-standard", "-z")
+        short = self._ask("rev-parse", "--short", commit)
+        return Change(self.root, ref, short, tuple(sorted({*changed, *untracked})))
+
+    def _commit(self, ref: str) -> str:
+        try:
+            return self._ask(
+                "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}"
+            )
+        except GitError:
+            pass
+        message = f"{ref!r} is no commit of the repository {self.root}"
+        if self._ask("rev-parse", "--is-shallow-repository") == "true":
+            message += (
+                ". It is a shallow clone, which has not all commits: fetch it, as by `git fetch "
+                f"--depth=1 origin {ref}`, or clone all (actions/checkout: `fetch-depth: 0`)"
+            )
+        raise GitError(message)
+
+    def ignores(self, path: str) -> bool:
+        """Whether git is told to ignore a file of the work tree."""
+        done = self._run("check-ignore", "--quiet", "--", path)
+        return done.returncode == 0
+
+    def own_file(self, name: str) -> str:
+        """Return the path of a file in git's own folder, where nothing is tracked or cleaned."""
+        return os.path.join(self.root, self._ask("rev-parse", "--git-path", name))
+
+    def _names(self, *args: str) -> list[str]:
+        return [name for name in self._ask(*args).split("\0") if name]
+
+    def _ask(self, *args: str) -> str:
+        done = self._run(*args)
+        if done.returncode:
+            said = os.fsdecode(done.stderr).strip().splitlines()
+            raise GitError(said[0] if said else f"git {args[0]} fails ({done.returncode})")
+        return os.fsdecode(done.stdout).rstrip("\n")
+
+    def _run(self, *args: str) -> subprocess.CompletedProcess[bytes]:
+        command: Sequence[str] = ("git", "-C", self.root, *args)
+        env = {name: text for name, text in os.environ.items() if name not in _LOCAL}
+        try:
+            return subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, env=env, check=False
+            )
+        except OSError as error:
+            raise GitError(f"git cannot be run ({error}): it tells what has changed") from None

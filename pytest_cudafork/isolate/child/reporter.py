@@ -1,0 +1,174 @@
+"""What stands in a child for all that reports: each report and warning becomes a message.
+
+A report is packed as plain data with what pytest's own serialization leaves out; the parent reads
+it with ``report_data.load``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from pytest_cudafork.compat import forked, pytest_internals, rerunfailures, timeout
+from pytest_cudafork.compat.unpatched import io
+from pytest_cudafork.isolate import live_text
+from pytest_cudafork.isolate.child import plugins
+from pytest_cudafork.isolate.report_data import CASE, SHOWN, SUBTESTS, SUITE
+from pytest_cudafork.process.channel import Channel
+from pytest_cudafork.process.protocol import caught_warnings, frames, messages
+
+_TELLING_HOOKS = (
+    "pytest_runtest_logstart",
+    "pytest_runtest_logreport",
+    "pytest_runtest_logfinish",
+    "pytest_warning_recorded",
+)
+"""Hooks by which a parent tells the user and other processes; a child tells its parent only."""
+
+
+class Reporter:
+    """The plugin that stands in the child for everything that reports in a parent."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        """Registered before a fork where there is one; it is of no effect there."""
+        self.config = config
+        self._channel: Channel | None = None
+        self._packer = ReportPacker(config)
+        self._terminal = live_text.ChildTerminal(config, self._tell, self._wait)
+        self._starts = 0
+
+    def take_over(self, session: pytest.Session) -> None:
+        """Let what is told in this process reach this, the session's counters and live logs only.
+
+        The other receivers (terminal, JUnit file, xdist's connection, the user's hooks) are the
+        parent's; they hear of it there.
+        """
+        self._packer.begin()
+        self._terminal.take_over()
+        manager: Any = self.config.pluginmanager
+        if manager.has_plugin(forked.PEER):  # it would fork once more
+            manager.unregister(name=forked.PEER)
+        if timeout.is_loaded():
+            manager.register(plugins.TimeLimit(self._tell))
+        if rerunfailures.is_loaded():
+            manager.register(plugins.Phases(self._tell))
+        keep = (self, session, manager.get_plugin("logging-plugin"))
+        for name in _TELLING_HOOKS:
+            pytest_internals.keep_plugins(manager, name, keep)
+
+    def report_to(self, channel: Channel | None, position: dict[str, Any] | None = None) -> None:
+        """Report to this channel, with the terminal at ``position``; None: to nobody any more."""
+        if channel is None:
+            self._terminal.flush()
+        self._channel = channel
+        self._starts = 0
+        self._terminal.begin(position)
+
+    def pytest_runtest_logstart(self) -> None:
+        """Say that a plugin runs the test once more; the first time the parent knows of."""
+        self._starts += 1
+        if self._starts > 1:
+            self._tell(messages.RunsAgain())
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Send what the phase has written, for the case that the report never comes."""
+        if self._channel is not None and call.when is not None:
+            sections = pytest_internals.sections_of(item, call.when)
+            if sections:
+                self._tell(messages.CapturedText([list(one) for one in sections]))
+        return (yield)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Send a report as it comes."""
+        if self._channel is None:
+            return
+        self._channel.leave_if_not_mine()
+        self._terminal.flush()
+        data = self._packer.pack(report)
+        self._tell(messages.Report(data, wait=self._terminal.direct))
+        self._terminal.settle()
+
+    def pytest_warning_recorded(self, warning_message: warnings.WarningMessage, when: str) -> None:
+        """Send a warning of the test; those of collection the parent has seen itself."""
+        if when == "runtest" and self._channel is not None:
+            self._tell(caught_warnings.pack(warning_message))
+
+    def _tell(self, message: messages.Message) -> bool:
+        if self._channel is None or not self._channel.is_mine:
+            return False
+        self._channel.send(message)
+        return True
+
+    def _wait(self) -> None:
+        """Wait until the parent has shown the last message."""
+        if self._channel is not None and self._channel.is_mine:
+            self._channel.receive()
+
+
+class ReportPacker:
+    """Makes plain data of the reports of one process.
+
+    Args:
+        config: The configuration of the child's session.
+
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._xml: Any = None
+        self._told = 0
+
+    def begin(self) -> None:
+        """Begin in the child, after a fork if there is one: what is there is told already."""
+        self._xml = pytest_internals.junit_xml(self._config)
+        self._told = 0 if self._xml is None else len(self._xml.global_properties)
+
+    def pack(self, report: pytest.TestReport) -> dict[str, Any]:
+        """Return a report as plain data for ``report_data.load``."""
+        config = self._config
+        data: Any = config.hook.pytest_report_to_serializable(config=config, report=report)
+        longrepr: Any = report.longrepr
+        if isinstance(data.get("longrepr"), str) and hasattr(longrepr, "toterminal"):
+            data[SHOWN] = _rendered(longrepr)
+        failed = _failed_subtests(config, report)
+        if failed:
+            data[SUBTESTS] = failed
+        if self._xml is not None:
+            self._add_xml(report, data)
+        packed: dict[str, Any] = frames.plain(data)
+        return packed
+
+    def _add_xml(self, report: pytest.TestReport, data: dict[str, Any]) -> None:
+        told, self._told = self._told, len(self._xml.global_properties)
+        if self._told > told:
+            data[SUITE] = self._xml.global_properties[told:]
+        names = (report.nodeid, getattr(report, "id", None))  # pytest 9.2 has an object for it
+        for key, reporter in self._xml.node_reporters.items():
+            if key[0] in names and reporter.attrs:
+                data[CASE] = dict(reporter.attrs)
+
+
+def _rendered(longrepr: Any) -> list[str] | None:
+    """Return a representation without and with its colors; None if it cannot be written again."""
+    texts = []
+    for marked in (False, True):
+        file = io.StringIO()
+        writer = pytest_internals.terminal_writer(file, colors=marked)
+        try:
+            longrepr.toterminal(writer)
+        except Exception:  # a plugin's own code; it was rendered once, which has to do
+            return None
+        texts.append(file.getvalue())
+    return texts
+
+
+def _failed_subtests(config: pytest.Config, report: pytest.TestReport) -> int:
+    counts = pytest_internals.subtest_counts(config)
+    return int(counts.get(getattr(report, "id", report.nodeid), 0)) if counts else 0

@@ -1,0 +1,1 @@
+"""Triton kernels that work on the memory of other ranks."""

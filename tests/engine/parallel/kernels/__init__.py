@@ -1,0 +1,1 @@
+"""Tests of the kernels that work on the memory of other ranks."""

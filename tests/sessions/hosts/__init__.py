@@ -1,0 +1,1 @@
+"""Sessions whose tests run on several hosts, by pytest-xdist."""

@@ -1,0 +1,135 @@
+"""The audit of a change in sessions and on the command line: what is imported, and what is said."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable
+
+import pytest
+
+from tests.support.documents import read_document
+from tests.support.git_repository import GitRepository
+from tests.support.imports import TOUCH, XDIST, command_line, needs_xdist, run_audit, write_package
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed"),
+    pytest.mark.skipif(sys.platform != "linux", reason="the audit works on Linux"),
+]
+
+FILES = {
+    "__init__": "",
+    "base": "VALUE = 1",
+    "one": "from proj.base import VALUE",
+    "two": "from proj.base import VALUE",
+    "named": "import importlib\nimportlib.import_module('proj.' + 'base')",
+    "table": "import os\nopen(os.path.join(os.path.dirname(__file__), 'table.json')).close()",
+    "leaf": "",
+}
+AUDIT = ("--cuda-fork-imports=proj", "--cuda-fork-imports-since=HEAD")
+
+
+@pytest.fixture
+def proj(pytester: pytest.Pytester) -> GitRepository:
+    made = GitRepository(pytester.path)
+    pytester.makeconftest("")  # sessions have one: a new module would be a reason to import all
+    write_package(pytester.path, "proj", FILES)
+    made.write({"proj/table.json": "{}", ".gitignore": "/*\n!/proj\n__pycache__\n"})
+    made.commit("begin")
+    return made
+
+
+def names(outcomes: Iterable[str]) -> set[str]:
+    return {name.rpartition(".")[2] for name in outcomes}
+
+
+ALL = names(dict.fromkeys(f"proj.{name}" for name in FILES)) - {"__init__"} | {"proj::proj"}
+
+
+def test_sessions_import_what_a_change_reaches(
+    pytester: pytest.Pytester, proj: GitRepository
+) -> None:
+    session = run_audit(pytester, *AUDIT)
+    assert names(session.outcomes) == ALL
+    assert session.result.ret == 0
+    assert any("all 7 imports of proj: there is no record" in line for line in session.section())
+
+    session = run_audit(pytester, *AUDIT)
+    assert session.outcomes == {}
+    assert session.result.ret == 0, "nothing to import is no mistake"
+    assert "0 changed files, which 0 of 7 imports of proj can reach" in session.out
+
+    proj.write({"proj/leaf.py": TOUCH})
+    session = run_audit(pytester, *AUDIT, "-v")
+    assert session.outcomes == {"proj::proj.leaf": "failed"}
+    assert session.result.ret == 1
+    assert "  proj::proj.leaf: proj/leaf.py" in session.section()
+    assert "confirmed in a fresh interpreter: 1 culprit line" in session.section()
+
+    # shared by most: what names it, and what imports by names made at run time
+    proj.commit("leaf")
+    proj.write({"proj/base.py": "VALUE = 2"})
+    session = run_audit(pytester, *AUDIT)
+    assert names(session.outcomes) == {"base", "one", "two", "named"}
+    assert session.result.ret == 0
+    assert any("not clean when they were imported last: proj::proj.leaf (touches)" in line
+               for line in session.section())  # fmt: skip
+
+    proj.commit("base", {"proj/table.json": "[]"})
+    session = run_audit(pytester, "--cuda-fork-imports=proj", "--cuda-fork-imports-since=HEAD~1")
+    assert names(session.outcomes) == {"base", "one", "two", "named", "table"}
+
+    proj.write({"proj/new.py": ""})
+    session = run_audit(pytester, *AUDIT)
+    assert names(session.outcomes) == ALL | {"new"}
+    assert "not known yet, and others may find it by its name: proj::proj.new" in session.out
+
+
+@needs_xdist
+def test_workers_of_xdist_agree_and_the_controller_keeps_the_record(
+    pytester: pytest.Pytester, proj: GitRepository
+) -> None:
+    session = run_audit(pytester, *AUDIT, *XDIST, "-n2")
+    assert names(session.outcomes) == ALL
+    proj.write({"proj/base.py": "VALUE = 2"})
+    session = run_audit(pytester, *AUDIT, *XDIST, "-n2")
+    assert names(session.outcomes) == {"base", "one", "two", "named"}
+    proj.commit("base")
+    session = run_audit(pytester, *AUDIT, *XDIST, "-n2")
+    assert session.outcomes == {}
+    assert session.result.ret == 0
+
+
+def test_the_command_line_and_pytest_share_the_record(
+    pytester: pytest.Pytester, proj: GitRepository
+) -> None:
+    first = command_line(pytester, "proj", "--since=HEAD")
+    assert first.ret == 0
+    first.stdout.fnmatch_lines(["since HEAD (*): all 7 imports of proj: there is no record*"])
+    proj.write({"proj/leaf.py": TOUCH})
+    for _ in range(2):
+        again = command_line(pytester, "proj", "--since=HEAD", "--json=audit.json")
+        assert again.ret == 1
+        again.stdout.fnmatch_lines([
+            "proj/leaf.py:1 (module body): 1 module",
+            "since HEAD (*): 1 changed file, which 1 of 7 imports of proj can reach; the others *",
+            "proj: 1 module: 1 initialize CUDA",
+        ])  # fmt: skip
+    since = read_document(pytester.path / "audit.json", "audit")["since"]
+    assert since["changed"] == ["proj/leaf.py"]
+    assert since["chosen"] == {"proj": {"imports": 1, "of": 7, "why_all": ""}}
+    session = run_audit(pytester, *AUDIT)
+    assert session.outcomes == {"proj::proj.leaf": "failed"}
+
+
+def test_what_cannot_be_is_an_error_in_words(
+    pytester: pytest.Pytester, proj: GitRepository
+) -> None:
+    session = run_audit(pytester, "--cuda-fork-imports=proj", "--cuda-fork-imports-since=no-such")
+    assert session.result.ret == pytest.ExitCode.USAGE_ERROR
+    session.result.stderr.fnmatch_lines([
+        "ERROR: --cuda-fork-imports-since: 'no-such' is no commit of the repository *"
+    ])  # fmt: skip
+    session = run_audit(pytester, "--cuda-fork-imports-since=HEAD")
+    assert session.result.ret == pytest.ExitCode.USAGE_ERROR
+    session.result.stderr.fnmatch_lines(["*since: no package is audited: name it with *=PKG"])

@@ -1,0 +1,88 @@
+"""What git is asked of a repository, and the words where it does not know."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pytest_cudafork.imports.since.git import GitError, Repository
+from tests.support.git_repository import GitRepository
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> GitRepository:
+    made = GitRepository(tmp_path_factory.mktemp("repository"))
+    names = ("same", "edited", "staged", "gone", "moved", "sub/deep")
+    made.commit("first", {f"{name}.py": name for name in names})
+    made.commit("second", {".gitignore": "ignored.*\n"})
+    made.write({"edited.py": "other", "staged.py": "other", "new \u6f22.py": "", "ignored.py": ""})
+    made.git("add", "staged.py")
+    (made.folder / "gone.py").unlink()
+    made.git("mv", "moved.py", "moved_here.py")
+    return made
+
+
+def test_what_is_edited_staged_gone_moved_and_new_has_changed(made: GitRepository) -> None:
+    change = Repository(str(made.folder / "sub")).changed_since("HEAD")
+    assert change.files == (
+        "edited.py", "gone.py", "moved.py", "moved_here.py", "new \u6f22.py", "staged.py"
+    )  # fmt: skip
+    assert change.root == str(made.folder.resolve())
+    assert change.commit == made.git("rev-parse", "--short", "HEAD").strip()
+    older = Repository(str(made.folder)).changed_since("HEAD~1")
+    assert set(older.files) == {*change.files, ".gitignore"}
+
+
+def test_what_a_hook_of_git_finds_set_leads_nowhere_else(
+    made: GitRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", ".git")
+    monkeypatch.setenv("GIT_INDEX_FILE", ".git/no-such-index")
+    change = Repository(str(made.folder / "sub")).changed_since("HEAD")
+    assert "staged.py" in change.files
+
+
+def test_what_is_ignored_is_told(made: GitRepository) -> None:
+    repository = Repository(str(made.folder))
+    assert repository.ignores(str(made.folder / "ignored.py"))
+    assert not repository.ignores(str(made.folder / "same.py"))
+
+
+def test_its_own_file_is_in_gits_folder(made: GitRepository) -> None:
+    path = Repository(str(made.folder / "sub")).own_file("cudafork/x.json")
+    assert path == str(made.folder.resolve() / ".git" / "cudafork" / "x.json")
+
+
+def test_an_unknown_commit_is_an_error(made: GitRepository) -> None:
+    with pytest.raises(GitError, match=r"'no-such' is no commit of the repository .*[^)]$"):
+        Repository(str(made.folder)).changed_since("no-such")
+
+
+def test_in_a_shallow_clone_the_error_says_how_to_get_the_commit(
+    made: GitRepository, tmp_path: Path
+) -> None:
+    made.git("clone", "--quiet", "--depth=1", f"file://{made.folder}", str(tmp_path / "clone"))
+    repository = Repository(str(tmp_path / "clone"))
+    assert repository.changed_since("HEAD").files == ()
+    with pytest.raises(GitError, match=r"shallow clone.*git fetch --depth=1 origin HEAD~1"):
+        repository.changed_since("HEAD~1")
+
+
+def test_a_folder_of_no_repository_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.raises(GitError, match="not a git repository"):
+        Repository(str(tmp_path))
+
+
+def test_without_git_the_error_says_what_it_is_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(GitError, match=r"git cannot be run .*tells what has changed"):
+        Repository(str(tmp_path))
