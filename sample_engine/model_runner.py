@@ -45,6 +45,7 @@ from sample_engine.speculate.step import finish_step
 from sample_engine.speculate.step_graphs import StepGraphs, capture_steps
 
 if TYPE_CHECKING:
+    from sample_engine.model.llama import Llama
     from sample_engine.parallel.group import RankGroup
 
 __all__ = ["ForwardOutput", "ModelRunner"]
@@ -97,16 +98,7 @@ class ModelRunner:
             self._graph_execution = execution_for(self.device)
         self.graphs: ModelGraphs | None = None  # see capture_graphs
         self.step_graphs: StepGraphs | None = None
-        self.model = load_model(
-            config.model,
-            load_format=config.load_format,
-            device=self.device,
-            dtype=self.dtype,
-            seed=config.seed,
-            ranks=self.ranks,
-        )
-        if self.device.type == "cpu":
-            self.model.angles.tabulate(self.max_model_len, self.device)
+        self.model = self._load_model()
         self.speculator, self.draft_state = self._speculator()
         self.inputs = InputBatch(
             config.max_num_seqs,
@@ -133,6 +125,20 @@ class ModelRunner:
         wished = not config.disable_custom_all_reduce
         ranks.share_sums(most, self.model_config.hidden_size, self.dtype, wished=wished)
         return ranks
+
+    def _load_model(self) -> Llama:
+        config = self.config
+        model = load_model(
+            config.model,
+            load_format=config.load_format,
+            device=self.device,
+            dtype=self.dtype,
+            seed=config.seed,
+            ranks=self.ranks,
+        )
+        if self.device.type == "cpu":
+            model.angles.tabulate(self.max_model_len, self.device)
+        return model
 
     def run(self, batch: ScheduledBatch) -> StepResult:
         """Compute a batch that is not empty. Returns when the tokens are known on the CPU."""
