@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import hypothesis
@@ -53,16 +53,15 @@ def pytest_unconfigure() -> None:
     interpreters.servers().close()
 
 
-@pytest.fixture(autouse=True)
-def _fresh_interpreter(request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
     """Keep a test that is marked so to fresh interpreters."""
-    marker = request.node.get_closest_marker("fresh_interpreter")
+    marker = item.get_closest_marker("fresh_interpreter")
     if marker is None:
-        yield
-        return
+        return (yield)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(interpreters.FRESH, marker.args[0])
-        yield
+        return (yield)
 
 
 @pytest.fixture(autouse=True)
@@ -71,13 +70,10 @@ def _environment_for_servers() -> Iterator[None]:
 
     From then on no server could be used: it was started without.
     """
-    before = interpreters.read_at_start(os.environ)
+    before = interpreters.Environment()
     yield
     interpreters.servers().reap_adopted()
-    after = interpreters.read_at_start(os.environ)
-    for name in after.keys() - before.keys():
-        del os.environ[name]
-    os.environ.update(before)
+    before.restore()
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from pytest_cudafork.observe.driver import native_libs
 from pytest_cudafork.observe.driver.probe import runs_image_of
 from pytest_cudafork.process.descendants import process_state
-from pytest_cudafork.process.native_stacks import program_of
 from pytest_cudafork.settings import environment
 
 _PYTHON = re.compile(r"/(?:lib)?python\d?(?:\.\d+)?t?(?:[.-][\w.-]*)?$|/pypy3?[\d.]*$")
@@ -22,7 +21,6 @@ _UVM = "/dev/nvidia-uvm"
 """What the driver opens in its first cuInit, and NVML of some releases, too."""
 _DEVICE = re.compile(r"/dev/nvidia(?:\d+|ctl)$")
 """What the driver maps in its first cuInit, and NVML does not."""
-_START_TICKS = 19
 
 
 class Unreadable(Exception):
@@ -96,12 +94,12 @@ def read_target(pid: int) -> Target:
     driver = next((path for path in paths if _DRIVER.search(path)), "")
     return Target(
         pid=pid,
-        command=program_of(pid),
+        command=process_state.program_of(pid),
         program=program,
         python=next((path for path in (program, *paths) if _PYTHON.search(path)), ""),
         parent=parent,
         forked=runs_image_of(pid, parent),
-        started=_started(pid),
+        started=process_state.started_at(pid),
         driver=driver,
         phantom=bool(driver) and _is_phantom(driver),
         nvml=any(_NVML.search(path) for path in paths),
@@ -152,15 +150,6 @@ def _ledger(pid: int, opened: list[str]) -> str:
     if told and os.path.isfile(told):
         return told
     return next((path for path in opened if path.endswith(".jsonl") and is_ledger(path)), "")
-
-
-def _started(pid: int) -> float:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return int(fields[_START_TICKS]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError):
-        return 0.0
 
 
 def monotonic_of(started: float) -> int:

@@ -251,6 +251,9 @@ def negated(tensor: torch.Tensor) -> torch.Tensor:
     return torch._neg_view(tensor)
 
 
+GROUPING = torch._C, "_group_tensors_by_device_and_dtype"
+"""By this, optimizers and the clipping of gradients sort tensors by place: no mode sees it."""
+
 # -- optimizers ------------------------------------------------------------------------------------
 
 OPTIMIZER_CHECKS = (

@@ -211,8 +211,7 @@ def _users_of_a_gpu() -> list[int]:
 
 def command_of(pid: int) -> str:
     """The command line of a process, shortened."""
-    words = content(pid, "cmdline").replace(b"\0", b" ").decode("utf-8", "replace").split()
-    text = " ".join(words)
+    text = " ".join(process_state.program_of(pid).split())
     return text[:77] + "..." if len(text) > 80 else text or "command not known"
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from pytest_cudafork.compat.unpatched import contextlib, io, os, signal, subprocess
 from pytest_cudafork.process import exit_status
+from pytest_cudafork.process.descendants import process_state
 
 PY_SPY_SECONDS = 10.0
 """How long py-spy may take; reading the symbols of a large library takes seconds."""
@@ -180,20 +181,11 @@ def why_no_stacks(pid: int) -> str:
     except OSError:  # gone, or another user's
         other = True
     if other:
-        return f"It runs another program now: {program_of(pid)}"
+        return f"It runs another program now: {process_state.program_of(pid)}"
     return (
         "It ignores the signals on which it would write its stacks, or has disarmed faulthandler: "
         "did the test set handlers for all signals?"
     )
-
-
-def program_of(pid: int) -> str:
-    """Return the command line of a process, or "" if it cannot be had."""
-    try:
-        text = _read(f"/proc/{pid}/cmdline")
-    except OSError:
-        return ""
-    return " ".join(text.rstrip("\0").split("\0"))
 
 
 def _read(path: str) -> str:

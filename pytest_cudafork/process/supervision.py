@@ -152,8 +152,8 @@ class Supervisor:
         try:
             deadline = None if timeout is None else start + timeout
             dead = self._until_dead(deadline, until_done)
-            if dead:  # what it said last may lie behind a message that came with descriptors
-                self._drain()
+            if dead and self._said is not Said.DONE:
+                self._drain()  # its last word may lie behind a message that came with descriptors
             if until_done and self._said is Said.DONE and not self._malformed:
                 settled = True
                 return None
@@ -413,7 +413,7 @@ def _deadline_after(said: Said, deadline: float | None) -> float | None:
 def warn_of_survivors(pids: list[int]) -> None:
     """Tell of processes that a test has started and that could not be ended, if there are any."""
     if pids:
-        names = ", ".join(f"{pid} ({native_stacks.program_of(pid)})" for pid in pids)
+        names = ", ".join(f"{pid} ({process_state.program_of(pid)})" for pid in pids)
         text = f"what a test has started could not be ended: {names}. It hangs in the kernel, or "
         loud_warning(RuntimeWarning(f"{text}belongs to another user."))
 

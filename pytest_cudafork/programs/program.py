@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_cudafork.compat.unpatched import contextlib, io, os, subprocess, time
-from pytest_cudafork.process import hang_stacks, launch, native_stacks
-from pytest_cudafork.process.descendants import leftovers
+from pytest_cudafork.process import hang_stacks, launch
+from pytest_cudafork.process.descendants import leftovers, process_state
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.protocol import frames, messages
 from pytest_cudafork.process.signals import ChildSignal
@@ -95,7 +95,7 @@ def _still_running(cookie: bytes) -> tuple[LeftProcess, ...]:
     until = time.monotonic() + _GRACE_SECONDS
     while (found := leftovers.busy_processes(cookie)) and time.monotonic() < until:
         time.sleep(_LOOK_SECONDS)
-    return tuple(LeftProcess(pid, native_stacks.program_of(pid)) for pid in found)
+    return tuple(LeftProcess(pid, process_state.program_of(pid)) for pid in found)
 
 
 def run_program(

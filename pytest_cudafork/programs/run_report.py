@@ -10,7 +10,7 @@ from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.documents.writing import json_text, write_at_once
 from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.observe.observer import Observer
-from pytest_cudafork.process import native_stacks
+from pytest_cudafork.process.descendants import process_state
 from pytest_cudafork.programs.account import Account
 from pytest_cudafork.programs.deeds import First, read_deeds
 from pytest_cudafork.settings import Level
@@ -42,7 +42,7 @@ def account_of(
 
     """
     observer = Observer(settings, str(os.getpid()))
-    others = tuple((pid, native_stacks.program_of(pid)) for pid in running)
+    others = tuple((pid, process_state.program_of(pid)) for pid in running)
     lost = observer.lost_records()
     level, records = Level(settings.level), observer.records()
     deeds = read_deeds(records, ended.pid, env, level, lost, first=ended.first)

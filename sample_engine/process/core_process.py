@@ -26,7 +26,13 @@ from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import EngineConfig
 from sample_engine.errors import PromptError, RankLostError
 from sample_engine.parallel.place import RankPlace
-from sample_engine.process.lock_step import LeadingCore, RankCore, StepWatch, follow
+from sample_engine.process.lock_step import (
+    LeadingCore,
+    RankCore,
+    StepWatch,
+    follow,
+    may_be_eager,
+)
 from sample_engine.process.memory_file import MemoryFile
 from sample_engine.process.messages import (
     MOST_BYTES,
@@ -183,14 +189,8 @@ def _in_lock_step(core: RankCore, ranks: RankOrder, front_end: _FrontEnd) -> Cor
     if ranks.rank == 0:
         return LeadingCore(core, ranks.links, watch)
     (link,) = ranks.links
-    follow(core, link, watch, eager=_may_listen_eagerly(core, ranks.size))
+    follow(core, link, watch, eager=may_be_eager(core, ranks.size))
     return None
-
-
-def _may_listen_eagerly(core: RankCore, ranks: int) -> bool:
-    """Whether the ranks compute on GPUs, and this machine has a processor for each and more."""
-    on_gpu = str(core.info().get("device")).startswith("cuda")
-    return on_gpu and len(os.sched_getaffinity(0)) > ranks
 
 
 def _settle_process(order: CoreOrder) -> None:

@@ -8,6 +8,7 @@ as a number with the word for the next one: ranks that differ are an error, not 
 
 from __future__ import annotations
 
+import os
 import select
 import sys
 import threading
@@ -32,7 +33,7 @@ from sample_engine.process.messages import (
     encode,
 )
 
-__all__ = ["LeadingCore", "RankCore", "StepWatch", "follow"]
+__all__ = ["LeadingCore", "RankCore", "StepWatch", "follow", "may_be_eager"]
 
 # The longest that a rank listens without sleeping: rank 0 needs a part of it between two steps.
 _EAGER_SECONDS = 0.002
@@ -200,6 +201,12 @@ def follow(core: RankCore, link: Connection, watch: StepWatch, *, eager: bool = 
                 )
             with watch.step():
                 core.step()
+
+
+def may_be_eager(core: RankCore, ranks: int) -> bool:
+    """Whether the ranks compute on GPUs, and this machine has a processor for each and more."""
+    on_gpu = str(core.info().get("device")).startswith("cuda")
+    return on_gpu and len(os.sched_getaffinity(0)) > ranks
 
 
 def _look_out(link: Connection) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import importlib.util
 import json
 import os
 import signal
@@ -21,7 +22,8 @@ from tests.support.isolation import is_gone
 from tests.support.sessions import failure, needs_torch, outcomes, run_session
 from tests.support.signs import wait_until
 
-pytest.importorskip("fastapi", reason="the demo's service needs it")
+if importlib.util.find_spec("fastapi") is None:  # imported where it is used: that takes long
+    pytest.skip("the demo's service needs fastapi", allow_module_level=True)
 pytest.importorskip("uvicorn", reason="the demo's service needs it")
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Generator, Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,6 +26,7 @@ def frozen() -> Iterator[FrozenObjects]:
     plugin = FrozenObjects()
     plugin.pytest_configure()
     plugin._frozen = True
+    plugin._modules = len(sys.modules)
     yield plugin
     plugin._frozen = False  # nothing is left to do at the end of this process
     plugin.pytest_unconfigure()
@@ -44,6 +47,21 @@ def test_what_is_frozen_is_not_frozen_once_more(
 ) -> None:
     monkeypatch.setattr(gc, "freeze", lambda: pytest.fail("it was frozen"))
     finish(frozen.pytest_runtest_protocol())
+
+
+def test_modules_that_a_test_imports_are_frozen_if_they_are_many(
+    frozen: FrozenObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen_at: list[int] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen_at.append(len(sys.modules)))
+    before = len(sys.modules)
+    for number in range(60):
+        hook = frozen.pytest_runtest_protocol()
+        next(hook)
+        monkeypatch.setitem(sys.modules, f"module_of_a_test_{number}", ModuleType("a_module"))
+        with pytest.raises(StopIteration):
+            hook.send(None)
+    assert frozen_at == [before + 50]
 
 
 def test_the_function_is_given_back() -> None:

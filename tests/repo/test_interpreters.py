@@ -225,6 +225,22 @@ def test_the_variable_keeps_all_to_fresh_ones(monkeypatch: pytest.MonkeyPatch) -
     assert interpreters.FRESH not in run("-c", "import os; print(os.environ)").stdout
 
 
+def test_variables_that_are_read_at_start_are_restored_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {"TORCH_KEPT": "1", "TORCH_LOST": "2", "OTHER": "3"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TORCH_NEW", raising=False)
+    before = interpreters.Environment()
+    monkeypatch.setenv("TORCH_KEPT", "another")
+    monkeypatch.setenv("OTHER", "another")
+    monkeypatch.setenv("TORCH_NEW", "1")
+    monkeypatch.delenv("TORCH_LOST")
+    before.restore()
+    found = [os.environ.get(f"TORCH_{name}") for name in ("KEPT", "LOST", "NEW")]
+    assert [*found, os.environ["OTHER"]] == ["1", "2", None, "another"]
+
+
 @pytest.mark.fresh_interpreter("to see that the marker does it")
 def test_a_marked_test_starts_fresh_ones(pytester: pytest.Pytester) -> None:
     assert "interpreter_server" not in pytester.runpython_c(SHOW).stdout.str()

@@ -3,17 +3,21 @@
 After the collection of tests that are some million objects, and they stay to the end. Each session
 in this process has all of them looked through twice when it ends, which takes most of a second.
 They are frozen therefore, and frozen again after each test that has unfrozen them: a check of a
-graph does so when it looks for a tensor, and tests of freezing do.
+graph does so when it looks for a tensor, and tests of freezing do. What modules are made of that
+tests import later, as torch's compiler, is frozen as well.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
+import sys
 from collections.abc import Generator
 from typing import Any
 
 import pytest
+
+_MANY_MODULES = 50
 
 
 class FrozenObjects:
@@ -23,6 +27,7 @@ class FrozenObjects:
         self._unfreeze = gc.unfreeze
         self._frozen = False
         self._undone = False
+        self._modules = 0
 
     def pytest_configure(self) -> None:
         """Take note of each call from now on."""
@@ -39,6 +44,7 @@ class FrozenObjects:
             gc.collect()
             gc.freeze()
             self._frozen = True
+            self._modules = len(sys.modules)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
@@ -46,7 +52,11 @@ class FrozenObjects:
         try:
             return (yield)
         finally:
-            if self._frozen and self._undone:
+            many = len(sys.modules) >= self._modules + _MANY_MODULES
+            if self._frozen and (self._undone or many):
+                if many:
+                    gc.collect()
+                    self._modules = len(sys.modules)
                 gc.freeze()
                 self._undone = False
 

@@ -326,6 +326,29 @@ def read_at_start(environ: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in environ.items() if _READ_AT_START.match(k) and k not in free}
 
 
+class Environment:
+    """The environment as it is now, to be had back in what is read at start."""
+
+    def __init__(self) -> None:
+        self._raw = _raw_environment()
+
+    def restore(self) -> None:
+        """Undo what has become of the variables that are read at start."""
+        if self._raw == _raw_environment():
+            return  # as after nearly all tests; there are ten thousand
+        before = read_at_start({os.fsdecode(k): os.fsdecode(v) for k, v in self._raw.items()})
+        for name in read_at_start(os.environ).keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def _raw_environment() -> dict[bytes, bytes]:
+    """Return what ``os.environ`` holds, without decoding each name and value if that can be."""
+    raw = dict(getattr(os.environ, "_data", os.environb))
+    raw.pop(b"PYTEST_CURRENT_TEST", None)  # another one in each phase of a test
+    return raw
+
+
 def _hides_imported(program: Program, request: Mapping[str, Any]) -> bool:
     """Whether a file on the child's path comes before a module that the server has imported."""
     first = os.path.dirname(os.path.join(request["cwd"], program.what)) if not program.kind else ""

@@ -206,11 +206,11 @@ class Rounds:
 
     def _changed(self, before: Before) -> dict[str, Any]:
         """Return copies of what lies within reach and is not as it was before."""
+        paths = before.changed()
+        if not paths:  # mostly so, and to look for what is within reach takes much longer
+            return {}
         present = {**self._subject.reachable(), **self._subject.inputs()}
-        paths = [path for path in before.changed() if path in present]
-        found: dict[str, Any] = {}
-        found.update(copies({path: present[path] for path in paths}))
-        return found
+        return dict(copies({path: present[path] for path in paths if path in present}))
 
     def _replay(
         self, stimulus: Stimulus, before: Before, *, restore: bool = True
@@ -252,9 +252,9 @@ class Rounds:
             check_rows(rows, expected, bool(effects), stimulus)
         if rows != 0:
             self.compared += sum(isinstance(one, torch.Tensor) for one in expected.values())
-        present = {**self._subject.reachable(), **self._subject.inputs()}
-        gone = {*self._subject.moved(), *self._subject.written}
         if effects and self._effects:
+            present = {**self._subject.reachable(), **self._subject.inputs()}
+            gone = {*self._subject.moved(), *self._subject.written}
             wanted = {path: value for path, value in effects.items() if path not in gone}
             self.compared += len(wanted)
             wrong += differences(wanted, {**present, **replayed.effects}, self._tolerance)

@@ -24,7 +24,12 @@ from torch.overrides import TorchFunctionMode
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.stand_ins.streams import current_capture
 from pytest_cudafork.compat.thread_internals import BOOTSTRAP
-from pytest_cudafork.compat.torch_graphs import default_device, identity_of, makes_tensors
+from pytest_cudafork.compat.torch_graphs import (
+    GROUPING,
+    default_device,
+    identity_of,
+    makes_tensors,
+)
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["CudaTensors"]
@@ -68,6 +73,7 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
 
         with UndoStack() as undo, self:
             undo.set(*BOOTSTRAP, begin)
+            undo.set(*GROUPING, self._by_place(getattr(*GROUPING)))
             yield
 
     def __torch_function__(
@@ -171,6 +177,22 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             return None
         found = (self.index_of(each) for each in _tensors([args, kwargs]))
         return next((index for index in found if index is not None), None)
+
+    def _by_place(self, group: Callable[..., Any]) -> Callable[..., Any]:
+        """Return torch's way to group lists of tensors by place, which knows of GPUs."""
+
+        def grouped(lists: Any, with_indices: bool = False) -> dict[Any, Any]:
+            found = {}
+            for (device, dtype), (members, indices) in group(lists, with_indices).items():
+                places = [self.index_of(each) for each in members[0]]
+                for index in dict.fromkeys(places):
+                    here = [at for at, each in enumerate(places) if each == index]
+                    key = device if index is None else torch.device("cuda", index), dtype
+                    mine = [[part[at] for at in here] if part else [] for part in members]
+                    found[key] = mine, [indices[at] for at in here] if indices else []
+            return found
+
+        return grouped
 
     def _note(self, result: Any, index: int) -> None:
         for tensor in _tensors(result):

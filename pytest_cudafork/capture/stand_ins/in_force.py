@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -45,6 +45,7 @@ _OF_CUDA: dict[str, Any] = {
 these."""
 _OF_ACCELERATOR = ("current_stream", "set_stream", "synchronize")
 _MADE_BY_NEW = ("CUDAGraph", "Stream", "ExternalStream", "Event")
+_LEFT_OUT = ("torch.", "pytest_cudafork.")
 _HOMES = ("torch.cuda", "torch.cuda.graphs", "torch.cuda.memory", "torch.cuda.streams")
 
 
@@ -70,13 +71,10 @@ def in_force() -> Iterator[None]:
         for name in _OF_ACCELERATOR:
             if hasattr(torch.accelerator, name):
                 undo.set(torch.accelerator, name, _OF_CUDA[name])
-        theirs = _holders({name: _OF_CUDA[name] for name in originals})  # by their own choice
-        _replace({name: (original, _OF_CUDA[name]) for name, original in originals.items()})
-        undo.callback(
-            _replace,
-            {name: (_OF_CUDA[name], original) for name, original in originals.items()},
-            leave=theirs,
-        )
+        ours = {name: _OF_CUDA[name] for name in originals}
+        held, by_their_own_choice = _holders(originals, ours)
+        _give(held, ours)
+        undo.callback(_take_back, ours, originals, leave=by_their_own_choice)
         for name in _MADE_BY_NEW:
             undo.set(originals[name], "__new__", _maker(originals[name], _OF_CUDA[name]))
         _pass_on(originals["graph"], undo)
@@ -119,28 +117,43 @@ def _pass_on(original: type, undo: UndoStack) -> None:
     undo.set(original, "__exit__", lambda self, *error: self.stand_in.__exit__(*error))
 
 
-def _replace(pairs: Mapping[str, tuple[Any, Any]], leave: Collection[tuple[str, str]] = ()) -> None:
-    """Let the modules of others, which hold the old of a pair by its name, hold the new.
+_Names = set[tuple[str, str]]
+"""Names that modules have: the key in ``sys.modules``, and the name."""
 
-    ``leave`` has the modules and names that stay as they are.
-    """
-    held = _holders({name: old for name, (old, _) in pairs.items()})
-    for key, name in held - set(leave):
+
+def _give(names: _Names, values: Mapping[str, Any]) -> None:
+    """Set names of modules to these values."""
+    for key, name in names:
         module = sys.modules.get(key)
         if module is not None:  # another thread may have taken it away
-            setattr(module, name, pairs[name][1])
+            setattr(module, name, values[name])
 
 
-def _holders(values: Mapping[str, Any]) -> set[tuple[str, str]]:
-    """Return the modules of others that hold these values by their names, and the names.
+def _take_back(ours: Mapping[str, Any], originals: Mapping[str, Any], leave: _Names) -> None:
+    """Give all that hold a stand-in by now, but those of ``leave``, the original."""
+    (held,) = _holders(ours)
+    _give(held - leave, originals)
 
-    All names are looked for in one pass: with torch there are two thousand modules.
+
+def _holders(*tables: Mapping[str, Any]) -> list[_Names]:
+    """Return for each table who holds its values by their names, among the modules of others.
+
+    The tables have the same names. All are looked for in one pass, and of torch's own modules, a
+    thousand or two, no more than the key is looked at: each test of a graph does this twice.
     """
-    return {
-        (key, name)
-        for key, module in list(sys.modules.items())
-        if isinstance(module, ModuleType)
-        and module.__name__.partition(".")[0] not in ("torch", "pytest_cudafork")
-        for name in values.keys() & module.__dict__.keys()
-        if module.__dict__.get(name) is values[name]
-    }
+    found: list[_Names] = [set() for _ in tables]
+    names = tables[0].keys()
+    for key, module in list(sys.modules.items()):
+        if key.startswith(_LEFT_OUT) or not isinstance(module, ModuleType):
+            continue
+        attributes = module.__dict__
+        for name in names & attributes.keys():
+            for held, values in zip(found, tables, strict=True):
+                if attributes.get(name) is values[name] and not _is_left_out(module):
+                    held.add((key, name))
+    return found
+
+
+def _is_left_out(module: ModuleType) -> bool:
+    """Whether it is torch's or this package's, under another key."""
+    return f"{module.__name__}.".startswith(_LEFT_OUT)

@@ -150,14 +150,16 @@ def _reached(before: Snapshot, entry: Entry) -> bool:
 def _compare(path: str, old: Entry, new: Entry) -> Change | None:
     if new.node.kind is Kind.TENSOR and old.node.kind is Kind.TENSOR:
         if old.storage != new.storage:
-            return Change(path, How.REPLACED, _words(old), _words(new), new.node, old.node.value)
+            return Change(
+                path, How.REPLACED, words_of(old), words_of(new), new.node, old.node.value
+            )
         if _written(old, new):
-            return Change(path, How.WRITTEN, _words(old), _words(new), new.node, old.node.value)
+            return Change(path, How.WRITTEN, words_of(old), words_of(new), new.node, old.node.value)
         return None
     if same(old, new):
         return None
     how = How.INITIALIZED if is_unset(old) and not is_unset(new) else How.CHANGED
-    return Change(path, how, _words(old), _words(new), new.node, old.node.value)
+    return Change(path, how, words_of(old), words_of(new), new.node, old.node.value)
 
 
 def _written(old: Entry, new: Entry) -> bool:
@@ -194,7 +196,8 @@ def is_unset(entry: Entry) -> bool:
     return isinstance(value, _Plain) and not value.contents
 
 
-def _words(entry: Entry) -> str:
+def words_of(entry: Entry) -> str:
+    """Return an entry's contents at its moment in one short line."""
     value = entry.value if isinstance(entry.value, torch.Tensor) else entry.node.value
     if isinstance(entry.value, _Container):
         size = entry.value.size
@@ -202,8 +205,3 @@ def _words(entry: Entry) -> str:
     if isinstance(entry.value, _Plain):
         return short(entry.value.contents)
     return short(value)
-
-
-def words_of(entry: Entry) -> str:
-    """Return an entry's contents at its moment in one short line."""
-    return _words(entry)

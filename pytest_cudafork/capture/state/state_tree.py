@@ -58,6 +58,24 @@ _UNWALKED = (
     types.GeneratorType, types.CodeType, types.FrameType, weakref.ref, weakref.ProxyType,
     logging.Logger, torch.Generator,
 )  # fmt: skip
+_CONTAINERS = frozenset((dict, list, tuple, set, frozenset, collections.deque))
+_SEQUENCES = (tuple, list, collections.deque)
+_SETS = (set, frozenset)
+_ARRAYS = (bytearray, array.array)
+_COLLECTIONS = (list, set, frozenset, collections.deque)
+_FIXED = (tuple, frozenset, types.MappingProxyType, functools.partial)
+_MUTABLE = (dict, list, set, collections.deque, *_ARRAYS)
+# Of these are nearly all objects of most states; to find out by ``isinstance`` takes the longest of
+# all that is done with an object.
+_KNOWN = {
+    **dict.fromkeys((*_PLAIN, type(Ellipsis), range, slice, torch.dtype), Kind.VALUE),
+    **dict.fromkeys((torch.device, torch.layout, torch.memory_format), Kind.VALUE),
+    **dict.fromkeys((torch.Tensor, torch.nn.Parameter), Kind.TENSOR),
+    **dict.fromkeys((types.FunctionType, types.BuiltinFunctionType), Kind.OPAQUE),
+    **dict.fromkeys((types.MethodType, types.ModuleType, type, torch.Generator), Kind.OPAQUE),
+    **dict.fromkeys(_FIXED, Kind.FIXED),
+    **dict.fromkeys(_MUTABLE, Kind.MUTABLE),
+}
 _OPAQUE_HOMES = frozenset(
     ("torch", "triton", "threading", "_thread", "logging", "asyncio", "concurrent", "contextvars",
      "ctypes", "re", "_io", "io", "socket", "subprocess", "unittest", "_pytest", "weakref",
@@ -107,8 +125,7 @@ def _too_many(name: str, node: Node) -> TooManyObjectsError:
 
 def _has_more_items(value: Any, most: int) -> bool:
     """Whether a container has more items to be walked, told without looking at each of them."""
-    kinds = (dict, list, tuple, set, frozenset, collections.deque)
-    return type(value) in kinds and len(value) > most and not is_plain(value)
+    return type(value) in _CONTAINERS and len(value) > most and not is_plain(value)
 
 
 _LONG_PATH = 600
@@ -126,6 +143,9 @@ def is_unwalked(value: Any) -> bool:
 
 def kind_of(value: Any) -> Kind:
     """Return what an object is to a check."""
+    known = _KNOWN.get(type(value))
+    if known is not None:
+        return known
     if isinstance(value, torch.Tensor):
         return Kind.TENSOR
     if isinstance(value, _SCALARS):
@@ -134,9 +154,9 @@ def kind_of(value: Any) -> Kind:
         return Kind.OPAQUE
     if isinstance(value, torch.nn.Module):
         return Kind.MODULE
-    if isinstance(value, tuple | frozenset | types.MappingProxyType | functools.partial):
+    if isinstance(value, _FIXED):
         return Kind.FIXED
-    if isinstance(value, dict | list | set | collections.deque | bytearray | array.array):
+    if isinstance(value, _MUTABLE):
         return Kind.MUTABLE
     if is_array(value):
         return Kind.MUTABLE
@@ -159,9 +179,9 @@ def is_array(value: Any) -> bool:
 
 def is_plain(value: Any) -> bool:
     """Whether it is a container of plain values only, which is compared as one value."""
-    if isinstance(value, bytearray | array.array) or is_array(value):
+    if isinstance(value, _ARRAYS) or is_array(value):
         return True
-    if isinstance(value, list | set | frozenset | collections.deque):
+    if isinstance(value, _COLLECTIONS):
         return set(map(type, value)) <= _PLAIN
     if type(value) is tuple:
         return set(map(type, value)) <= _PLAIN
@@ -207,10 +227,10 @@ def _items(node: Node) -> Iterator[Node]:
         for index, key in enumerate(list(value)):
             below = value[key]
             yield Node(f"{node.path}[{_key(key, index)}]", below, kind_of(below), value, key)
-    elif isinstance(value, tuple | list | collections.deque):
+    elif isinstance(value, _SEQUENCES):
         for index, below in enumerate(list(value)):
             yield Node(f"{node.path}[{index}]", below, kind_of(below), value, index)
-    elif isinstance(value, set | frozenset):
+    elif isinstance(value, _SETS):
         for index, below in enumerate(list(value)):
             yield Node(f"{node.path}{{{index}}}", below, kind_of(below), value, None)
 
@@ -286,7 +306,7 @@ def _has_fields(value: Any) -> bool:
     cls = type(value)
     if cls.__module__ == "builtins":
         return False
-    return bool(_slots(cls)) or "__dict__" in dir(cls)
+    return any("__dict__" in vars(base) for base in cls.__mro__) or bool(_slots(cls))
 
 
 def _is_frozen(cls: type) -> bool:

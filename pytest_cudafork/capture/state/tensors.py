@@ -55,8 +55,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
 
 def storage_of(tensor: torch.Tensor) -> int:
     """Return the address of the memory below a tensor, 0 if it has none."""
-    place = place_of(tensor)
-    return place.storage if place is not None else 0
+    return tensor.untyped_storage().data_ptr() if has_memory(tensor) else 0
 
 
 def alias(tensor: torch.Tensor) -> torch.Tensor:

@@ -118,7 +118,7 @@ def _trouble(findings: Findings, limits: _Limits) -> Iterator[Line]:
         if record.verdict in _TROUBLE:
             reason = record.reason
             if record.touches and not record.verdict.touched:
-                where = _short(record.where, findings.base)
+                where = short_path(record.where, findings.base)
                 reason += f"; before that it initialized CUDA at {where}"
             groups.setdefault((_TROUBLE[record.verdict], reason), []).append(record)
     for (what, reason), records in list(groups.items())[: limits.in_full]:
@@ -175,7 +175,11 @@ def _so_far(findings: Findings, limits: _Limits) -> Iterator[Line]:
 def thread_words(thread: RunningThread, base: str) -> str:
     """Say which thread it is, and which line has started it."""
     kind = "daemon " if thread.daemon else ""
-    at = f"started at {_short(thread.where, base)}" if thread.where else "nobody saw who started it"
+    at = (
+        f"started at {short_path(thread.where, base)}"
+        if thread.where
+        else "nobody saw who started it"
+    )
     return f"{kind}{thread.name}, {at}"
 
 
@@ -187,7 +191,7 @@ def _difference(findings: Findings, found: Difference, limits: _Limits) -> Itera
     for where, modules in found.freed.items():
         yield Line(
             f"without {name}: {_modules(len(modules))} no longer touch CUDA "
-            f"({_short(where, findings.base)}): {name} makes the difference"
+            f"({short_path(where, findings.base)}): {name} makes the difference"
         )
     if found.culprits:
         yield Line(f"only without {name}:")
@@ -233,7 +237,7 @@ def _confirmations(findings: Findings) -> Iterator[Line]:
 def _stale(findings: Findings) -> Iterator[Line]:
     if not findings.settings.baseline or findings.settings.update:
         return
-    name = _short(findings.settings.baseline, findings.base)
+    name = short_path(findings.settings.baseline, findings.base)
     for entry in findings.stale:
         hidden = f" (without {entry.without})" if entry.without else ""
         yield Line(f"remove from {name}: {entry.module}{hidden}, it is clean or gone", "warn")
@@ -317,10 +321,6 @@ def _write_graph(findings: Findings) -> Line:
 
 def _name(record: ImportRecord) -> str:
     return f"{record.module}[without {record.without}]" if record.without else record.module
-
-
-def _short(where: str, base: str) -> str:
-    return short_path(where, base)
 
 
 def _modules(count: int) -> str:

@@ -1,4 +1,4 @@
-"""What the kernel says of a process: whether it lives, and whether it is stopped."""
+"""What the kernel says of a process: whether it lives or is stopped, since when, what it runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pytest_cudafork.compat.unpatched import contextlib, io, os, signal
 
 _DEAD = ("", "Z", "X")
 _STOPPED = "T"
+_START_TICKS = 19
+_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def state_of(pid: int) -> str:
@@ -16,6 +18,20 @@ def state_of(pid: int) -> str:
 def parent_of(pid: int) -> int:
     """Return the parent of a process; 0 if there is no such one."""
     return int("".join(_facts(pid)[1:2]) or 0)
+
+
+def started_at(pid: int) -> float:
+    """Return when a process was started, in seconds since the machine's start; 0: no such one."""
+    return int("".join(_facts(pid)[_START_TICKS : _START_TICKS + 1]) or 0) / _TICKS
+
+
+def program_of(pid: int) -> str:
+    """Return the command line of a process, or "" if it cannot be had."""
+    try:
+        with io.open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
+            return " ".join(file.read().rstrip("\0").split("\0"))
+    except OSError:
+        return ""
 
 
 def _facts(pid: int) -> list[str]:

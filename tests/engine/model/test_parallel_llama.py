@@ -53,6 +53,22 @@ def test_the_parts_compute_what_the_whole_does(
         assert sums == 1 + 2 * 2  # the embedding, and twice in each of two layers
 
 
+@pytest.mark.parametrize("shape", [{}, {"model_type": "qwen2", "tie_word_embeddings": True}])
+def test_what_follows_a_sum_may_be_done_with_it(shape: dict[str, Any], tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model", **shape)
+    whole = plain_logits(plain_model(folder), TOKENS)
+
+    def work(rank: ThreadRank) -> tuple[torch.Tensor, int]:
+        return plain_logits(part_of(folder, rank), TOKENS), rank.sums
+
+    apart, at_once = (on_each_rank(2, work, at_once=each) for each in (False, True))
+    for (logits, sums), (other, _) in zip(at_once, apart, strict=True):
+        torch.testing.assert_close(logits, whole, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(logits, other, atol=1e-6, rtol=1e-6)
+        assert torch.equal(logits, at_once[0][0])
+        assert sums == 1 + 2 * 2
+
+
 def test_random_weights_are_parts_of_those_of_the_whole(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "model")
     model = load_model(folder, load_format="dummy", device="cpu", dtype=torch.float32)

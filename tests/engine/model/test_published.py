@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import random
 import shutil
@@ -12,7 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-pytest.importorskip("transformers", reason="models of other programs are compared with it")
+if importlib.util.find_spec("transformers") is None:  # imported where it is used: that takes long
+    pytest.skip("models of transformers are compared with", allow_module_level=True)
 
 from sample_engine import LLM, SamplingParams
 from sample_engine.errors import ConfigError, WeightsError

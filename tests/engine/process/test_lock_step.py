@@ -12,7 +12,8 @@ import pytest
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import EngineConfig
 from sample_engine.errors import EngineError, PromptError, RankLostError
-from sample_engine.process.lock_step import LeadingCore, StepWatch, follow
+from sample_engine.process import lock_step
+from sample_engine.process.lock_step import LeadingCore, StepWatch, follow, may_be_eager
 from sample_engine.process.messages import (
     MOST_BYTES,
     Abort,
@@ -101,6 +102,40 @@ def test_another_rank_does_what_it_is_told(
     assert core.metrics()["steps"] == 2
     assert core.aborted == ["a"]
     assert core.was_shut_down
+
+
+def test_an_eager_rank_waits_for_a_word_that_comes_late(
+    pipe: tuple[Connection, Connection], watch: StepWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = pipe
+    core = Script()(EngineConfig())
+    core.add_request("a", [1, 2], PARAMS)
+    looks = []
+
+    def look_out(link: Connection) -> None:
+        looks.append(link)
+        lock_step_look_out(link)  # nobody speaks: it ends by itself
+        ours.send_bytes(encode(Step(0) if len(looks) == 1 else Stop()))
+
+    lock_step_look_out = lock_step._look_out
+    monkeypatch.setattr(lock_step, "_look_out", look_out)
+    follow(core, theirs, watch, eager=True)
+    assert looks == [theirs, theirs]
+    assert core.metrics()["steps"] == 1
+    assert core.was_shut_down
+
+
+@pytest.mark.parametrize(
+    ("device", "processors", "eager"),
+    [("cuda:0", 3, True), ("cuda:0", 2, False), ("cpu", 64, False), (None, 64, False)],
+)
+def test_a_rank_is_eager_on_a_gpu_with_processors_to_spare(
+    device: str | None, processors: int, eager: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = Script()(EngineConfig())
+    monkeypatch.setattr(core, "info", lambda: {} if device is None else {"device": device})
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(processors)))
+    assert may_be_eager(core, 2) is eager
 
 
 def test_another_rank_ends_without_a_word_when_rank_0_is_gone(

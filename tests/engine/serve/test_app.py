@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi", reason="the server needs it")
+if importlib.util.find_spec("fastapi") is None:  # imported where it is used: that takes long
+    pytest.skip("the server needs fastapi", allow_module_level=True)
 pytest.importorskip("uvicorn", reason="the server needs it")
 
 from tests.engine.support.process import Script

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -15,7 +16,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("fastapi", reason="the server needs it")
+if importlib.util.find_spec("fastapi") is None:  # imported where it is used: that takes long
+    pytest.skip("the server needs fastapi", allow_module_level=True)
 pytest.importorskip("uvicorn", reason="the server needs it")
 
 import uvicorn

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-pytest.importorskip("fastapi", reason="the server needs it")
+if importlib.util.find_spec("fastapi") is None:  # imported where it is used: that takes long
+    pytest.skip("the server needs fastapi", allow_module_level=True)
 pytest.importorskip("uvicorn", reason="the server needs it")
 
 import uvicorn

@@ -39,12 +39,18 @@ def test_oracle(name):
     for answer, wanted in zip(answers, expected):
         torch.testing.assert_close(answer, wanted, rtol=1e-4, atol=1e-4)
 '''
+ONE_THREAD = "import torch\n\ntorch.set_num_threads(1)\n"
 _FOREIGN = ("PYTEST_", "_CUDAFORK_", "CUDA_", "COV_CORE_")
 
 
 def lay_out(which: str, folder: Path) -> None:
-    """Write the programs in one form into a folder, and what keeps pytest in it."""
+    """Write the programs in one form into a folder, and what keeps pytest in it.
+
+    Their tensors are small: they are computed by one thread. A variable that says so would be read
+    when an interpreter starts, and torch be imported anew.
+    """
     form(which).copy_to(folder)
+    (folder / "conftest.py").write_text(ONE_THREAD, encoding="utf-8")
     (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
 
 
@@ -68,7 +74,6 @@ def run_session(folder: Path, backend: str, *args: str) -> tuple[dict[str, str],
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "COLUMNS": "200",
-        "OMP_NUM_THREADS": "1",
     }
     done = interpreters.run(command, cwd=folder, env=environment, merge=True, timeout=TIME_LIMIT)
     told = {}

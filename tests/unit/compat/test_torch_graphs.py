@@ -26,6 +26,7 @@ USED = {
     "_C.DispatchKey.CompositeExplicitAutograd": "running torch.cond and its kind",
     "_C.DispatchKey.CompositeImplicitAutograd": "taking operators apart that are made of others",
     "_C._AutoDispatchBelowAutograd": "running the Python kernel of a custom operator",
+    "_C._group_tensors_by_device_and_dtype": "clipping gradients that stand for a GPU's",
     "_C.DisableTorchFunction": "replays that no subclass of tensors sees",
     "_C._DisableTorchDispatch": "computing again what nobody is to see",
     "_C.DispatchKey.CUDA": "running the Python kernel of a custom operator on a GPU",

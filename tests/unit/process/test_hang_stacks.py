@@ -23,7 +23,7 @@ from pytest_cudafork.process import (
     supervision,
     termination,
 )
-from pytest_cudafork.process.descendants import leftovers
+from pytest_cudafork.process.descendants import leftovers, process_state
 from pytest_cudafork.process.protocol import frames, messages
 from tests.support.child_endings import ending
 from tests.support.signs import wait_until
@@ -180,7 +180,7 @@ def test_a_process_without_faulthandler_is_left_alone() -> None:
         try:
             assert not hang_stacks.ask(process.pid)
             assert process.poll() is None
-            assert "time.sleep(100)" in native_stacks.program_of(process.pid)
+            assert "time.sleep(100)" in process_state.program_of(process.pid)
             # it may not have got to it
             wait_until(lambda: "sleeping" in native_stacks.thread_states(process.pid))
         finally:
@@ -191,7 +191,7 @@ def test_nothing_is_known_of_a_process_that_is_gone() -> None:
     with subprocess.Popen(["true"]) as process:
         process.wait()
     assert not hang_stacks.ask(process.pid)
-    assert native_stacks.program_of(process.pid) == ""
+    assert process_state.program_of(process.pid) == ""
     assert native_stacks.thread_states(process.pid) == ""
 
 
@@ -247,7 +247,7 @@ def test_a_child_that_cannot_be_killed_does_not_stop_the_session(
     ours, theirs = socket.socketpair()
     cookie = frames.new_cookie()
     with theirs, subprocess.Popen(["sleep", "100"]) as process:
-        wait_until(lambda: native_stacks.program_of(process.pid))  # it has none while it begins
+        wait_until(lambda: process_state.program_of(process.pid))  # it has none while it begins
         running = launch.Running(
             process.pid,
             launch.pidfd(process.pid),

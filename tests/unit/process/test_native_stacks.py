@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cudafork.process import native_stacks
+from pytest_cudafork.process.descendants import process_state
 from tests.support.signs import wait_until
 
 
@@ -34,7 +35,7 @@ def sleeper() -> Iterator[int]:
     """The process id of a program that sleeps."""
     process = subprocess.Popen(["sleep", "60"])
     # a process has no command line for a moment when it begins a program
-    wait_until(lambda: native_stacks.program_of(process.pid))
+    wait_until(lambda: process_state.program_of(process.pid))
     yield process.pid
     process.kill()
     process.wait()
@@ -126,7 +127,7 @@ def test_nothing_is_known_of_a_process_that_is_gone() -> None:
     process = subprocess.Popen(["true"])
     process.wait()
     assert native_stacks.thread_states(process.pid) == ""
-    assert native_stacks.program_of(process.pid) == ""
+    assert process_state.program_of(process.pid) == ""
 
 
 def test_why_there_are_no_stacks(sleeper: int) -> None:

@@ -134,3 +134,26 @@ def test_nothing_is_told_otherwise_afterwards() -> None:
     assert x.device == CPU
     with pytest.raises((RuntimeError, AssertionError)):
         torch.ones(2, device="cuda")
+
+
+def test_gradients_lie_where_their_parameters_do_for_who_clips_them() -> None:
+    made = CudaTensors()
+    with made.in_this_thread_and_new_ones():
+        there = torch.nn.Parameter(torch.ones(3, device="cuda"))
+        here = torch.nn.Parameter(torch.ones(2))
+        for each in (there, here):
+            (each * 2).sum().backward()
+        gradients = [there.grad, here.grad]
+        group = torch.utils._foreach_utils._group_tensors_by_device_and_dtype
+        found = group([gradients, []], with_indices=True)
+        assert {key[0].type: (len(lists[0]), at) for key, (lists, at) in found.items()} == {
+            "cuda": (1, [0]),
+            "cpu": (1, [1]),
+        }
+        captured = CUDAGraph()
+        with graph(captured):
+            norm = torch.nn.utils.clip_grad_norm_([there], 1.0)
+        captured.replay()
+        assert norm.item() == pytest.approx(12**0.5)
+        assert there.grad.norm().item() == pytest.approx(1.0, abs=1e-5)
+    assert group([[there.grad], []])

@@ -9,6 +9,7 @@ import sys
 import time
 
 from pytest_cudafork.process.descendants import process_state
+from tests.support.signs import wait_until
 
 
 def wait_for(pid: int, states: str) -> None:
@@ -33,6 +34,18 @@ def test_a_stopped_process_lives_and_can_be_woken() -> None:
         assert not process_state.lives(child.pid)
     assert process_state.state_of(child.pid) == ""
     assert not process_state.lives(child.pid)
+
+
+def test_what_it_runs_and_since_when_is_known_while_it_is_there() -> None:
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    with subprocess.Popen(["sleep", "100"]) as child:
+        # a process has no command line for a moment when it begins a program
+        wait_until(lambda: process_state.program_of(child.pid) == "sleep 100")
+        since = process_state.started_at(child.pid)
+        child.kill()
+    assert before - 1 < since < time.clock_gettime(time.CLOCK_BOOTTIME) + 1
+    assert process_state.program_of(child.pid) == ""
+    assert process_state.started_at(child.pid) == 0
 
 
 def test_a_name_with_parentheses_is_no_state() -> None:

@@ -1,0 +1,43 @@
+"""The graph trees of ``torch.compile(mode="reduce-overhead")`` under a look at captures."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.specimens.plain_graphs.run import run_session
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not Path("/dev/nvidiactl").exists(), reason="needs an NVIDIA driver: no /dev/nvidiactl here"
+    ),
+]
+
+TESTS = """
+import torch
+
+
+def test_compiled():
+    weight = torch.randn(64, 64, device="cuda")
+    compiled = torch.compile(lambda x: torch.relu(x @ weight) * 2, mode="reduce-overhead")
+    with torch.no_grad():
+        for _ in range(5):
+            x = torch.randn(8, 64, device="cuda")
+            torch.compiler.cudagraph_mark_step_begin()
+            torch.testing.assert_close(compiled(x), torch.relu(x @ weight) * 2)
+"""
+
+
+def test_its_captures_and_replays_are_seen_and_none_is_accused(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    (tmp_path / "test_compiled.py").write_text(TESTS, encoding="utf-8")
+    told, output = run_session(tmp_path, "cuda", "--cuda-fork-captures=check")
+    assert list(told.values()) == [""], output
+    seen = re.search(r"^looked at: (\d+) captures?, (\d+) replays?$", output, re.MULTILINE)
+    assert seen is not None, output
+    assert int(seen[1]) >= 1
+    assert int(seen[2]) >= 1
+    assert "suspicion" not in output
