@@ -54,7 +54,7 @@ def of_transformers() -> Complete:
 
     model = transformers.AutoModelForCausalLM.from_pretrained(TINY_FOLDER, dtype=torch.float32)
 
-    class Marks(transformers.generation.streamers.BaseStreamer):  # type: ignore[misc,name-defined]
+    class Marks(transformers.generation.streamers.BaseStreamer):  # type: ignore[misc]
         """Notes when a token comes; the first thing that comes is the prompt."""
 
         def __init__(self, clock: Clock) -> None:

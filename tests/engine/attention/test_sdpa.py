@@ -95,7 +95,10 @@ def test_writing_and_attending_at_once_is_the_same(
     for pages in batch.cache:  # they come with the call
         pages.view(-1, *pages.shape[2:])[slots[slots >= 0]] = float("nan")
     metadata = backend.build(batch.common)
-    out = backend.write_and_attend(batch.query, *new, batch.cache, slots, metadata, zeros=True)
+    key, value = new
+    out = backend.write_and_attend(
+        batch.query, key, value, batch.cache, slots, metadata, zeros=True
+    )
     assert error(out, batch) < 2e-6
     assert not out[len(out) - padding :].any()
 
