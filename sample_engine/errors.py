@@ -14,6 +14,7 @@ __all__ = [
     "EngineDeadError",
     "EngineError",
     "KVTransferError",
+    "NotFiniteError",
     "PromptError",
     "RankLostError",
     "RemoteError",
@@ -72,6 +73,15 @@ class KVTransferError(EngineError):
     """Shared KV blocks cannot be had, and ``kv_load_failure_policy`` is ``"fail"``.
 
     Recoverable; at the start no engine is made.
+    """
+
+    __module__ = "sample_engine"
+
+
+class NotFiniteError(EngineError):
+    """The model gave NaN or infinity where a token was to be chosen. Recoverable.
+
+    The request ends, and no prompt is to blame: the weights are, or a type too narrow for them.
     """
 
     __module__ = "sample_engine"

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sample_engine.batch.outputs import CoreOutput, RequestOutput, joined
+from sample_engine.batch.outputs import CoreOutput, RequestOutput, error_of_request, joined
 from sample_engine.batch.request_limits import too_long
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.batch.vllm_names import engine_settings
@@ -118,7 +118,8 @@ class LLM:
     ) -> list[RequestOutput]:
         """Complete prompts; the outputs are in their order.
 
-        A prompt that is refused raises :class:`PromptError` if it was given by itself. In a list
+        A prompt that is refused raises :class:`PromptError` if it was given by itself, and one
+        that ends before its first token for another reason that reason's error. In a list
         its output has ``finish_reason`` ``ERROR`` and says why in ``error``, and the others finish.
 
         Args:
@@ -354,12 +355,12 @@ def _finished(requests: list[_Live]) -> tuple[RequestOutput, ...]:
 
 
 def _tell_errors(requests: list[_Live], batch: Batch) -> None:
-    """The refusal of a single prompt is raised; other errors are in the outputs, and logged."""
+    """What a single prompt ended with at once is raised; else it is in its output, and logged."""
     wrong = [request.text for request in requests if request.text.error is not None]
     if not wrong:
         return
     if batch.single and not wrong[0].num_tokens:
-        raise PromptError(wrong[0].error)
+        raise error_of_request(wrong[0].error_type, wrong[0].error)
     _logger.warning(
         "%d of %d prompts ended with an error, which their outputs hold; the first is: %s",
         len({text.request_id for text in wrong}),

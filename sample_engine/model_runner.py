@@ -42,8 +42,10 @@ from sample_engine.sampling import finite_rows, sample
 from sample_engine.speculate.interface import Speculator
 from sample_engine.speculate.registry import SpeculatorParts, make_speculator
 from sample_engine.speculate.step import finish_step
+from sample_engine.speculate.step_graphs import StepGraphs, capture_steps
 
 if TYPE_CHECKING:
+    from sample_engine.model.llama import Llama
     from sample_engine.parallel.group import RankGroup
 
 __all__ = ["ForwardOutput", "ModelRunner"]
@@ -95,14 +97,8 @@ class ModelRunner:
         if self.cudagraph_mode is not CUDAGraphMode.NONE and graph_execution is None:
             self._graph_execution = execution_for(self.device)
         self.graphs: ModelGraphs | None = None  # see capture_graphs
-        self.model = load_model(
-            config.model,
-            load_format=config.load_format,
-            device=self.device,
-            dtype=self.dtype,
-            seed=config.seed,
-            ranks=self.ranks,
-        )
+        self.step_graphs: StepGraphs | None = None
+        self.model = self._load_model()
         self.speculator, self.draft_state = self._speculator()
         self.inputs = InputBatch(
             config.max_num_seqs,
@@ -130,6 +126,20 @@ class ModelRunner:
         ranks.share_sums(most, self.model_config.hidden_size, self.dtype, wished=wished)
         return ranks
 
+    def _load_model(self) -> Llama:
+        config = self.config
+        model = load_model(
+            config.model,
+            load_format=config.load_format,
+            device=self.device,
+            dtype=self.dtype,
+            seed=config.seed,
+            ranks=self.ranks,
+        )
+        if self.device.type == "cpu":
+            model.angles.tabulate(self.max_model_len, self.device)
+        return model
+
     def run(self, batch: ScheduledBatch) -> StepResult:
         """Compute a batch that is not empty. Returns when the tokens are known on the CPU."""
         with torch.inference_mode():
@@ -139,6 +149,10 @@ class ModelRunner:
         desc = self._dispatch(batch)
         inputs = self.inputs.prepare(batch, desc.num_reqs or 0, desc.num_tokens)
         output = self._forward_as_dispatched(desc, inputs)
+        if self.step_graphs is not None and self.speculator is not None:
+            result = self.step_graphs.run(self.speculator, desc, batch, inputs)
+            if result is not None:
+                return result
         logits = self._logits(inputs, output)
         if self.speculator is None or self.draft_state is None:
             tokens = self._tokens(batch, inputs, logits) if inputs.num_sampled else []
@@ -177,14 +191,13 @@ class ModelRunner:
 
         So it may be captured. Keys and values go to the cache, features to the speculator.
         """
-        attend_into = self.attention(slot_mapping, attn_metadata)
 
         def attend(
             layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
         ) -> torch.Tensor:
-            out = torch.empty_like(query)
-            attend_into(layer, query, key, value, out)
-            return out
+            cache, backend = self.caches[layer], self.backends[self._windows[layer]]
+            metadata = attn_metadata[self.layer_names[layer]]
+            return backend.write_and_attend(query, key, value, cache, slot_mapping, metadata)
 
         hidden, aux = self.model(input_ids, positions, attend, self._aux_layers)
         return ForwardOutput(hidden, aux)
@@ -250,6 +263,15 @@ class ModelRunner:
         states = graphs.capture(self)
         if self.speculator is not None:
             self.speculator.capture_graphs(graphs, states)
+        # Of several ranks the logits are gathered between: that stays outside of these graphs.
+        if self.ranks is None and self.speculator is not None and self.draft_state is not None:
+            self.step_graphs = capture_steps(
+                graphs,
+                self.model.compute_logits,
+                self.draft_state,
+                self.speculator,
+                config.max_num_seqs,
+            )
         self.graphs = graphs
 
     def _dispatch(self, batch: ScheduledBatch) -> BatchExecutionDescriptor:

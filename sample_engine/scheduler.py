@@ -27,7 +27,7 @@ from sample_engine.batch.scheduled_batch import (
     ScheduledRequest,
     StepResult,
 )
-from sample_engine.errors import KVTransferError, PromptError
+from sample_engine.errors import EngineError, KVTransferError, NotFiniteError, PromptError
 from sample_engine.kv_cache.manager import ExternalBlocks, KVCacheManager
 
 __all__ = ["Scheduler", "SchedulerCounters"]
@@ -139,7 +139,7 @@ class Scheduler:
         wanted = self._blocks_wanted(request, stop)
         while not self.kv.grow(request, wanted):
             if not self.limits.fits_cache(request.num_tokens):
-                self._refuse(request, self.limits.why_no_further(request))
+                self._refuse(request, PromptError(self.limits.why_no_further(request)))
                 return False
             victim = self.running.pop()
             self._preempt(victim)
@@ -172,7 +172,7 @@ class Scheduler:
             request = self.waiting[0]
             if not self.limits.fits_cache(request.num_tokens):
                 self.waiting.popleft()  # it had grown, and then it was preempted
-                self._refuse(request, self.limits.why_no_further(request))
+                self._refuse(request, PromptError(self.limits.why_no_further(request)))
                 continue
             prefix = self.kv.find_prefix(request)
             start = len(prefix) * self.limits.block_size
@@ -207,7 +207,7 @@ class Scheduler:
         try:
             queried, cached = self.kv.load_further(request)
         except KVTransferError as error:
-            self._refuse(request, f"Request {request.request_id!r}: {error}")
+            self._refuse(request, KVTransferError(f"Request {request.request_id!r}: {error}"))
             return False
         self.counters.external_queried_tokens += queried
         self.counters.external_cached_tokens += cached
@@ -294,6 +294,7 @@ class Scheduler:
         """End a request whose next token cannot be chosen; nobody may use what it has computed."""
         self._count_new(request, num_new)
         self.kv.discard(request)
+        request.error_type = NotFiniteError.__name__
         request.error = (
             f"Request {request.request_id!r}: in step {self.counters.steps} of the engine the "
             f"model gave NaN or infinity as logits, for token {len(request.output_token_ids) + 1} "
@@ -322,9 +323,9 @@ class Scheduler:
 
     # Ends
 
-    def _refuse(self, request: Request, why: str) -> None:
+    def _refuse(self, request: Request, why: EngineError) -> None:
         """End a request that cannot go on, with what it has."""
-        request.error = why
+        request.error, request.error_type = str(why), type(why).__name__
         self._finish(request, FinishReason.ERROR)
         self._refused.append(_output_of(request, ()))
 
@@ -386,4 +387,5 @@ def _output_of(
         request.num_preemptions,
         request.error,
         logprobs,
+        request.error_type,
     )

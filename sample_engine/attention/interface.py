@@ -140,3 +140,23 @@ class AttentionBackend(abc.ABC):
 
         Rows of padded tokens are left as they are.
         """
+
+    def write_and_attend(
+        self,
+        query: torch.Tensor,  # [T', H, D]
+        key: torch.Tensor,  # [T', K, D]
+        value: torch.Tensor,  # [T', K, D]
+        cache: LayerCache,
+        slot_mapping: torch.Tensor,  # [T'] int64
+        metadata: Any,
+        *,
+        zeros: bool = False,
+    ) -> torch.Tensor:  # [T', H, D]
+        """:meth:`write_kv`, then :meth:`forward`, where nobody holds memory for the result.
+
+        Rows of padded tokens are ``zeros``, or may be anything. A backend may do it in fewer steps.
+        """
+        self.write_kv(key, value, cache, slot_mapping)
+        out = torch.zeros_like(query) if zeros else torch.empty_like(query)
+        self.forward(query, cache, metadata, out)
+        return out

@@ -11,6 +11,7 @@ Shapes are those of ``drafts``; also::
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 
@@ -89,6 +90,17 @@ class DraftState:
         fields["token_rows"][num_tokens:padded_tokens] = self._nobody
         greedy = self._write_sampling(batch)
         self._fields.push()
+        sampling = None if greedy else self._sampling(len(parts), padded_reqs)
+        return dataclasses.replace(self._views(padded_reqs, padded_tokens), sampling=sampling)
+
+    def fill_with_dummy(self, num_reqs: int, num_tokens: int) -> StepDrafts:
+        """Write down a greedy step of nobody's requests, to capture a graph with."""
+        self._pad_requests(0, num_reqs)
+        self._fields.numpy["token_rows"][:num_tokens] = self._nobody
+        self._fields.push()
+        return self._views(num_reqs, num_tokens)
+
+    def _views(self, padded_reqs: int, padded_tokens: int) -> StepDrafts:
         device = self._fields.device
         return StepDrafts(
             **{
@@ -96,7 +108,7 @@ class DraftState:
                 for name in ("rows", "lengths", "num_drafts", "first_rows", "samples", "token_ids")
             },
             token_rows=device["token_rows"][:padded_tokens],
-            sampling=None if greedy else self._sampling(len(parts), padded_reqs),
+            sampling=None,
         )
 
     def _write_requests(self, batch: ScheduledBatch, rows: Sequence[int], padded_reqs: int) -> None:
@@ -116,7 +128,10 @@ class DraftState:
         for index, part in enumerate(parts):
             if part.num_drafts:
                 fields["token_ids"][index, : part.num_drafts] = part.request.draft_token_ids
-        padding = slice(count, padded_reqs)
+        self._pad_requests(count, padded_reqs)
+
+    def _pad_requests(self, count: int, padded_reqs: int) -> None:
+        fields, padding = self._fields.numpy, slice(count, padded_reqs)
         fields["rows"][padding] = self._nobody
         for name in ("lengths", "num_drafts", "first_rows"):
             fields[name][padding] = 0

@@ -6,8 +6,19 @@ import dataclasses
 from collections.abc import Sequence
 
 from sample_engine.batch.request import FinishReason
+from sample_engine.errors import EngineError, KVTransferError, NotFiniteError, PromptError
 
-__all__ = ["CompletionOutput", "CoreOutput", "Logprob", "RequestOutput", "TokenLogprobs", "joined"]
+__all__ = [
+    "CompletionOutput",
+    "CoreOutput",
+    "Logprob",
+    "RequestOutput",
+    "TokenLogprobs",
+    "error_of_request",
+    "joined",
+]
+
+_ERRORS: tuple[type[EngineError], ...] = (PromptError, KVTransferError, NotFiniteError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +44,7 @@ class CoreOutput:
     num_preemptions: int = 0
     error: str | None = None  # why a request ended with FinishReason.ERROR
     logprobs: tuple[TokenLogprobs, ...] = ()  # one for each new token, where they were asked for
+    error_type: str | None = None  # the name of the error's class in ``sample_engine.errors``
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +74,7 @@ class CompletionOutput:
     logprobs: tuple[dict[int, Logprob], ...] | None = None
     cumulative_logprob: float | None = None
     error: str | None = None
+    error_type: str | None = None  # the name of the error's class in ``sample_engine.errors``
 
     @property
     def finished(self) -> bool:
@@ -105,6 +118,11 @@ class RequestOutput:
         return next((one.error for one in self.outputs if one.error is not None), None)
 
     @property
+    def error_type(self) -> str | None:
+        """The name of that error's class: PromptError, KVTransferError, NotFiniteError."""
+        return next((one.error_type for one in self.outputs if one.error is not None), None)
+
+    @property
     def num_prompt_tokens(self) -> int:
         """Tokens of the prompt."""
         return len(self.prompt_token_ids)
@@ -123,3 +141,11 @@ def joined(parts: Sequence[RequestOutput]) -> RequestOutput:
         num_cached_tokens=max(part.num_cached_tokens for part in parts),
         num_preemptions=sum(part.num_preemptions for part in parts),
     )
+
+
+def error_of_request(error_type: str | None, words: str | None) -> EngineError:
+    """Return the error that a request ended with, of the class that its output names."""
+    for each in _ERRORS:
+        if each.__name__ == error_type:
+            return each(words)
+    return EngineError(words)

@@ -52,6 +52,7 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     finish_reason: FinishReason | None = None
     error: str | None = None
+    error_type: str | None = None  # the name of its class in ``sample_engine.errors``
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -105,6 +105,7 @@ class RequestText:
         self.index = index
         self.finish_reason: FinishReason | None = None
         self.error: str | None = None
+        self.error_type: str | None = None
         self._prompt_token_ids = tuple(prompt_token_ids)
         self._tokenizer = tokenizer
         self._decoder = tokenizer.incremental_decoder()
@@ -140,7 +141,7 @@ class RequestText:
             text += self._stop.feed(self._decoder.finish()) + self._stop.finish()
             stopped = self._stop.found is not None
         self.finish_reason = FinishReason.STOP if stopped else output.finish_reason
-        self.error = output.error
+        self.error, self.error_type = output.error, output.error_type
         self._num_cached_tokens = output.num_cached_tokens
         self._num_preemptions = output.num_preemptions
         self._token_ids += token_ids
@@ -193,6 +194,7 @@ class RequestText:
             logprobs=new.logprobs,
             cumulative_logprob=cumulative,
             error=self.error,
+            error_type=self.error_type,
         )
         return RequestOutput(
             request_id=self.request_id,

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from sample_engine.model.config import LlamaConfig
 from sample_engine.model.llama import Attend, Attention, Linear, RMSNorm, SwiGLU
-from sample_engine.model.rope import angles_of
+from sample_engine.model.rope import RopeAngles
 
 __all__ = ["EagleConfig", "EagleHead"]
 
@@ -76,6 +76,7 @@ class EagleHead(nn.Module):  # type: ignore[misc]  # torch is not followed
         super().__init__()
         self.config = config
         layer = config.layer
+        self.angles = RopeAngles(layer)
         size, eps = layer.hidden_size, layer.rms_norm_eps
         self.aux_norms = nn.ModuleList(RMSNorm(size, eps) for _ in config.aux_layers)
         self.fuse_proj = Linear(len(config.aux_layers) * size, size)
@@ -103,8 +104,7 @@ class EagleHead(nn.Module):  # type: ignore[misc]  # torch is not followed
         attend: Attend,
     ) -> Tensor:
         """Return the head's hidden states ``[T, C]``: for its logits, and for its next step."""
-        layer = self.config.layer
-        cos, sin = angles_of(positions, layer)
+        cos, sin = self.angles(positions)
         x = torch.cat((self.embed_norm(embeddings), self.hidden_norm(hidden)), dim=-1)
         mixed = self.self_attn(x, cos, sin, partial(attend, 0))
         x, normed = self.post_attention_layernorm.of_sum(hidden, mixed)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from sample_engine.model import ops
 from sample_engine.model.config import LlamaConfig
-from sample_engine.model.rope import angles_of
+from sample_engine.model.rope import RopeAngles
 
 __all__ = [
     "Attend",
@@ -137,10 +137,10 @@ class Attention(nn.Module):  # type: ignore[misc]  # torch is not followed
     ) -> tuple[Tensor, Tensor, Tensor]:  # [T, H, D], [T, K, D], [T, K, D]
         """Return what goes to ``attend``, with RoPE applied."""
         qkv = self.qkv_proj(x).view(x.shape[0], sum(self.heads), self.head_dim)
+        if self.q_norm is None or self.k_norm is None:
+            return ops.rotate_packed(qkv, self.heads, cos, sin)
         q, k, v = qkv.split(self.heads, dim=1)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        return (*ops.rotate(q, k, cos, sin), v)
+        return (*ops.rotate(self.q_norm(q), self.k_norm(k), cos, sin), v)
 
     def gathered(
         self,
@@ -229,6 +229,7 @@ class Llama(nn.Module):  # type: ignore[misc]  # torch is not followed
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.config = config
+        self.angles = RopeAngles(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -247,7 +248,7 @@ class Llama(nn.Module):  # type: ignore[misc]  # torch is not followed
 
         The features are the residual stream after each of ``aux_layers``, in their order.
         """
-        cos, sin = angles_of(positions, self.config)
+        cos, sin = self.angles(positions)
         x, normed = self.embedded(input_ids)
         streams = {}
         for index, layer in enumerate(self.layers):

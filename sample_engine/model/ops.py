@@ -8,13 +8,22 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from sample_engine.model.kernels import reference
 
-__all__ = ["add_rms_norm", "linear", "rms_norm", "rope_angles", "rotate", "silu_and_mul"]
+__all__ = [
+    "add_rms_norm",
+    "linear",
+    "rms_norm",
+    "rope_angles",
+    "rotate",
+    "rotate_packed",
+    "silu_and_mul",
+]
 
 _LEAST_CAPABILITY = (8, 0)  # that Triton serves
 _OVERLAPPING = (9, 0)
@@ -76,6 +85,22 @@ def rotate(
     from sample_engine.model.kernels import rotate as kernels
 
     return kernels.rotate(query, key, cos, sin, overlap=_overlap(query.device))
+
+
+def rotate_packed(
+    packed: Tensor,  # [T, H + 2 K, D]: queries, keys and values, as one projection gives them
+    heads: Sequence[int],  # H, K, K
+    cos: Tensor,  # [T, 1, R / 2], R <= D
+    sin: Tensor,  # [T, 1, R / 2]
+) -> tuple[Tensor, Tensor, Tensor]:  # [T, H, D], [T, K, D], [T, K, D]
+    """Queries and keys as :func:`rotate` turns them, and values as they are."""
+    at_once = packed.dtype == torch.float32 and 2 * cos.shape[-1] == packed.shape[-1]
+    if packed.is_cuda or torch.is_grad_enabled() or not at_once:
+        query, key, value = packed.split(heads, dim=1)
+        return (*rotate(query, key, cos, sin), value)
+    turned = reference.rotate_together(packed.narrow(1, 0, heads[0] + heads[1]), cos, sin)
+    query, key = turned.split(heads[:2], dim=1)
+    return query, key, packed.narrow(1, heads[0] + heads[1], heads[2])
 
 
 def silu_and_mul(

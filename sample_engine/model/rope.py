@@ -14,7 +14,38 @@ from torch import Tensor
 from sample_engine.model import ops
 from sample_engine.model.config import LlamaConfig, RopeScaling
 
-__all__ = ["angles_of", "scaled_rates"]
+__all__ = ["RopeAngles", "angles_of", "scaled_rates"]
+
+_MOST_NUMBERS = 1 << 24  # of a table
+
+
+class RopeAngles:
+    """The angles of a model: worked out for each pass, or read from a table where there is one."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        self._config = config
+        self._table: tuple[Tensor, Tensor] | None = None
+
+    def tabulate(self, length: int, device: torch.device) -> None:
+        """Keep those of the positions below ``length``, unless they are too many.
+
+        On a CPU to look them up takes a fifth of the operators. It is no buffer of the model, which
+        would lose its digits in ``.to(bfloat16)``.
+        """
+        dim = self._config.rotary_dim or self._config.head_dim
+        if length * dim <= _MOST_NUMBERS:
+            with torch.inference_mode():
+                self._table = angles_of(torch.arange(length, device=device), self._config)
+
+    def __call__(
+        self,
+        positions: Tensor,  # [T] int64
+    ) -> tuple[Tensor, Tensor]:  # [T, 1, rotary dim / 2] float32 each
+        """Cosine and sine of the rotation of each position, as ``ops.rotate`` takes them."""
+        if self._table is None or torch.is_grad_enabled():
+            return angles_of(positions, self._config)
+        cos, sin = self._table
+        return cos.index_select(0, positions), sin.index_select(0, positions)
 
 
 def angles_of(

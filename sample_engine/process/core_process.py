@@ -141,7 +141,13 @@ def make_engine_core(
 
 def refusal(request_id: str, error: Exception) -> CoreOutput:
     """Say that a request is refused, as its first and last output."""
-    return CoreOutput(request_id, (), FinishReason.ERROR, error=str(error))
+    return CoreOutput(
+        request_id,
+        (),
+        FinishReason.ERROR,
+        error=str(error),
+        error_type=type(error).__name__,
+    )
 
 
 def run_core(order: CoreOrder) -> NoReturn:

@@ -41,7 +41,7 @@ __all__ = [
     "why_not_sent",
 ]
 
-PROTOCOL = 2
+PROTOCOL = 3
 # The largest frame that is taken: a length beyond it is not a length.
 MOST_BYTES = 1 << 29
 _LETTERS = b"SE"

@@ -14,7 +14,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from sample_engine.errors import EngineDeadError, PromptError, RemoteError
+from sample_engine.errors import (
+    EngineDeadError,
+    EngineError,
+    KVTransferError,
+    NotFiniteError,
+    PromptError,
+    RemoteError,
+)
 from sample_engine.serve.answers import Answer, error_body, models_body
 from sample_engine.serve.disconnects import unless_gone
 from sample_engine.serve.protocol import ChatRequest, CompletionRequest, UnsupportedFieldError
@@ -106,11 +113,17 @@ class Service:
             return _error(400, str(error), "invalid_request_error", code, asked.field_of(error))
         if isinstance(error, OverloadedError):
             return _error(503, str(error), "server_error", "overloaded")
+        if isinstance(error, NotFiniteError):
+            return _error(500, str(error), "server_error", "not_finite")
+        if isinstance(error, KVTransferError):
+            return _error(503, str(error), "server_error", "kv_transfer")
         if isinstance(error, StoppedError):
             return _error(503, str(error), "server_error", "stopped")
         if isinstance(error, EngineDeadError | RemoteError):
             self._on_dead()
             return _error(500, f"The engine is gone: {error}", "server_error", "engine_dead")
+        if isinstance(error, EngineError):
+            return _error(500, str(error), "server_error")
         raise error
 
 

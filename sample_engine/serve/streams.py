@@ -12,9 +12,9 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from sample_engine.batch.outputs import RequestOutput
+from sample_engine.batch.outputs import RequestOutput, error_of_request
 from sample_engine.batch.sampling_params import SamplingParams
-from sample_engine.errors import EngineDeadError, PromptError, RemoteError
+from sample_engine.errors import EngineDeadError, RemoteError
 from sample_engine.llm import LLM
 
 Prompt = str | Mapping[str, Any]
@@ -63,6 +63,8 @@ class Streams:
 
         Raises:
             PromptError: A prompt is refused; the others are ended.
+            NotFiniteError, KVTransferError: One ended for want of numbers or of shared blocks, for
+                which no client is to blame; likewise.
             OverloadedError: Too many wait already.
             EngineDeadError, RemoteError: The engine is gone, and so is the server's use.
             StoppedError: The server was told to stop, and does not wait any longer.
@@ -112,7 +114,7 @@ class Streams:
             with contextlib.closing(stream):
                 for output in stream:
                     if output.error is not None:
-                        raise PromptError(output.error)
+                        raise error_of_request(output.error_type, output.error)
                     if gone.is_set() or self._closing.is_set():
                         break
                     bring((place, output))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -87,6 +87,17 @@ class Speculator(abc.ABC):
 
         Device work only: nothing waits for the device.
         """
+
+    def capturable(
+        self, common: CommonAttentionMetadata
+    ) -> Callable[[SpeculatorState], Drafts | None]:
+        """What does :meth:`propose`'s work in a graph that holds a whole step.
+
+        Whatever the host decides is decided now; ``common`` is a batch of the graph's size whose
+        texts are as long as they can be.
+        """
+        del common
+        return self.propose
 
     def allocate_cache(self, num_blocks: int) -> None:
         """Make its own KV cache of so many blocks; an earlier one is let go."""

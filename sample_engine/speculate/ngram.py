@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sample_engine.attention.interface import CommonAttentionMetadata
 from sample_engine.batch.draft_tensors import Drafts
 from sample_engine.speculate.interface import Speculator, SpeculatorState
 
@@ -81,22 +82,22 @@ class NgramSpeculator(Speculator):
         """Drafts that nothing was drawn for: their distribution is one-hot."""
         if not state.samples:
             return None
-        lengths = torch.where(state.num_sampled > 0, state.lengths, 0)
         if state.texts.device.type == "cpu":
-            drafts, counts = self._on_cpu(state, lengths)
-        else:
-            drafts, counts = self._look_up(state.texts, lengths, *self._rule, state.rows)
+            drafts, counts = self._on_cpu(state, _lengths(state))
+            return Drafts(drafts.clamp_(min=0), counts)
+        return self._on_device(state)
+
+    def capturable(
+        self, common: CommonAttentionMetadata
+    ) -> Callable[[SpeculatorState], Drafts | None]:
+        """On a CPU, too, in operators: numpy cannot be captured."""
+        del common
+        return self._on_device
+
+    def _on_device(self, state: SpeculatorState) -> Drafts:
+        look_up = _look_up(state.texts.is_cuda)
+        drafts, counts = look_up(state.texts, _lengths(state), *self._rule, state.rows)
         return Drafts(drafts.clamp_(min=0), counts)
-
-    @functools.cached_property
-    def _look_up(self) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
-        if importlib.util.find_spec("triton") is None:
-            from sample_engine.speculate.kernels import reference
-
-            return reference.look_up_ngrams
-        from sample_engine.speculate.kernels import ngram
-
-        return ngram.look_up_ngrams
 
     def _on_cpu(
         self,
@@ -108,6 +109,23 @@ class NgramSpeculator(Speculator):
         texts = state.texts.numpy()[state.rows.numpy(), :size]
         drafts, counts = look_up_ngrams(texts, known, *self._rule)
         return torch.from_numpy(drafts), torch.from_numpy(counts)
+
+
+@functools.cache
+def _look_up(on_gpu: bool) -> Callable[..., tuple[torch.Tensor, torch.Tensor]]:
+    """The kernel on a GPU, where there is Triton; else the oracle, in torch."""
+    if not on_gpu or importlib.util.find_spec("triton") is None:
+        from sample_engine.speculate.kernels import reference
+
+        return reference.look_up_ngrams
+    from sample_engine.speculate.kernels import ngram
+
+    return ngram.look_up_ngrams
+
+
+def _lengths(state: SpeculatorState) -> torch.Tensor:  # [R'] int64
+    """The lengths of the texts that something is drafted for; else 0."""
+    return torch.where(state.num_sampled > 0, state.lengths, 0)
 
 
 def make(parts: SpeculatorParts) -> NgramSpeculator:

@@ -1,16 +1,18 @@
 """What a step does after the forward pass where the engine speculates: verify, draft, report.
 
-Everything stays on the device until one copy ends the step.
+Everything stays on the device until one copy ends the step. ``step_graphs`` captures it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 
 import torch
 
+from sample_engine.attention.interface import CommonAttentionMetadata
 from sample_engine.batch.draft_state import DraftState
-from sample_engine.batch.draft_tensors import Drafts, Verdict
+from sample_engine.batch.draft_tensors import Drafts, StepDrafts, Verdict
 from sample_engine.batch.model_input import ModelInput
 from sample_engine.batch.scheduled_batch import NOT_FINITE, ScheduledBatch, StepResult
 from sample_engine.batch.token_logprobs import logprobs_of
@@ -18,7 +20,7 @@ from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.speculate.interface import Speculator, SpeculatorState
 from sample_engine.speculate.rejection import verify
 
-__all__ = ["finish_step"]
+__all__ = ["ForwardPassOfStep", "finish_step", "lines_of", "read_lines", "verify_and_draft"]
 
 
 def finish_step(
@@ -34,24 +36,8 @@ def finish_step(
     """Which tokens are certain, and the drafts for the next step. Waits for the device, once."""
     step = inputs.drafts
     assert step is not None, "the inputs were prepared without drafts"
-    verdict = verify(logits, step.sampling, state.unverified(step), method)
-    state.append(step, verdict)
-    drafts = speculator.propose(
-        SpeculatorState(
-            texts=state.texts,
-            rows=step.rows,
-            lengths=step.lengths + verdict.num_sampled,
-            num_sampled=verdict.num_sampled,
-            sampling=step.sampling,
-            positions=inputs.positions,
-            token_rows=step.token_rows,
-            num_drafts=step.num_drafts,
-            aux=aux,
-            common=inputs.common,
-            samples=logits.shape[0] > 0,
-            desc=desc,
-        )
-    )
+    pass_ = ForwardPassOfStep(inputs.positions, inputs.common, aux, desc)
+    verdict, drafts = verify_and_draft(logits, step, pass_, state, speculator.propose, method)
     if drafts is None:
         return StepResult(((),) * len(batch.requests), ())
     state.keep(step, drafts)
@@ -65,17 +51,72 @@ def _read_back(
 
     Where a request asks for logprobs there are more.
     """
-    k = drafts.token_ids.shape[1]
+    lines: list[list[int]] = lines_of(verdict, drafts).tolist()
+    result = read_lines(batch, lines, drafts.token_ids.shape[1])
+    return dataclasses.replace(result, logprobs=logprobs_of(batch, result.sampled, logits))
+
+
+@dataclasses.dataclass(frozen=True)
+class ForwardPassOfStep:
+    """What the model's pass of a step read and left."""
+
+    positions: torch.Tensor  # [T'] int64
+    common: CommonAttentionMetadata
+    aux: Sequence[torch.Tensor]  # [T', hidden size] each
+    desc: BatchExecutionDescriptor | None = None  # how it was run
+
+
+def verify_and_draft(
+    logits: torch.Tensor,  # [N, V] float32
+    step: StepDrafts,
+    model: ForwardPassOfStep,
+    state: DraftState,
+    propose: Callable[[SpeculatorState], Drafts | None],
+    method: str,  # of verification
+) -> tuple[Verdict, Drafts | None]:
+    """Compare, add to the texts what is certain, draft: device work alone, which may be captured.
+
+    None: nothing was sampled.
+    """
+    verdict = verify(logits, step.sampling, state.unverified(step), method)
+    state.append(step, verdict)
+    drafts = propose(
+        SpeculatorState(
+            texts=state.texts,
+            rows=step.rows,
+            lengths=step.lengths + verdict.num_sampled,
+            num_sampled=verdict.num_sampled,
+            sampling=step.sampling,
+            positions=model.positions,
+            token_rows=step.token_rows,
+            num_drafts=step.num_drafts,
+            aux=model.aux,
+            common=model.common,
+            samples=logits.shape[0] > 0,
+            desc=model.desc,
+        )
+    )
+    return verdict, drafts
+
+
+def lines_of(
+    verdict: Verdict, drafts: Drafts
+) -> torch.Tensor:  # [R', 2 k + 1] int64, or one column more where drafts have counts
+    """A step's outcome for the one copy from the device: what is certain, drafts, their number."""
     columns = [verdict.token_ids, drafts.token_ids]
     if drafts.counts is not None:
         columns.append(drafts.counts.unsqueeze(-1))
-    lines: list[list[int]] = torch.cat(columns, dim=1).tolist()
+    return torch.cat(columns, dim=1)
+
+
+def read_lines(batch: ScheduledBatch, lines: Sequence[list[int]], k: int) -> StepResult:
+    """The outcome as plain numbers; lines of padded requests are left out."""
     sampled, proposed = [], []
-    for part, line in zip(batch.requests, lines, strict=False):  # padded requests are left out
-        count = line[-1] if drafts.counts is not None else k
+    for part, line in zip(batch.requests, lines, strict=False):
+        count = line[-1] if len(line) > 2 * k + 1 else k
         sampled.append(_certain(line[: k + 1]))
         proposed.append(tuple(line[k + 1 : k + 1 + count]) if part.samples else ())
-    return StepResult(tuple(sampled), tuple(proposed), logprobs_of(batch, sampled, logits))
+    return StepResult(tuple(sampled), tuple(proposed))
 
 
 def _certain(line: Sequence[int]) -> tuple[int, ...]:

@@ -82,6 +82,7 @@ def test_a_store_that_fails_ends_the_request_if_that_is_wished() -> None:
     )
     assert output.finish_reason is FinishReason.ERROR
     assert output.error == "Request 'r': the store is away"
+    assert output.error_type == "KVTransferError"
     assert not harness.scheduler.has_unfinished()
     assert harness.scheduler.kv.pool.num_free == harness.limits.num_blocks - 1
     harness.store.error = None

@@ -199,13 +199,13 @@ class DraftHeadGraphs:
         self.prefill.run(desc)
         return True
 
-    def run_decode(self, num_reqs: int) -> bool:
-        """Go one position further and replay the decode pass; False if there is no graph of it."""
-        desc = BatchExecutionDescriptor(CUDAGraphMode.FULL, num_reqs, num_reqs, 1)
-        if desc not in self.decode:
-            return False
-        self.decode.run(desc)
-        return True
+    def has_decode(self, num_reqs: int) -> bool:
+        """Whether there is a graph of a decode pass of so many requests."""
+        return BatchExecutionDescriptor(CUDAGraphMode.FULL, num_reqs, num_reqs, 1) in self.decode
+
+    def run_decode(self, num_reqs: int) -> None:
+        """Go one position further and replay the decode pass, of which there is a graph."""
+        self.decode.run(BatchExecutionDescriptor(CUDAGraphMode.FULL, num_reqs, num_reqs, 1))
 
     def reset(self) -> None:
         """Let go of all graphs."""

@@ -23,7 +23,7 @@ from torch import nn
 from sample_engine.attention.interface import PAD_SLOT_ID, AttentionBackend, LayerCache
 from sample_engine.model.eagle_head import EagleHead
 
-__all__ = ["DecodeBuffers", "EaglePasses", "advance"]
+__all__ = ["AheadBuffers", "DecodeBuffers", "EaglePasses", "advance", "look_ahead"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +75,59 @@ class DecodeBuffers:
                 for field in dataclasses.fields(self)
             }
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class AheadBuffers:
+    """Where each further pass of a step is, one row for each: at addresses that never change."""
+
+    steps: torch.Tensor  # [k - 1, 1] int64: 1, 2, ... k - 1
+    positions: torch.Tensor  # [k - 1, S] int64
+    seq_lens: torch.Tensor  # [k - 1, S] int32
+    slot_mapping: torch.Tensor  # [k - 1, S] int64
+
+    @classmethod
+    def make(cls, num_passes: int, max_num_seqs: int, device: torch.device) -> AheadBuffers:
+        """Buffers for the largest batch."""
+        size = (num_passes, max_num_seqs)
+        return cls(
+            steps=torch.arange(1, num_passes + 1, device=device).unsqueeze(-1),
+            positions=torch.zeros(size, dtype=torch.int64, device=device),
+            seq_lens=torch.zeros(size, dtype=torch.int32, device=device),
+            slot_mapping=torch.zeros(size, dtype=torch.int64, device=device),
+        )
+
+    def passes(self, first: DecodeBuffers) -> list[DecodeBuffers]:
+        """What each pass reads and writes; only where it is differs from the first one's."""
+        return [
+            dataclasses.replace(
+                first,
+                positions=self.positions[index, : first.positions.shape[0]],
+                seq_lens=self.seq_lens[index, : first.positions.shape[0]],
+                slot_mapping=self.slot_mapping[index, : first.positions.shape[0]],
+            )
+            for index in range(self.steps.shape[0])
+        ]
+
+
+def look_ahead(
+    ahead: AheadBuffers,
+    first: DecodeBuffers,  # of R': positions of the pass before, seq_lens 0 where nobody is
+    block_table: torch.Tensor,  # [R', max_blocks] int32
+    block_size: int,
+    max_model_len: int,
+) -> None:
+    """Work out where all further passes are: what :func:`advance` does, for all of them at once."""
+    num_reqs = first.positions.shape[0]
+    there = first.seq_lens > 0
+    positions = (first.positions + ahead.steps).clamp_(max=max_model_len - 1)  # [k - 1, R']
+    index = torch.div(positions, block_size, rounding_mode="floor")
+    block = block_table.gather(1, index.T).T
+    slots = block * block_size + (positions - index * block_size)
+    ahead.positions[:, :num_reqs].copy_(positions)
+    ahead.seq_lens[:, :num_reqs].copy_((positions + 1) * there)
+    slots = torch.where((block > 0) & there, slots, PAD_SLOT_ID)
+    ahead.slot_mapping[:, :num_reqs].copy_(slots)
 
 
 def advance(
@@ -149,11 +202,10 @@ class EaglePasses:
         def attend(
             _: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
         ) -> torch.Tensor:
-            self._backend.write_kv(key, value, cache, slot_mapping)
-            # Rows of nobody's tokens stay as they are: in a graph's memory that may be anything.
-            out = torch.zeros_like(query)
-            self._backend.forward(query, cache, attn_metadata, out)
-            return out
+            # Zeros in rows of nobody's tokens: in a graph's memory they might be anything.
+            return self._backend.write_and_attend(
+                query, key, value, cache, slot_mapping, attn_metadata, zeros=True
+            )
 
         result: torch.Tensor = self.head(self._embed(token_ids), hidden, positions, attend)
         return result

@@ -21,7 +21,7 @@ shared only by texts that have the token after the block in common (``sees_next_
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,7 +39,12 @@ from sample_engine.model.llama import Llama
 from sample_engine.model.loading import load_eagle_head
 from sample_engine.sampling import SamplingTensors, noise_keys, probabilities, sample
 from sample_engine.speculate.eagle.cudagraph import DraftHeadGraphs
-from sample_engine.speculate.eagle.passes import DecodeBuffers, EaglePasses, advance
+from sample_engine.speculate.eagle.passes import (
+    AheadBuffers,
+    DecodeBuffers,
+    EaglePasses,
+    look_ahead,
+)
 from sample_engine.speculate.interface import Speculator, SpeculatorState
 from sample_engine.speculate.registry import SpeculatorParts
 
@@ -76,14 +81,16 @@ class EagleSpeculator(Speculator):
                 "lengths on the CPU, which are not known there while 'eagle' drafts: take another "
                 "attention_backend, install triton, or set num_speculative_tokens=1."
             )
+        if spec.device.type == "cpu":
+            head.angles.tabulate(max_model_len, spec.device)
         self.passes = EaglePasses(head, model.embed_tokens, self.backend)
         layer = head.config.layer
         self.buffers = DecodeBuffers.make(
             max_num_seqs, layer.hidden_size, layer.vocab_size, spec.dtype, spec.device
         )
+        self._ahead = AheadBuffers.make(num_speculative_tokens - 1, max_num_seqs, spec.device)
         self.graphs: DraftHeadGraphs | None = None  # see capture_graphs
         self._numbers_cpu = torch.arange(max_num_seqs + 1, dtype=torch.int32)
-        self._numbers = self._numbers_cpu.to(spec.device)
 
     def capture_graphs(
         self,
@@ -117,10 +124,46 @@ class EagleSpeculator(Speculator):
         self.prefill(state, buffers)
         if not state.samples:
             return None
+        graphs, num_reqs = self.graphs, state.rows.shape[0]
+        if graphs is not None and graphs.has_decode(num_reqs):
+            return self._drafts(state, buffers, lambda _: graphs.run_decode(num_reqs))
+        self._look_ahead(state, buffers)
+        each = self._ahead.passes(buffers)
+        common = self._common_of_decodes(buffers, state.common)
+
+        def decode(index: int) -> None:
+            self.passes.decode(each[index], self._metadata_of(each[index], common))
+
+        return self._drafts(state, buffers, decode)
+
+    def capturable(
+        self, common: CommonAttentionMetadata
+    ) -> Callable[[SpeculatorState], Drafts | None]:
+        """:meth:`propose` for a graph: all metadata is made now, of a batch as large as can be."""
+        buffers = self.buffers.cut(common.seq_lens.shape[0])
+        each = self._ahead.passes(buffers)
+        first = self.backend.build(common)
+        of_decodes = self._common_of_decodes(buffers, common)
+        further = [self._metadata_of(one, of_decodes) for one in each]
+
+        def propose(state: SpeculatorState) -> Drafts:
+            next_ids, last_tokens = self._ends(state)
+            self._prefill_eagerly(state, buffers, next_ids, last_tokens, first)
+            self._look_ahead(state, buffers)
+            return self._drafts(
+                state, buffers, lambda index: self.passes.decode(each[index], further[index])
+            )
+
+        return propose
+
+    def _drafts(
+        self, state: SpeculatorState, buffers: DecodeBuffers, decode: Callable[[int], None]
+    ) -> Drafts:
+        """The drafts of the prefill pass, and of each further one."""
         token_ids, probs = [], []
         for step in range(self.num_speculative_tokens):
             if step:
-                self.decode(state.common, buffers)
+                decode(step - 1)
             drafts, distribution = _drawn(buffers.logits, state, step)
             buffers.token_ids.copy_(drafts)
             token_ids.append(drafts)
@@ -132,52 +175,69 @@ class EagleSpeculator(Speculator):
 
     def prefill(self, state: SpeculatorState, buffers: DecodeBuffers) -> None:
         """Prepare and run the prefill pass."""
-        common = state.common
+        next_ids, last_tokens = self._ends(state)
+        if self.graphs is None or not self.graphs.run_prefill(state.desc, next_ids, last_tokens):
+            metadata = self.backend.build(state.common)
+            self._prefill_eagerly(state, buffers, next_ids, last_tokens, metadata)
+        else:
+            _start_decode(buffers, state.common)
+
+    def _ends(self, state: SpeculatorState) -> tuple[torch.Tensor, torch.Tensor]:
+        """The token after each of the step, [T'] int64; each request's last certain one, [R']."""
         next_ids = state.texts[state.token_rows, state.positions + 1]
         wrong = state.num_drafts - (state.num_sampled - 1).clamp(min=0)
-        last_tokens = (common.query_start_loc[1:] - 1 - wrong).clamp(min=0)
-        if self.graphs is None or not self.graphs.run_prefill(state.desc, next_ids, last_tokens):
-            self.passes.prefill(
-                next_ids,
-                state.positions,
-                state.aux,
-                common.slot_mapping,
-                last_tokens,
-                self.backend.build(common),
-                buffers,
-            )
-        self._start_decode(buffers, common)
+        return next_ids, (state.common.query_start_loc[1:] - 1 - wrong).clamp(min=0)
 
-    def decode(self, common: CommonAttentionMetadata, buffers: DecodeBuffers) -> None:
-        """Go one position further and run a decode pass."""
-        if self.graphs is None or not self.graphs.run_decode(buffers.token_ids.shape[0]):
-            advance(buffers, common.block_table, self.spec.block_size, self.max_model_len)
-            self.passes.decode(buffers, self.decode_metadata(buffers, common))
+    def _prefill_eagerly(
+        self,
+        state: SpeculatorState,
+        buffers: DecodeBuffers,
+        next_ids: torch.Tensor,  # [T'] int64
+        last_tokens: torch.Tensor,  # [R'] int64
+        metadata: Any,
+    ) -> None:
+        slots = state.common.slot_mapping
+        self.passes.prefill(
+            next_ids, state.positions, state.aux, slots, last_tokens, metadata, buffers
+        )
+        _start_decode(buffers, state.common)
 
-    def _start_decode(self, buffers: DecodeBuffers, common: CommonAttentionMetadata) -> None:
-        """Fill in who takes part in the decode passes."""
-        padded = buffers.token_ids.shape[0]
-        numbers = self._numbers[: padded + 1]
-        torch.clamp(numbers, max=common.num_reqs, out=buffers.query_start_loc)
-        buffers.seq_lens.copy_(numbers[:-1] < common.num_reqs)
+    def _look_ahead(self, state: SpeculatorState, buffers: DecodeBuffers) -> None:
+        if self.num_speculative_tokens > 1:
+            table = state.common.block_table
+            look_ahead(self._ahead, buffers, table, self.spec.block_size, self.max_model_len)
 
     def decode_metadata(self, buffers: DecodeBuffers, common: CommonAttentionMetadata) -> Any:
         """The backend's metadata of the next decode pass; the lengths are the device's business."""
+        return self._metadata_of(buffers, self._common_of_decodes(buffers, common))
+
+    def _metadata_of(self, buffers: DecodeBuffers, common: CommonAttentionMetadata) -> Any:
+        """The backend's metadata of one decode pass, of which ``common`` says all but the place."""
+        lengths, slots = buffers.seq_lens, buffers.slot_mapping
+        return self.backend.build(dataclasses.replace(common, seq_lens=lengths, slot_mapping=slots))
+
+    def _common_of_decodes(
+        self, buffers: DecodeBuffers, common: CommonAttentionMetadata
+    ) -> CommonAttentionMetadata:
+        """What all decode passes of a step have in common; lengths on the CPU are bounds."""
         padded = buffers.token_ids.shape[0]
         longest = min(common.max_seq_len + self.num_speculative_tokens, self.max_model_len)
-        return self.backend.build(
-            dataclasses.replace(
-                common,
-                query_start_loc=buffers.query_start_loc,
-                seq_lens=buffers.seq_lens,
-                slot_mapping=buffers.slot_mapping,
-                query_start_loc_cpu=self._numbers_cpu[: padded + 1].clamp(max=common.num_reqs),
-                seq_lens_cpu=(common.seq_lens_cpu + self.num_speculative_tokens).clamp(max=longest),
-                num_tokens=common.num_reqs,
-                max_query_len=1,
-                max_seq_len=longest,
-            )
+        return dataclasses.replace(
+            common,
+            query_start_loc=buffers.query_start_loc,
+            query_start_loc_cpu=self._numbers_cpu[: padded + 1].clamp(max=common.num_reqs),
+            seq_lens_cpu=(common.seq_lens_cpu + self.num_speculative_tokens).clamp(max=longest),
+            num_tokens=common.num_reqs,
+            max_query_len=1,
+            max_seq_len=longest,
         )
+
+
+def _start_decode(buffers: DecodeBuffers, common: CommonAttentionMetadata) -> None:
+    """Fill in who takes part in the decode passes: nobody's requests, at the end, do not."""
+    there = common.seq_lens > 0
+    buffers.seq_lens.copy_(there)
+    buffers.query_start_loc[1:].copy_(there.cumsum(0))
 
 
 def _drawn(

@@ -51,6 +51,58 @@ def test_any_batch_gets_the_right_answer_and_padding_is_left_alone(
     assert torch.equal(out[batch.common.num_tokens :], torch.full_like(out, 7.0)[: padding[1]])
 
 
+def _in_a_row(batch: Batch) -> Batch:
+    """The same batch with the pages of each request one after the other."""
+    page, kv_heads, dim = batch.cache.key.shape[1:]
+    counts = [-(-len(key) // page) for key in batch.keys]
+    table = torch.zeros_like(batch.common.block_table)
+    cache = LayerCache(*(torch.full_like(each, float("nan")) for each in batch.cache))
+    slots, first = [], 1
+    starts = batch.common.query_start_loc.tolist()
+    for index, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
+        table[index, : counts[index]] = torch.arange(first, first + counts[index])
+        for pages, new in zip(cache, (key, value), strict=True):
+            pages.view(-1, kv_heads, dim)[first * page : first * page + len(new)] = new
+        queries = starts[index + 1] - starts[index]
+        slots.append(torch.arange(len(key) - queries, len(key)) + first * page)
+        first += counts[index]
+    padding = batch.common.slot_mapping[len(torch.cat(slots)) :]
+    common = dataclasses.replace(
+        batch.common, block_table=table, slot_mapping=torch.cat([*slots, padding])
+    )
+    return dataclasses.replace(batch, cache=cache, common=common)
+
+
+@pytest.mark.parametrize("lengths", [[(1, 40)], [(1, 1)], [(6, 40)], [(9, 9)], MIXED], ids=str)
+@pytest.mark.parametrize("in_a_row", [True, False])
+@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize("window", [None, 5])
+def test_writing_and_attending_at_once_is_the_same(
+    lengths: list[tuple[int, int]], in_a_row: bool, padding: int, window: int | None
+) -> None:
+    batch = batch_of(Shape(6, 2, page=4), lengths, pad_tokens=padding)
+    if in_a_row:
+        batch = _in_a_row(batch)
+    if window is not None:
+        batch = dataclasses.replace(batch, expected=windowed(batch, window))
+    backend = SdpaBackend(dataclasses.replace(batch.shape.spec, window=window))
+    starts = batch.common.query_start_loc.tolist()
+    new = []
+    for each in (batch.keys, batch.values):
+        ends = [rows[len(rows) - starts[at + 1] + starts[at] :] for at, rows in enumerate(each)]
+        new.append(torch.cat([*ends, torch.full((padding, *each[0].shape[1:]), 9.0)]))
+    slots = batch.common.slot_mapping
+    for pages in batch.cache:  # they come with the call
+        pages.view(-1, *pages.shape[2:])[slots[slots >= 0]] = float("nan")
+    metadata = backend.build(batch.common)
+    key, value = new
+    out = backend.write_and_attend(
+        batch.query, key, value, batch.cache, slots, metadata, zeros=True
+    )
+    assert error(out, batch) < 2e-6
+    assert not out[len(out) - padding :].any()
+
+
 def windowed(batch: Batch, window: int) -> torch.Tensor:
     """What a batch must get where a query sees so many tokens: [T, H, D] float64."""
     parts, starts = [], batch.common.query_start_loc.tolist()

@@ -32,6 +32,22 @@ def test_torch_computes_on_a_cpu_what_it_always_did() -> None:
     assert torch.equal(ops.silu_and_mul(x), torch.nn.functional.silu(gate) * up)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("turned", [8, 6])
+@pytest.mark.parametrize("tokens", [1, 6])
+def test_queries_and_keys_are_turned_together_as_one_by_one(
+    tokens: int, turned: int, dtype: torch.dtype
+) -> None:
+    packed = random_tensor(tokens, 10, 8).to(dtype)
+    cos, sin = ops.rope_angles(torch.arange(3, 3 + tokens), turned, 10000.0)
+    query, key, value = packed.split((6, 2, 2), dim=1)
+    expected = (*ops.rotate(query, key, cos, sin), value)
+    with torch.inference_mode():
+        found = ops.rotate_packed(packed, (6, 2, 2), cos, sin)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_gradients_reach_all_weights_and_inference_gives_the_same(tied: bool) -> None:
     model = random_llama(dataclasses.replace(SMALL, tie_word_embeddings=tied))

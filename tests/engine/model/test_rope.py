@@ -9,7 +9,7 @@ import torch
 
 from sample_engine.model import ops
 from sample_engine.model.config import RopeScaling
-from sample_engine.model.rope import angles_of, scaled_rates
+from sample_engine.model.rope import RopeAngles, angles_of, scaled_rates
 from tests.engine.support.model import SMALL
 
 RATES = 10000.0 ** (-torch.arange(0, 64, 2) / 64)
@@ -55,3 +55,24 @@ def test_a_part_of_each_head_is_turned_as_a_smaller_head() -> None:
 def test_an_unknown_scaling_is_an_error_of_ours() -> None:
     with pytest.raises(AssertionError, match="'longrope'"):
         scaled_rates(RATES, 64, 10000.0, RopeScaling(kind="longrope", factor=2.0))
+
+
+def test_a_table_holds_the_same_angles() -> None:
+    angles, positions = RopeAngles(SMALL), torch.tensor([3, 0, 99, 3])
+    expected = angles_of(positions, SMALL)
+    for with_table in (False, True):
+        if with_table:
+            angles.tabulate(100, torch.device("cpu"))
+        with torch.inference_mode():
+            for found, right in zip(angles(positions), expected, strict=True):
+                torch.testing.assert_close(found, right, rtol=0, atol=1e-6)
+    with torch.inference_mode(), pytest.raises(IndexError):
+        angles(torch.tensor([100]))  # it is read, and ends where it was told to
+    angles(torch.tensor([100]))  # where gradients are wanted it is not
+
+
+def test_no_table_is_made_that_takes_much_memory() -> None:
+    angles = RopeAngles(SMALL)
+    angles.tabulate(1 << 40, torch.device("cpu"))
+    with torch.inference_mode():
+        assert angles(torch.tensor([5]))[0].shape[0] == 1

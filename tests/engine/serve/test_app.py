@@ -24,7 +24,8 @@ HI = [{"role": "user", "content": "hi"}]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serving(Script(tokens_per_step=2)) as made:
+    errors = ((ord("!"), "NotFiniteError"), (ord("?"), "KVTransferError"), (ord("%"), "other"))
+    with serving(Script(tokens_per_step=2, errors=errors)) as made:
         yield made
 
 
@@ -136,6 +137,34 @@ def test_wrong_requests_have_errors_that_clients_read(
     assert words in answer["error"]["message"]
     assert answer["error"]["type"] == "invalid_request_error"
     assert answer["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "code"),
+    [("!", 500, "not_finite"), ("?", 503, "kv_transfer"), ("%", 500, None)],
+)
+def test_what_no_client_can_put_right_is_an_error_of_the_server(
+    end: str, status: int, code: str | None, server: Server
+) -> None:
+    """At once, after a part of the answer, and in a stream that has begun with another status."""
+    for prompt, stream in ((end, False), (end, True), (f"abc{end}", False)):
+        body = {"model": "tiny", "prompt": prompt, "stream": stream, "max_tokens": 9}
+        got, answer = server.ask("POST", "/v1/completions", body)
+        error = answer["error"]
+        assert (got, error["type"], error["code"]) == (status, "server_error", code)
+        assert error["param"] is None
+        assert f"met {end!r}" in error["message"]
+    body = {"model": "tiny", "prompt": f"abc{end}", "stream": True, "max_tokens": 9}
+    with contextlib.closing(server.connect()) as connection:
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/v1/completions", json.dumps(body), headers)
+        answered = connection.getresponse()
+        events = answered.read().decode().split("\n\n")
+    assert answered.status == 200, "it was sent before the error"
+    first, last, done = (event.removeprefix("data: ") for event in events if event)
+    assert json.loads(first)["choices"][0]["text"] == "ab"
+    assert json.loads(last)["error"]["code"] == code
+    assert done == "[DONE]"
 
 
 def test_a_method_or_a_model_that_there_is_not(server: Server) -> None:

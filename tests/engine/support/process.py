@@ -41,7 +41,8 @@ class Script:
     """What a core does. ``at_start`` and ``at_step`` are names of ``EVENTS``.
 
     ``at_step`` happens in one step, the one of ``step_number``, or in each if that is 0. Of several
-    ranks, ``on_rank`` is the one on which they happen.
+    ranks, ``on_rank`` is the one on which they happen. ``errors`` has, by token, the type of the
+    error with which a request ends in place of it.
     """
 
     at_start: str = ""
@@ -51,6 +52,7 @@ class Script:
     tokens_per_step: int = 1
     max_model_len: int = 1 << 40
     on_rank: int = 0
+    errors: tuple[tuple[int, str], ...] = ()
 
     def __call__(self, config: EngineConfig, place: RankPlace | None = None) -> ScriptedCore:
         """Make the core, or that of a rank."""
@@ -103,6 +105,13 @@ class ScriptedCore:
         count = min(self._script.tokens_per_step, most - done)
         tokens = tuple(prompt[at % len(prompt)] for at in range(done, done + count))
         self._requests[request_id] = (prompt, params, done + count)
+        for at, token in enumerate(tokens):
+            error_type = dict(self._script.errors).get(token)
+            if error_type is not None:
+                del self._requests[request_id]
+                words = f"Request {request_id!r} met {chr(token)!r}."
+                ended = CoreOutput(request_id, tokens[:at], FinishReason.ERROR, error=words)
+                return dataclasses.replace(ended, error_type=error_type)
         if done + count < most:
             return CoreOutput(request_id, tokens)
         del self._requests[request_id]

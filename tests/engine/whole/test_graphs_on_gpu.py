@@ -242,3 +242,16 @@ def test_a_plan_that_warm_up_and_capture_share_gives_wrong_results(
         torch.cuda.synchronize()
         follows = int(plan.splits.item_stop.max()) == longest
         assert follows == (kind is ModelRunner)
+
+
+@pytest.mark.parametrize("speculative", [NGRAM, EAGLE], ids=["ngram", "eagle"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_follows_the_model_is_captured_where_it_speculates(
+    folder: str, backend: str, speculative: dict[str, Any]
+) -> None:
+    plain = core_of(folder, "NONE", attention_backend=backend)
+    core = core_of(folder, "FULL", attention_backend=backend, speculative_config=speculative)
+    assert core.runner.step_graphs is not None, "its capture has failed: see the warning"
+    assert generate(core, PROMPTS, GREEDY) == generate(plain, PROMPTS, GREEDY)
+    core.shutdown()
+    plain.shutdown()

@@ -12,7 +12,7 @@ from sample_engine import LLM
 from sample_engine.batch.request import FinishReason
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.engine_core import EngineCore
-from sample_engine.errors import PromptError
+from sample_engine.errors import NotFiniteError
 from tests.engine.support.engine import (
     COUNT,
     GREEDY,
@@ -135,10 +135,11 @@ def test_callers_are_told_as_of_other_errors(folder: str, monkeypatch: pytest.Mo
         assert good.error is None
         assert (bad.finish_reason, bad.outputs[0].token_ids) == (FinishReason.ERROR, ())
         assert "NaN or infinity" in str(bad.error)
+        assert (good.error_type, bad.error_type) == (None, "NotFiniteError")
         monkeypatch.setattr(
             llm._client._core.runner.model,  # type: ignore[attr-defined]
             "compute_logits",
             lambda hidden: compute(hidden) * float("inf"),
         )
-        with pytest.raises(PromptError, match="NaN or infinity as logits, for token 1"):
+        with pytest.raises(NotFiniteError, match="NaN or infinity as logits, for token 1"):
             llm.generate(prompts[0])

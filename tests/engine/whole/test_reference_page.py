@@ -38,6 +38,7 @@ PUBLIC = {
     "KVTransferError",
     "Logprob",
     "MessageError",
+    "NotFiniteError",
     "PromptError",
     "RankLostError",
     "RemoteError",

@@ -11,6 +11,7 @@ import torch
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import CUDAGraphMode
 from sample_engine.engine_core import EngineCore
+from sample_engine.speculate import step
 from sample_engine.speculate.eagle.cudagraph import DraftHeadGraphs
 from sample_engine.speculate.eagle.speculator import EagleSpeculator
 from tests.engine.support.engine import (
@@ -139,6 +140,7 @@ def test_the_head_replays_prefill_and_decode_and_computes_what_it_does_eagerly(
 
         monkeypatch.setattr(speculator, "propose", watched)
         if mode == "FULL":
+            core.runner.step_graphs = None  # they hold passes of their own
             for name in ("prefill", "decode"):
                 _watch(getattr(head_graphs(core), name), name, replayed, monkeypatch)
         generate(core, PROMPTS, GREEDY)
@@ -148,6 +150,78 @@ def test_the_head_replays_prefill_and_decode_and_computes_what_it_does_eagerly(
     graphed, replayed = drafts("FULL")
     assert graphed == eager
     assert replayed == {"prefill", "decode"}
+
+
+@METHODS
+@EACH_BACKEND
+def test_a_step_of_decodes_is_one_replay_after_the_models(
+    folder: str, backend: str, speculative: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what a step without graphs says, drafts included, and does nothing besides."""
+
+    def results(mode: str) -> tuple[list[Any], int]:
+        core = core_of(folder, mode, speculative, attention_backend=backend)
+        runner, found, replays = core.runner, [], 0
+        compute = runner.run
+
+        def watched(batch: Any) -> Any:
+            nonlocal replays
+            decodes = all(part.samples and part.count <= 5 for part in batch.requests)
+            with monkeypatch.context() as patch:
+                if (
+                    mode == "FULL"
+                    and decodes
+                    and batch.num_tokens == sum(part.num_drafts + 1 for part in batch.requests)
+                ):
+                    replays += 1
+                    for module, name in ((step, "verify_and_draft"), (runner, "_logits")):
+                        patch.setattr(module, name, refuse)
+                result = compute(batch)
+            found.append((result.sampled, result.drafts))
+            return result
+
+        monkeypatch.setattr(runner, "run", watched)
+        generate(core, PROMPTS, GREEDY)
+        return found, replays
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a step that is captured is computed")
+
+    graphed, replays = results("FULL")
+    assert replays > 3
+    assert graphed == results("NONE")[0]
+
+
+def test_steps_go_on_without_graphs_of_their_own_where_these_fail(
+    folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("it cannot be captured")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("sample_engine.speculate.step_graphs.verify_and_draft", fails)
+        core = core_of(folder, "FULL", NGRAM)
+    assert core.runner.step_graphs is None
+    assert "without a graph of their own, which is slower: Capturing a graph" in caplog.text
+    assert "it cannot be captured" in caplog.text
+    for name, tokens in generate(core, PROMPTS, GREEDY).items():
+        assert tokens == plain_tokens(folder, PROMPTS[name], COUNT)
+
+
+def test_steps_that_ask_for_more_go_without_their_graph(folder: str) -> None:
+    core = core_of(folder, "FULL", EAGLE)
+    params = SamplingParams(max_tokens=COUNT, logprobs=1)
+    tokens: dict[str, list[int]] = {name: [] for name in PROMPTS}
+    lines = 0
+    for name, prompt in PROMPTS.items():
+        core.add_request(name, prompt, params if name == "own-8" else GREEDY)
+    while core.has_unfinished():
+        for output in core.step():
+            tokens[output.request_id] += output.new_token_ids
+            lines += len(output.logprobs)
+    assert lines == COUNT
+    for name, prompt in PROMPTS.items():
+        assert tokens[name] == plain_tokens(folder, prompt, COUNT)
 
 
 def _watch(manager: Any, name: str, seen: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,6 +263,7 @@ def test_decode_plans_are_made_from_the_lengths_of_each_pass(folder: str) -> Non
             buffers.positions.fill_(position)
             buffers.seq_lens.fill_(position + 1)
             for step in (1, 2):
-                assert graphs.run_decode(3)
+                graphs.run_decode(3)
                 assert plan.splits.item_stop.max() == position + step + 1
-    assert not graphs.run_decode(7)
+    assert graphs.has_decode(3)
+    assert not graphs.has_decode(7)
