@@ -45,6 +45,7 @@ def settings(folder: str, **changed: Any) -> dict[str, Any]:
         "device": "cuda",
         "dtype": "float32",
         "tensor_parallel_size": 2,
+        "disable_custom_all_reduce": False,
         "num_blocks": 60,
         "max_num_seqs": 4,
         "max_num_batched_tokens": 16,
@@ -65,7 +66,7 @@ def test_two_gpus_make_the_tokens_of_one_process_with_graphs_too(folder: str, mo
 
 
 def ways() -> tuple[str, str]:
-    """How sums are computed by default, and by NCCL alone."""
+    """How sums are computed where the engine may choose, and by NCCL alone."""
     import torch
 
     if torch.cuda.can_device_access_peer(0, 1):
