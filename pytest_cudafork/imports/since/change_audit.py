@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pytest_cudafork._version import version
 from pytest_cudafork.imports.audit.confirm import SAMPLE
-from pytest_cudafork.imports.since.digests import Digests, modules_in
+from pytest_cudafork.imports.since.digests import Digests, in_words, modules_in
 from pytest_cudafork.imports.since.git import GitError, Repository
 from pytest_cudafork.imports.since.reached import Reach, why_all
 from pytest_cudafork.imports.since.record import (
@@ -140,7 +140,7 @@ class ChangeAudit:
         if not reason and record is not None:
             reach = Reach(record, self._changed(record))
             if reach.by_all:
-                reason = f"{reach.by_all} has changed, which imports share"
+                reason = f"{in_words(reach.by_all)} has changed, which imports share"
             else:
                 found = {each: reach.file_for(each.nodeid) for each in targets}
                 wanted = {each: file for each, file in found.items() if file is not None}
@@ -186,7 +186,7 @@ class ChangeAudit:
                 more = f" and {len(each.old) - 5} more" if len(each.old) > 5 else ""
                 lines.append(f"  not clean when they were imported last: {shown}{more}")
             for target, file in each.wanted.items() if full else ():
-                lines.append(f"  {target.nodeid}: {file or 'too little is known of it'}")
+                lines.append(f"  {target.nodeid}: {in_words(file) or 'too little is known of it'}")
         return lines
 
     def to_plain(self) -> dict[str, Any]:

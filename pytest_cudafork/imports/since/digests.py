@@ -9,6 +9,8 @@ from importlib.machinery import all_suffixes
 
 ABSENT = "absent"
 _FOLDER = "/"
+_MODULES = "//"
+"""Ends the name of a folder of which only what can be imported from it counts."""
 _MOST_BYTES = 16 << 20
 """What is bigger, as a library of kernels, is told by size and time: to read it takes too long."""
 _CODE = tuple(all_suffixes())
@@ -38,14 +40,14 @@ class Digests:
         return self._names[path]
 
     def _names_of(self, path: str) -> Iterable[str]:
-        end = _FOLDER if path.endswith(_FOLDER) else ""
         bare = path.rstrip(_FOLDER)
+        end = path[len(bare) :]
         linked = os.path.join(os.path.realpath(os.path.dirname(bare)), os.path.basename(bare))
         for real in (linked, os.path.realpath(bare)):
-            if real.startswith(f"{self._root}/"):
+            if f"{real}/".startswith(f"{self._root}/"):
                 yield os.path.relpath(real, self._root) + end
-            elif real.endswith(_CODE):
-                yield real
+            elif real.endswith(_CODE) or end == _MODULES:
+                yield real + end
 
     def of_all(self, names: Iterable[str]) -> dict[str, str]:
         """Return the fingerprints of files, by their names."""
@@ -78,6 +80,8 @@ class Digests:
 
 def _digest(path: str) -> str:
     try:
+        if path.endswith(_MODULES):
+            return _hash("\0".join(modules_in(path)).encode("utf-8", "surrogateescape"))
         if path.endswith(_FOLDER):
             entries = sorted(name for name in os.listdir(path) if name != "__pycache__")
             return _hash("\0".join(entries).encode("utf-8", "surrogateescape"))
@@ -101,16 +105,32 @@ def _time_of(path: str) -> int:
         return 0
 
 
+def in_words(name: str) -> str:
+    """Return the words for a name in a record."""
+    bare = name.rstrip(_FOLDER)
+    return f"what can be imported from {bare}" if name.endswith(_MODULES) else name
+
+
 def modules_in(folder: str) -> list[str]:
-    """Return the names of what can be imported from a folder of the module search path."""
+    """Return the names of what can be imported from a folder: of packages without an __init__, too.
+
+    Such a package counts if a module lies in it; one of which all modules lie deeper does not.
+    """
     found = set()
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.endswith(_CODE):
                     found.add(entry.name.partition(".")[0])
-                elif os.path.isfile(os.path.join(entry.path, "__init__.py")):
+                elif entry.name.isidentifier() and entry.is_dir() and _has_code(entry.path):
                     found.add(entry.name)
     except OSError:
         return []
     return sorted(found)
+
+
+def _has_code(folder: str) -> bool:
+    try:
+        return any(name.endswith(_CODE) for name in os.listdir(folder))
+    except OSError:
+        return False

@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_cudafork.documents.writing import write_at_once
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """Which files an import executes or reads, and which folders it lists.
 
 Python tells its audit hooks of each file that it opens; a hook stays for as long as the process
-lives, and its forks have it, too. What C code opens by itself, or another program reads, is not
-told. Files that are written are not read, and what lies where libraries are installed is known by
-the versions of these.
+lives, and its forks have it, too. Of the folders where Python looks for modules, what can be
+imported from there is told: a module that was not found may be there the next time. What C code
+opens by itself, or another program reads, is not told. Files that are written are not read, and
+what lies where libraries are installed is known by the versions of these.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pytest_cudafork.imports.values.installed import is_installed
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap_external>"
 _CACHE = f"{os.sep}__pycache__{os.sep}"
 _LISTINGS = ("os.listdir", "os.scandir")
+_MODULES = os.sep * 2
+"""Ends the path of a folder where Python has looked for modules."""
 
 
 class FilesRead:
@@ -49,8 +52,11 @@ class FilesRead:
                 self._add(args[1])
             elif event == "ctypes.dlopen" and os.sep in os.fsdecode(args[0]):
                 self._add(args[0])  # a name without a folder is the loader's business
-            elif event in _LISTINGS and sys._getframe(1).f_code.co_filename != _IMPORT_SYSTEM:
-                self._add(args[0] or os.curdir, os.sep)
+            elif event == "exec" and os.path.isabs(args[0].co_filename):
+                self._add(args[0].co_filename)  # what was compiled may lie anywhere
+            elif event in _LISTINGS:
+                looks = sys._getframe(1).f_code.co_filename == _IMPORT_SYSTEM
+                self._add(args[0] or os.curdir, _MODULES if looks else os.sep)
         except Exception:
             return  # a path that is none; to raise would make the user's call fail
 
@@ -70,5 +76,7 @@ class FilesRead:
             if not name.endswith(".pyc"):
                 return
             path = os.path.join(folder, f"{name.partition('.')[0]}.py")
-        if not is_installed(path):
+        elif sys.pycache_prefix and path.startswith(sys.pycache_prefix):
+            return  # its source is told when it is executed
+        if not is_installed(path + end):
             self._now[path + end] = None

@@ -85,6 +85,32 @@ def test_sessions_import_what_a_change_reaches(
     assert "not known yet, and others may find it by its name: proj::proj.new" in session.out
 
 
+def test_what_was_not_found_and_is_there_now_is_a_change(
+    pytester: pytest.Pytester, proj: GitRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python has compiled all before, into a folder of its own: no source is read then."""
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(pytester.path / "compiled"))
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    asks = "from importlib.util import find_spec\nif not find_spec('proj.base'):\n    1 / 0"
+    tries = "try:\n    import other.fast\nexcept ImportError:\n    pass"
+    proj.write({"other/__init__.py": "", "proj/one.py": asks, "proj/two.py": tries})
+    proj.commit("begin again")
+    assert pytester.runpython_c("import compileall; compileall.compile_dir('proj')").ret == 0
+    assert list(pytester.path.glob("compiled/**/leaf.*.pyc")), "compiled, and not beside it"
+    assert command_line(pytester, "proj", "--since=HEAD").ret == 0
+
+    proj.write({"other/fast.py": TOUCH, "proj/leaf.py": "edited = True"})
+    found = command_line(pytester, "proj", "--since=HEAD", "-v")
+    assert found.ret == 1
+    assert "  proj::proj.two: what can be imported from other" in found.outlines
+    assert "  proj::proj.leaf: proj/leaf.py" in found.outlines
+    found.stdout.fnmatch_lines(["since *which 2 of 7 imports of proj can reach; *"])
+
+    (pytester.path / "proj" / "base.py").unlink()
+    found = command_line(pytester, "proj", "--since=HEAD", "-v")
+    found.stdout.fnmatch_lines(["*proj.one*ZeroDivisionError*"])
+
+
 @needs_xdist
 def test_workers_of_xdist_agree_and_the_controller_keeps_the_record(
     pytester: pytest.Pytester, proj: GitRepository

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_cudafork.imports.since import digests
-from pytest_cudafork.imports.since.digests import ABSENT, Digests, modules_in
+from pytest_cudafork.imports.since.digests import ABSENT, Digests, in_words, modules_in
 
 
 @pytest.fixture
@@ -25,6 +25,8 @@ def test_files_are_named_by_their_place_in_the_repository(root: Path) -> None:
     assert names(str(root / "pkg" / "a.py")) == ("pkg/a.py",)
     assert names(str(root.parent / "link" / "pkg" / "a.py")) == ("pkg/a.py",)
     assert names(f"{root}/pkg/") == ("pkg/",)
+    assert names(f"{root}/pkg//") == ("pkg//",)
+    assert names(f"{root}//") == (".//",)
     (root / "linked.json").symlink_to(root / "pkg" / "a.py")
     assert names(str(root / "linked.json")) == ("linked.json", "pkg/a.py")
 
@@ -33,6 +35,8 @@ def test_of_other_folders_only_code_counts(root: Path) -> None:
     names = Digests(str(root)).names
     assert names(f"{root.parent}/other/b.py") == (f"{root.parent}/other/b.py",)
     assert names(f"{root.parent}/other/cache.json") == ()
+    assert names(f"{root.parent}/other/") == ()
+    assert names(f"{root.parent}/other//") == (f"{root.parent}/other//",)
 
 
 def test_a_fingerprint_tells_content_and_absence(
@@ -65,9 +69,22 @@ def test_what_changes_while_the_audit_runs_is_told(root: Path) -> None:
     assert looked_at.changed_meanwhile(names, since_ns=101) == {"pkg/a.py"}
 
 
+def test_of_where_python_looks_only_what_can_be_imported_counts(root: Path) -> None:
+    first = Digests(str(root)).of("pkg//")
+    (root / "pkg" / "data.json").write_text("")
+    assert Digests(str(root)).of("pkg//") == first
+    (root / "pkg" / "b.py").write_text("")
+    assert Digests(str(root)).of("pkg//") != first
+    assert in_words("pkg//") == "what can be imported from pkg"
+    assert in_words("pkg/b.py") == "pkg/b.py"
+
+
 def test_modules_of_a_folder_are_what_can_be_imported_from_there(root: Path) -> None:
     for name in ("pkg/__init__.py", "script.py", "text.txt", "native.so"):
         (root / name).write_text("")
-    (root / "build").mkdir()
-    assert modules_in(str(root)) == ["native", "pkg", "script"]
+    for name in ("build", "no-name", "without_init"):
+        (root / name).mkdir()
+    (root / "no-name" / "a.py").write_text("")
+    (root / "without_init" / "a.py").write_text("")
+    assert modules_in(str(root)) == ["native", "pkg", "script", "without_init"]
     assert modules_in(str(root / "none")) == []

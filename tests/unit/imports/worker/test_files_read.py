@@ -97,6 +97,32 @@ def test_what_python_caches_stands_for_its_source() -> None:
     ) == ["/src/pkg/a.py"]
 
 
+def test_what_is_executed_is_told_wherever_it_was_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "pycache_prefix", "/cache")
+    assert hear(
+        ("open", ("/cache/src/pkg/a.cpython-312.pyc", "r", os.O_RDONLY)),
+        ("exec", (compile("", "/src/pkg/a.py", "exec"),)),
+        ("exec", (compile("", "<string>", "exec"),)),
+    ) == ["/src/pkg/a.py"]
+
+
+def test_where_python_looks_for_modules_is_told(tmp_path: Path) -> None:
+    """By its own audit hook: the import system alone is the caller that it takes for itself."""
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("try: import pkg.none\nexcept ImportError: 0")
+    done = subprocess.run(
+        [sys.executable, "-c", f"before = pkg = None\n{_PROGRAM.replace('import before', '')}"
+         .replace("import pkg.reader", "import pkg")],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    own, _ = eval(done.stdout)
+    assert f"{tmp_path.resolve()}/pkg//" in own
+
+
 @pytest.mark.parametrize(
     "event",
     [
