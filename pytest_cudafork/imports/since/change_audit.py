@@ -153,8 +153,14 @@ class ChangeAudit:
     def _changed(self, record: ImportsRecord) -> set[str]:
         """Return the files that differ from the commit, and those that differ from the record."""
         now = self._digests.of_all(record.files)
-        other = {path for path, seen in record.files.items() if now[path] != seen.digest}
-        return other.union(self.change.files)
+        within = tuple(self.change.folders)
+        other = {
+            path
+            for path, seen in record.files.items()
+            if now[path] != seen.digest or path.startswith(within)
+        }
+        new_or_gone = [each for each in self.change.appeared if each not in record.files]
+        return other.union(self.change.files, self._digests.naming(new_or_gone, record.files))
 
     @property
     def few(self) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable
-from importlib.machinery import all_suffixes
+from importlib.machinery import SOURCE_SUFFIXES, all_suffixes
 
 ABSENT = "absent"
 _FOLDER = "/"
@@ -14,6 +15,7 @@ _MODULES = "//"
 _MOST_BYTES = 16 << 20
 """What is bigger, as a library of kernels, is told by size and time: to read it takes too long."""
 _CODE = tuple(all_suffixes())
+_SOURCES = tuple(SOURCE_SUFFIXES)
 
 
 class Digests:
@@ -58,6 +60,30 @@ class Digests:
         if name not in self._digests:
             self._digests[name] = _digest(os.path.join(self._root, name))
         return self._digests[name]
+
+    def naming(self, appeared: Iterable[str], among: Iterable[str]) -> set[str]:
+        """Return the sources that have the bare name of another file in them.
+
+        Whether a file is there can be asked without opening it, of which Python tells nobody.
+
+        Args:
+            appeared: The files.
+            among: Where to look; what is no source is passed over.
+
+        """
+        names = {os.fsencode(os.path.basename(each.rstrip(_FOLDER))) for each in appeared}
+        if not names:
+            return set()
+        any_name = re.compile(b"|".join(map(re.escape, sorted(names))))
+        sources = [each for each in among if each.endswith(_SOURCES)]
+        return {each for each in sources if any_name.search(self._content(each))}
+
+    def _content(self, name: str) -> bytes:
+        try:
+            with open(os.path.join(self._root, name), "rb") as file:
+                return file.read()
+        except OSError:
+            return b""
 
     def changed_meanwhile(self, names: Iterable[str], since_ns: int) -> set[str]:
         """Return the files that are not what they were when they were looked at first.

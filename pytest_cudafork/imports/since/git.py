@@ -29,7 +29,9 @@ class Change(NamedTuple):
         root: The repository's folder, without links.
         ref: What the user calls the commit.
         commit: Its name, as short as is unique.
-        files: The files that differ from it, gone and new ones too, relative to ``root``.
+        files: The files that differ from it, gone and new ones too, relative to ``root``. A
+            repository within this one, whose files git does not name here, is one of them.
+        appeared: Those of them that are new or gone.
 
     """
 
@@ -37,6 +39,13 @@ class Change(NamedTuple):
     ref: str
     commit: str
     files: tuple[str, ...]
+    appeared: tuple[str, ...] = ()
+
+    @property
+    def folders(self) -> list[str]:
+        """The repositories within this one that differ; each ends in a slash."""
+        names = (f"{name.rstrip('/')}/" for name in self.files)
+        return [name for name in names if os.path.isdir(os.path.join(self.root, name))]
 
 
 class Repository:
@@ -62,10 +71,13 @@ class Repository:
 
         """
         commit = self._commit(ref)
-        changed = self._names("diff", "--name-only", "--no-renames", "-z", commit, "--")
+        differs = ("diff", "--name-only", "--no-renames", "--ignore-submodules=none", "-z")
+        changed = self._names(*differs, commit, "--")
+        appeared = self._names(*differs, "--diff-filter=AD", commit, "--")
         untracked = self._names("ls-files", "--others", "--exclude-standard", "-z")
         short = self._ask("rev-parse", "--short", commit)
-        return Change(self.root, ref, short, tuple(sorted({*changed, *untracked})))
+        files, new = sorted({*changed, *untracked}), sorted({*appeared, *untracked})
+        return Change(self.root, ref, short, tuple(files), tuple(new))
 
     def _commit(self, ref: str) -> str:
         try:

@@ -103,6 +103,30 @@ def test_what_has_changed_since_the_commit_counts_each_time(made: GitRepository)
     assert audit(made) == []
 
 
+def test_a_file_that_a_source_asks_for_by_its_name_counts_when_it_appears(
+    made: GitRepository,
+) -> None:
+    made.commit("asks", {"pkg/c.py": "FAST = os.path.exists('fast.flag')"})
+    audit(made)
+    assert audit(made) == []
+    made.write({"fast.flag": ""})
+    assert audit(made) == ["pkg.c"]
+
+
+def test_what_lies_in_another_repository_that_differs_counts_each_time(
+    made: GitRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = GitRepository(made.folder / "pkg" / "inner")
+    inner.commit("begin", {"deep.py": ""})
+    monkeypatch.setitem(OWN, "pkg.c", ("c.py", "inner/deep.py"))
+    made.commit("a link to its commit")
+    audit(made)
+    assert audit(made) == []
+    inner.write({"deep.py": "edited = True"})
+    for _ in range(2):
+        assert audit(made) == ["pkg.c"]
+
+
 def test_what_has_changed_since_the_record_counts_though_the_commit_has_it(
     made: GitRepository,
 ) -> None:

@@ -79,6 +79,16 @@ def test_of_where_python_looks_only_what_can_be_imported_counts(root: Path) -> N
     assert in_words("pkg/b.py") == "pkg/b.py"
 
 
+def test_sources_that_name_a_file_may_ask_whether_it_is_there(root: Path) -> None:
+    (root / "pkg" / "a.py").write_text("HAS_IT = (here / 'use.flag').exists()")
+    (root / "pkg" / "b.json").write_text("use.flag")
+    among = ["pkg/a.py", "pkg/b.json", "pkg/none.py", "pkg//"]
+    naming = Digests(str(root)).naming
+    assert naming(["data/use.flag", "other"], among) == {"pkg/a.py"}
+    assert naming(["data/useXflag"], among) == set()
+    assert naming([], among) == set()
+
+
 def test_modules_of_a_folder_are_what_can_be_imported_from_there(root: Path) -> None:
     for name in ("pkg/__init__.py", "script.py", "text.txt", "native.so"):
         (root / name).write_text("")

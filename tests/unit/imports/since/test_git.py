@@ -33,8 +33,24 @@ def test_what_is_edited_staged_gone_moved_and_new_has_changed(made: GitRepositor
     )  # fmt: skip
     assert change.root == str(made.folder.resolve())
     assert change.commit == made.git("rev-parse", "--short", "HEAD").strip()
+    assert change.appeared == ("gone.py", "moved.py", "moved_here.py", "new \u6f22.py")
+    assert change.folders == []
     older = Repository(str(made.folder)).changed_since("HEAD~1")
     assert set(older.files) == {*change.files, ".gitignore"}
+
+
+def test_a_repository_within_it_is_named_as_a_folder(tmp_path: Path) -> None:
+    """Git tells none of its files; so it is for one that is untracked and for a submodule."""
+    outer = GitRepository(tmp_path / "outer")
+    outer.commit("begin", {"a.py": ""})
+    inner = GitRepository(outer.folder / "inner")
+    inner.commit("begin", {"b.py": ""})
+    assert Repository(str(outer.folder)).changed_since("HEAD").folders == ["inner/"]
+    outer.commit("a link to its commit")
+    outer.git("config", "diff.ignoreSubmodules", "all")
+    assert Repository(str(outer.folder)).changed_since("HEAD").folders == []
+    inner.write({"b.py": "edited = True"})
+    assert Repository(str(outer.folder)).changed_since("HEAD").folders == ["inner/"]
 
 
 def test_what_a_hook_of_git_finds_set_leads_nowhere_else(

@@ -38,7 +38,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", "null", '{"format": 2}', '{"format": 1}', '{"format": 1, "files": 3}']
+    "text", ["", "[]", "{}", "null", '{"format": 1}', '{"format": 2}', '{"format": 2, "files": 3}']
 )
 def test_anything_else_is_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "record.json"
