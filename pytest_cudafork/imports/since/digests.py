@@ -46,6 +46,8 @@ class Digests:
         end = path[len(bare) :]
         linked = os.path.join(os.path.realpath(os.path.dirname(bare)), os.path.basename(bare))
         for real in (linked, os.path.realpath(bare)):
+            if real == self._root and end != _MODULES:
+                continue  # Python lists it to find what is installed: any new file would count
             if f"{real}/".startswith(f"{self._root}/"):
                 yield os.path.relpath(real, self._root) + end
             elif real.endswith(_CODE) or end == _MODULES:

@@ -14,10 +14,12 @@ _DYNAMIC = re.compile(
     rb"import_module|__import__|resolve_name|\bexec\s*\(|\beval\s*\(|run_path|run_module"
     rb"|walk_packages|iter_modules|find_spec|find_loader|entry_points|spec_from|exec_module"
     rb"|load_module|SourceFileLoader|sys\s*\.\s*modules|sys\s*\.\s*path|__path__|meta_path"
-    rb"|[Ll]azy|__getattr__"
+    rb"|[Ll]azy|__getattr__|\w[Ii]mport\w*\s*\(|\bimport\w+\s*\(|\blocate\s*\(|instantiate"
+    rb"|pickle|joblib|torch\s*\.\s*load\b|unsafe_load"
 )
 """Words of sources that import by other ways than the statement; ``LazyLoader``, and ``lazy`` of
-libraries that defer imports. A module too many costs an import; one too few would be a false
+libraries that defer imports; functions named like ``optional_import``; ``pydoc.locate``; and what
+imports by names in data. A module too many costs an import; one too few would be a false
 green."""
 _NAME = re.compile(r"\.*[A-Za-z_]\w*(?:[.:][A-Za-z_]\w*)*")
 

@@ -39,8 +39,8 @@ def is_installed(path: str) -> bool:
 def installed_versions(root: str, paths: Iterable[str] | None = None) -> dict[str, str]:
     """Return what is installed, by the names of the folders that say so, with a fingerprint.
 
-    The name of such a folder has the version in it. An editable installation of what lies below
-    ``root`` is left out: its files are looked at one by one.
+    The name of such a folder has the version in it. Of an editable installation of what lies below
+    ``root`` only the entry points count: its files are looked at one by one.
 
     Args:
         root: The folder of the repository.
@@ -55,15 +55,20 @@ def installed_versions(root: str, paths: Iterable[str] | None = None) -> dict[st
             continue  # a zip file, or nothing at all
         for name in names:
             path = os.path.join(folder, name)
-            if name.endswith(_ENDINGS) and not _is_editable_below(path, root):
-                found.setdefault(name, _fingerprint(path))
+            if not name.endswith(_ENDINGS):
+                continue
+            if not _is_editable_below(path, root):
+                found.setdefault(name, _fingerprint(path, "RECORD"))
+            elif points := _fingerprint(path, "entry_points.txt"):
+                # without its version, which tools make from that of each commit
+                found.setdefault(f"entry points of {name.partition('-')[0]}", points)
     return found
 
 
-def _fingerprint(folder: str) -> str:
-    """Return what changes with each build that is installed: pip's list of files and hashes."""
+def _fingerprint(folder: str, name: str) -> str:
+    """Return that of a file; RECORD, pip's list of files and hashes, changes with each build."""
     try:
-        with open(os.path.join(folder, "RECORD"), "rb") as file:
+        with open(os.path.join(folder, name), "rb") as file:
             return hashlib.sha1(file.read(), usedforsecurity=False).hexdigest()
     except OSError:
         return ""

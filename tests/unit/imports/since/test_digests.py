@@ -27,6 +27,7 @@ def test_files_are_named_by_their_place_in_the_repository(root: Path) -> None:
     assert names(f"{root}/pkg/") == ("pkg/",)
     assert names(f"{root}/pkg//") == ("pkg//",)
     assert names(f"{root}//") == (".//",)
+    assert names(f"{root}/") == (), "what is installed is looked for there: by most imports"
     (root / "linked.json").symlink_to(root / "pkg" / "a.py")
     assert names(str(root / "linked.json")) == ("linked.json", "pkg/a.py")
 

@@ -15,6 +15,7 @@ PACKAGE = FoundModule("pkg.sub", "", is_package=True)
     ("source", "named"),
     [
         ("import os.path, pkg.a as b", {"os.path", "pkg.a"}),
+        ("from pkg import (\n    a,\n)", {"pkg", "pkg.a"}),
         ("from . import x", {"pkg.sub", "pkg.sub.x"}),
         ("from ..other import x as y, z", {"pkg.other", "pkg.other.x", "pkg.other.z"}),
         ("def f():\n    from pkg import late", {"pkg", "pkg.late"}),
@@ -45,6 +46,12 @@ def test_dots_are_counted_from_a_package_itself() -> None:
         "def __getattr__(name): ...",
         "x = lazy_loader.attach(__name__, ['a'])",
         "class _LazyModule: ...",
+        "fast = optional_import('fast')",
+        "backend = import_string(name)",
+        "backend = tryImport(name)",
+        "pydoc.locate(name)",
+        "pickle.load(file)",
+        "torch.load(path)",
         "not Python (",
     ],
 )

@@ -57,6 +57,11 @@ def test_versions_and_builds_are_told_but_not_those_of_the_project_itself(tmp_pa
     (site / "one-1.dist-info" / "RECORD").write_text("a.py,sha256=2,1")
     now = installed_versions(str(root), paths)
     assert {name for name in now if now[name] != first[name]} == {"one-1.dist-info"}
+    (site / "mine-1.dist-info" / "entry_points.txt").write_text("[plugins]\na = mine.a")
+    with_plugin = installed_versions(str(root), paths)
+    assert with_plugin.keys() - now.keys() == {"entry points of mine"}
+    (site / "mine-1.dist-info").rename(site / "mine-2.dist-info")
+    assert installed_versions(str(root), paths) == with_plugin
 
 
 def test_an_old_editable_installation_of_the_project_is_left_out(tmp_path: Path) -> None:
