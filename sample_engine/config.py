@@ -70,7 +70,8 @@ class SpeculativeConfig:
     ``prompt_lookup_min`` tokens; ``"eagle"`` drafts with the head that comes with the model.
     ``rejection_sample_method``: ``"probabilistic"`` accepts as many drafts as the target's
     distribution allows; ``"strict"`` only those that the model itself samples, so that a seed's
-    text is the same as without speculation.
+    text is the same as without speculation. ``step_graphs``: where the model's pass is a CUDA
+    graph, verification and drafts of a step are one, too.
     """
 
     method: str
@@ -78,6 +79,7 @@ class SpeculativeConfig:
     prompt_lookup_max: int = _USUAL_LOOKUP_MAX
     prompt_lookup_min: int = _USUAL_LOOKUP_MIN
     rejection_sample_method: str = REJECTION_METHODS[0]
+    step_graphs: bool = False
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], *, warn: bool = True) -> SpeculativeConfig:
@@ -419,6 +421,9 @@ def _wrong_speculative_values(values: Mapping[str, Any], given: Mapping[str, str
             wrong.append(
                 f"speculative_config: {given[name]}={value!r} must be an int of at least 1."
             )
+    step_graphs = values.get("step_graphs", False)
+    if not isinstance(step_graphs, bool):
+        wrong.append(f"speculative_config: step_graphs={step_graphs!r} must be True or False.")
     method = values.get("method")
     if method in SPECULATIVE_METHODS and method != "ngram":
         wrong += [

@@ -263,8 +263,9 @@ class ModelRunner:
         states = graphs.capture(self)
         if self.speculator is not None:
             self.speculator.capture_graphs(graphs, states)
+        wished = speculative is not None and speculative.step_graphs
         # Of several ranks the logits are gathered between: that stays outside of these graphs.
-        if self.ranks is None and self.speculator is not None and self.draft_state is not None:
+        if wished and self.ranks is None and self.speculator and self.draft_state is not None:
             self.step_graphs = capture_steps(
                 graphs,
                 self.model.compute_logits,

@@ -14,7 +14,6 @@ import torch
 from sample_engine.graphs.buffers import OutputBuffers, PieceBuffers
 from sample_engine.graphs.execution import CapturedGraph, GraphExecution
 from sample_engine.model.llama import Llama
-from sample_engine.model.rope import angles_of
 
 __all__ = ["AttendInto", "PiecewiseForward"]
 
@@ -139,7 +138,7 @@ class PiecewiseForward:
         """The residual stream after a layer whose attention is done, and that normed."""
         num_tokens, buffers = input_ids.shape[0], self._buffers
         if layer < 0:
-            angles = angles_of(positions, self._model.config)
+            angles = self._model.angles(positions)
             for kept, each in zip((buffers.cos, buffers.sin), angles, strict=True):
                 kept[:num_tokens].copy_(each)
             return self._model.embedded(input_ids)

@@ -174,8 +174,9 @@ def _filled(module: _Module, weights: dict[str, Tensor]) -> _Module:
 def _lay_out(part: nn.Linear) -> None:
     """On a CPU, keep a layer's weights by columns: same numbers, and a product reads them in order.
 
-    With a few tokens, as when drafts are verified, it takes two thirds of the time.
+    In float32, with a few tokens, as when drafts are verified, it takes two thirds of the time. The
+    products of narrower types want their rows, and take up to one and a half times as long without.
     """
     weight = part.weight
-    if weight.device.type == "cpu":
+    if weight.device.type == "cpu" and weight.dtype == torch.float32:
         part.weight = nn.Parameter(weight.t().contiguous().t(), requires_grad=False)

@@ -17,13 +17,15 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 5}
 
 def test_the_documented_settings_are_taken_as_they_are() -> None:
     settings = {**NGRAM, "prompt_lookup_max": 4, "prompt_lookup_min": 3}
-    made = SpeculativeConfig.of({**settings, "rejection_sample_method": "strict"})
+    settings |= {"rejection_sample_method": "strict", "step_graphs": True}
+    made = SpeculativeConfig.of(settings)
     assert made == SpeculativeConfig(
         method="ngram",
         num_speculative_tokens=5,
         prompt_lookup_max=4,
         prompt_lookup_min=3,
         rejection_sample_method="strict",
+        step_graphs=True,
     )
     assert SpeculativeConfig.of({"method": "eagle", "num_speculative_tokens": 1}) == (
         SpeculativeConfig(method="eagle", num_speculative_tokens=1)
@@ -106,6 +108,10 @@ WRONG: dict[str, tuple[Any, list[str]]] = {
     "unknown rejection": (
         {**NGRAM, "rejection_sample_method": "strikt"},
         ["rejection_sample_method='strikt' is not one of 'probabilistic', 'strict'. Did you mean"],
+    ),
+    "no truth value": (
+        {**NGRAM, "step_graphs": 1},
+        ["step_graphs=1 must be True or False"],
     ),
     "no number": (
         {**NGRAM, "num_speculative_tokens": "5"},

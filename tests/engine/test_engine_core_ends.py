@@ -186,6 +186,7 @@ def test_a_core_tells_what_its_configuration_came_to(folder: str) -> None:
         "kv_role": None,
         "device": "cpu",
         "tensor_parallel_size": 1,
+        "sums_over_ranks": None,
         "dtype": "float32",
         "num_blocks": 200,
         "block_size": 4,

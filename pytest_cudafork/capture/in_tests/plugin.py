@@ -60,6 +60,7 @@ class CaptureHooks:
         self._by_default = how != OFF
         self._how = how if how != OFF else "check"
         self._watching: Watching | None = None
+        self._graphs_are_chosen = config.stash[SESSION].settings.graphs is not None
         self._graphs_are_asked_for = False
         self._listeners = config.stash.setdefault(LISTENERS, [])
 
@@ -116,7 +117,8 @@ class CaptureHooks:
         with contextlib.ExitStack() as undo:
 
             def enter(module: object) -> None:
-                at_once = self._graphs_are_asked_for or captures_are_possible()
+                asked = self._graphs_are_chosen or self._graphs_are_asked_for
+                at_once = asked or captures_are_possible()
                 later = None if at_once else after_captures_are_possible
                 undo.enter_context(self._made().in_force(item.nodeid, later))
 

@@ -68,7 +68,7 @@ class CaptureSummary:
         if not captures and self._gathered.elsewhere:
             return "looked at: nothing, as no test captured a graph in its own thread"
         if not captures:
-            return "looked at: nothing, as no test captured a graph"
+            return "looked at: nothing, as no test that is looked at captured a graph by itself"
         return (
             f"looked at: {_captures(captures)}, {replays} {'replay' if replays == 1 else 'replays'}"
         )

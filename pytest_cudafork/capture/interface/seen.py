@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
+from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work
 
 __all__ = ["Listener", "SeenCapture", "Watch", "suspended", "watch_in_force"]
+
+__tracebackhide__ = of_refusals
 
 _IN_FORCE: ContextVar[Watch | None] = ContextVar("cudafork_capture_watch", default=None)
 

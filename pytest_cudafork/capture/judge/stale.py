@@ -41,6 +41,11 @@ _TODO = (
     "it is meant to stay, say so by '# captures: ignore' on one of these lines"
 )
 
+_MISSED = (
+    "it was not seen how it came about: until the software graph was imported, nothing was looked "
+    "at (--cuda-fork-graphs=software has all of it looked at)"
+)
+
 
 class _Judged(NamedTuple):
     """What was said of memory that a graph reads, and of which state of things."""
@@ -85,6 +90,9 @@ class StaleData:
         graph = self._graphs[capture] = _Graph()
         uses: GraphUses = capture.uses
         for memory, use in uses.reads.items():
+            if self._history.missed and _was_never_written(memory):
+                self._findings.judged()
+                self._findings.cannot(_MISSED)
             if not _is_derived(uses, memory):
                 continue
             if memory.nbytes <= _SMALL:
@@ -248,6 +256,11 @@ class _Stale(NamedTuple):
     write: Write
     seen: list[Memory]  # inputs that operators have changed
     unseen: list[Memory]  # inputs that something else has changed, NumPy for instance
+
+
+def _was_never_written(memory: Memory) -> bool:
+    """Whether no write to it was seen, nor that it was handed out."""
+    return not memory.writes and not memory.version and memory.filled < 0
 
 
 def _is_derived(uses: GraphUses, memory: Memory) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work, line_in_thread
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.record.arguments import PLAIN, Arguments
@@ -35,6 +36,8 @@ from pytest_cudafork.capture.record.values import (
 
 __all__ = ["KEPT_BYTES", "History"]
 
+__tracebackhide__ = of_refusals
+
 KEPT_BYTES = 4096
 """Up to how many bytes values that come from the host are kept, should they be gone later."""
 _MOST_HOST_NUMBERS = 512
@@ -48,6 +51,7 @@ class History:
         uses: those of the graph whose capture is under way; None: there is no such capture.
         paused: whether operators are none of the user's.
         at: the number of the last event.
+        missed: whether recording began in the midst of a test, after work that nobody saw.
         host: numbers that the host has read from tensors, the latest ones.
         spoiled: results of graphs that were overwritten, each with what is told when it is read.
         numbers: those of the host among arguments, by line.
@@ -62,6 +66,7 @@ class History:
         self.uses: GraphUses | None = None
         self.paused = False
         self.at = 0
+        self.missed = False
         self.host: deque[HostNumber] = deque(maxlen=_MOST_HOST_NUMBERS)
         self.spoiled: dict[Memory, Callable[[str], None]] = {}
         self.numbers = LineNumbers()
@@ -295,6 +300,7 @@ class History:
             return
         if kind is Kind.EMPTY:
             memory.filled, memory.where = 0, self.line()
+            memory.allocated = memory.where
         elif memory.writes:
             return
         else:
@@ -386,7 +392,7 @@ class History:
         assert uses is not None, "a capture is under way"
         if memory.owner is uses:
             if looks and 0 <= memory.filled < count:
-                told = Unfilled(memory, memory.where, self.line(), memory.filled, count)
+                told = Unfilled(memory, memory.allocated, self.line(), memory.filled, count)
                 uses.unfilled.append(told)
                 memory.filled = -1  # once
             return

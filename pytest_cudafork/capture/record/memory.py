@@ -74,6 +74,7 @@ class Memory:
         writes: what wrote it last, one for each part that still shows; () where that is not known.
         version: how often it was seen to be written.
         where: ``file:line`` of the last write, or of the allocation.
+        allocated: ``file:line`` of where it was handed out with nothing in it; "": it was not.
         at: the number of the event of the last write.
         replayed: the number of the event of the last replay that read it; 0: none did.
         filled: how many elements were written since it was allocated; -1: not counted (any more).
@@ -84,8 +85,8 @@ class Memory:
     """
 
     __slots__ = (
-        "activation", "at", "device", "dtype", "filled", "live", "nbytes", "owner", "pointer",
-        "refer", "replayed", "shape", "version", "where", "writes",
+        "activation", "allocated", "at", "device", "dtype", "filled", "live", "nbytes", "owner",
+        "pointer", "refer", "replayed", "shape", "version", "where", "writes",
     )  # fmt: skip
 
     def __init__(self, tensor: Tensor, storage: Any, gone: Callable[[Any], object]) -> None:
@@ -95,7 +96,7 @@ class Memory:
         self.device, self.dtype, self.shape = tensor.device, tensor.dtype, tensor.shape
         self.writes: tuple[Any, ...] = ()
         self.version, self.where, self.at, self.filled = 0, "", 0, -1
-        self.replayed = 0
+        self.allocated, self.replayed = "", 0
         self.owner: Any = None
         self.live = self.activation = False
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.record.arguments import PLAIN
 from pytest_cudafork.capture.record.history import History
@@ -23,6 +24,8 @@ from pytest_cudafork.compat.torch_graphs import (
 )
 
 __all__ = ["HistoryMode"]
+
+__tracebackhide__ = of_refusals
 
 
 class HistoryMode(ObservingMode):

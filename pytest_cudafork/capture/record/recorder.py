@@ -66,6 +66,7 @@ class Recorder(Listener):
         with contextlib.ExitStack() as stack:
 
             def see() -> None:
+                self.history.missed = True  # what ran until now
                 if not count_modes():  # modes end in the order of their beginning
                     stack.enter_context(HistoryMode(self.history))
                     stack.enter_context(self._launches.noted())

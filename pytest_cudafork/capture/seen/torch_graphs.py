@@ -15,10 +15,13 @@ from typing import Any
 import torch
 
 from pytest_cudafork.capture.interface.seen import watch_in_force
+from pytest_cudafork.observe.base.after_import import after_import
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["hooked", "hooks_on"]
 
+_STAND_INS = "pytest_cudafork.capture.stand_ins.graphs"
+"""Has the class that comes into the place of torch's, before or after the hooks do."""
 _LIVENESS = "check_input_liveness"
 """An argument of ``capture_begin`` since torch 2.13: a replay that reads freed memory raises."""
 
@@ -33,7 +36,13 @@ def hooked(elsewhere: Callable[[], None]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if kind.__module__.partition(".")[0] == "torch":  # and no stand-in of ours
             stack.enter_context(hooks_on(kind))
-        stack.enter_context(_other_threads(kind, elsewhere))
+        if kind.__module__ != _STAND_INS:
+            stack.enter_context(_other_threads(kind, elsewhere))
+
+        def stand_ins_are_there(module: Any) -> None:
+            stack.enter_context(_other_threads(module.CUDAGraph, elsewhere))
+
+        stack.callback(after_import(_STAND_INS, stand_ins_are_there))
         yield
 
 

@@ -250,7 +250,8 @@ def test_what_follows_the_model_is_captured_where_it_speculates(
     folder: str, backend: str, speculative: dict[str, Any]
 ) -> None:
     plain = core_of(folder, "NONE", attention_backend=backend)
-    core = core_of(folder, "FULL", attention_backend=backend, speculative_config=speculative)
+    speculating = {**speculative, "step_graphs": True}
+    core = core_of(folder, "FULL", attention_backend=backend, speculative_config=speculating)
     assert core.runner.step_graphs is not None, "its capture has failed: see the warning"
     assert generate(core, PROMPTS, GREEDY) == generate(plain, PROMPTS, GREEDY)
     core.shutdown()

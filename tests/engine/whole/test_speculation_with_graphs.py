@@ -35,10 +35,18 @@ METHODS = pytest.mark.parametrize("speculative", [NGRAM, EAGLE], ids=["ngram", "
 EACH_BACKEND = pytest.mark.parametrize("backend", BACKENDS)
 
 
-def core_of(folder: str, mode: str, speculative: dict[str, Any], **settings: Any) -> EngineCore:
+def core_of(
+    folder: str,
+    mode: str,
+    speculative: dict[str, Any],
+    *,
+    step_graphs: bool = True,
+    **settings: Any,
+) -> EngineCore:
     wished = CUDAGraphMode(mode)
     execution = None if wished is CUDAGraphMode.NONE else SoftwareExecution()
     values = {"max_model_len": 64, "cudagraph_capture_sizes": SIZES, **settings}
+    speculative = {**speculative, "step_graphs": step_graphs}
     config = config_of(folder, cudagraph_mode=wished, speculative_config=speculative, **values)
     return EngineCore(config, execution)
 
@@ -123,7 +131,8 @@ def test_the_head_replays_prefill_and_decode_and_computes_what_it_does_eagerly(
     """Drafts too: a head that drafts worse would only be slower, and no token would tell."""
 
     def drafts(mode: str) -> tuple[list[Any], set[str]]:
-        core = core_of(folder, mode, EAGLE, attention_backend=backend)
+        core = core_of(folder, mode, EAGLE, attention_backend=backend, step_graphs=False)
+        assert core.runner.step_graphs is None
         speculator = core.runner.speculator
         assert isinstance(speculator, EagleSpeculator)
         proposed: list[Any] = []
@@ -140,7 +149,6 @@ def test_the_head_replays_prefill_and_decode_and_computes_what_it_does_eagerly(
 
         monkeypatch.setattr(speculator, "propose", watched)
         if mode == "FULL":
-            core.runner.step_graphs = None  # they hold passes of their own
             for name in ("prefill", "decode"):
                 _watch(getattr(head_graphs(core), name), name, replayed, monkeypatch)
         generate(core, PROMPTS, GREEDY)

@@ -10,11 +10,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.in_tests import words  # noqa: E402
+from pytest_cudafork.capture.in_tests import plugin, words  # noqa: E402
 from pytest_cudafork.capture.in_tests.plugin import CaptureHooks, begin  # noqa: E402
 from pytest_cudafork.capture.interface.check_names import LOOKED_AT  # noqa: E402
 from pytest_cudafork.capture.interface.seen import watch_in_force  # noqa: E402
 from pytest_cudafork.check.session import SESSION  # noqa: E402
+from pytest_cudafork.compat.torch_graphs import count_modes  # noqa: E402
 from pytest_cudafork.settings.options import Settings  # noqa: E402
 
 
@@ -31,9 +32,9 @@ class Plugins:
         self.names.append(name)
 
 
-def hooks(how: str) -> CaptureHooks:
+def hooks(how: str, **more: Any) -> CaptureHooks:
     stash = pytest.Stash()
-    stash[SESSION] = cast(Any, SimpleNamespace(settings=Settings(captures=how)))
+    stash[SESSION] = cast(Any, SimpleNamespace(settings=Settings(captures=how, **more)))
     return CaptureHooks(cast(pytest.Config, SimpleNamespace(stash=stash)))
 
 
@@ -137,3 +138,19 @@ def test_the_controller_of_xdist_tells_of_tests_that_ask_by_marker(
     controller = pytester.parseconfigure("--dist=load")
     assert controller.pluginmanager.has_plugin("cudafork-captures-summary")
     assert not controller.pluginmanager.has_plugin("cudafork-captures")
+
+
+@pytest.mark.parametrize("graphs", [None, "software"])
+def test_where_a_session_captures_software_graphs_all_is_seen_at_once(
+    graphs: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin, "captures_are_possible", lambda: False)
+    monkeypatch.setattr(plugin, "after_captures_are_possible", lambda see: lambda: None)
+    made = hooks("check", graphs=graphs)
+    before = count_modes()
+    phase: Any = made.pytest_runtest_call(item())
+    next(phase)
+    seen = count_modes() - before
+    with pytest.raises(StopIteration):
+        phase.send(None)
+    assert seen == (0 if graphs is None else 1)

@@ -63,7 +63,9 @@ def test_there_is_no_section_for_nothing() -> None:
 
 def test_how_much_was_looked_at_is_said_where_all_tests_are() -> None:
     summary = CaptureSummary(counts=True)
-    assert summary.lines(verbose=False) == ["looked at: nothing, as no test captured a graph"]
+    assert summary.lines(verbose=False) == [
+        "looked at: nothing, as no test that is looked at captured a graph by itself"
+    ]
     summary.pytest_runtest_logreport(report("t::a", {"captures": 1, "replays": 2}))
     assert summary.lines(verbose=False) == ["looked at: 1 capture, 2 replays"]
 

@@ -17,6 +17,7 @@ from pytest_cudafork.capture.judge.memory_checks import (  # noqa: E402
     check_there,
     works_unseen,
 )
+from pytest_cudafork.capture.story.findings import source_of  # noqa: E402
 from tests.support.captures import Captured, looking  # noqa: E402
 
 
@@ -141,3 +142,17 @@ def test_rrelu_that_does_not_train_draws_nothing_and_reads_no_noise() -> None:
         captured = look.capture(lambda: torch.rrelu(x, training=True))
         captured.replay()
         assert look.kinds() == []
+
+
+def test_memory_that_was_filled_in_part_is_told_with_the_line_that_made_it() -> None:
+    def work() -> Any:
+        made = torch.empty(8)  # made here
+        made[:4] = 1
+        return made * 2
+
+    with looking() as look:
+        look.capture(work)
+        (found,) = look.watching.take()["suspicions"]
+    assert found["kind"] == "unfilled-read"
+    words, where = found["lines"][0]
+    assert (words, source_of(where)) == ("handed out at", "made = torch.empty(8)  # made here")

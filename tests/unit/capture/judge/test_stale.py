@@ -155,3 +155,18 @@ def test_a_plan_that_is_refreshed_before_each_replay_is_not_kept_for_ever() -> N
                 captured.replay()
             counts.append(operations())
     assert counts[1] - counts[0] < 40
+
+
+def test_what_came_about_before_recording_began_is_not_judged() -> None:
+    lengths = torch.tensor([1, 2, 3])
+    plan, out = lengths.cumsum(0), torch.empty(3)
+    with looking() as look:
+        look.capture(lambda: plan * 2)
+        assert "not_judged" not in told(look)
+        look.history.missed = True
+        other = torch.tensor([1, 2, 3]).cumsum(0)
+        look.capture(lambda: out.copy_(plan * other))
+        assert other.sum() == 10
+        (why,) = told(look)["not_judged"].items()
+    assert "until the software graph was imported" in why[0]
+    assert why[1] == 1

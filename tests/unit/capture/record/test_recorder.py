@@ -125,3 +125,19 @@ def test_no_mode_is_put_on_within_one_of_the_user() -> None:
             calls[0]()
             assert count_modes() == before + 1
         assert count_modes() == before
+
+
+def test_what_ran_before_operators_are_seen_is_missed() -> None:
+    recorder, waiting = Recorder(), list[Any]()
+
+    def later(see: Any) -> Any:
+        waiting.append(see)
+        return waiting.clear
+
+    with recorder.in_force(later):
+        assert not recorder.history.missed
+        waiting[0]()
+        assert recorder.history.missed
+        made = torch.tensor([1]) + 1
+    assert recorder.history.memories.get(made) is not None
+    assert waiting == []

@@ -132,3 +132,19 @@ def test_captures_of_other_threads_are_told_of(monkeypatch: pytest.MonkeyPatch) 
             thread.join()
         assert elsewhere == [1]
     assert kind.capture_begin is begin
+
+
+def test_so_are_those_on_stand_ins_that_come_into_force_later() -> None:
+    elsewhere = list[int]()
+
+    def capture() -> None:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            torch.ones(2)
+
+    with hooked(lambda: elsewhere.append(1)), in_force(), Watch([]).in_force():
+        capture()
+        assert elsewhere == []
+        thread = threading.Thread(target=capture)
+        thread.start()
+        thread.join()
+    assert elsewhere == [1]
