@@ -250,8 +250,9 @@ def test_a_worker_elsewhere_begins_by_what_it_is_told(
     assert made.settings.allow == ("own",), "what is set on the host itself stays"
     first = made.watch
     assert begin_again(config, told).watch is first
-    monkeypatch.setenv("PYTEST_CUDA_FORK_CHECK", "poison")
-    again = begin_again(config, {}).watch
+    with monkeypatch.context() as patch:  # it would put back "touch", which the end takes away
+        patch.setenv("PYTEST_CUDA_FORK_CHECK", "poison")
+        again = begin_again(config, {}).watch
     assert again is not None
     assert again is not first
     assert watches.current_watch() is again
