@@ -22,6 +22,7 @@ WITHOUT_TORCH = (
     "capture.in_tests.words",
     "capture.interface.backend",
     "capture.interface.check_names",
+    "capture.interface.hidden_frames",
     "capture.interface.lines",
     "capture.interface.seen",
     "capture.in_programs.told",
