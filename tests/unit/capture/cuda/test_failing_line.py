@@ -125,12 +125,23 @@ def test_an_error_without_words_is_named_by_its_type() -> None:
     assert "(RuntimeError)" in explain(Clue("a.py:1"), RuntimeError()).what
 
 
+class Code:
+    """Code that is one line."""
+
+    def __init__(self, line: int, file: str) -> None:
+        self.co_filename, self.co_firstlineno = file, line
+
+    def co_lines(self) -> list[tuple[int, int, int]]:
+        """As of Python: first instruction, the one after the last, line."""
+        return [(0, 2, self.co_firstlineno)]
+
+
 class Frame:
     """A frame of a function of the user's, at a line."""
 
     def __init__(self, line: int, back: Any = None, file: str = __file__) -> None:
-        self.f_lineno, self.f_back = line, back
-        self.f_code = type("Code", (), {"co_filename": file})
+        self.f_lineno, self.f_back, self.f_lasti = line, back, 0
+        self.f_code = Code(line, file)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import gc
 import sys
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 from pytest_cudafork import ReplayDiffersError  # noqa: E402
 from pytest_cudafork import assert_replay_equals_eager as compare  # noqa: E402
-from pytest_cudafork.capture.interface.lines import is_foreign, shown  # noqa: E402
+from pytest_cudafork.capture.interface.lines import is_foreign, line_of, shown  # noqa: E402
 
 
 def test_a_line_of_an_installed_file_is_not_read_from_the_current_directory(
@@ -89,6 +90,18 @@ def test_the_line_at_work_and_that_of_an_exception() -> None:
     except KeyError:
         found = lines.line_of_traceback(sys.exc_info()[2])
     assert found.startswith(f"{__file__}:")
+
+
+def test_equal_functions_of_two_files_have_a_place_each() -> None:
+    text = "import sys\ndef here():\n    return sys._getframe()\n"
+    codes, places = [], []
+    for name in ("one.py", "two.py"):
+        scope: dict[str, Any] = {}
+        exec(compile(text, name, "exec"), scope)
+        codes.append(scope["here"].__code__)
+        places.append(line_of(scope["here"]()))
+    assert codes[0] == codes[1], "Python compares no file names"
+    assert places == ["one.py:3", "two.py:3"]
 
 
 def test_code_without_a_file_may_be_the_users() -> None:
