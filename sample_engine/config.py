@@ -421,9 +421,8 @@ def _wrong_speculative_values(values: Mapping[str, Any], given: Mapping[str, str
             wrong.append(
                 f"speculative_config: {given[name]}={value!r} must be an int of at least 1."
             )
-    step_graphs = values.get("step_graphs", False)
-    if not isinstance(step_graphs, bool):
-        wrong.append(f"speculative_config: step_graphs={step_graphs!r} must be True or False.")
+    if not isinstance(given_graphs := values.get("step_graphs", False), bool):
+        wrong.append(f"speculative_config: step_graphs={given_graphs!r} must be True or False.")
     method = values.get("method")
     if method in SPECULATIVE_METHODS and method != "ngram":
         wrong += [
