@@ -102,14 +102,7 @@ class Ledger:
 
         """
         record_id, line = _make(kind, **fields)
-        fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            _write_whole(fd, line, self.path)
-        except OSError:
-            self.mark_loss()
-            raise
-        finally:
-            os.close(fd)
+        self._append_whole(line)
         return record_id
 
     def take_in(self, records: Iterable[Record]) -> None:
@@ -120,8 +113,10 @@ class Ledger:
 
         """
         data = b"".join(b"\n" + _write(record).encode("ascii") for record in records)
-        if not data:
-            return
+        if data:
+            self._append_whole(data)
+
+    def _append_whole(self, data: bytes) -> None:
         fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
             _write_whole(fd, data, self.path)
