@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.gpu,
     needs_torch,
-    pytest.mark.skipif(
-        not Path("/dev/nvidiactl").exists(), reason="needs an NVIDIA driver: no /dev/nvidiactl here"
-    ),
 ]
 
 # What cannot be captured. The line to be named ends in "# here".

@@ -13,9 +13,6 @@ from tests.support.sessions import needs_torch
 pytestmark = [
     pytest.mark.gpu,
     needs_torch,
-    pytest.mark.skipif(
-        not Path("/dev/nvidiactl").exists(), reason="needs an NVIDIA driver: no /dev/nvidiactl here"
-    ),
     pytest.mark.filterwarnings("ignore"),
 ]
 

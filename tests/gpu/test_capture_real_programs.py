@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +14,6 @@ from tests.support.sessions import needs_torch
 pytestmark = [
     pytest.mark.gpu,
     needs_torch,
-    pytest.mark.skipif(
-        not Path("/dev/nvidiactl").exists(), reason="needs an NVIDIA driver: no /dev/nvidiactl here"
-    ),
     pytest.mark.filterwarnings("ignore"),  # advice of the libraries, which is no matter of ours
 ]
 

@@ -10,12 +10,7 @@ import pytest
 from tests.sessions.programs.test_seeds import SCRIPTS, SUITE, run
 from tests.support.programs import TOUCHES_AND_FORKS, watched
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not Path("/dev/nvidiactl").exists(), reason="needs an NVIDIA driver: no /dev/nvidiactl here"
-    ),
-]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -10,12 +10,7 @@ from tests.specimens.catalog import CATALOG
 from tests.specimens.run import assert_caught, assert_silent, run_form, skip_where_impossible
 from tests.specimens.specimen import Specimen
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not Path("/dev/nvidiactl").exists(), reason="needs an NVIDIA driver: no /dev/nvidiactl here"
-    ),
-]
+pytestmark = pytest.mark.gpu
 
 each_specimen = pytest.mark.parametrize(
     "specimen",
