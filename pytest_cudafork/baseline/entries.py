@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from pytest_cudafork.baseline.culprit import Culprit
-from pytest_cudafork.baseline.file import BaselineError, BaselineFile, Row, text_of, write
+from pytest_cudafork.baseline.file import BaselineFile, Row, text_of, write
 
 TOUCH, FORK, POISONED = "touch", "fork", "poisoned"
 KINDS = (TOUCH, FORK, POISONED)
@@ -155,15 +155,3 @@ def _accepted(file: BaselineFile, row: Row) -> Accepted:
 def _table_of(file: str) -> str:
     """Return how the table of a file begins; one that reads like a table of tests is told apart."""
     return _HERE + file if file.startswith((TESTS, _HERE)) else file
-
-
-__all__ = [
-    "FORK",
-    "KINDS",
-    "POISONED",
-    "TESTS",
-    "TOUCH",
-    "Accepted",
-    "BaselineError",
-    "CheckBaseline",
-]

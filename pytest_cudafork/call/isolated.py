@@ -19,8 +19,6 @@ from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, ISOLATED, check_is
 if TYPE_CHECKING:
     from pytest_cudafork.call.run import Call
 
-__all__ = ["isolated", "run_here"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SIGNATURE = "@isolated"
 _DEFAULTS: dict[str, Any] = {

@@ -16,7 +16,7 @@ from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchE
 if TYPE_CHECKING:
     from pytest_cudafork.baseline.entries import Accepted
     from pytest_cudafork.check.findings import Finding
-    from pytest_cudafork.observe.base.ledger import Record
+    from pytest_cudafork.observe.base.records import Record
     from pytest_cudafork.observe.story.stories import History
     from pytest_cudafork.observe.story.touch import Touch
 

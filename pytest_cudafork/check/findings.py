@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
-from pytest_cudafork.observe.base.ledger import Record
+from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.settings import Level, environment
 
 if TYPE_CHECKING:

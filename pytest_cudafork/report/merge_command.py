@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
-from pytest_cudafork.baseline.entries import BaselineError, CheckBaseline
-from pytest_cudafork.baseline.file import alone
+from pytest_cudafork.baseline.entries import CheckBaseline
+from pytest_cudafork.baseline.file import BaselineError, alone
 from pytest_cudafork.report.baseline import accepted_words, gone_lines, seen_lines, unknown_words
 from pytest_cudafork.report.merge import Job, Merged, MergeError, merge, read_jobs, write_joined
 from pytest_cudafork.report.terminal import Counts

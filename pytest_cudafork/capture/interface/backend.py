@@ -11,22 +11,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
-from pytest_cudafork.errors import CaptureFailedError, ReplayFailedError
-
-__all__ = [
-    "Capture",
-    "CaptureFailedError",
-    "CaptureFinding",
-    "GraphBackend",
-    "GraphNode",
-    "MemoryUse",
-    "Recording",
-    "Region",
-    "ReplayFailedError",
-    "Work",
-    "describe",
-]
-
 
 def describe(tensor: Any) -> str:
     """Return a tensor's type and shape as a reader knows them: ``float32[4, 8]``."""

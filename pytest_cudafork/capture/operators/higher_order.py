@@ -14,8 +14,6 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.compat.torch_graphs import MODE_CHECK, python_kernel
 from pytest_cudafork.observe.base.undo import UndoStack
 
-__all__ = ["seen_inside"]
-
 __tracebackhide__ = of_refusals
 
 

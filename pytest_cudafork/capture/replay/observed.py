@@ -15,8 +15,6 @@ from pytest_cudafork.capture.operators.traits import traits_of
 from pytest_cudafork.capture.software.past_operators import not_compiled
 from pytest_cudafork.compat.torch_graphs import DispatchMode, OpOverload
 
-__all__ = ["Collision", "collisions", "unlike_line"]
-
 _WRITERS = ("index_put", "index_put_", "_index_put_impl_", "index_copy", "index_copy_")
 _MOST_STEPS = 100_000
 

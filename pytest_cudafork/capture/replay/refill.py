@@ -17,8 +17,6 @@ from pytest_cudafork.capture.operators.traits import traits_of
 from pytest_cudafork.capture.state.tensors import alias, has_memory, storage_of
 from pytest_cudafork.compat.torch_graphs import DispatchMode, OpOverload
 
-__all__ = ["Refill"]
-
 _STALE_FLOAT = 777.0
 _BYTE, _OTHER_BYTE, _BOOL = 0xA5, 0x5A, 2  # no bool holds 2
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
+from pytest_cudafork.capture.interface.backend import CaptureFinding
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.software import launches, streams
@@ -18,8 +18,7 @@ from pytest_cudafork.capture.software.mode import EagerMode
 from pytest_cudafork.capture.software.past_operators import by_operators, not_compiled
 from pytest_cudafork.capture.software.threads import OtherThreads
 from pytest_cudafork.compat.torch_graphs import active_modes
-
-__all__ = ["capturing", "noting"]
+from pytest_cudafork.errors import CaptureFailedError
 
 __tracebackhide__ = of_refusals
 

@@ -14,8 +14,9 @@ from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.settings.markers import marks_of
 
 if TYPE_CHECKING:
+    from pytest_cudafork.check.start_method import ProcessState
     from pytest_cudafork.health.fitness import Unfit
-    from pytest_cudafork.isolate.policy import IsolationConfig, Method, ProcessState
+    from pytest_cudafork.isolate.policy import IsolationConfig, Method
     from pytest_cudafork.isolate.session.children import Children
     from pytest_cudafork.process.protocol.server_messages import CannotFork
 
@@ -233,6 +234,7 @@ class IsolationHooks:
         """Return the next test if it will be forked as this one is."""
         if method.name != "fork" or method.refusal or nextitem is None:
             return None
+        from pytest_cudafork.check.start_method import CLEAN
         from pytest_cudafork.isolate import policy
 
         marks = marks_of(nextitem)
@@ -240,7 +242,7 @@ class IsolationHooks:
             return None
         state = process_state(self._config)
         after = policy.choose(marks, self._rules(), lambda: state)
-        if after is None or after.name != "fork" or state.cuda != policy.CLEAN:
+        if after is None or after.name != "fork" or state.cuda != CLEAN:
             return None
         return nextitem
 
@@ -341,9 +343,9 @@ def _is_skipped(item: pytest.Item) -> bool:
 
 def process_state(config: pytest.Config) -> ProcessState:
     """Return how safe this process is to fork, now."""
+    from pytest_cudafork.check.start_method import ProcessState
     from pytest_cudafork.check.state import current_state
     from pytest_cudafork.compat.torch_internals import without_fork
-    from pytest_cudafork.isolate.policy import ProcessState
     from pytest_cudafork.process.freeze_before_fork import count_threads
 
     watch = config.stash[SESSION].watch

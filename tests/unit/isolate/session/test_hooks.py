@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.check.start_method import ProcessState
 from pytest_cudafork.health.fitness import declare_unfit
 from pytest_cudafork.isolate import coverage_data
-from pytest_cudafork.isolate.policy import Method, ProcessState
+from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import children, hooks, run_test
 from pytest_cudafork.process.protocol.server_messages import CannotFork
 from pytest_cudafork.settings import environment
