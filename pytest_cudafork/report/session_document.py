@@ -92,11 +92,7 @@ def check_content(
         "witness": witnesses.words if witnesses else "none",
         "findings": [
             {
-                "error": found.error.__name__,
-                "place": found.place,
-                "process": int(found.record["pid"]),
-                "culprit": found.culprit(history),
-                "story": found.story(history, simulated=observer.simulated),
+                **found.plain(history, simulated=observer.simulated),
                 "test": plain(found.nodeid),
                 "phase": plain(str(found.record.get("phase", ""))),
                 "accepted": found.id in accepted,
