@@ -121,6 +121,12 @@ class CheckBaseline:
             entries[each] = min(places, key=_order)
         return CheckBaseline(entries, self.tests)
 
+    def changes_since(self, before: CheckBaseline) -> str:
+        """Say how many entries there are, and how many were added and removed."""
+        added = len(self.entries.keys() - before.entries.keys())
+        removed = len(before.entries.keys() - self.entries.keys())
+        return f"{len(self.entries)} now, {added} added, {removed} removed"
+
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the file, at once or not at all.
 

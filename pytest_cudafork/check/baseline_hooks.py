@@ -154,9 +154,7 @@ class BaselineHooks:
         except BaselineError as error:
             self.failure = str(error)
             return
-        added = len(after.entries.keys() - before.entries.keys())
-        removed = len(before.entries.keys() - after.entries.keys())
-        self.written = f"{len(after.entries)} now, {added} added, {removed} removed"
+        self.written = after.changes_since(before)
 
     def _as_it_is_now(self, path: str) -> CheckBaseline:
         """Read the file again: another session may have changed it meanwhile, or written the first.

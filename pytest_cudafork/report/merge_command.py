@@ -84,9 +84,7 @@ def _update(path: str, how: str, merged: Merged) -> str:
         before = _read_baseline(path, how)
         after = before.updated(merged.result.seen, merged.gone, add=how == "all")
         after.write(path)
-    added = len(after.entries.keys() - before.entries.keys())
-    removed = len(before.entries.keys() - after.entries.keys())
-    return f"baseline {path} written: {len(after.entries)} now, {added} added, {removed} removed"
+    return f"baseline {path} written: {after.changes_since(before)}"
 
 
 def _lines(
