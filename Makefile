@@ -154,7 +154,7 @@ $(PLUGINS_VENV)/installed: pyproject.toml setup.py constraints/dev.txt constrain
 	@"$(PYTHON)" -m venv "$(PLUGINS_VENV)"
 	@"$(PLUGINS_VENV)/bin/python" -m pip --quiet --quiet --disable-pip-version-check --no-input \
 	  install -c constraints/dev.txt -e . -r constraints/plugins.txt
-	@cd "$(PLUGINS_VENV)" && bin/python -m pytest -c /dev/null --rootdir=. --markers >/dev/null
+	@cd "$(PLUGINS_VENV)" && bin/python -W ignore -m pytest -c /dev/null --rootdir=. --markers >/dev/null
 	@touch "$@"
 
 $(RELEASE_VENV)/installed: pyproject.toml constraints/dev.txt
