@@ -105,6 +105,10 @@ def _register_reports(config: pytest.Config, state: session.CudaForkSession) -> 
         from pytest_cudafork.hosts.receiving import TakesHome
 
         config.pluginmanager.register(TakesHome(config), "cudafork-takes-home")
+    if sys.stdout is not None and sys.stdout.isatty():
+        from pytest_cudafork.report.status_line import StatusLine
+
+        config.pluginmanager.register(StatusLine(), "cudafork-status-line")
     announcer = Announcer(config, state.watch)
     config.pluginmanager.register(announcer, "cudafork-announcer")
     if state.settings.reports:

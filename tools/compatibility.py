@@ -265,23 +265,24 @@ def judge(row: Row, wheel: Path, scratch: Path) -> Verdict:
     return Verdict(row, **words, versions=versions, why=wrong["plain"] or wrong["isolated"])
 
 
-def shown(verdict: Verdict) -> str:
-    """Return a row's line in the table."""
+def shown(verdict: Verdict, day: str = "") -> str:
+    """Return a row's line in the table; ``day`` is when it was tried."""
     names = {re.split(r"[=<>]", package)[0].lower() for package in verdict.row.packages}
     versions = ", ".join(f"{n} {v}" for n, v in verdict.versions.items() if n in names)
     remark = verdict.why.splitlines()[0][:120] if verdict.why else ""
     words = f"{verdict.plain} | {verdict.isolated}"
-    return f"| {verdict.row.name} | {words} | {versions or '-'} | {remark} |"
+    return f"| {verdict.row.name} | {words} | {versions or '-'} | {day or '-'} | {remark} |"
 
 
 def table(verdicts: list[Verdict], old: str) -> str:
-    """Return what stands between the marks; rows that were not tried now keep what they had."""
+    """Return what stands between the marks; rows not tried now keep what they had, and its day."""
     lines = {line.split("|")[1].strip(): line for line in re.findall(r"^\| .+$", old, re.M)}
-    lines |= {verdict.row.name: shown(verdict) for verdict in verdicts}
-    head = ["| with | as it is | every test isolated | tried | remark |", "|---|---|---|---|---|"]
+    today = str(datetime.datetime.now(tz=datetime.timezone.utc).date())
+    for verdict in verdicts:
+        lines[verdict.row.name] = shown(verdict, today if verdict.versions else "")
+    head = ["| with | as it is | every test isolated | tried | on | remark |"]
     body = [lines.get(row.name, shown(Verdict(row))) for row in ROWS]
-    today = datetime.datetime.now(tz=datetime.timezone.utc).date()
-    return "\n".join([BEGIN, "", f"Tried last on {today}.", "", *head, *body, "", END])
+    return "\n".join([BEGIN, "", *head, "|---|---|---|---|---|---|", *body, "", END])
 
 
 def write(verdicts: list[Verdict]) -> None:

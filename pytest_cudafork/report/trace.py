@@ -3,6 +3,10 @@
 Perfetto, chrome://tracing and others draw it, one row a process. Times are microseconds since the
 session began; the ledger's clock and that of pytest's reports are brought together by a look at
 both.
+
+Perfetto draws less than the format allows: numbers of processes and threads have 32 bits, 0 is the
+kernel's, an arrow is a number and begins and ends within a span of its row, and spans of a row lie
+within each other or apart.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork._version import version
+from pytest_cudafork.observe.base.other_hosts import process_words
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.touch import Touch, frames_from
@@ -22,8 +27,14 @@ from pytest_cudafork.observe.story.words import headline, place_of
 
 CARRIED = "_cudafork_process"
 """The attribute of a report that says in which process it was made, and with which GPUs."""
-_GPUS = 0
+_MOST_PROCESSES = 1 << 22
+"""Linux has no process with a greater number."""
+_GPUS = _MOST_PROCESSES + 1
 """The row of the GPUs, which is no process."""
+_FIRST_ELSEWHERE = _GPUS + 1
+"""The number of the first process or thread of another host, whose own has too many bits."""
+_MOMENT = 1.0
+"""How long a fork is drawn, in microseconds; an arrow needs a span at both ends."""
 _FORK_SERVER = "pytest_cudafork.process.fork_server"
 
 
@@ -42,6 +53,7 @@ class Trace:
         self._events: list[dict[str, Any]] = []
         self._names: dict[int, str] = {self._pid: "pytest"}
         self._leases: dict[tuple[str, str], list[float]] = {}
+        self._arrows: dict[str, int] = {}
 
     def add(self, report: pytest.TestReport) -> None:
         """Take note of a phase of a test."""
@@ -88,17 +100,17 @@ class Trace:
         if leases:
             self._names[_GPUS] = "GPUs"
         names = [
-            _metadata("process_name", pid, {"name": self._names.get(pid, f"process {pid}")})
+            _metadata("process_name", pid, {"name": self._names.get(pid) or process_words(pid)})
             for pid in sorted(used)
         ]
         order = {pid: index for index, pid in enumerate((_GPUS, self._pid))}
         sorting = [
-            _metadata("process_sort_index", pid, {"sort_index": order.get(pid, pid)})
-            for pid in sorted(used)
+            _metadata("process_sort_index", pid, {"sort_index": order.get(pid, index)})
+            for index, pid in enumerate(sorted(used), len(order))
         ]
         ordered = sorted(events, key=lambda event: float(event["ts"]))
         return {
-            "traceEvents": [*names, *sorting, *ordered],
+            "traceEvents": _with_short_numbers([*names, *sorting, *ordered]),
             "displayTimeUnit": "ms",
             "otherData": {"generator": f"pytest-cudafork {version}"},
         }
@@ -127,15 +139,16 @@ class Trace:
         if kind == "fork":
             verdict = str(record.get("verdict", ""))
             args = {"verdict": verdict, "place": place_of(frames_from(record.get("stack", ())))}
-            fork = self._instant(f"fork: {verdict}", "fork", record, args)
-            return [fork, {**_bare(fork), "ph": "s", "name": "fork", "id": str(record["id"])}]
+            fork = self._moment(f"fork: {verdict}", "fork", record, args)
+            return [fork, {**_arrow(fork), "ph": "s", "id": self._arrow_of(str(record["id"]))}]
         if kind == "child":
             pid = int(record["pid"])
             self._names.setdefault(pid, f"forked from {record.get('parent')}")
-            born = self._instant("forked while CUDA was initialized", "fork", record, {})
+            born = self._moment("forked while CUDA was initialized", "fork", record, {})
             fork_id = str(record.get("fork", ""))
-            ends = {**_bare(born), "ph": "f", "bp": "e", "name": "fork", "id": fork_id}
-            return [born, ends] if fork_id else [born]
+            if not fork_id:
+                return [born]
+            return [born, {**_arrow(born), "ph": "f", "bp": "e", "id": self._arrow_of(fork_id)}]
         if kind == "process":
             words = plain(" ".join(record.get("argv", ())))
             is_server = _FORK_SERVER in words
@@ -180,6 +193,18 @@ class Trace:
             "args": args,
         }
 
+    def _moment(
+        self, name: str, category: str, record: Record, args: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Return an instant as a span, at which an arrow may begin or end."""
+        instant = self._instant(name, category, record, args)
+        del instant["s"]
+        return {**instant, "ph": "X", "dur": _MOMENT}
+
+    def _arrow_of(self, fork: str) -> int:
+        """Return the number of the arrow from a fork to its child."""
+        return self._arrows.setdefault(fork, len(self._arrows) + 1)
+
     def _since(self, wall: float) -> float:
         """Return a moment of pytest's reports; what was before the session began is at 0."""
         return round(max(0.0, (wall - self._wall) * 1e6), 3)
@@ -193,6 +218,19 @@ def _metadata(name: str, pid: int, args: dict[str, Any]) -> dict[str, Any]:
     return {"ph": "M", "name": name, "pid": pid, "tid": pid, "args": args}
 
 
-def _bare(event: dict[str, Any]) -> dict[str, Any]:
-    """Return what an arrow takes over from the event at which it begins or ends."""
-    return {key: event[key] for key in ("cat", "pid", "tid", "ts")}
+def _arrow(span: dict[str, Any]) -> dict[str, Any]:
+    """Return what an arrow takes over from the span in which it begins or ends."""
+    middle = round(span["ts"] + span["dur"] / 2, 3)
+    return {**{key: span[key] for key in ("cat", "pid", "tid")}, "name": "fork", "ts": middle}
+
+
+def _with_short_numbers(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the events with numbers of processes and threads that fit into 32 bits."""
+    short: dict[int, int] = {}
+
+    def shorten(number: int) -> int:
+        if number <= _GPUS:
+            return number
+        return short.setdefault(number, _FIRST_ELSEWHERE + len(short))
+
+    return [{**each, "pid": shorten(each["pid"]), "tid": shorten(each["tid"])} for each in events]

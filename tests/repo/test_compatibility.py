@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -16,23 +17,33 @@ def test_the_page_has_each_row_with_a_word() -> None:
     assert [row[0] for row in cells] == [row.name for row in ROWS]
     words = {"works", "does not work", "untried"}
     assert {word for row in cells for word in row[1:3]} <= words
-    assert "Tried last on 20" in written
+    for _, plain, isolated, *_, day, _ in cells:
+        tried = {plain, isolated} != {"untried"}
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d" if tried else "-", day), "each row has its own day"
 
 
 def test_a_row_that_was_not_tried_again_keeps_what_it_had() -> None:
     verdict = Verdict(ROWS[0], "works", "does not work", {"pytest": "7.4.4"}, "it broke\nthere")
     first = table([verdict], "")
-    assert "| pytest 7.4 | works | does not work | pytest 7.4.4 | it broke |" in first
-    assert "| pytest 8.4 | untried | untried | - |  |" in first
-    second = table([Verdict(ROWS[1], "works", "works", {"pytest": "8.4.2"})], first)
-    assert "| pytest 7.4 | works | does not work | pytest 7.4.4 | it broke |" in second
-    assert "| pytest 8.4 | works | works | pytest 8.4.2 |  |" in second
+    day = re.findall(r"20\d\d-\d\d-\d\d", first)
+    assert len(day) == 1
+    assert f"| pytest 7.4 | works | does not work | pytest 7.4.4 | {day[0]} | it broke |" in first
+    assert "| pytest 8.4 | untried | untried | - | - |  |" in first
+    earlier = first.replace(day[0], "2001-02-03")
+    second = table([Verdict(ROWS[1], "works", "works", {"pytest": "8.4.2"})], earlier)
+    assert "| works | does not work | pytest 7.4.4 | 2001-02-03 | it broke |" in second
+    assert re.search(
+        r"\| pytest 8.4 \| works \| works \| pytest 8.4.2 \| 2\d{3}-[-\d]+ \|  \|", second
+    )
+    third = table([Verdict(ROWS[1], why="not to be had")], second)
+    assert "| pytest 8.4 | untried | untried | - | - | not to be had |" in third
 
 
 def test_only_what_a_row_names_is_shown_with_its_version() -> None:
     row = Row("a plugin", ("pytest==9.2.*", "pytest-timeout"))
     verdict = Verdict(row, "works", "works", {"pip": "1", "pytest": "9.2.0", "pytest-timeout": "2"})
-    assert shown(verdict) == "| a plugin | works | works | pytest 9.2.0, pytest-timeout 2 |  |"
+    said = "| a plugin | works | works | pytest 9.2.0, pytest-timeout 2 | 2001-02-03 |  |"
+    assert shown(verdict, "2001-02-03") == said
 
 
 def test_of_a_test_that_was_run_again_the_last_outcome_counts(tmp_path: Path) -> None:

@@ -149,6 +149,15 @@ def test_the_reference_has_each_file_that_a_command_writes(
     assert told == known - {("run", "json")}, "`run --json` is the form of `run --report`"
 
 
+def test_the_reference_has_each_record_that_a_session_writes() -> None:
+    observer = (PROJECT / "pytest_cudafork" / "observe" / "observer.py").read_text(encoding="utf-8")
+    written = set(re.findall(r'_append\(\s*"(\w+)"', observer))
+    assert {"captures", "end", "watch"} <= written
+    headings = re.findall(r"^## (.+)$", (REFERENCE / "ledger.md").read_text(encoding="utf-8"), re.M)
+    told = {kind for line in headings for kind in re.findall(r'`"k": "(\w+)"`', line)}
+    assert written <= told
+
+
 def hooks_in_the_code() -> set[str]:
     """Return the hooks that the package offers to other plugins."""
     found = set()

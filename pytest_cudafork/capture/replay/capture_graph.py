@@ -7,6 +7,7 @@ from typing import Any
 
 from pytest_cudafork.capture.interface.backend import Capture, GraphBackend, Recording
 from pytest_cudafork.capture.interface.lines import line_of_traceback
+from pytest_cudafork.capture.interface.progress import now_at
 from pytest_cudafork.capture.state.compare import short
 from pytest_cudafork.capture.story.findings import CheckLog
 from pytest_cudafork.errors import CaptureFailedError
@@ -22,6 +23,7 @@ def capture_graph(
 ) -> Capture | None:
     """Capture ``fn``; what the backend has to say of it becomes findings. None if it failed."""
     log.did("capture-failed", "host-sync", "outside-pool", "freed-memory", "not-captured")
+    now_at("check of a graph: the capture")
     try:
         graph = backend.capture(fn, pool=pool)
     except CaptureFailedError as error:

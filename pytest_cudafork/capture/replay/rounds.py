@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from pytest_cudafork.capture.interface.lines import shown
+from pytest_cudafork.capture.interface.progress import now_at
 from pytest_cudafork.capture.replay.extra_checks import padding, randomness, uninitialized
 from pytest_cudafork.capture.replay.observed import unlike_line
 from pytest_cudafork.capture.replay.refill import Refill
@@ -63,6 +64,7 @@ class Rounds:
         self._stale: dict[str, torch.Tensor] = {}  # what refills have left of other batches
         self.drew = False
         self.replays = 0
+        self._round = 0
         self.compared = 0  # tensors, in all rounds
         self.failed = False  # a replay could not be run: no more of them
         self.could_tell = False  # a replay that does nothing would have been noticed
@@ -73,6 +75,8 @@ class Rounds:
         """Do one round; what is wrong is noted once for each output."""
         if self.failed:
             return
+        self._round += 1
+        now_at(f"check of a graph, round {self._round}: {stimulus}")
         if stimulus.restore:
             self._base.restore()
         expected: dict[str, Any] | None = None
@@ -405,6 +409,7 @@ class Rounds:
         """Check random numbers, where there are any, and reads of memory that nobody filled."""
         if self.failed:
             return
+        now_at("check of a graph: random numbers, memory that nobody fills")
         if rng or self.drew:
             try:
                 self.replays += randomness(self._subject, self._log, cuda=self._cuda)

@@ -14,6 +14,7 @@ from collections.abc import Generator
 import pytest
 
 from pytest_cudafork.capture.in_tests.plugin import LISTENERS
+from pytest_cudafork.capture.interface.progress import now_at
 from pytest_cudafork.capture.rerun import verdict
 from pytest_cudafork.capture.rerun.listener import Replays
 from pytest_cudafork.capture.rerun.orders import CHANGED, IDLE, PROPERTY, Counted, Order, read_order
@@ -111,11 +112,13 @@ class ReplayAudit:
             return verdict.not_judged(
                 "a debugger, which --pdb and --trace start, needs the terminal"
             )
+        now_at("run once more, with replays that do nothing")
         limit = _LEAST_SECONDS + _SLOWER * (time.monotonic() - self._began)
         most = max(_LEAST_MOST, _MOST_IN_VAIN * counted.replays)
         children = children_of(self._config, self._random, self._filters)
         runs = {IDLE: run_again(item, Order(IDLE, most), children, limit)}
         if not counted.changes and not runs[IDLE].passed:
+            now_at("run once more, with other inputs in its graphs")
             runs[CHANGED] = run_again(item, Order(CHANGED, most), children, limit)
         return verdict.sentence(counted, runs)
 

@@ -21,12 +21,14 @@ from pytest_cudafork.imports.since.record import (
     write_record,
 )
 from pytest_cudafork.imports.since.sources import Written, written_in
+from pytest_cudafork.imports.since.suspects import Suspected
 from pytest_cudafork.imports.values.installed import installed_versions, is_installed
 from pytest_cudafork.imports.values.records import ImportRecord
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.values.targets import FoundModule, Target
 
 _SOURCES = (".py", ".pyw")
+_SHOWN = 5
 
 
 class Chosen(NamedTuple):
@@ -38,6 +40,8 @@ class Chosen(NamedTuple):
         number: How many there are altogether.
         why_all: Why all of them are imported; "" if they were chosen.
         old: The verdicts of the others, those that were not clean.
+        unsettled: Those that are wanted for a change that git does not tell of, and that an earlier
+            audit has seen already; each with the file.
 
     """
 
@@ -46,6 +50,7 @@ class Chosen(NamedTuple):
     number: int
     why_all: str
     old: Mapping[str, str]
+    unsettled: Mapping[str, str] = {}
 
 
 class ChangeAudit:
@@ -143,24 +148,45 @@ class ChangeAudit:
                 reason = f"{in_words(reach.by_all)} has changed, which imports share"
             else:
                 found = {each: reach.file_for(each.nodeid) for each in targets}
-                wanted = {each: file for each, file in found.items() if file is not None}
+                unsettled = {
+                    each.nodeid: min(suspects)
+                    for each, file in found.items()
+                    if file is None and (suspects := record.imports[each.nodeid].suspects)
+                }
+                wanted = {
+                    each: unsettled.get(each.nodeid, file or "")
+                    for each, file in found.items()
+                    if file is not None or each.nodeid in unsettled
+                }
                 rest = {each.nodeid for each in targets}.difference(t.nodeid for t in wanted)
                 old = {name: seen.verdict for name, seen in record.imports.items() if name in rest}
-                return Chosen(package, wanted, len(targets), "", _not_clean(old))
-        self._records[package] = None
+                return Chosen(package, wanted, len(targets), "", _not_clean(old), unsettled)
         return Chosen(package, dict.fromkeys(targets, ""), len(targets), reason, {})
 
     def _changed(self, record: ImportsRecord) -> set[str]:
         """Return the files that differ from the commit, and those that differ from the record."""
-        now = self._digests.of_all(record.files)
         within = tuple(self.change.folders)
-        other = {
-            path
-            for path, seen in record.files.items()
-            if now[path] != seen.digest or path.startswith(within)
-        }
+        other = self._differing(record)
+        other.update(path for path in record.files if path.startswith(within))
         new_or_gone = [each for each in self.change.appeared if each not in record.files]
         return other.union(self.change.files, self._digests.naming(new_or_gone, record.files))
+
+    def _differing(self, record: ImportsRecord) -> set[str]:
+        now = self._digests.of_all(record.files)
+        return {path for path, seen in record.files.items() if now[path] != seen.digest}
+
+    def _untold(self, record: ImportsRecord | None) -> frozenset[str]:
+        """Return the files that differ from the record and of which git does not tell.
+
+        Those that it ignores, those outside the repository, and what can be imported from folders.
+        A file that git keeps and that is as in the commit is not of this change.
+        """
+        if record is None:
+            return frozenset()
+        within = tuple(self.change.folders)
+        differing = self._differing(record).difference(self.change.files)
+        untold = {path for path in differing if not path.startswith(within)}
+        return frozenset(untold - self._repository.tracked() if untold else ())
 
     @property
     def few(self) -> bool:
@@ -187,10 +213,10 @@ class ChangeAudit:
                 f"since {name}: {files}, which {len(each.wanted)} of {each.number} imports of "
                 f"{each.package} can reach; the others are not judged"
             )
+            if each.unsettled:
+                lines.append(f"  imported again until clean: {_some(each.unsettled)}")
             if each.old:
-                shown = ", ".join(f"{key} ({value})" for key, value in list(each.old.items())[:5])
-                more = f" and {len(each.old) - 5} more" if len(each.old) > 5 else ""
-                lines.append(f"  not clean when they were imported last: {shown}{more}")
+                lines.append(f"  not clean when they were imported last: {_some(each.old)}")
             for target, file in each.wanted.items() if full else ():
                 lines.append(f"  {target.nodeid}: {in_words(file) or 'too little is known of it'}")
         return lines
@@ -238,7 +264,9 @@ class ChangeAudit:
         return written
 
     def _updated(self, chosen: Chosen, records: Iterable[ImportRecord]) -> ImportsRecord:
-        old = self._records[chosen.package] or ImportsRecord(self._about)
+        before = self._records[chosen.package]
+        old = ImportsRecord(self._about) if before is None or chosen.why_all else before
+        suspected = Suspected(before, self._untold(before))
         modules = self._modules[chosen.package]
         exist = {each.nodeid for each in chosen.wanted}
         imports = {
@@ -247,13 +275,14 @@ class ChangeAudit:
             if name not in exist and name.partition("::")[2].partition("[")[0] in modules
         }
         # what was to be imported and was not (-k, --deselect) is not known any more
-        imports.update(dict.fromkeys(exist, SeenImport(None)))
+        imports.update({nodeid: suspected.not_imported(nodeid) for nodeid in exist})
         shared = set(old.shared)
         for record in records:
             nodeid = Target(record.package, record.module, record.without).nodeid
             files = record.files
             names = None if files is None else self._all_names(files.own)
-            imports[nodeid] = SeenImport(names, record.verdict.value, record.where)
+            seen = SeenImport(names, record.verdict.value, record.where)
+            imports[nodeid] = suspected.imported(nodeid, seen)
             shared.update(() if files is None else self._all_names(files.shared))
         own = (seen.files for seen in imports.values() if seen.files is not None)
         used = shared.union(filter(None, modules.values()), *own)
@@ -297,3 +326,8 @@ def _written(module: FoundModule) -> Written:
 
 def _not_clean(verdicts: Mapping[str, str]) -> dict[str, str]:
     return {name: words for name, words in verdicts.items() if words not in ("", "clean")}
+
+
+def _some(imports: Mapping[str, str]) -> str:
+    shown = ", ".join(f"{name} ({in_words(why)})" for name, why in list(imports.items())[:_SHOWN])
+    return shown + (f" and {len(imports) - _SHOWN} more" if len(imports) > _SHOWN else "")

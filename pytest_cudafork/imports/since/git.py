@@ -99,6 +99,10 @@ class Repository:
         done = self._run("check-ignore", "--quiet", "--", path)
         return done.returncode == 0
 
+    def tracked(self) -> frozenset[str]:
+        """Return the files that git keeps, relative to ``root``; those of submodules, too."""
+        return frozenset(self._names("ls-files", "--recurse-submodules", "-z"))
+
     def own_file(self, name: str) -> str:
         """Return the path of a file in git's own folder, where nothing is tracked or cleaned."""
         return os.path.join(self.root, self._ask("rev-parse", "--git-path", name))

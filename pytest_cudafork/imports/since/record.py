@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_cudafork.documents.writing import write_at_once
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,15 @@ class SeenImport:
         files: What it executed and read; None if that is not known, as after a crash.
         verdict: Its verdict's words.
         where: The line that touched, or "".
+        suspects: Files with which it is not clean any more, or not known to be, and which git does
+            not name: they differ from the record only once.
 
     """
 
     files: frozenset[str] | None
     verdict: str = ""
     where: str = ""
+    suspects: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ def _to_plain(record: ImportsRecord) -> dict[str, Any]:
                 None if seen.files is None else sorted(numbers[path] for path in seen.files),
                 seen.verdict,
                 seen.where,
+                sorted(seen.suspects),
             ]
             for name, seen in record.imports.items()
         },
@@ -126,8 +130,9 @@ def _from_plain(data: dict[str, Any]) -> ImportsRecord | None:
                 None if files is None else frozenset(paths[number] for number in files),
                 verdict,
                 where,
+                frozenset(suspects),
             )
-            for name, (files, verdict, where) in data["imports"].items()
+            for name, (files, verdict, where, suspects) in data["imports"].items()
         },
         shared=frozenset(paths[number] for number in data["shared"]),
     )

@@ -19,6 +19,7 @@ from pytest_cudafork.imports.values.import_result import ImportResult
 from pytest_cudafork.imports.values.settings import AuditSettings
 from pytest_cudafork.imports.worker.files_read import FilesRead
 from pytest_cudafork.imports.worker.interpreter_state import InterpreterState, LoadedModules
+from pytest_cudafork.imports.worker.put_off import load_put_off, put_off_now
 from pytest_cudafork.imports.worker.threads import Threads, WaitBudget
 from pytest_cudafork.imports.worker.traces import TraceWatch
 from pytest_cudafork.observe.observer import Observer
@@ -82,10 +83,12 @@ class Importer:
             self._traces.begin()
         if self._files is not None:
             self._files.mark()
+        put_off = put_off_now()
         start = self._clock()
         error: BaseException | None = None
         try:
             self._import(module)
+            load_put_off(self._import, put_off)
         except BaseException as caught:  # an import may raise anything, KeyboardInterrupt too
             error = caught
         seconds = self._clock() - start

@@ -111,6 +111,41 @@ def test_what_was_not_found_and_is_there_now_is_a_change(
     found.stdout.fnmatch_lines(["*proj.one*ZeroDivisionError*"])
 
 
+def test_what_a_file_breaks_that_git_ignores_is_imported_until_it_is_clean(
+    pytester: pytest.Pytester, proj: GitRepository
+) -> None:
+    proj.write({"proj/two.py": "from proj.base import VALUE\nimport proj._made"})
+    proj.write({".gitignore": "/*\n!/proj\n__pycache__\n_made.py\n", "proj/_made.py": ""})
+    proj.commit("begin again")
+    assert command_line(pytester, "proj", "--since=HEAD").ret == 0
+    proj.write({"proj/_made.py": TOUCH})
+    for words in ("since * 2 of 8 imports *", "  imported again until clean: proj::proj._made *"):
+        again = command_line(pytester, "proj", "--since=HEAD", "-v")
+        assert again.ret == 1, "git tells nothing of the file, and the record knows it by now"
+        again.stdout.fnmatch_lines([words, "  proj::proj.two: proj/_made.py"])
+    session = run_audit(pytester, *AUDIT, "-k", "not two")
+    assert session.outcomes == {"proj::proj._made": "failed"}
+    session = run_audit(pytester, *AUDIT)
+    assert session.outcomes == {"proj::proj._made": "failed", "proj::proj.two": "failed"}
+
+    proj.write({"proj/_made.py": ""})
+    assert command_line(pytester, "proj", "--since=HEAD").ret == 0
+    assert run_audit(pytester, *AUDIT).outcomes == {}
+
+
+def test_what_lacks_a_module_that_is_gone_is_imported_until_it_is_clean(
+    pytester: pytest.Pytester, proj: GitRepository
+) -> None:
+    """The folder where it was looked for differs from the record only once."""
+    proj.write({"other/__init__.py": "", "other/mild.py": ""})
+    proj.write({"proj/two.py": f"try:\n    import other.mild\nexcept ImportError:\n    {TOUCH}"})
+    proj.commit("begin again")
+    assert command_line(pytester, "proj", "--since=HEAD").ret == 0
+    (pytester.path / "other" / "mild.py").unlink()
+    for _ in range(3):
+        assert command_line(pytester, "proj", "--since=HEAD").ret == 1
+
+
 @needs_xdist
 def test_workers_of_xdist_agree_and_the_controller_keeps_the_record(
     pytester: pytest.Pytester, proj: GitRepository

@@ -13,6 +13,7 @@ pytest.importorskip("jsonschema", reason="jsonschema validates what is written")
 
 import jsonschema
 
+from pytest_cudafork.observe.base.other_hosts import moved_number
 from pytest_cudafork.report.trace import CARRIED, Trace, carried
 from tests.support.checked_sessions import TEST, LedgerSession, report
 from tests.support.trace_events import valid_events
@@ -110,13 +111,26 @@ def test_touches_forks_and_programs_of_the_ledger(tmp_path: Path) -> None:
     told = {(each["pid"], each["name"]): each for each in events if each["ph"] == "i"}
     assert told[HERE, "touch: cuInit"]["args"]["culprit"] == f"{tmp_path}/test_a.py:3"
     assert told[55, "poisoned touch: cuInit"]["tid"] == 56
-    assert told[HERE, "fork: unguarded"]["args"]["place"].endswith("test_a.py:5")
+    (forked,) = [each for each in spans(events, "fork") if each["name"] == "fork: unguarded"]
+    assert forked["args"]["place"].endswith("test_a.py:5")
     (begins,) = [each for each in events if each["ph"] == "s"]
     (ends,) = [each for each in events if each["ph"] == "f"]
-    assert begins["id"] == ends["id"] == fork
+    assert begins["id"] == ends["id"]
     assert (begins["pid"], ends["pid"]) == (HERE, 55)
     times = [each["ts"] for each in events if each["ph"] in "iX"]
     assert times == sorted(times)
+
+
+def test_processes_of_other_hosts_have_numbers_that_can_be_drawn(tmp_path: Path) -> None:
+    session = LedgerSession(tmp_path)
+    trace = Trace()
+    far = moved_number(55, 2)
+    session.touch(9, pid=far, tid=moved_number(56, 2))
+    session.touch(9, pid=far, tid=far)
+    events = valid_events(trace.document(session.observer.records()))
+    assert set(names(events).values()) == {"pytest", "process 55 of host 2"}
+    first, second = (each for each in events if each["ph"] == "i")
+    assert first["pid"] == second["pid"] == second["tid"] != first["tid"]
 
 
 @pytest.mark.parametrize(
@@ -126,6 +140,8 @@ def test_touches_forks_and_programs_of_the_ledger(tmp_path: Path) -> None:
         {"ts": -1},
         {"dur": "long"},
         {"pid": "p"},
+        {"pid": 0},
+        {"tid": 1 << 32},
         {"more": 1},
         {"name": ""},
     ],
@@ -139,3 +155,24 @@ def test_what_checks_it_here_refuses_what_is_none(wrong: dict[str, Any]) -> None
     event.update(wrong)
     with pytest.raises(jsonschema.ValidationError):
         valid_events(document)
+
+
+def test_what_checks_it_here_refuses_what_no_viewer_draws() -> None:
+    row = {"pid": 1, "tid": 1}
+    name = {"ph": "M", "name": "process_name", "args": {"name": "it"}, **row}
+
+    def span(begin: float, seconds: float) -> dict[str, Any]:
+        return {"ph": "X", "name": "x", "ts": begin, "dur": seconds, **row}
+
+    def arrow(phase: str, at: float, name: str = "fork") -> dict[str, Any]:
+        return {"ph": phase, "name": name, "cat": "fork", "id": 1, "ts": at, **row}
+
+    good = [span(0, 4), span(1, 2), span(3, 1), span(5, 1), arrow("s", 2), arrow("f", 5.5)]
+    assert len(valid_events({"traceEvents": [name, *good]})) == 7
+    for wrong, words in (
+        ([span(0, 4), span(3, 2)], "overlap"),
+        ([span(0, 4), arrow("s", 4.5)], "no span holds"),
+        ([span(0, 4), arrow("s", 1), arrow("f", 2, "other")], "from nowhere"),
+    ):
+        with pytest.raises(AssertionError, match=words):
+            valid_events({"traceEvents": [name, *wrong]})

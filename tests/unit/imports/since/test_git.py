@@ -64,6 +64,8 @@ def test_what_a_hook_of_git_finds_set_leads_nowhere_else(
 
 def test_what_is_ignored_is_told(made: GitRepository) -> None:
     repository = Repository(str(made.folder))
+    assert "same.py" in repository.tracked()
+    assert not {"ignored.py", "new \u6f22.py"} & repository.tracked()
     assert repository.ignores(str(made.folder / "ignored.py"))
     assert not repository.ignores(str(made.folder / "same.py"))
 

@@ -24,7 +24,9 @@ RECORD = ImportsRecord(
     },
     {
         "pkg::pkg": SeenImport(frozenset({"pkg/__init__.py"}), "clean"),
-        "pkg::pkg.a": SeenImport(frozenset({"pkg/a.py", "pkg/"}), "touches", "pkg/a.py:1"),
+        "pkg::pkg.a": SeenImport(
+            frozenset({"pkg/a.py", "pkg/"}), "touches", "pkg/a.py:1", frozenset({"pkg/made.py"})
+        ),
         "pkg::pkg.space": SeenImport(None),
     },
     frozenset({"pkg/__init__.py"}),
@@ -38,7 +40,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", "null", '{"format": 1}', '{"format": 2}', '{"format": 2, "files": 3}']
+    "text", ["", "[]", "{}", "null", '{"format": 1}', '{"format": 3}', '{"format": 3, "files": 3}']
 )
 def test_anything_else_is_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "record.json"

@@ -67,6 +67,17 @@ def test_an_import_that_succeeds(shelf: Shelf) -> None:
     assert result.seconds >= 0
 
 
+def test_what_a_module_puts_off_is_imported_too(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by ``lazy import`` of Python 3.15, whose list is a stand-in here."""
+    monkeypatch.setattr(sys, "lazy_modules", set(), raising=False)
+    later = shelf.write("VALUE = 1")
+    result = shelf.run(f"import sys\nsys.lazy_modules |= {{'{later}', 'cudafork_no_such_library'}}")
+    assert (result.kind, result.reason) == ("imported", "")
+    assert later in result.loaded
+
+
 def test_what_the_driver_says_is_reported(shelf: Shelf) -> None:
     shelf.verdict = Verdict.INITIALIZED
     assert shelf.run("").state == "initialized"
