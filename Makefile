@@ -146,12 +146,15 @@ $(BENCH_VENV)/installed: pyproject.toml setup.py constraints/bench.txt $(NATIVE)
 	  install -c constraints/bench.txt -e . torch pytest-forked
 	@touch "$@"
 
+# Plugins are compiled once as pytest wants them, with asserts that it has rewritten: sessions under test
+# write no bytecode, and each of them would do it again.
 $(PLUGINS_VENV)/installed: pyproject.toml setup.py constraints/dev.txt constraints/plugins.txt $(NATIVE)
 	@"$(PYTHON)" tools/check_python.py
 	@echo "setting up $(PLUGINS_VENV)"
 	@"$(PYTHON)" -m venv "$(PLUGINS_VENV)"
 	@"$(PLUGINS_VENV)/bin/python" -m pip --quiet --quiet --disable-pip-version-check --no-input \
 	  install -c constraints/dev.txt -e . -r constraints/plugins.txt
+	@cd "$(PLUGINS_VENV)" && bin/python -W ignore -m pytest -c /dev/null --rootdir=. --markers >/dev/null
 	@touch "$@"
 
 $(RELEASE_VENV)/installed: pyproject.toml constraints/dev.txt

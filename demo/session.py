@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from demo.cases import Case, Library
-from pytest_cudafork.observe.base.ledger import Ledger, Record
+from pytest_cudafork.observe.base.ledger import Ledger
+from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.story.advice import what_the_line_is
 from pytest_cudafork.observe.story.scopes import source_line
 from pytest_cudafork.observe.story.stories import History

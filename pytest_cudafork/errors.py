@@ -218,24 +218,7 @@ class CudaForkWarning(UserWarning):
     """Something limits what pytest-cudafork can see or do; the test outcome stands."""
 
 
-for _public in (
-    CaptureFailedError,
-    CapturePairError,
-    ChildCrashed,
-    ChildError,
-    ChildExit,
-    ChildTimeout,
-    CudaForkError,
-    CudaForkWarning,
-    CudaTouchError,
-    GpuBusyError,
-    GraphCaptureError,
-    GraphNotJudgedError,
-    GraphUsageError,
-    PoisonedTouchError,
-    ReplayDiffersError,
-    ReplayFailedError,
-    ScriptTimeout,
-):
-    _public.__module__ = "pytest_cudafork"
-del _public
+for _name in __all__:
+    if _name != "RemoteTraceback":
+        globals()[_name].__module__ = "pytest_cudafork"
+del _name

@@ -287,7 +287,9 @@ def pytest_runtest_makereport(
         report.user_properties.extend((remarks.PROPERTY, text) for text in remarks.take())
     verdicts = sys.modules.get("pytest_cudafork.capture.story.verdicts")
     if verdicts is not None and (found := verdicts.take_verdicts()):
-        setattr(report, verdicts.CARRIED, found)
+        from pytest_cudafork.capture.interface.check_names import CARRIED
+
+        setattr(report, CARRIED, found)
     if item.config.stash[SESSION].settings.trace:
         from pytest_cudafork.report import trace
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from pytest_cudafork.baseline.culprit import Culprit
-from pytest_cudafork.baseline.file import BaselineError, BaselineFile, Row, text_of, write
+from pytest_cudafork.baseline.file import BaselineFile, Row, text_of, write
 
 TOUCH, FORK, POISONED = "touch", "fork", "poisoned"
 KINDS = (TOUCH, FORK, POISONED)
@@ -121,6 +121,12 @@ class CheckBaseline:
             entries[each] = min(places, key=_order)
         return CheckBaseline(entries, self.tests)
 
+    def changes_since(self, before: CheckBaseline) -> str:
+        """Say how many entries there are, and how many were added and removed."""
+        added = len(self.entries.keys() - before.entries.keys())
+        removed = len(before.entries.keys() - self.entries.keys())
+        return f"{len(self.entries)} now, {added} added, {removed} removed"
+
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the file, at once or not at all.
 
@@ -155,15 +161,3 @@ def _accepted(file: BaselineFile, row: Row) -> Accepted:
 def _table_of(file: str) -> str:
     """Return how the table of a file begins; one that reads like a table of tests is told apart."""
     return _HERE + file if file.startswith((TESTS, _HERE)) else file
-
-
-__all__ = [
-    "FORK",
-    "KINDS",
-    "POISONED",
-    "TESTS",
-    "TOUCH",
-    "Accepted",
-    "BaselineError",
-    "CheckBaseline",
-]

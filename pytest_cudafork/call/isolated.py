@@ -19,8 +19,6 @@ from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT, ISOLATED, check_is
 if TYPE_CHECKING:
     from pytest_cudafork.call.run import Call
 
-__all__ = ["isolated", "run_here"]
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 _SIGNATURE = "@isolated"
 _DEFAULTS: dict[str, Any] = {
@@ -214,33 +212,23 @@ class _Isolation:
         )
 
     def _method(self) -> str:
-        from pytest_cudafork.check.start_method import ProcessState, automatic
-        from pytest_cudafork.compat.torch_internals import without_fork
-        from pytest_cudafork.process.freeze_before_fork import count_threads
+        from pytest_cudafork.check.start_method import automatic, process_state
+        from pytest_cudafork.check.watch import current_watch
 
         __tracebackhide__ = True
         method = str(self._options["method"])
-        cuda = _cuda_here()
+        state = process_state(current_watch())
         if method == "auto":
-            name, _ = automatic(ProcessState(cuda, count_threads(), without_fork()))
+            name, _ = automatic(state)
             # in a fork everything is imported already
             return "forkserver" if name == "fork" and self._options["env"] else name
-        if method == "fork" and cuda in ("initialized", "poisoned"):
+        if method == "fork" and state.cuda in ("initialized", "poisoned"):
             raise CudaForkError(
-                f"{self.name} is to run in a fork of this process, but CUDA is {cuda} here: every "
-                "CUDA call in the child would fail. Nothing was forked. Leave the method to "
+                f"{self.name} is to run in a fork of this process, but CUDA is {state.cuda} here: "
+                "every CUDA call in the child would fail. Nothing was forked. Leave the method to "
                 f"{_SIGNATURE}, or write {_SIGNATURE}(method='forkserver')."
             )
         return method
-
-
-def _cuda_here() -> str:
-    from pytest_cudafork.check.state import current_state
-    from pytest_cudafork.check.watch import current_watch
-
-    watch = current_watch()
-    state = watch.observer.state() if watch is not None else current_state()
-    return state.verdict.value
 
 
 def _result(call: Call) -> Any:

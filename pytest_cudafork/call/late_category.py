@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["Named", "named"]
-
 
 class LateCategory(type):
     """A class that stands for another one, known by name."""

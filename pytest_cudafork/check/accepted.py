@@ -16,7 +16,7 @@ from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchE
 if TYPE_CHECKING:
     from pytest_cudafork.baseline.entries import Accepted
     from pytest_cudafork.check.findings import Finding
-    from pytest_cudafork.observe.base.ledger import Record
+    from pytest_cudafork.observe.base.records import Record
     from pytest_cudafork.observe.story.stories import History
     from pytest_cudafork.observe.story.touch import Touch
 
@@ -56,6 +56,20 @@ class Terms(NamedTuple):
         found = known_as(kind, touch, self.root)
         return found if found is not None and (self.everything or found in self.entries) else None
 
+    def rows(self) -> list[list[str]]:
+        """Return the entries as plain lists, each with where it was seen."""
+        return [[*each.to_list(), at] for each, at in self.entries.items()]
+
+    def add_rows(self, rows: object) -> None:
+        """Add the entries of such lists; what is none is left out."""
+        from pytest_cudafork.baseline.entries import Accepted
+
+        for row in rows if isinstance(rows, list) else ():
+            *what, at = row if isinstance(row, list) and row else [None]
+            accepted = Accepted.from_list(what)
+            if accepted is not None:
+                self.entries[accepted] = str(at)
+
 
 def known_as(kind: str, touch: Touch | None, root: str) -> Accepted | None:
     """Return what an error is known by in a baseline; None where nobody saw the culprit."""
@@ -94,7 +108,7 @@ class Acceptance:
 
     def begin(self, terms: Terms) -> None:
         """Write into the ledger what is accepted, for all processes that the session starts."""
-        entries = [[*each.to_list(), at] for each, at in terms.entries.items()]
+        entries = terms.rows()
         for first in range(0, max(len(entries), 1), _MOST_AT_ONCE):
             some = entries[first : first + _MOST_AT_ONCE]
             self._notes.note_baseline(root=terms.root, everything=terms.everything, entries=some)
@@ -139,20 +153,13 @@ class Acceptance:
 
 def terms_in(records: Iterable[Record]) -> Terms | None:
     """Return what a ledger says is accepted; None if it has no baseline."""
-    from pytest_cudafork.baseline.entries import Accepted
-
     terms: Terms | None = None
     for record in records:
         if record["k"] != "baseline":
             continue
         if terms is None:
             terms = Terms(str(record.get("root")), {}, record.get("everything") is True)
-        entries = record.get("entries")
-        for entry in entries if isinstance(entries, list) else ():
-            *what, at = entry if isinstance(entry, list) and entry else [None]
-            accepted = Accepted.from_list(what)
-            if accepted is not None:
-                terms.entries[accepted] = str(at)
+        terms.add_rows(record.get("entries"))
     return terms
 
 

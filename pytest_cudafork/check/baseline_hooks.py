@@ -11,14 +11,14 @@ from collections.abc import Generator, Sequence
 
 import pytest
 
-from pytest_cudafork.baseline.entries import Accepted, BaselineError, CheckBaseline
-from pytest_cudafork.baseline.file import alone
+from pytest_cudafork.baseline.entries import Accepted, CheckBaseline
+from pytest_cudafork.baseline.file import BaselineError, alone
 from pytest_cudafork.check.baseline_result import BaselineResult, result_of
 from pytest_cudafork.check.hooks import CheckHooks
 from pytest_cudafork.check.session import CudaForkSession
 from pytest_cudafork.check.watch import Watch
 from pytest_cudafork.compat.unpatched import os
-from pytest_cudafork.observe.base.ledger import Record
+from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.settings.options import BASELINE_UPDATE
 
 
@@ -154,9 +154,7 @@ class BaselineHooks:
         except BaselineError as error:
             self.failure = str(error)
             return
-        added = len(after.entries.keys() - before.entries.keys())
-        removed = len(before.entries.keys() - after.entries.keys())
-        self.written = f"{len(after.entries)} now, {added} added, {removed} removed"
+        self.written = after.changes_since(before)
 
     def _as_it_is_now(self, path: str) -> CheckBaseline:
         """Read the file again: another session may have changed it meanwhile, or written the first.

@@ -15,7 +15,7 @@ from pytest_cudafork.baseline.entries import FORK, POISONED, TOUCH, Accepted
 from pytest_cudafork.check.accepted import Terms, accepted_records, kind_of, known_as
 from pytest_cudafork.check.findings import Finding, expected_ids, find, reported_ids
 from pytest_cudafork.errors import CudaForkError
-from pytest_cudafork.observe.base.ledger import Record
+from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.story.images import moment_of
 from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.settings import Level

@@ -6,8 +6,6 @@ import pytest
 
 from pytest_cudafork.compat import pytest_internals
 
-__all__ = ["fail_report"]
-
 
 def fail_report(
     item: pytest.Item, report: pytest.TestReport, headline: str, text: str, section: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
-from pytest_cudafork.observe.base.ledger import Record
+from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.settings import Level, environment
 
 if TYPE_CHECKING:
@@ -120,6 +120,16 @@ class Finding(NamedTuple):
         if self.error is PoisonedTouchError:
             return poison_story(history, touch, simulated=simulated, told_at=told_at)
         return touch_story(touch, told_at=told_at)
+
+    def plain(self, history: History, *, simulated: bool) -> dict[str, Any]:
+        """Return what was found as plain data, with its story."""
+        return {
+            "error": self.error.__name__,
+            "place": self.place,
+            "process": int(self.record["pid"]),
+            "culprit": self.culprit(history),
+            "story": self.story(history, simulated=simulated),
+        }
 
 
 def find(

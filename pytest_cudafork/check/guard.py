@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.errors import CudaForkError
 from pytest_cudafork.observe.base.hooking import Around, hook
-from pytest_cudafork.observe.base.ledger import Record
+from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.base.stacks import stack_of
 from pytest_cudafork.observe.base.undo import UndoStack
 from pytest_cudafork.observe.driver.lineage import process_lineage

@@ -32,7 +32,8 @@ from pytest_cudafork.check.telling import (
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.errors import CudaForkError, CudaTouchError
-from pytest_cudafork.observe.base.ledger import LedgerReader, Record
+from pytest_cudafork.observe.base.ledger import LedgerReader
+from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.settings import Level, environment
 from pytest_cudafork.settings.markers import marks_of

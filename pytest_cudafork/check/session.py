@@ -195,8 +195,8 @@ def _begin_baseline(config: pytest.Config, watch: Watch, settings: Settings) -> 
     """
     if not settings.baseline:
         return
-    from pytest_cudafork.baseline.entries import BaselineError, CheckBaseline
-    from pytest_cudafork.baseline.file import check_writable
+    from pytest_cudafork.baseline.entries import CheckBaseline
+    from pytest_cudafork.baseline.file import BaselineError, check_writable
     from pytest_cudafork.check.accepted import Terms
     from pytest_cudafork.settings.options import BASELINE, BASELINE_UPDATE
 

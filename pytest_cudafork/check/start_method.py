@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pytest_cudafork.check.watch import Watch
 
 CLEAN = "clean"
 
@@ -25,6 +28,15 @@ class ProcessState:
     def safe_to_fork(self) -> bool:
         """Whether a fork finds neither CUDA nor a lock that a lost thread holds."""
         return self.cuda == CLEAN and self.threads == 1 and not self.other_build
+
+
+def process_state(watch: Watch | None) -> ProcessState:
+    """Return how safe this process is to fork, now; ``watch`` is that over it, if there is one."""
+    from pytest_cudafork.check.state import state_here
+    from pytest_cudafork.compat.torch_internals import without_fork
+    from pytest_cudafork.process.freeze_before_fork import count_threads
+
+    return ProcessState(state_here(watch).verdict.value, count_threads(), without_fork())
 
 
 class Choice(NamedTuple):

@@ -9,6 +9,7 @@ from pytest_cudafork.observe.driver.lineage import process_lineage
 from pytest_cudafork.observe.driver.probe import CudaState, Verdict, ask_driver, ask_torch, judge
 
 if TYPE_CHECKING:
+    from pytest_cudafork.check.watch import Watch
     from pytest_cudafork.observe.observer import Observer
 
 
@@ -24,6 +25,11 @@ def current_state() -> CudaState:
         poisoned_by=lineage.poisoned_by,
         forked_unwatched=lineage.forked_unwatched,
     )
+
+
+def state_here(watch: Watch | None) -> CudaState:
+    """Return the state of CUDA in this process, as the watch over it knows it if there is one."""
+    return current_state() if watch is None else watch.observer.state()
 
 
 def require_clean(state: CudaState, observer: Observer | None, when: str) -> None:

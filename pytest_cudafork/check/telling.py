@@ -16,7 +16,7 @@ from pytest_cudafork.check.findings import Finding, tell
 from pytest_cudafork.check.refusal import RefusedFork
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
-from pytest_cudafork.observe.base.ledger import Record
+from pytest_cudafork.observe.base.records import Record
 
 if TYPE_CHECKING:
     from pytest_cudafork.observe.story.stories import History

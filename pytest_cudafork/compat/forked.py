@@ -6,11 +6,12 @@ Used in every process of the session; ``isolate/session/forked_option.py`` decid
 from __future__ import annotations
 
 import signal
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_cudafork.errors import ChildCrashed, ChildError
+if TYPE_CHECKING:
+    from pytest_cudafork.errors import ChildError
 
 MARKER = "forked"
 
@@ -60,6 +61,8 @@ def crash_line(item: pytest.Item, error: ChildError) -> str:
 
     Programs that read logs look for it.
     """
+    from pytest_cudafork.errors import ChildCrashed  # not before a test has crashed
+
     if not isinstance(error, ChildCrashed) or error.exitcode is None:
         return ""
     if not (claim_of(item.config).every_test or is_marked(item)):

@@ -49,7 +49,7 @@ def look(binding: Any = None) -> Machine:
     """Ask NVML; ``binding`` is what ``open_nvml`` takes."""
     try:
         with open_nvml(binding) as nvml:
-            found = [(Gpu(*device), nvml.capability(device.number)) for device in nvml.devices()]
+            found = [(device, nvml.capability(device.number)) for device in nvml.devices()]
             release, cuda = nvml.driver()
             return Machine(True, release, cuda, tuple(found))
     except NvmlError as error:

@@ -160,7 +160,7 @@ def real_machine() -> Machine:
 
     try:
         with open_nvml() as nvml:
-            return Machine(tuple(Gpu(*device) for device in nvml.devices()), "NVML finds no GPU")
+            return Machine(tuple(nvml.devices()), "NVML finds no GPU")
     except NvmlError as error:
         return Machine(kernel_gpus(), f"{error}; and {_PROC} shows none")
 

@@ -66,8 +66,9 @@ class GpuLeases:
     ) -> Generator[None, Any, Any]:
         """Hold the GPUs that a test needs around everything that is done for it."""
         if (self._lease is None and not marks_of(item).gpus) or self._off:
-            if self._settling is not None and not self._off and not _is_skipped(item):
-                self._settle(item, self._settling.gpus)
+            if self._settling is None or self._off or _is_skipped(item):
+                return (yield)
+            self._settle(item, self._settling.gpus)
             with self._refused(item):
                 return (yield)
         lease = self._take_over(item) or self._take(item)

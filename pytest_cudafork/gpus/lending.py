@@ -207,7 +207,6 @@ def machine_of(config: pytest.Config) -> Machine:
 
 def _is_initialized(config: pytest.Config) -> bool:
     """Whether CUDA is initialized in this process."""
-    from pytest_cudafork.check.state import current_state
+    from pytest_cudafork.check.state import state_here
 
-    watch = config.stash[SESSION].watch
-    return (watch.observer.state() if watch is not None else current_state()).initialized
+    return state_here(config.stash[SESSION].watch).initialized

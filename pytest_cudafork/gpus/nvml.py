@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from pytest_cudafork.gpus.inventory import Gpu
+
 LIBRARY = "libnvidia-ml.so.1"
 _INSUFFICIENT_SIZE = 7
 _UNKNOWN_BYTES = 2**64 - 1  # what the driver says where it does not account for processes
@@ -28,19 +30,6 @@ class DeviceMemory(NamedTuple):
 
     used: int
     processes: dict[int, int | None]
-
-
-class NvmlDevice(NamedTuple):
-    """One device: a GPU, or an instance of a GPU in MIG mode.
-
-    ``memory`` is what processes can have of it, in bytes; 0 if that is not known.
-    """
-
-    number: int
-    uuid: str
-    name: str
-    mig: bool = False
-    memory: int = 0
 
 
 @contextlib.contextmanager
@@ -85,9 +74,9 @@ class Nvml:
     def __init__(self, binding: Any) -> None:
         self._nvml = binding
 
-    def devices(self) -> list[NvmlDevice]:
+    def devices(self) -> list[Gpu]:
         """All devices of the machine in the order of their numbers."""
-        found: list[NvmlDevice] = []
+        found: list[Gpu] = []
         for index in range(self._nvml.nvmlDeviceGetCount()):
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
             name = _text(self._nvml.nvmlDeviceGetName(handle))
@@ -95,7 +84,7 @@ class Nvml:
             whole = instances is None
             for device in [handle] if instances is None else instances:
                 uuid, size = self._uuid(device), self._capacity(device)
-                found.append(NvmlDevice(index, uuid, name, not whole, size))
+                found.append(Gpu(index, uuid, name, not whole, size))
         return found
 
     def driver(self) -> tuple[str, tuple[int, int]]:

@@ -23,7 +23,9 @@ class HealthSummary:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take what a report says of the GPU."""
-        told = getattr(report, words.NAME, None)
+        told, since = getattr(report, words.NAME, None), getattr(report, "isolated_since", "")
+        if told is None and not since:  # nearly all of them
+            return
         told = told if isinstance(told, dict) else {}
         if isinstance(told.get(words.SICK), dict):
             self._sick.setdefault(report.nodeid, told[words.SICK])
@@ -32,7 +34,6 @@ class HealthSummary:
             self._not_run[breaker] = self._not_run.get(breaker, 0) + 1
         if isinstance(told.get(words.KEPT), int):
             self._kept[report.nodeid] = told[words.KEPT]
-        since = getattr(report, "isolated_since", "")
         if since and report.when == "setup":
             self._elsewhere[since] = self._elsewhere.get(since, 0) + 1
 

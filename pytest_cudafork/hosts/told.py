@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.baseline.entries import Accepted
 from pytest_cudafork.check import session
 from pytest_cudafork.check.accepted import Terms
 from pytest_cudafork.check.session import SESSION
@@ -35,9 +34,7 @@ def message_for_worker(config: pytest.Config) -> dict[str, Any]:
             variables[option.env] = given[1]
     watch = config.stash[SESSION].watch
     terms = watch.acceptance.terms if watch is not None else None
-    baseline = None
-    if terms is not None:
-        baseline = [[*each.to_list(), at] for each, at in terms.entries.items()]
+    baseline = terms.rows() if terms is not None else None
     everything = terms is not None and terms.everything
     return {"variables": variables, "baseline": baseline, "everything": everything}
 
@@ -60,11 +57,7 @@ def take_message(config: pytest.Config) -> str:
     watch = config.stash[SESSION].watch
     state = session.begin_again(config, told["variables"])
     if state.watch is not None and told["baseline"] is not None:
-        entries = {}
-        for *what, at in told["baseline"]:
-            accepted = Accepted.from_list(what)
-            if accepted is not None:
-                entries[accepted] = str(at)
-        terms = Terms(os.fspath(config.rootpath), entries, bool(told["everything"]))
+        terms = Terms(os.fspath(config.rootpath), {}, bool(told["everything"]))
+        terms.add_rows(told["baseline"])
         state.watch.acceptance.begin(terms)
     return "" if state.watch is watch or state.watch is None else _LATE

@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from pytest_cudafork.health.fitness import Unfit
 
-from pytest_cudafork.check.start_method import CLEAN, ProcessState, automatic
-
-__all__ = [
-    "CLEAN",
-    "IsolationConfig",
-    "Method",
-    "ProcessState",
-    "Wishes",
-    "choose",
-    "instead_of_fork_server",
-    "wanted_method",
-]
+from pytest_cudafork.check.start_method import ProcessState, automatic
 
 
 class Wishes(Protocol):

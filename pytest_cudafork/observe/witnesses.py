@@ -7,8 +7,9 @@ phantom), one in torch's Python API, for what reaches no driver.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pytest_cudafork.compat import cpython_layout
 from pytest_cudafork.compat.unpatched import contextlib
@@ -60,44 +61,30 @@ class DriverWitness(NamedTuple):
     is_needed: Callable[[str], bool]
 
 
-def _injection(device: str) -> Installed:
-    from pytest_cudafork.observe.driver import injection
+def _of(module: str, function: str) -> Callable[..., Any]:
+    """Return a function of a module in ``observe/driver``, which is loaded when it is called."""
 
-    return injection.install()
+    def call(*args: Any) -> Any:
+        found = importlib.import_module(f"pytest_cudafork.observe.driver.{module}")
+        return getattr(found, function)(*args)
 
-
-def _phantom(device: str) -> Installed:
-    from pytest_cudafork.observe.driver import phantom
-
-    return phantom.install(device)
-
-
-def _injection_variables(device: str, environ: Mapping[str, str]) -> dict[str, str]:
-    from pytest_cudafork.observe.driver import injection
-
-    return injection.variables(device, environ)
-
-
-def _phantom_variables(device: str, environ: Mapping[str, str]) -> dict[str, str]:
-    from pytest_cudafork.observe.driver import phantom
-
-    return phantom.variables(device, environ)
+    return call
 
 
 DRIVER_WITNESSES = (
     DriverWitness(
         "injection",
         serves=lambda device: device == "real",
-        install=_injection,
-        variables=_injection_variables,
+        install=_of("injection", "install"),
+        variables=_of("injection", "variables"),
         unseen="the line of a touch",
         is_needed=lambda device: False,
     ),
     DriverWitness(
         "phantom driver",
         serves=lambda device: device not in ("real", "none"),
-        install=_phantom,
-        variables=_phantom_variables,
+        install=_of("phantom", "install"),
+        variables=_of("phantom", "variables"),
         unseen="touches",
         is_needed=lambda device: device != devices.ABSENT,  # without it no GPU is shown
     ),

@@ -146,20 +146,15 @@ def count_threads() -> int:
         return 1
 
 
-def resident_bytes() -> int:
-    """Return how much of this process is in memory; 0 where it cannot be told."""
+def resident_bytes(pid: int | str = "self") -> int:
+    """Return how much of a process is in memory, of this one or another; 0 where it is not told."""
     try:
-        with io.open("/proc/self/statm", encoding="ascii") as file:
+        with io.open(f"/proc/{pid}/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * mmap.PAGESIZE
-    except OSError:
+    except (OSError, IndexError):
         return 0
 
 
 def bytes_beyond_ours(pid: int) -> int:
     """Return how many bytes a process has in memory beyond what this one has."""
-    try:
-        with io.open(f"/proc/{pid}/statm", encoding="ascii") as file:
-            held = int(file.read().split()[1]) * mmap.PAGESIZE
-    except (OSError, IndexError):
-        return 0
-    return max(0, held - resident_bytes())
+    return max(0, resident_bytes(pid) - resident_bytes())

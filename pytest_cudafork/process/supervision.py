@@ -271,9 +271,7 @@ class Supervisor:
     def _dead(self) -> bool:
         """Whether the child has ended (it is still a zombie, for nobody has reaped it)."""
         if self.running.pidfd >= 0:
-            poller = select.poll()
-            poller.register(self.running.pidfd, select.POLLIN)
-            return bool(poller.poll(0))
+            return self.running.has_ended
         return not process_state.lives(self.running.pid)
 
     def _receive(self, flags: int = 0) -> bool:

@@ -94,13 +94,13 @@ class Account:
             ]
         told = {first.where} if first is not None and not deeds.findings else self._told()
         others = _unique(headline(touch) for touch in deeds.touches if touch.where not in told)
-        lines += _places("also touched by", others)
-        lines += _places(
+        lines += places_lines("also touched by", others)
+        lines += places_lines(
             "forked while CUDA was initialized (a child of that can never use CUDA)",
             _unique(f"{fork.place}: {fork.fate}" for fork in initialized),
         )
         running = [f"{pid} {plain(command)}" for pid, command in self.running]
-        lines += _places("still running, and what it does from now on is not seen", running)
+        lines += places_lines("still running, and what it does from now on is not seen", running)
         return [*lines, self._numbers()]
 
     def _told(self) -> set[str]:
@@ -136,14 +136,7 @@ class Account:
             "good": self.is_good,
             "simulated_driver": self.simulated,
             "findings": [
-                {
-                    "error": found.error.__name__,
-                    "place": found.place,
-                    "process": int(found.record["pid"]),
-                    "culprit": found.culprit(deeds.history),
-                    "story": found.story(deeds.history, simulated=self.simulated),
-                }
-                for found in deeds.findings
+                found.plain(deeds.history, simulated=self.simulated) for found in deeds.findings
             ],
             "touches": [plain_touch(touch) for touch in deeds.touches],
             "forks": [
@@ -172,7 +165,8 @@ def _unique(words: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def _places(title: str, places: list[str]) -> list[str]:
+def places_lines(title: str, places: list[str]) -> list[str]:
+    """Return a title and places below it, not all where they are many; nothing if there is none."""
     if not places:
         return []
     lines = [f"{title}:", *(f"    {place}" for place in places[:_MOST_PLACES])]

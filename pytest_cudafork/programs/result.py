@@ -13,13 +13,13 @@ from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.observe.story.words import headline
 from pytest_cudafork.process import exit_status
+from pytest_cudafork.programs.account import places_lines
 from pytest_cudafork.programs.deeds import Deeds, Fork, ProcessStart, StartMethodInForce
 from pytest_cudafork.programs.program import LeftProcess
 from pytest_cudafork.settings import environment
 
 _LAST_LINES = 20
 _LAST_CHARACTERS = 4000
-_MOST_PLACES = 8
 
 
 @dataclass(frozen=True)
@@ -148,15 +148,15 @@ class ScriptResult:
             "a program started by exec inherits nothing of it"
         )
         lines.append(f"  environment: {self._environment_words()}")
-        lines += _places("touches of CUDA", [headline(touch) for touch in self.touches])
-        lines += _places("forks", [f"{one.place}: {one.fate}" for one in self.forks])
+        lines += places_lines("  touches of CUDA", [headline(touch) for touch in self.touches])
+        lines += places_lines("  forks", [f"{one.place}: {one.fate}" for one in self.forks])
         starts = [f"{one.place}: by {one.method}" for one in self.starts]
-        lines += _places("started by multiprocessing", starts)
-        lines += _places(
-            "left running, and ended since",
+        lines += places_lines("  started by multiprocessing", starts)
+        lines += places_lines(
+            "  left running, and ended since",
             [f"{one.pid} {plain(one.command)}" for one in self.left],
         )
-        lines += _places("not observable", list(self.unseen))
+        lines += places_lines("  not observable", list(self.unseen))
         return "\n".join(lines)
 
     def _environment_words(self) -> str:
@@ -166,14 +166,6 @@ class ScriptResult:
             if not name.startswith(environment.PREFIX) and name != environment.PYTHON_PATH
         ]
         return ", ".join([*words, "and what the watch needs"])
-
-
-def _places(title: str, places: list[str]) -> list[str]:
-    if not places:
-        return []
-    lines = [f"  {title}:", *(f"    {place}" for place in places[:_MOST_PLACES])]
-    left = len(places) - _MOST_PLACES
-    return [*lines, f"    ... and {left} more"] if left > 0 else lines
 
 
 def _end_of(title: str, text: str) -> list[str]:

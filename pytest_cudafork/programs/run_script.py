@@ -15,10 +15,9 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pytest_cudafork.check.state import current_state
+from pytest_cudafork.check.state import state_here
 from pytest_cudafork.check.watch import current_watch
 from pytest_cudafork.errors import CudaForkWarning, ScriptTimeout
-from pytest_cudafork.observe.driver.probe import CudaState
 from pytest_cudafork.observe.handed_on import WatchSettings, variables_for_program
 from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
@@ -122,7 +121,7 @@ def _watched(
     """Run a program in an environment that has it watched, and read what it did."""
     given = {**STACKS_ON_ABORT, **variables}
     given.update(variables_for_program(settings, str(os.getpid()), variables))
-    parent = _state_here()
+    parent = state_here(current_watch())
     ended = run(given)
     level = Level(settings.level)
     lost = observer.lost_records()
@@ -159,11 +158,6 @@ def _new_watch(
         detailed=True,
     )
     return settings, Observer(settings, str(os.getpid()))
-
-
-def _state_here() -> CudaState:
-    watch = current_watch()
-    return watch.observer.state() if watch is not None else current_state()
 
 
 def _complain(result: ScriptResult, run: ProgramRun, timeout: float | None) -> None:

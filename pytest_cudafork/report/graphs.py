@@ -10,8 +10,6 @@ from pytest_cudafork.capture.story.remarks import PROPERTY
 if TYPE_CHECKING:
     import pytest
 
-__all__ = ["remark_lines"]
-
 _MOST = 10
 
 

@@ -12,7 +12,8 @@ from pytest_cudafork.check.findings import expected_ids, find
 from pytest_cudafork.check.session import CudaForkSession
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.compat.unpatched import os
-from pytest_cudafork.observe.base.ledger import LedgerReader, Record
+from pytest_cudafork.observe.base.ledger import LedgerReader
+from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.observer import Observer
 
 _KINDS = ("touch", "fork", "child", "caught")

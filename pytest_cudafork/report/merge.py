@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from pytest_cudafork.baseline.entries import Accepted
 from pytest_cudafork.check.baseline_result import BaselineResult, Seen
-from pytest_cudafork.observe.base.ledger import Ledger, Record
+from pytest_cudafork.observe.base.ledger import Ledger
 from pytest_cudafork.observe.base.other_hosts import JOB, moved, moved_back
+from pytest_cudafork.observe.base.records import Record
 
 _JOB = "job"
 """The kind of the record before those of each job, and the key that names the job in all others."""

@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 
-from pytest_cudafork.baseline.entries import BaselineError, CheckBaseline
-from pytest_cudafork.baseline.file import alone
+from pytest_cudafork.baseline.entries import CheckBaseline
+from pytest_cudafork.baseline.file import BaselineError, alone
 from pytest_cudafork.report.baseline import accepted_words, gone_lines, seen_lines, unknown_words
 from pytest_cudafork.report.merge import Job, Merged, MergeError, merge, read_jobs, write_joined
 from pytest_cudafork.report.terminal import Counts
@@ -84,9 +84,7 @@ def _update(path: str, how: str, merged: Merged) -> str:
         before = _read_baseline(path, how)
         after = before.updated(merged.result.seen, merged.gone, add=how == "all")
         after.write(path)
-    added = len(after.entries.keys() - before.entries.keys())
-    removed = len(before.entries.keys() - after.entries.keys())
-    return f"baseline {path} written: {len(after.entries)} now, {added} added, {removed} removed"
+    return f"baseline {path} written: {after.changes_since(before)}"
 
 
 def _lines(

@@ -10,7 +10,7 @@ import pytest
 from pytest_cudafork.check.findings import Finding
 from pytest_cudafork.check.hooks import host_words
 from pytest_cudafork.documents.form import head, plain_stack, plain_touch
-from pytest_cudafork.observe.base.ledger import Record
+from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.observer import Observer
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.stories import History
@@ -92,11 +92,7 @@ def check_content(
         "witness": witnesses.words if witnesses else "none",
         "findings": [
             {
-                "error": found.error.__name__,
-                "place": found.place,
-                "process": int(found.record["pid"]),
-                "culprit": found.culprit(history),
-                "story": found.story(history, simulated=observer.simulated),
+                **found.plain(history, simulated=observer.simulated),
                 "test": plain(found.nodeid),
                 "phase": plain(str(found.record.get("phase", ""))),
                 "accepted": found.id in accepted,

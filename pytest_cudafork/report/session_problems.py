@@ -21,7 +21,7 @@ from pytest_cudafork.documents.problem import (
     steps_of_touch,
 )
 from pytest_cudafork.errors import CudaForkError, PoisonedTouchError
-from pytest_cudafork.observe.base.ledger import Record
+from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.stories import History
 from pytest_cudafork.observe.story.touch import Touch, culprit_of, frames_from

@@ -10,8 +10,6 @@ from pytest_cudafork.isolate.start_methods import ran_otherwise
 if TYPE_CHECKING:
     import pytest
 
-__all__ = ["start_method_lines"]
-
 _MOST = 10
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_cudafork.observe.base.ledger import Record
+from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.report.header import limits_of
 from pytest_cudafork.settings.options import Settings
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork._version import version
-from pytest_cudafork.observe.base.ledger import Record
+from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.story.plain_text import plain
 from pytest_cudafork.observe.story.touch import Touch, frames_from
 from pytest_cudafork.observe.story.words import headline, place_of

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-__all__ = ["check_time_limit", "check_variable", "check_variables", "input_bytes"]
-
 
 def check_time_limit(timeout: object) -> None:
     """Check a time limit in seconds; None is none, and so is infinity.

@@ -23,7 +23,7 @@ REAL_DRIVER_SIGNS = (
 )
 """Files of the kernel side of an NVIDIA driver; one of them is there where a driver is."""
 
-_FACE = re.compile(r"sm_([1-9][0-9]{1,2})(?:x([1-9][0-9]?))?")
+_FACE = r"sm_([1-9][0-9]{1,2})(?:x([1-9][0-9]?))?"  # compiled for the first face
 
 
 class DeviceKind(enum.Enum):
@@ -107,7 +107,7 @@ def parse_face(text: str) -> Face:
     """
     if text == ABSENT:
         return Face(None, 0)
-    match = _FACE.fullmatch(text)
+    match = re.fullmatch(_FACE, text)
     devices = int(match[2] or 1) if match else 0
     if match is None or devices > MOST_DEVICES:
         raise ValueError(

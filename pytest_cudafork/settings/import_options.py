@@ -20,7 +20,7 @@ from pytest_cudafork.settings.option_texts import number_in
 
 YES = ("yes", "true", "on", "1")
 NO = ("no", "false", "off", "0")
-_PATTERN = re.compile(r"[\w.*?\[\]!-]+")
+_PATTERN = r"[\w.*?\[\]!-]+"  # compiled for the first of them
 
 
 _DEFAULTS = ImportSettings()
@@ -156,7 +156,7 @@ def parse_patterns(text: str) -> tuple[str, ...]:
     """
     patterns = tuple(part.strip() for part in text.split(",") if part.strip())
     for pattern in patterns:
-        if not _PATTERN.fullmatch(pattern):
+        if not re.fullmatch(_PATTERN, pattern):
             raise ValueError(
                 f"{pattern!r} is not a pattern of module names: write pkg.sub or '*.test_*'"
             )

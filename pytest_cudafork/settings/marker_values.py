@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from pytest_cudafork.settings import AUTO, GRAPH_BACKENDS, METHODS
 
-__all__ = ["FIXTURES", "MARKER_METHODS", "SCOPES", "accepts"]
-
 MARKER_METHODS = (AUTO, *METHODS)
 SCOPES = ("test", "class", "module")
 """Which tests of a file share the process of an isolated one; a marker and an option take them."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_cudafork.settings import (
     AUTO,
@@ -20,7 +21,6 @@ from pytest_cudafork.settings.markers import MAPPED
 from pytest_cudafork.settings.option import parse_file
 
 if TYPE_CHECKING:
-    from pytest_cudafork.settings.gpu_requests import GpuChoice
     from pytest_cudafork.settings.marker_map import MarkerMap
 
 
@@ -46,12 +46,25 @@ def one_of(words: Sequence[str], what: str) -> Callable[[str], str]:
     return parse
 
 
+def reader_in(module: str, name: str) -> Callable[[str], Any]:
+    """Return the reader of that name in a module beside this one, which is loaded for a text."""
+
+    def parse(text: str) -> Any:
+        return getattr(importlib.import_module(f"{__package__}.{module}"), name)(text)
+
+    return parse
+
+
 parse_update = one_of(UPDATES, "a way to change it")
 parse_isolate = one_of(ISOLATE, "a method")
 parse_scope = one_of(SCOPES, "a scope of isolation")
 parse_health = one_of(HEALTH, "a way to look after the GPU")
 parse_graphs = one_of(GRAPHS, "a way to capture graphs")
 parse_captures = one_of(CAPTURES, "a way to look at captures")
+parse_expected = reader_in("intent", "parse_expected")
+parse_kinds = reader_in("intent", "parse_kinds")
+parse_github = reader_in("report_options", "parse_github")
+parse_gpus = reader_in("gpu_requests", "parse_gpus")
 _level_name = one_of([level.value for level in Level], "a level")
 
 
@@ -63,30 +76,6 @@ def parse_level(text: str) -> Level:
 
     """
     return Level(_level_name(text))
-
-
-def parse_expected(text: str) -> int:
-    """Read how many GPUs the session is promised.
-
-    Raises:
-        ValueError: it is no whole number of them.
-
-    """
-    from pytest_cudafork.settings import intent
-
-    return intent.parse_expected(text)
-
-
-def parse_kinds(text: str) -> tuple[str, ...]:
-    """Read which tests that do not run as meant are errors.
-
-    Raises:
-        ValueError: one of them is no kind of these.
-
-    """
-    from pytest_cudafork.settings import intent
-
-    return intent.parse_kinds(text)
 
 
 def parse_marker_map(text: str) -> MarkerMap:
@@ -150,27 +139,3 @@ def parse_profile(text: str) -> str:
     if not text:
         raise ValueError("it needs the name of a file")
     return parse_file(text)
-
-
-def parse_github(text: str) -> tuple[str, ...]:
-    """Read what to write for GitHub Actions.
-
-    Raises:
-        ValueError: one of the words is not known.
-
-    """
-    from pytest_cudafork.settings import report_options
-
-    return report_options.parse_github(text)
-
-
-def parse_gpus(text: str) -> GpuChoice:
-    """Read which GPUs may be used.
-
-    Raises:
-        ValueError: it is no such text.
-
-    """
-    from pytest_cudafork.settings import gpu_requests
-
-    return gpu_requests.parse_gpus(text)

@@ -119,7 +119,7 @@ def user_function(tmp_path: Path, body: str) -> tuple[Any, str]:
 def test_a_capture_that_fails_names_the_line(
     backend: CudaBackend, tmp_path: Path, body: str
 ) -> None:
-    from pytest_cudafork.capture.interface.backend import CaptureFailedError
+    from pytest_cudafork.errors import CaptureFailedError
 
     fn, place = user_function(tmp_path, body)
     with pytest.raises(CaptureFailedError) as caught:
@@ -135,7 +135,7 @@ def test_a_capture_that_fails_names_the_line(
 def test_a_wait_for_the_gpu_is_told_in_the_users_words(
     backend: CudaBackend, tmp_path: Path
 ) -> None:
-    from pytest_cudafork.capture.interface.backend import CaptureFailedError
+    from pytest_cudafork.errors import CaptureFailedError
 
     fn, _ = user_function(tmp_path, FAILING["item"])
     with pytest.raises(CaptureFailedError) as caught:
@@ -145,7 +145,7 @@ def test_a_wait_for_the_gpu_is_told_in_the_users_words(
 
 
 def test_unjoined_work_is_told_as_such(backend: CudaBackend, tmp_path: Path) -> None:
-    from pytest_cudafork.capture.interface.backend import CaptureFailedError
+    from pytest_cudafork.errors import CaptureFailedError
 
     fn, _ = user_function(tmp_path, FAILING["unjoined"])
     with pytest.raises(CaptureFailedError) as caught:
@@ -172,7 +172,7 @@ def test_an_error_of_the_users_own_passes(backend: CudaBackend, error: type[Base
 def test_a_pool_survives_a_capture_that_failed(backend: CudaBackend, tmp_path: Path) -> None:
     import torch
 
-    from pytest_cudafork.capture.interface.backend import CaptureFailedError
+    from pytest_cudafork.errors import CaptureFailedError
 
     pool = backend.new_pool()
     x = torch.ones(8, device="cuda")
@@ -191,7 +191,7 @@ def test_a_pool_survives_a_capture_that_failed(backend: CudaBackend, tmp_path: P
 def test_failing_again_and_again_keeps_no_memory(backend: CudaBackend, tmp_path: Path) -> None:
     import torch
 
-    from pytest_cudafork.capture.interface.backend import CaptureFailedError
+    from pytest_cudafork.errors import CaptureFailedError
 
     fn, _ = user_function(
         tmp_path, "y = torch.ones(1 << 24, device='cuda')\ny.sum().item()  # here"
@@ -213,7 +213,7 @@ def test_failing_again_and_again_keeps_no_memory(backend: CudaBackend, tmp_path:
 def test_a_stream_that_is_being_captured_is_refused_and_left_alone(backend: CudaBackend) -> None:
     import torch
 
-    from pytest_cudafork.capture.interface.backend import CaptureFailedError
+    from pytest_cudafork.errors import CaptureFailedError
 
     x = torch.ones(8, device="cuda")
     graph = torch.cuda.CUDAGraph()
@@ -231,7 +231,7 @@ def test_a_stream_that_is_being_captured_is_refused_and_left_alone(backend: Cuda
 def test_a_capture_of_a_capture_is_refused(backend: CudaBackend) -> None:
     import torch
 
-    from pytest_cudafork.capture.interface.backend import CaptureFailedError
+    from pytest_cudafork.errors import CaptureFailedError
 
     x = torch.ones(8, device="cuda")
     with pytest.raises(CaptureFailedError, match="under way"):
@@ -258,7 +258,7 @@ def test_work_on_the_default_stream_is_found_or_refused(backend: CudaBackend) ->
     """It depends on how the captured stream was made whether CUDA refuses it."""
     import torch
 
-    from pytest_cudafork.capture.interface.backend import CaptureFailedError
+    from pytest_cudafork.errors import CaptureFailedError
 
     x, out = torch.ones(8, device="cuda"), torch.zeros(8, device="cuda")
 
@@ -317,7 +317,7 @@ def test_memory_from_another_stream_that_the_graph_uses_is_outside_its_pool(
 def test_a_freed_input_is_named_before_the_replay_reads_it(backend: CudaBackend) -> None:
     import torch
 
-    from pytest_cudafork.capture.interface.backend import ReplayFailedError
+    from pytest_cudafork.errors import ReplayFailedError
 
     held = {"x": torch.ones(8, device="cuda")}
 
@@ -338,7 +338,7 @@ def test_a_freed_input_is_named_before_the_replay_reads_it(backend: CudaBackend)
 def test_a_workspace_that_was_resized_is_named(backend: CudaBackend) -> None:
     import torch
 
-    from pytest_cudafork.capture.interface.backend import ReplayFailedError
+    from pytest_cudafork.errors import ReplayFailedError
 
     workspace, x = torch.zeros(8, device="cuda"), torch.ones(8, device="cuda")
     graph = backend.capture(lambda: workspace.copy_(x))
@@ -351,7 +351,7 @@ def test_a_workspace_that_was_resized_is_named(backend: CudaBackend) -> None:
 def test_host_memory_of_a_copy_that_is_gone_is_named(backend: CudaBackend) -> None:
     import torch
 
-    from pytest_cudafork.capture.interface.backend import CaptureFailedError, ReplayFailedError
+    from pytest_cudafork.errors import CaptureFailedError, ReplayFailedError
 
     out = torch.zeros(4, device="cuda")
 
@@ -370,7 +370,7 @@ def test_host_memory_of_a_copy_that_is_gone_is_named(backend: CudaBackend) -> No
 def test_replaying_what_was_reset_is_told(backend: CudaBackend) -> None:
     import torch
 
-    from pytest_cudafork.capture.interface.backend import ReplayFailedError
+    from pytest_cudafork.errors import ReplayFailedError
 
     x = torch.ones(8, device="cuda")
     graph = backend.capture(lambda: x * 2)

@@ -251,7 +251,7 @@ def test_a_registered_generator_advances_and_another_one_is_named(backend: CudaB
     import torch
 
     from pytest_cudafork.capture.cuda.backend import CudaBackend
-    from pytest_cudafork.capture.interface.backend import CaptureFailedError
+    from pytest_cudafork.errors import CaptureFailedError
 
     own = torch.Generator("cuda").manual_seed(7)
 

@@ -88,10 +88,14 @@ def _statements(
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield child, late, typing
-            continue
-        inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        checked = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
-        yield from _statements(child, late=late or inside, typing=typing or checked)
+        elif not isinstance(child, ast.expr):  # which holds no statement
+            inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef)
+            checked = isinstance(child, ast.If) and _is_name(child.test, "TYPE_CHECKING")
+            yield from _statements(child, late=late or inside, typing=typing or checked)
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def _targets(node: ast.Import | ast.ImportFrom, names: set[str]) -> Iterator[tuple[str, int]]:

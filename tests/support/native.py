@@ -24,7 +24,7 @@ from tests.support.sessions import TIME_LIMIT
 ROOT = Path(native_libs.__file__).parents[3]
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
-needs_libraries = pytest.mark.skipif(not native_libs.available(), reason=native_libs.why_not())
+needs_libraries = pytest.mark.skipif(bool(native_libs.why_not()), reason=native_libs.why_not())
 
 PRELUDE = """\
 import ctypes, json, os, sys, threading

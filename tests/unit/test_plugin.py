@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_cudafork import plugin
+from pytest_cudafork.capture.interface.check_names import CARRIED
 from pytest_cudafork.capture.story import remarks, verdicts
 from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.report import terminal as terminal_section
@@ -151,7 +152,7 @@ def test_a_report_carries_verdicts_and_for_a_trace_its_process(
     assert vars(empty) == {"user_properties": []}
     verdicts.note_verdict("the pair", "software", checks=[], not_checked={}, notes=[], findings=[])
     report = made_report(SimpleNamespace(user_properties=[]), trace="/p/t.json")
-    assert [each["title"] for each in getattr(report, verdicts.CARRIED)] == ["the pair"]
+    assert [each["title"] for each in getattr(report, CARRIED)] == ["the pair"]
     assert getattr(report, trace.CARRIED) == {"pid": os.getpid(), "gpus": ""}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import gc
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,8 +31,9 @@ from pytest_cudafork.capture.cuda.nodes import RawNode, list_nodes, with_lines
 from pytest_cudafork.capture.cuda.progress import Progress
 from pytest_cudafork.capture.cuda.steps import StepRecorder, triton_launches
 from pytest_cudafork.capture.cuda.syncs import Syncs
-from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding, Recording
+from pytest_cudafork.capture.interface.backend import CaptureFinding, Recording, no_collections
 from pytest_cudafork.compat.torch_graphs import leave_pool
+from pytest_cudafork.errors import CaptureFailedError
 
 
 @dataclasses.dataclass
@@ -112,17 +112,9 @@ class Attempt:
 
     @contextlib.contextmanager
     def _capturing(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-        # The collector may destroy what a destructor waits for the GPU with; that would break the
-        # capture now and then, at any line.
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            with torch.cuda.stream(self._stream):
-                graph.capture_begin(self._pool, self._error_mode)
-                yield
-        finally:
-            if collecting:
-                gc.enable()
+        with no_collections(), torch.cuda.stream(self._stream):
+            graph.capture_begin(self._pool, self._error_mode)
+            yield
 
     def _end(self, graph: torch.cuda.CUDAGraph) -> BaseException | None:
         try:

@@ -21,14 +21,13 @@ from pytest_cudafork.capture.cuda.steps import StepRecorder, triton_launches
 from pytest_cudafork.capture.cuda.warmup_kernels import KernelRecorder, Tagger
 from pytest_cudafork.capture.interface.backend import (
     Capture,
-    CaptureFailedError,
     CaptureFinding,
     GraphBackend,
     Recording,
-    ReplayFailedError,
 )
 from pytest_cudafork.capture.interface.lines import line_at_work
 from pytest_cudafork.compat.torch_graphs import is_in_bad_fork, visible_gpus
+from pytest_cudafork.errors import CaptureFailedError, ReplayFailedError
 from pytest_cudafork.observe.driver.probe import LIBCUDA, Driver, ask_driver
 
 _ERROR_MODES = ("global", "thread_local", "relaxed")
@@ -226,6 +225,3 @@ class CudaBackend(GraphBackend):
         if device not in self._streams:
             self._streams[device] = torch.cuda.Stream(device)
         return self._streams[device]
-
-
-__all__ = ["CudaBackend", "CudaCapture"]

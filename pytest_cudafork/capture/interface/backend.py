@@ -8,29 +8,30 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple
-
-from pytest_cudafork.errors import CaptureFailedError, ReplayFailedError
-
-__all__ = [
-    "Capture",
-    "CaptureFailedError",
-    "CaptureFinding",
-    "GraphBackend",
-    "GraphNode",
-    "MemoryUse",
-    "Recording",
-    "Region",
-    "ReplayFailedError",
-    "Work",
-    "describe",
-]
 
 
 def describe(tensor: Any) -> str:
     """Return a tensor's type and shape as a reader knows them: ``float32[4, 8]``."""
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+@contextlib.contextmanager
+def no_collections() -> Iterator[None]:
+    """Collect no garbage meanwhile.
+
+    What the collector destroys may wait for the GPU, which would break a capture now and then, at
+    any line; and which memory is free would depend on when it runs.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 class GraphNode(NamedTuple):

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["CARRIED", "GRAPH_CHECKS", "LOOKED_AT", "CheckName"]
-
 CARRIED = "_cudafork_captures"
 """The attribute of a report under which the verdicts of a test's own checks travel."""
 LOOKED_AT = "cudafork_captures"

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pytest_cudafork.capture.interface.backend import CaptureFailedError, ReplayFailedError
-from pytest_cudafork.errors import GraphNotJudgedError
-
-__all__ = ["of_refusals"]
+from pytest_cudafork.errors import CaptureFailedError, GraphNotJudgedError, ReplayFailedError
 
 
 class _Raised(Protocol):

@@ -14,17 +14,6 @@ from types import CodeType, FrameType, TracebackType
 from pytest_cudafork.observe.story.touch import CUDA_LIBRARIES, MACHINERY, Frame
 from pytest_cudafork.observe.story.words import short_path
 
-__all__ = [
-    "is_foreign",
-    "is_library",
-    "line_at_work",
-    "line_in_thread",
-    "line_of",
-    "line_of_traceback",
-    "place",
-    "shown",
-]
-
 _FOREIGN = CUDA_LIBRARIES | MACHINERY | {"<stdlib>", "numpy"}
 _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 # Code without a file is generated, by dataclasses or torch, unless somebody typed it in.

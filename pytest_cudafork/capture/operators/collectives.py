@@ -12,8 +12,6 @@ from torch import Tensor
 
 from pytest_cudafork.compat import torch_graphs
 
-__all__ = ["OVERWRITTEN", "UPDATED", "finished", "is_collective"]
-
 OVERWRITTEN = frozenset(
     {
         "c10d::_allgather_base_",

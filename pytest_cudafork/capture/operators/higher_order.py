@@ -11,10 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
-from pytest_cudafork.compat.torch_graphs import MODE_CHECK, python_kernel
+from pytest_cudafork.compat.torch_graphs import MODE_CHECK, DispatchMode, OpOverload, python_kernel
 from pytest_cudafork.observe.base.undo import UndoStack
-
-__all__ = ["seen_inside"]
 
 __tracebackhide__ = of_refusals
 
@@ -43,3 +41,19 @@ def seen_inside(op: Any, mode: Any) -> Callable[..., Any] | None:
                 return kernel(*args, **kwargs)
 
     return run
+
+
+class OperatorWatch(DispatchMode):
+    """Runs everything, and hands each operator on: itself, its arguments, keywords and result."""
+
+    def __init__(self, see: Callable[[Any, Any, dict[str, Any], Any], None]) -> None:
+        super().__init__()
+        self._see = see
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not isinstance(func, OpOverload):
+            return (seen_inside(func, self) or func)(*args, **kwargs)
+        result = func(*args, **kwargs)
+        self._see(func, args, kwargs, result)
+        return result

@@ -6,12 +6,11 @@ import os
 import sys
 from typing import NoReturn
 
-from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
+from pytest_cudafork.capture.interface.backend import CaptureFinding
 from pytest_cudafork.capture.interface.check_names import CheckName
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
-
-__all__ = ["Refusals"]
+from pytest_cudafork.errors import CaptureFailedError
 
 __tracebackhide__ = of_refusals
 

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["ALLOCATING", "NO_RULE", "RULES", "Kind", "OnValues", "Rule"]
-
 
 class Kind(enum.Enum):
     """What an operator means for a capture."""

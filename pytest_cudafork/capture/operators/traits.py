@@ -23,8 +23,6 @@ from pytest_cudafork.capture.operators.rules import (
 )
 from pytest_cudafork.compat.torch_graphs import has_python_kernel, is_composite, schema_of
 
-__all__ = ["Traits", "Written", "rule_of", "tensors_in", "traits_of"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Written:

@@ -21,8 +21,6 @@ from pytest_cudafork.capture.pair import (
 from pytest_cudafork.capture.pair.evidence import Evidence
 from pytest_cudafork.capture.state.tensors import restored
 
-__all__ = ["CHECKS", "PairCheck", "run_checks"]
-
 
 class PairCheck(NamedTuple):
     """One check of a pair."""

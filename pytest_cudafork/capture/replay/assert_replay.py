@@ -12,7 +12,6 @@ import torch
 from pytest_cudafork.capture.choose import checking, usable
 from pytest_cudafork.capture.interface.backend import (
     Capture,
-    CaptureFailedError,
     CaptureFinding,
     GraphBackend,
     GraphNode,
@@ -33,7 +32,7 @@ from pytest_cudafork.capture.state.reach import check_devices
 from pytest_cudafork.capture.state.tensors import restored
 from pytest_cudafork.capture.state.written import nothing_compared
 from pytest_cudafork.capture.story.findings import CheckLog
-from pytest_cudafork.errors import GraphUsageError, ReplayDiffersError
+from pytest_cudafork.errors import CaptureFailedError, GraphUsageError, ReplayDiffersError
 
 
 @dataclasses.dataclass(frozen=True)

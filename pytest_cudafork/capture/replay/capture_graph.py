@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pytest_cudafork.capture.interface.backend import (
-    Capture,
-    CaptureFailedError,
-    GraphBackend,
-    Recording,
-)
+from pytest_cudafork.capture.interface.backend import Capture, GraphBackend, Recording
 from pytest_cudafork.capture.interface.lines import line_of_traceback
 from pytest_cudafork.capture.state.compare import short
 from pytest_cudafork.capture.story.findings import CheckLog
+from pytest_cudafork.errors import CaptureFailedError
 
 
 def capture_graph(

@@ -9,8 +9,6 @@ from typing import Protocol
 
 from pytest_cudafork.capture.interface.backend import Capture
 
-__all__ = ["on_another_stream", "release", "released_on_failure"]
-
 _OTHER_STREAM = "The AccumulateGrad node's stream does not match"
 
 

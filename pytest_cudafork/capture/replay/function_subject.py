@@ -78,10 +78,7 @@ class FunctionSubject(Subject):
             return False
         self._look_for_once(warmup)
         if self.is_own_reference and not has_tensors(self.graph.recording.result):
-            known = {**self.inputs(), **self.reachable()}
-            self.written, read = written_by(self.graph.recording, known)
-            kept = {*read, *self.inputs()}
-            self.scratch = {path: t for path, t in self.written.items() if path not in kept}
+            self.find_written(self.graph.recording, {})
         self.after_change(Stimulus("the capture", lambda: None))
         self._where, self._reached = storages(self.inputs()), storages(self.reachable())
         return True

@@ -15,8 +15,6 @@ import torch
 from pytest_cudafork.capture.interface.backend import Recording, Region, Work
 from pytest_cudafork.capture.state.tensors import storage_of
 
-__all__ = ["Kept", "handed_over", "inputs_behind", "read_from_before"]
-
 
 class Kept(NamedTuple):
     """Work of the warm-up, and what it wrote that the graph reads."""

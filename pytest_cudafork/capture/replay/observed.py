@@ -10,36 +10,12 @@ import torch
 
 from pytest_cudafork.capture.interface.backend import describe
 from pytest_cudafork.capture.interface.lines import line_at_work
-from pytest_cudafork.capture.operators.higher_order import seen_inside
+from pytest_cudafork.capture.operators.higher_order import OperatorWatch
 from pytest_cudafork.capture.operators.traits import traits_of
 from pytest_cudafork.capture.software.past_operators import not_compiled
-from pytest_cudafork.compat.torch_graphs import DispatchMode, OpOverload
-
-__all__ = ["Collision", "collisions", "unlike_line"]
 
 _WRITERS = ("index_put", "index_put_", "_index_put_impl_", "index_copy", "index_copy_")
 _MOST_STEPS = 100_000
-
-
-class _Watch(DispatchMode):
-    """Runs everything, and hands each operator on."""
-
-    def __init__(self, see: Callable[[str, Any, dict[str, Any], Any], None]) -> None:
-        super().__init__()
-        self._see = see
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not isinstance(func, OpOverload):
-            return (seen_inside(func, self) or func)(*args, **(kwargs or {}))
-        result = func(*args, **(kwargs or {}))
-        self._see(traits_of(func).name, args, kwargs or {}, result)
-        return result
-
-
-@contextlib.contextmanager
-def _watching(see: Callable[[str, Any, dict[str, Any], Any], None]) -> Iterator[None]:
-    with not_compiled(), _Watch(see):  # the compiler does not like such modes
-        yield
 
 
 class _Step(NamedTuple):
@@ -61,13 +37,14 @@ def unlike_line(run: Callable[[], Any], restore: Callable[[], None]) -> str:
     for _ in range(2):
         steps: list[_Step] = []
 
-        def see(name: str, args: Any, kwargs: Any, result: Any, steps: list[_Step] = steps) -> None:
+        def see(op: Any, args: Any, kwargs: Any, result: Any, steps: list[_Step] = steps) -> None:
             if len(steps) < _MOST_STEPS:
                 given = tuple(_digest((*args, *kwargs.values())))
-                steps.append(_Step(name, line_at_work(), given, tuple(_digest(result))))
+                name, results = traits_of(op).name, tuple(_digest(result))
+                steps.append(_Step(name, line_at_work(), given, results))
 
         restore()
-        with _watching(see):
+        with not_compiled(), OperatorWatch(see):  # the compiler does not like such modes
             run()
         runs.append(steps)
     restore()
@@ -117,13 +94,14 @@ def collisions(run: Callable[[], Any], rows: int, total: int) -> list[Collision]
     """
     found: list[Collision] = []
 
-    def see(name: str, args: Any, kwargs: Any, result: Any) -> None:
+    def see(op: Any, args: Any, kwargs: Any, result: Any) -> None:
+        name = traits_of(op).name
         if name.partition("::")[2] not in _WRITERS:
             return
         for words in _collision(name, args, rows, total):
             found.append(Collision(line_at_work(), words))
 
-    with _watching(see):
+    with not_compiled(), OperatorWatch(see):  # as above
         run()
     return found
 

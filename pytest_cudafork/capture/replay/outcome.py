@@ -8,8 +8,6 @@ from pytest_cudafork.capture.story.remarks import remark
 from pytest_cudafork.capture.story.verdicts import note_verdict
 from pytest_cudafork.errors import GraphCaptureError, GraphNotJudgedError
 
-__all__ = ["raise_what_was_found"]
-
 
 def raise_what_was_found(
     log: CheckLog, title: str, backend: GraphBackend, error: type[GraphCaptureError]

@@ -19,7 +19,6 @@ from pytest_cudafork.capture.replay.subject import Subject
 from pytest_cudafork.capture.state.aliasing import shared_memory
 from pytest_cudafork.capture.state.reach import Reachable, moved, reachable, storages
 from pytest_cudafork.capture.state.tensors import raw_of, storage_of, tensors_in
-from pytest_cudafork.capture.state.written import written_by
 from pytest_cudafork.capture.story.findings import CheckLog
 from pytest_cudafork.compat.torch_graphs import version_of
 
@@ -36,20 +35,14 @@ class PairSubject(Subject):
         self.watched: list[Kept] = []  # memory of the warm-up that is looked at around each vary
         self.refreshed: set[int] = set()  # addresses of what a vary has changed of it
         self.varied: dict[str, torch.Tensor] = {}  # what else a vary has changed
-        if outputs is None and self.graph is not None:
+        if outputs is None and self.graph is not None and not passes.returns_tensors:
             self._find_written(self.graph.recording)
 
     def _find_written(self, recording: Recording) -> None:
-        """Look for the memory to compare if the forward returns no tensor."""
-        if self._passes.returns_tensors:
-            return
+        """Look for the memory to compare, as the forward returns no tensor."""
         if recording.uses is None:  # of pieces: the warm-up does the same work
             recording = self._passes.warmup
-        own = self._passes.after_capture.tensors()
-        known = {**self.inputs(), **self.reachable(), **own}
-        self.written, read = written_by(recording, known)
-        kept = {*read, *self.inputs()}
-        self.scratch = {path: t for path, t in self.written.items() if path not in kept}
+        self.find_written(recording, self._passes.after_capture.tensors())
 
     def varying(self, change: Callable[..., Any] | None) -> Callable[[], Any]:
         """Return the change as a round applies it; the state of each eager run gets it, too."""

@@ -12,12 +12,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_cudafork.capture.operators.higher_order import seen_inside
+from pytest_cudafork.capture.operators.higher_order import OperatorWatch
 from pytest_cudafork.capture.operators.traits import traits_of
 from pytest_cudafork.capture.state.tensors import alias, has_memory, storage_of
-from pytest_cudafork.compat.torch_graphs import DispatchMode, OpOverload
-
-__all__ = ["Refill"]
 
 _STALE_FLOAT = 777.0
 _BYTE, _OTHER_BYTE, _BOOL = 0xA5, 0x5A, 2  # no bool holds 2
@@ -63,7 +60,7 @@ class Refill:
         shadows = {
             storage_of(part.target): part.shadow for part in self._parts if part.shadow is not None
         }
-        with _Shadows(shadows) if shadows else contextlib.nullcontext():
+        with OperatorWatch(_Shadows(shadows).see) if shadows else contextlib.nullcontext():
             yield
         for part in self._parts:
             left = part.marked == part.mark
@@ -144,24 +141,19 @@ def _samples(target: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
     return torch.where(most > 0, most.expand_as(target), anywhere)
 
 
-class _Shadows(DispatchMode):
+class _Shadows:
     """Does what operators do to some memory to its shadow as well."""
 
     def __init__(self, shadows: Mapping[int, torch.Tensor]) -> None:
-        super().__init__()
         self._shadows = shadows
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if not isinstance(func, OpOverload):
-            return (seen_inside(func, self) or func)(*args, **kwargs)
-        result = func(*args, **kwargs)
+    def see(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Do to the shadows what an operator has done."""
         for written in traits_of(func).written:
             given = args[written.position] if written.position < len(args) else None
             tensor = kwargs.get(written.name) if given is None else given
             if isinstance(tensor, torch.Tensor) and tensor.element_size() == 1:
                 self._write(func, written, tensor, args, kwargs)
-        return result
 
     def _write(self, func: Any, written: Any, tensor: Any, args: Any, kwargs: Any) -> None:
         shadow = self._shadows.get(storage_of(tensor))

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_cudafork.capture.interface.backend import ReplayFailedError
 from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.replay.extra_checks import padding, randomness, uninitialized
 from pytest_cudafork.capture.replay.observed import unlike_line
@@ -28,7 +27,7 @@ from pytest_cudafork.capture.state.tensors import Saved, alias, copies, storage_
 from pytest_cudafork.capture.story.findings import CheckLog
 from pytest_cudafork.capture.story.hints import Symptoms, explain
 from pytest_cudafork.compat.torch_graphs import version_of
-from pytest_cudafork.errors import CudaForkWarning
+from pytest_cudafork.errors import CudaForkWarning, ReplayFailedError
 
 
 class _Replayed(NamedTuple):

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pytest_cudafork.capture.interface.backend import Capture
+from pytest_cudafork.capture.interface.backend import Capture, Recording
 from pytest_cudafork.capture.replay.stimulus import Stimulus
 from pytest_cudafork.capture.state.reach import Reachable
 from pytest_cudafork.capture.state.tensors import MOST_BYTES, Randomness, Saved, storage_of
+from pytest_cudafork.capture.state.written import written_by
 
 
 class Subject(abc.ABC):
@@ -24,6 +25,13 @@ class Subject(abc.ABC):
     def __init__(self) -> None:
         self.written: dict[str, torch.Tensor] = {}  # memory to compare where nothing is returned
         self.scratch: dict[str, torch.Tensor] = {}  # what of it nobody reads
+
+    def find_written(self, recording: Recording, own: dict[str, torch.Tensor]) -> None:
+        """Find the memory to compare, that of the inputs, within reach, or among ``own``."""
+        known = {**self.inputs(), **self.reachable(), **own}
+        self.written, read = written_by(recording, known)
+        kept = {*read, *self.inputs()}
+        self.scratch = {path: t for path, t in self.written.items() if path not in kept}
 
     @abc.abstractmethod
     def eager(self) -> Any:

@@ -17,11 +17,9 @@ from torch import Tensor
 
 from pytest_cudafork.capture.interface.backend import (
     Capture,
-    CaptureFailedError,
     CaptureFinding,
     GraphBackend,
     Recording,
-    ReplayFailedError,
 )
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.seen import Watch, watch_in_force
@@ -36,8 +34,7 @@ from pytest_cudafork.capture.software.session import capturing, noting
 from pytest_cudafork.capture.software.shapes import Shapes, Specs
 from pytest_cudafork.capture.software.tape import Tape
 from pytest_cudafork.compat.torch_graphs import without_torch_function
-
-__all__ = ["OpenCapture", "SoftwareBackend", "SoftwareCapture"]
+from pytest_cudafork.errors import CaptureFailedError, ReplayFailedError
 
 __tracebackhide__ = of_refusals
 

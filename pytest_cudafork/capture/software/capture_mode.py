@@ -37,8 +37,6 @@ from pytest_cudafork.capture.software.shapes import (
 from pytest_cudafork.capture.software.tape import Place, Tape, Wrapped, step_of
 from pytest_cudafork.compat.torch_graphs import has_fake_tensors, identity_of, is_traced
 
-__all__ = ["CaptureMode"]
-
 __tracebackhide__ = of_refusals
 
 

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pytest_cudafork.capture.interface.lines import line_of_traceback, shown
 from pytest_cudafork.errors import GraphNotJudgedError
 
-__all__ = ["DIFFERENCES", "explaining_gpu_code"]
-
 DIFFERENCES = """\
 - Streams and events: there are none; only the current stream may be asked for. Work on a side \
 stream that is not joined, races between streams, torch.cuda.synchronize and event queries are not \

@@ -37,8 +37,6 @@ from pytest_cudafork.compat.torch_graphs import (
 )
 from pytest_cudafork.observe.base.undo import UndoStack
 
-__all__ = ["HostCalls"]
-
 __tracebackhide__ = of_refusals
 
 _READS = {

@@ -22,8 +22,6 @@ from pytest_cudafork.capture.software.tape import resolve
 from pytest_cudafork.compat.triton_internals import TUNE, autotuner
 from pytest_cudafork.observe.base.undo import UndoStack
 
-__all__ = ["captured", "name_of", "noted", "tensors_of"]
-
 __tracebackhide__ = of_refusals
 
 _INTERPRETER = "triton.runtime.interpreter"

@@ -17,8 +17,6 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.software.pool import Block, Pool
 from pytest_cudafork.compat.torch_graphs import identity_of, storage_behind
 
-__all__ = ["Memories", "Memory", "region_of"]
-
 __tracebackhide__ = of_refusals
 
 

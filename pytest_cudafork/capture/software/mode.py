@@ -35,8 +35,6 @@ from pytest_cudafork.compat.torch_graphs import (
     has_no_storage,
 )
 
-__all__ = ["EagerMode", "Recorder", "RecordingMode", "note_uses"]
-
 __tracebackhide__ = of_refusals
 
 _PLAIN = (Tensor, torch.nn.Parameter)

@@ -20,8 +20,6 @@ from torch import Tensor
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.observe.base.undo import UndoStack
 
-__all__ = ["Assignments", "ChecksOfCpu", "by_operators", "not_compiled"]
-
 __tracebackhide__ = of_refusals
 
 

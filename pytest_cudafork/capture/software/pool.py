@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, frombuffer
 
-__all__ = ["Block", "Pool", "poison"]
-
 _UNIT = 512  # bytes; every size is a multiple, as in CUDA's caching allocator
 _SMALL = 1 << 20
 

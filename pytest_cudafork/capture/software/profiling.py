@@ -19,8 +19,6 @@ from pytest_cudafork.compat.thread_internals import (
     profiler_of_new_threads,
 )
 
-__all__ = ["in_other_threads"]
-
 Hook = Callable[[str, Any], None]  # event, and its argument: for a "c_call" the function
 
 _EVENTS = ("call", "exception", "line", "return", "c_call", "c_exception", "c_return")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Iterator
 
 import torch
 
-from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
+from pytest_cudafork.capture.interface.backend import CaptureFinding, no_collections
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.capture.software import launches, streams
@@ -18,8 +17,7 @@ from pytest_cudafork.capture.software.mode import EagerMode
 from pytest_cudafork.capture.software.past_operators import by_operators, not_compiled
 from pytest_cudafork.capture.software.threads import OtherThreads
 from pytest_cudafork.compat.torch_graphs import active_modes
-
-__all__ = ["capturing", "noting"]
+from pytest_cudafork.errors import CaptureFailedError
 
 __tracebackhide__ = of_refusals
 
@@ -32,7 +30,7 @@ def capturing(mode: CaptureMode, refusals: Refusals) -> Iterator[None]:
     before = generator.get_state()
     host = HostCalls(refusals, mode.recorder.memories)
     with contextlib.ExitStack() as undo:
-        undo.enter_context(_no_collections())
+        undo.enter_context(no_collections())
         undo.enter_context(not_compiled())
         undo.enter_context(by_operators())
         undo.enter_context(host.refused())
@@ -59,18 +57,6 @@ def noting(mode: EagerMode) -> Iterator[None]:
     """Note what this thread does."""
     with not_compiled(), by_operators(), streams.ignored(), launches.noted(mode), mode:
         yield
-
-
-@contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
-    """Garbage is collected before and after, or what memory is free would depend on when."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _refuse_a_second() -> None:

@@ -17,9 +17,6 @@ from pytest_cudafork.capture.operators.collectives import is_collective
 from pytest_cudafork.capture.operators.traits import Traits
 from pytest_cudafork.compat.torch_graphs import finished_work
 
-__all__ = ["NotDenseError", "Shapes", "Spec", "Specs", "map_tensors", "signature"]
-
-
 _SMALL = 1 << 16  # elements of all arguments
 _OF_THIS_CPU = frozenset(  # a meta kernel tells sizes of workspaces and statistics wrongly
     {

@@ -18,8 +18,6 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.operators.refusal_words import Refusals
 from pytest_cudafork.observe.base.undo import UndoStack
 
-__all__ = ["ignored", "refused"]
-
 __tracebackhide__ = of_refusals
 
 _WAITS = (("cuda", "synchronize"), ("accelerator", "synchronize"))

@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pytest_cudafork.capture.interface.backend import CaptureFinding, GraphNode, ReplayFailedError
+from pytest_cudafork.capture.interface.backend import CaptureFinding, GraphNode
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import shown
 from pytest_cudafork.capture.software.memory import Memory
 from pytest_cudafork.capture.software.pool import poison
 from pytest_cudafork.compat.torch_graphs import conjugated, negated
-
-__all__ = ["Place", "Tape", "UnlikeCaptureError", "Wrapped", "resolve", "step_of"]
+from pytest_cudafork.errors import ReplayFailedError
 
 __tracebackhide__ = of_refusals
 

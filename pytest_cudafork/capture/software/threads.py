@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
+from pytest_cudafork.capture.interface.backend import CaptureFinding
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work, shown
 from pytest_cudafork.capture.operators.refusal_words import Refusals
@@ -30,9 +30,8 @@ from pytest_cudafork.compat.torch_graphs import (
     pop_mode,
     push_mode,
 )
+from pytest_cudafork.errors import CaptureFailedError
 from pytest_cudafork.observe.base.undo import UndoStack
-
-__all__ = ["OtherThreads"]
 
 __tracebackhide__ = of_refusals
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from pytest_cudafork.capture.interface.backend import CaptureFailedError, CaptureFinding
+from pytest_cudafork.capture.interface.backend import CaptureFinding
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.software.backend import OpenCapture, SoftwareBackend, SoftwareCapture
 from pytest_cudafork.capture.software.capture_mode import CaptureMode
@@ -23,7 +23,7 @@ from pytest_cudafork.capture.stand_ins.streams import Stream, current_capture
 from pytest_cudafork.capture.story.findings import finding_lines
 from pytest_cudafork.capture.story.remarks import remark
 from pytest_cudafork.compat.torch_graphs import active_modes, identity_of
-from pytest_cudafork.errors import GraphNotJudgedError
+from pytest_cudafork.errors import CaptureFailedError, GraphNotJudgedError
 
 __all__ = [
     "CUDAGraph",

@@ -12,8 +12,6 @@ from typing import Any
 from pytest_cudafork.capture.interface.lines import is_foreign
 from pytest_cudafork.capture.state.state_tree import is_unwalked
 
-__all__ = ["closure_of"]
-
 _DEEPEST = 4
 _MOST = 100  # functions
 

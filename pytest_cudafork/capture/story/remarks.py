@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 
-__all__ = ["PROPERTY", "remark", "take"]
-
 PROPERTY = "cudafork_graphs"
 """The name of the property of a report that holds one remark."""
 

@@ -11,9 +11,6 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from pytest_cudafork.capture.interface.backend import CaptureFinding
-from pytest_cudafork.capture.interface.check_names import CARRIED
-
-__all__ = ["CARRIED", "CheckedCapture", "note_verdict", "take_verdicts"]
 
 PASSED, FAILED, NOT_JUDGED = "passed", "failed", "not judged"
 

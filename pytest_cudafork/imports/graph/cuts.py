@@ -95,7 +95,8 @@ class _CutFinder:
         links = self._relevant(modules, sinks)
         entry, path = _entry(links, records, modules, sinks)
         chain = tuple(self._graph.edges[pair] for pair in itertools.pairwise(path))
-        lazy = self._best_edge(links, modules, sinks, _depths(links, records, modules))
+        depths = reach.distances(links, _starts(records, modules))
+        lazy = self._best_edge(links, modules, sinks, depths)
         together = self._best_cut(links, modules, sinks, entry, lazy)
         return CulpritCuts(where, culprit, modules, sinks, entry, chain, lazy, together)
 
@@ -171,17 +172,15 @@ class _CutFinder:
             tried.add(frozenset(pairs))
             left = reach.distances(reach.reversed_links(links), sinks, {(b, a) for a, b in pairs})
             frees = sum(node in near and node not in left for node in counted)
-            if frees and (best is None or _gain(frees, len(pairs)) > _gain_of(best)):
+            if frees and (
+                best is None or _gain(frees, len(pairs)) > _gain(best.frees, len(best.edges))
+            ):
                 best = Cut(tuple(self._graph.edges[pair] for pair in sorted(pairs)), frees)
         return None if best is lazy else best
 
 
 def _gain(frees: int, edges: int) -> tuple[float, int]:
     return frees / edges, frees
-
-
-def _gain_of(cut: Cut) -> tuple[float, int]:
-    return _gain(cut.frees, len(cut.edges))
 
 
 def _starts(records: Sequence[ImportRecord], modules: Sequence[str]) -> list[str]:
@@ -203,12 +202,6 @@ def _entry(
     paths = [reach.shortest_path(links, start, sinks) for start in _starts(records, modules)]
     best = min(filter(None, paths), key=lambda path: (len(path), path), default=[])
     return (best[0] if best else ""), best
-
-
-def _depths(
-    links: reach.Links, records: Sequence[ImportRecord], modules: Sequence[str]
-) -> dict[str, int]:
-    return reach.distances(links, _starts(records, modules))
 
 
 def cut_lines(cuts: CulpritCuts, base: str | None = None) -> list[str]:

@@ -9,20 +9,10 @@ import pytest
 from pytest_cudafork.compat import forked, pytest_internals
 from pytest_cudafork.compat.unpatched import signal, time
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
-from pytest_cudafork.isolate.session.report_checks import Phase, missing_phase, next_phase
+from pytest_cudafork.isolate.session.report_checks import Phase
 from pytest_cudafork.process import exit_status
 from pytest_cudafork.process.channel import EXIT_LOST
 from pytest_cudafork.process.supervision import Ending
-
-__all__ = [
-    "Phase",
-    "error_of",
-    "missing_phase",
-    "next_phase",
-    "no_report",
-    "no_teardown",
-    "report",
-]
 
 
 def error_of(ending: Ending, phase: Phase, timeout: float | None) -> ChildError | None:

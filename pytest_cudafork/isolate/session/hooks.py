@@ -14,8 +14,9 @@ from pytest_cudafork.check.session import SESSION
 from pytest_cudafork.settings.markers import marks_of
 
 if TYPE_CHECKING:
+    from pytest_cudafork.check.start_method import ProcessState
     from pytest_cudafork.health.fitness import Unfit
-    from pytest_cudafork.isolate.policy import IsolationConfig, Method, ProcessState
+    from pytest_cudafork.isolate.policy import IsolationConfig, Method
     from pytest_cudafork.isolate.session.children import Children
     from pytest_cudafork.process.protocol.server_messages import CannotFork
 
@@ -84,7 +85,7 @@ class IsolationHooks:
         if self._isolate == "auto" and self._isolates_all and self._runs_tests:
             from pytest_cudafork.check.start_method import automatic
 
-            needed = automatic(process_state(self._config)).name == "forkserver"
+            needed = automatic(self._state()).name == "forkserver"
             if needed and not self._children().has_fork_server:
                 self._start_fork_server([str(arg) for arg in self._config.args])
         return report
@@ -121,7 +122,7 @@ class IsolationHooks:
         targets = list(dict.fromkeys(str(item.path) for item in collected))
         from pytest_cudafork.check.start_method import automatic
 
-        auto = automatic(process_state(self._config)).name
+        auto = automatic(self._state()).name
         if needing and "forkserver" in (*wanted.values(), auto):
             self._start_fork_server(targets)
         else:  # a test in this process may still make it unsafe to fork
@@ -156,7 +157,7 @@ class IsolationHooks:
             return None
         # the child keeps it; here it would end the session, or come while the server gets ready
         termination.stop_time_limit(item)
-        method = policy.choose(marks, self._rules(), lambda: process_state(self._config))
+        method = policy.choose(marks, self._rules(), self._state)
         if method is not None and marks.fixtures == "inherit":
             from pytest_cudafork.isolate.session.inherit import checked
 
@@ -233,16 +234,23 @@ class IsolationHooks:
         """Return the next test if it will be forked as this one is."""
         if method.name != "fork" or method.refusal or nextitem is None:
             return None
+        from pytest_cudafork.check.start_method import CLEAN
         from pytest_cudafork.isolate import policy
 
         marks = marks_of(nextitem)
         if marks.complaint or marks.gpus or marks.env or marks.fixtures == "inherit":
             return None
-        state = process_state(self._config)
+        state = self._state()
         after = policy.choose(marks, self._rules(), lambda: state)
-        if after is None or after.name != "fork" or state.cuda != policy.CLEAN:
+        if after is None or after.name != "fork" or state.cuda != CLEAN:
             return None
         return nextitem
+
+    def _state(self) -> ProcessState:
+        """Return how safe this process is to fork, now."""
+        from pytest_cudafork.check.start_method import process_state
+
+        return process_state(self._config.stash[SESSION].watch)
 
     def _rules(self) -> IsolationConfig:
         from pytest_cudafork.isolate.policy import IsolationConfig
@@ -337,15 +345,3 @@ def _is_skipped(item: pytest.Item) -> bool:
         return is_skipped(item)
     except (Exception, pytest.fail.Exception):  # a mark that is wrong; told when the test is set up
         return False
-
-
-def process_state(config: pytest.Config) -> ProcessState:
-    """Return how safe this process is to fork, now."""
-    from pytest_cudafork.check.state import current_state
-    from pytest_cudafork.compat.torch_internals import without_fork
-    from pytest_cudafork.isolate.policy import ProcessState
-    from pytest_cudafork.process.freeze_before_fork import count_threads
-
-    watch = config.stash[SESSION].watch
-    state = watch.observer.state() if watch is not None else current_state()
-    return ProcessState(state.verdict.value, count_threads(), without_fork())

@@ -28,10 +28,11 @@ class InPlace:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Set the variables that the test's process would have."""
         env = marks_of(item).env
+        if not env or not self._runs_here(item):
+            return (yield)
         with contextlib.ExitStack() as undo:
-            if env and self._runs_here(item):
-                for name, text in env:
-                    environment.set_variable(undo, name, text)
+            for name, text in env:
+                environment.set_variable(undo, name, text)
             return (yield)
 
     @pytest.hookimpl(wrapper=True)

@@ -18,7 +18,7 @@ from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate import policy
-from pytest_cudafork.isolate.session import failure, other_plugins
+from pytest_cudafork.isolate.session import other_plugins, report_checks
 from pytest_cudafork.isolate.session.children import Children
 from pytest_cudafork.isolate.session.replay import Replay
 from pytest_cudafork.isolate.session.request import INHERITED
@@ -202,7 +202,7 @@ class BodyReplay(Replay):
     """Turns the messages of a child that runs the body alone into this session's reports."""
 
     @property
-    def missing(self) -> failure.Phase | None:
+    def missing(self) -> report_checks.Phase | None:
         """The call, if it has not been reported: no other phase is the child's."""
         return "call" if super().missing == "call" else None
 
@@ -229,7 +229,7 @@ class BodyReplay(Replay):
         text = str(getattr(crash, "message", report.longrepr))
         return not self.again and other_plugins.rerun_elsewhere(self._item, self.runs, text)
 
-    def fail_or_rerun(self, phase: failure.Phase, error: ChildError, seconds: float) -> None:
+    def fail_or_rerun(self, phase: report_checks.Phase, error: ChildError, seconds: float) -> None:
         """Report the death of the child; ``again`` if the test gets another."""
         self._close(self._failed(phase, error, seconds))
 

@@ -47,7 +47,7 @@ class Replay:
         self.trouble: ChildError | None = None
         self.goes_on = False
         """Whether the child is in order, and done with this test."""
-        self._phase: failure.Phase | None = None
+        self._phase: report_checks.Phase | None = None
         """What a test has told that reports when it is over only."""
         self.runs = item.stash.get(other_plugins.RUNS, 0) + 1
         """How often the test has begun."""
@@ -61,17 +61,17 @@ class Replay:
         """What was reported here because the child could not."""
 
     @property
-    def phase(self) -> failure.Phase:
+    def phase(self) -> report_checks.Phase:
         """The phase that the test is in, as far as it has told."""
-        return self._phase or failure.next_phase(self.reports)
+        return self._phase or report_checks.next_phase(self.reports)
 
     @property
-    def missing(self) -> failure.Phase | None:
+    def missing(self) -> report_checks.Phase | None:
         """The phase of which a test that went its way has not told, or None."""
         if self._stop is not None:
             return None
         calls = not self._item.config.getoption("setuponly", False)
-        return failure.missing_phase(self.reports, calls=calls)
+        return report_checks.missing_phase(self.reports, calls=calls)
 
     def take(self, message: messages.Message, fds: list[int]) -> Said:
         """Handle one message.
@@ -167,7 +167,7 @@ class Replay:
             self._unreported.clear()
         self._item.ihook.pytest_runtest_logreport(report=report)
 
-    def fail(self, phase: failure.Phase, error: ChildError, seconds: float = 0.0) -> None:
+    def fail(self, phase: report_checks.Phase, error: ChildError, seconds: float = 0.0) -> None:
         """Report a failure that the child could not report."""
         self._close(self._failed(phase, error, seconds))
 
@@ -175,7 +175,7 @@ class Replay:
         """Report that the test was not run; no mark of its own expects that."""
         self._close(failure.report(self._item, "setup", error, [], ran=False))
 
-    def fail_or_rerun(self, phase: failure.Phase, error: ChildError, seconds: float) -> None:
+    def fail_or_rerun(self, phase: report_checks.Phase, error: ChildError, seconds: float) -> None:
         """Report what became of a process that died; ``again`` if the test gets another."""
         report = self._failed(phase, error, seconds)
         if report.failed and other_plugins.rerun_elsewhere(
@@ -215,7 +215,9 @@ class Replay:
         if report_checks.missing_phase(self.reports, calls=False) == "teardown":
             self._log(failure.no_teardown(self._item, self.reports[-1]))
 
-    def _failed(self, phase: failure.Phase, error: ChildError, seconds: float) -> pytest.TestReport:
+    def _failed(
+        self, phase: report_checks.Phase, error: ChildError, seconds: float
+    ) -> pytest.TestReport:
         # as pytest does: a report has the sections of the phases before
         told = self.reports[-1].sections if self.reports else ()
         sections = [*told, *self._unreported, *self._output]

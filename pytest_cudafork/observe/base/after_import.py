@@ -14,8 +14,6 @@ from pytest_cudafork.compat.unpatched import threading
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-__all__ = ["Required", "after_import"]
-
 Callback = Callable[[ModuleType], object]
 
 

@@ -12,8 +12,6 @@ from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.base.stacks import MOST_FRAMES, StackItem
 from pytest_cudafork.observe.base.undo import UndoStack
 
-__all__ = ["Around", "calling_stack", "hook", "standing"]
-
 Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any], "FrameType | None"], Any]
 """``around(proceed, args, kwargs, caller)``: what runs in place of a hooked function."""
 

@@ -19,8 +19,6 @@ from pytest_cudafork.compat.unpatched import contextlib, fcntl, io, os, re, stat
 from pytest_cudafork.observe.base.records import Record, decode
 from pytest_cudafork.settings import environment
 
-__all__ = ["Ledger", "LedgerError", "LedgerReader", "Record", "is_ledger"]
-
 _HEAD = b'\n{"lost": '
 """How a ledger begins; the digit follows (mark_loss in record.c knows both)."""
 _BEGINNING = re.compile(re.escape(_HEAD) + rb'([01]), "k": "ledger", [^\n]*')

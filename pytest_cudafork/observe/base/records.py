@@ -10,8 +10,6 @@ from typing import Any
 
 from pytest_cudafork.compat import written_in_c
 
-__all__ = ["Record", "decode"]
-
 Record = dict[str, Any]
 
 _LONGEST = 1 << 22

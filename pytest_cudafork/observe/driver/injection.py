@@ -39,11 +39,11 @@ def variables(device: str, environ: Mapping[str, str]) -> dict[str, str]:
     return {} if environ.get(environment.INJECTION) else {environment.INJECTION: ours}
 
 
-def install() -> InjectionWitness:
+def install(device: str = "real") -> InjectionWitness:
     """Have the driver call our library in the first cuInit, here and in child processes.
 
-    A profiler (nsys, compute-sanitizer) uses the same variable: it is then left alone, and the
-    witness says so in `reason`.
+    ``device`` is whatever is real. A profiler (nsys, compute-sanitizer) uses the same variable: it
+    is then left alone, and the witness says so in `reason`.
 
     Raises:
         NativeUnavailable: the native libraries were not built.

@@ -50,11 +50,6 @@ def why_not() -> str:
     return ""
 
 
-def available() -> bool:
-    """Return whether the native libraries can be used here."""
-    return not why_not()
-
-
 def require() -> None:
     """Check that the native libraries are there.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 
-from pytest_cudafork.observe.base.ledger import Record
 from pytest_cudafork.observe.base.other_hosts import process_words
+from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.story.images import NOW, Image, Images, moment_of
 from pytest_cudafork.observe.story.touch import Frame, Touch, frames_from
 from pytest_cudafork.observe.story.words import (

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from pytest_cudafork.observe.torch.c_calls import CFunctions
     from pytest_cudafork.observe.torch.rows import Row, Seen
 
-__all__ = ["Record", "TorchWitness", "TouchCounter"]
-
 # What works on torch is imported when torch is: most sessions that are watched never import it.
 MODULES = (
     "torch.cuda",

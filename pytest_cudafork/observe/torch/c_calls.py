@@ -20,8 +20,6 @@ from pytest_cudafork.observe.torch.rows import initialized
 if TYPE_CHECKING:
     from pytest_cudafork.observe.torch.api import TorchWitness
 
-__all__ = ["CFunctions", "arm", "is_for_want_of_a_gpu"]
-
 Told = Callable[[tuple[Any, ...], "dict[str, Any] | None", "BaseException | None"], Any]
 
 _WORDS = re.compile(

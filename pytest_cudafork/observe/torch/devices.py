@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DeviceProperties", "empty_memory_stats", "properties_of", "uuid_of"]
-
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 
 

@@ -24,8 +24,6 @@ from pytest_cudafork.observe.torch.streams import dress_dummies, stand_in_classe
 if TYPE_CHECKING:
     from pytest_cudafork.observe.torch.api import TorchWitness
 
-__all__ = ["Simulation", "arm", "is_shown", "parse_face"]
-
 CUDA_VERSION = "12.8"
 _SHOWN = "_cudafork_present_face"
 """An attribute of ``torch.cuda`` while a face is shown: there may be several witnesses in turn."""

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pytest_cudafork.observe.torch.present import Simulation
 
-__all__ = ["refusal", "refused_call", "refused_type", "stand_in_modules"]
-
 
 def refusal(what: str, face: str) -> RuntimeError:
     """Make the error for what only a GPU can do, under *face*."""

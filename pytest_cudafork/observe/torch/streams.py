@@ -16,8 +16,6 @@ from pytest_cudafork.observe.torch.refusals import refused_call, refused_type
 if TYPE_CHECKING:
     from pytest_cudafork.observe.torch.present import Simulation
 
-__all__ = ["dress_dummies", "stand_in_classes"]
-
 
 def dress_dummies(sim: Simulation, undo: UndoStack) -> None:
     """Give the dummy base classes in ``torch._C`` the bodies below, until *undo*."""

@@ -8,13 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_cudafork.isolate.policy import (
-    IsolationConfig,
-    Method,
-    ProcessState,
-    choose,
-    instead_of_fork_server,
-)
+from pytest_cudafork.check.start_method import ProcessState
+from pytest_cudafork.isolate.policy import IsolationConfig, Method, choose, instead_of_fork_server
 from pytest_cudafork.settings.marker_values import MARKER_METHODS
 from pytest_cudafork.settings.markers import Marks
 from tests.support.isolation import METHODS as REAL_METHODS

@@ -213,7 +213,7 @@ def test_our_own_path_found_in_the_environment_is_not_a_profilers(scripts: Scrip
 
 def test_missing_libraries_are_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(native_libs, "INJECTION", tmp_path / "no.so")
-    assert not native_libs.available()
+    assert native_libs.why_not()
     with pytest.raises(native_libs.NativeUnavailable, match=r"was not built.*C compiler"):
         native_libs.require()
     with pytest.raises(native_libs.NativeUnavailable, match="cannot be loaded"):

@@ -31,7 +31,7 @@ from tests.gpu.surface import calls
 
 import torch, torch.utils.checkpoint
 
-if native_libs.available():
+if not native_libs.why_not():
     witness._native = phantom.install("absent").native
 witness.install()
 warnings.simplefilter("ignore")
@@ -76,7 +76,7 @@ out = wrong
 def test_each_function_touches_here_with_the_arguments_with_which_it_does_on_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not native_libs.available():
+    if native_libs.why_not():
         pytest.skip(native_libs.why_not())
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     wrong = run(f"TOUCHING = {MEASURED['touching']!r}\n{SCRIPT}", tmp_path)

@@ -11,7 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_cudafork.baseline.culprit import Culprit
-from pytest_cudafork.baseline.entries import KINDS, Accepted, BaselineError, CheckBaseline
+from pytest_cudafork.baseline.entries import KINDS, Accepted, CheckBaseline
+from pytest_cudafork.baseline.file import BaselineError
 
 LINE = Culprit("tests/conftest.py", "<module>", "HAS = torch.cuda.is_available()")
 TOUCH, FORK = Accepted("touch", LINE), Accepted("fork", LINE)

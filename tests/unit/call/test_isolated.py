@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import pytest_cudafork
 from pytest_cudafork.call import isolated as module
 from pytest_cudafork.call.isolated import isolated, run_here
+from pytest_cudafork.check import state
 from pytest_cudafork.compat import torch_internals
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout, CudaForkError
 from pytest_cudafork.process import freeze_before_fork
@@ -149,7 +151,8 @@ def test_auto_takes_a_clean_process_where_a_fork_would_not_do(
         isolation = module._Isolation(os.getpid, {**module._DEFAULTS, **options})
         return isolation._method()
 
-    monkeypatch.setattr(module, "_cuda_here", lambda: "clean")
+    verdict = SimpleNamespace(value="clean")
+    monkeypatch.setattr(state, "state_here", lambda watch: SimpleNamespace(verdict=verdict))
     monkeypatch.setattr(freeze_before_fork, "count_threads", lambda: 1)
     monkeypatch.setattr(torch_internals, "without_fork", lambda: "")
     assert chosen() == "fork"
@@ -157,16 +160,12 @@ def test_auto_takes_a_clean_process_where_a_fork_would_not_do(
     assert chosen(method="fork", env={"A": "1"}) == "fork"
     monkeypatch.setattr(freeze_before_fork, "count_threads", lambda: 2)
     assert chosen() == "forkserver"
-    monkeypatch.setattr(module, "_cuda_here", lambda: "initialized")
+    verdict.value = "initialized"
     assert chosen() == "forkserver"
     with pytest.raises(CudaForkError, match="Nothing was forked"):
         chosen(method="fork")
     monkeypatch.setattr(torch_internals, "without_fork", lambda: "ROCm")
     assert chosen() == "spawn"
-
-
-def test_the_state_of_cuda_is_the_drivers() -> None:
-    assert module._cuda_here() in ("clean", "initialized", "poisoned", "not observable")
 
 
 WRONG = {

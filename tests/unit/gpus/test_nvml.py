@@ -126,7 +126,7 @@ with nvml.open_nvml(binding) as opened:
 """
 
 
-@pytest.mark.skipif(not native_libs.available(), reason="the native libraries were not built")
+@pytest.mark.skipif(bool(native_libs.why_not()), reason="the native libraries were not built")
 @pytest.mark.parametrize("own", [True, False], ids=["ctypes", "installed"])
 def test_a_real_library_is_asked(
     own: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_cudafork.baseline.culprit import Culprit
-from pytest_cudafork.baseline.entries import Accepted, BaselineError, CheckBaseline
+from pytest_cudafork.baseline.entries import Accepted, CheckBaseline
+from pytest_cudafork.baseline.file import BaselineError
 from pytest_cudafork.intent.baseline import read_known, update
 from pytest_cudafork.intent.kinds import Slip
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.check.start_method import ProcessState
 from pytest_cudafork.health.fitness import Unfit
 from pytest_cudafork.isolate import policy
-from pytest_cudafork.isolate.policy import IsolationConfig, Method, ProcessState
+from pytest_cudafork.isolate.policy import IsolationConfig, Method
 from pytest_cudafork.settings.markers import Marks
 
 CLEAN = ProcessState()

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.capture.interface.check_names import LOOKED_AT
-from pytest_cudafork.capture.story.verdicts import CARRIED, CheckedCapture
+from pytest_cudafork.capture.interface.check_names import CARRIED, LOOKED_AT
+from pytest_cudafork.capture.story.verdicts import CheckedCapture
 from pytest_cudafork.observe.story.touch import Touch
 from pytest_cudafork.report.announce import Announcer, say_untold
 from tests.support.checked_sessions import TEST, LedgerSession, report

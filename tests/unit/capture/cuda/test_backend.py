@@ -16,7 +16,7 @@ def test_without_cuda_it_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     from pytest_cudafork.capture.cuda.backend import CudaBackend
-    from pytest_cudafork.capture.interface.backend import CaptureFailedError
+    from pytest_cudafork.errors import CaptureFailedError
 
     monkeypatch.setattr(torch.version, "cuda", None)
     backend = CudaBackend()
@@ -82,7 +82,7 @@ def test_a_warm_up_runs_and_is_listed(backend: Any) -> None:
 def test_a_capture_is_replayed_and_reset(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from pytest_cudafork.capture.interface.backend import ReplayFailedError
+    from pytest_cudafork.errors import ReplayFailedError
     from tests.support.capture_cuda import FakeGraph
 
     x = torch.ones(2)
@@ -107,7 +107,7 @@ def test_a_capture_is_replayed_and_reset(backend: Any, monkeypatch: pytest.Monke
 
 
 def test_a_capture_that_fails_names_the_line(backend: Any) -> None:
-    from pytest_cudafork.capture.interface.backend import CaptureFailedError
+    from pytest_cudafork.errors import CaptureFailedError
 
     def fn() -> None:
         backend.driver.spoil()
@@ -122,7 +122,7 @@ def test_a_capture_that_fails_names_the_line(backend: Any) -> None:
 
 def test_a_capture_within_another_is_refused(backend: Any) -> None:
     from pytest_cudafork.capture.cuda.libcuda import CaptureStatus
-    from pytest_cudafork.capture.interface.backend import CaptureFailedError
+    from pytest_cudafork.errors import CaptureFailedError
 
     backend.driver.state = CaptureStatus.ACTIVE
     with pytest.raises(CaptureFailedError, match="a capture is under way"):

@@ -8,13 +8,12 @@ import pytest
 
 from pytest_cudafork.capture.interface.backend import (
     Capture,
-    CaptureFailedError,
     CaptureFinding,
     GraphBackend,
     GraphNode,
     Recording,
-    ReplayFailedError,
 )
+from pytest_cudafork.errors import CaptureFailedError, ReplayFailedError
 
 
 @pytest.mark.parametrize("kind", [CaptureFailedError, ReplayFailedError])

@@ -7,13 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from pytest_cudafork.capture.interface.backend import (
-    CaptureFailedError,
-    CaptureFinding,
-    ReplayFailedError,
-)
+from pytest_cudafork.capture.interface.backend import CaptureFinding
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
-from pytest_cudafork.errors import GraphNotJudgedError
+from pytest_cudafork.errors import CaptureFailedError, GraphNotJudgedError, ReplayFailedError
 
 
 class Raised(NamedTuple):

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.operators.higher_order import seen_inside  # noqa: E402
+from pytest_cudafork.capture.operators.higher_order import OperatorWatch, seen_inside  # noqa: E402
 from pytest_cudafork.compat.torch_graphs import MODE_CHECK, DispatchMode  # noqa: E402
 
 
@@ -63,3 +63,21 @@ def test_what_insists_on_that_no_mode_is_active_runs_and_asks_as_before_afterwar
 
 def test_one_without_python_code_is_told() -> None:
     assert seen_inside(object(), Names()) is None
+
+
+def test_a_watch_is_handed_each_operator_with_what_it_got_and_gave() -> None:
+    seen: dict[str, tuple[Any, Any, Any]] = {}
+
+    def see(op: Any, args: Any, kwargs: Any, result: Any) -> None:
+        seen[str(op)] = (args, kwargs, result)
+
+    ones = torch.ones(2)
+    with OperatorWatch(see):
+        result = torch.ops.higher_order.cond(torch.tensor(False), up, down, (ones,))
+        full = torch.full((2,), 7.0)
+    assert "cond" not in seen, "it is seen by its parts"
+    args, _, given = seen["aten.sub.Tensor"]
+    assert (args[0].tolist(), args[1], given.tolist()) == ([1, 1], 1, result.tolist())
+    args, kwargs, given = seen["aten.full.default"]
+    assert (args, given.tolist()) == (([2], 7.0), full.tolist())
+    assert "device" in kwargs

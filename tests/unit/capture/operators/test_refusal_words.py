@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_cudafork.capture.interface.backend import CaptureFailedError
 from pytest_cudafork.capture.operators.refusal_words import OPTIMIZER_TODO, Refusals, runs_in
+from pytest_cudafork.errors import CaptureFailedError
 
 
 def test_a_refusal_names_the_line_and_is_raised() -> None:

@@ -9,17 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.interface.backend import (  # noqa: E402
-    CaptureFinding,
-    ReplayFailedError,
-)
+from pytest_cudafork.capture.interface.backend import CaptureFinding  # noqa: E402
 from pytest_cudafork.capture.replay.function_subject import FunctionSubject  # noqa: E402
 from pytest_cudafork.capture.replay.rounds import Rounds  # noqa: E402
 from pytest_cudafork.capture.replay.stimulus import Stimulus  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 from pytest_cudafork.capture.state.compare import Tolerance  # noqa: E402
 from pytest_cudafork.capture.story.findings import CheckLog  # noqa: E402
-from pytest_cudafork.errors import CudaForkWarning  # noqa: E402
+from pytest_cudafork.errors import CudaForkWarning, ReplayFailedError  # noqa: E402
 
 SAME = Stimulus("the capture", lambda: None, "same")
 

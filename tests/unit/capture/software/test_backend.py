@@ -9,12 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.interface.backend import (  # noqa: E402
-    CaptureFailedError,
-    ReplayFailedError,
-)
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 from pytest_cudafork.capture.software.pool import Pool  # noqa: E402
+from pytest_cudafork.errors import CaptureFailedError, ReplayFailedError  # noqa: E402
 
 
 def test_it_can_be_used_wherever_torch_can() -> None:

@@ -12,11 +12,8 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
-from pytest_cudafork.capture.interface.backend import (  # noqa: E402
-    CaptureFailedError,
-    ReplayFailedError,
-)
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
+from pytest_cudafork.errors import CaptureFailedError, ReplayFailedError  # noqa: E402
 
 Fn = Callable[[Any], Any]
 

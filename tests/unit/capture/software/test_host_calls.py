@@ -13,9 +13,9 @@ import pytest
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 
-from pytest_cudafork.capture.interface.backend import CaptureFailedError  # noqa: E402
 from pytest_cudafork.capture.interface.lines import place, shown  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
+from pytest_cudafork.errors import CaptureFailedError  # noqa: E402
 
 CPU = torch.device("cpu")
 X = torch.arange(4.0)
@@ -256,7 +256,7 @@ def test_the_line_is_that_of_the_caller_of_torch_modules() -> None:
 
 
 def test_a_reset_graph_says_so() -> None:
-    from pytest_cudafork.capture.interface.backend import ReplayFailedError
+    from pytest_cudafork.errors import ReplayFailedError
 
     graph = SoftwareBackend().capture(lambda: X + 1)
     graph.reset()

@@ -48,8 +48,8 @@ finally:
 
 INTERPRETED = type(tl.standard.sum).__name__ == "InterpretedFunction"
 
-from pytest_cudafork.capture.interface.backend import CaptureFailedError  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
+from pytest_cudafork.errors import CaptureFailedError  # noqa: E402
 
 
 def _scaled(x: Any, factor: float, kernel: Any = _scale_kernel, **block: int) -> Any:

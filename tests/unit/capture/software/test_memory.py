@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.interface.backend import ReplayFailedError  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
+from pytest_cudafork.errors import ReplayFailedError  # noqa: E402
 
 
 def test_memory_from_outside_that_is_freed_is_an_error_with_tensor_op_and_line() -> None:

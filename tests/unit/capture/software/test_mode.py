@@ -14,9 +14,8 @@ flex = pytest.importorskip("torch.nn.attention.flex_attention")
 from torch.nn import functional as F  # noqa: E402
 
 from pytest_cudafork import assert_replay_equals_eager  # noqa: E402
-from pytest_cudafork.capture.interface.backend import CaptureFailedError  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
-from pytest_cudafork.errors import GraphCaptureError  # noqa: E402
+from pytest_cudafork.errors import CaptureFailedError, GraphCaptureError  # noqa: E402
 
 
 def _cond(x: Any, gate: Any) -> Any:

@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.interface.backend import ReplayFailedError  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
+from pytest_cudafork.errors import ReplayFailedError  # noqa: E402
 
 
 def test_two_captures_on_one_pool_share_memory_that_was_freed_between() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.interface.backend import CaptureFailedError  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
+from pytest_cudafork.errors import CaptureFailedError  # noqa: E402
 
 DRAWS: dict[str, Any] = {
     "rand": lambda: torch.rand(4),

@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.interface.backend import CaptureFailedError  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
+from pytest_cudafork.errors import CaptureFailedError  # noqa: E402
 
 REPLACED = [
     (torch, "tensor"), (torch, "compile"), (torch, "manual_seed"), (torch.Tensor, "tolist"),

@@ -14,7 +14,6 @@ torch = pytest.importorskip("torch")
 flex = pytest.importorskip("torch.nn.attention.flex_attention")
 
 
-from pytest_cudafork.capture.interface.backend import ReplayFailedError  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 from pytest_cudafork.capture.software.memory import Memory  # noqa: E402
 from pytest_cudafork.capture.software.tape import (  # noqa: E402
@@ -25,6 +24,7 @@ from pytest_cudafork.capture.software.tape import (  # noqa: E402
     resolve,
     step_of,
 )
+from pytest_cudafork.errors import ReplayFailedError  # noqa: E402
 
 
 @pytest.mark.slow

@@ -17,9 +17,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.interface.backend import CaptureFailedError  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 from pytest_cudafork.capture.software.threads import OtherThreads  # noqa: E402
+from pytest_cudafork.errors import CaptureFailedError  # noqa: E402
 
 X = torch.ones(4)
 

@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch")
 
 from torch.nn import functional as F  # noqa: E402
 
-from pytest_cudafork.capture.interface.backend import CaptureFailedError  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
+from pytest_cudafork.errors import CaptureFailedError  # noqa: E402
 
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1),

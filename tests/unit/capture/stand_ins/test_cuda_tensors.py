@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.interface.backend import CaptureFailedError  # noqa: E402
 from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
 from pytest_cudafork.capture.stand_ins.graphs import CUDAGraph, graph  # noqa: E402
+from pytest_cudafork.errors import CaptureFailedError  # noqa: E402
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 

@@ -10,13 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.interface.backend import (  # noqa: E402
-    CaptureFailedError,
-    ReplayFailedError,
-)
 from pytest_cudafork.capture.stand_ins import graphs  # noqa: E402
 from pytest_cudafork.capture.story import remarks  # noqa: E402
-from pytest_cudafork.errors import GraphNotJudgedError  # noqa: E402
+from pytest_cudafork.errors import CaptureFailedError, GraphNotJudgedError, ReplayFailedError  # noqa: E402
 
 
 def test_a_capture_happens_at_replays_only() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from pytest_cudafork.capture.interface.backend import CaptureFailedError  # noqa: E402
 from pytest_cudafork.capture.software.backend import SoftwareBackend  # noqa: E402
 from pytest_cudafork.capture.stand_ins import streams  # noqa: E402
+from pytest_cudafork.errors import CaptureFailedError  # noqa: E402
 
 
 def test_streams_have_numbers_and_the_current_one_is_that_of_the_innermost_with() -> None:

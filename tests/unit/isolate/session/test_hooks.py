@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from pytest_cudafork.check import start_method
 from pytest_cudafork.check.session import SESSION
+from pytest_cudafork.check.start_method import ProcessState
 from pytest_cudafork.health.fitness import declare_unfit
 from pytest_cudafork.isolate import coverage_data
-from pytest_cudafork.isolate.policy import Method, ProcessState
+from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import children, hooks, run_test
 from pytest_cudafork.process.protocol.server_messages import CannotFork
 from pytest_cudafork.settings import environment
@@ -97,7 +99,7 @@ def stage(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> _Stage:
     """Nothing isolated yet, in a process that is safe to fork."""
     made = _Stage(pytester)
     monkeypatch.setattr(children, "children_of", lambda *args: made.children)
-    monkeypatch.setattr(hooks, "process_state", lambda config: made.state)
+    monkeypatch.setattr(start_method, "process_state", lambda watch: made.state)
     monkeypatch.setattr(run_test, "isolate", made.isolate)
     return made
 
@@ -475,21 +477,3 @@ def test_at_the_end_of_the_session_all_children_end(
     monkeypatch.setattr(children, "close_children", closed.append)
     plugin.pytest_sessionfinish()
     assert closed == [stage.config]
-
-
-def test_the_state_of_this_process_is_that_of_the_watch_or_of_the_driver(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pytest_cudafork.check import state
-    from pytest_cudafork.process import freeze_before_fork
-
-    def says(word: str) -> Any:
-        return lambda: SimpleNamespace(verdict=SimpleNamespace(value=word))
-
-    monkeypatch.setattr(freeze_before_fork, "count_threads", lambda: 3)
-    monkeypatch.setattr(state, "current_state", says("clean"))
-    config = items_of(pytester, PLAIN)[0].config
-    assert hooks.process_state(config) == ProcessState("clean", 3)
-    watch: Any = SimpleNamespace(observer=SimpleNamespace(state=says("poisoned")))
-    config.stash[SESSION].watch = watch
-    assert hooks.process_state(config) == ProcessState("poisoned", 3)
