@@ -25,7 +25,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.all: list[tuple[str, bool, str]] = []
-        self.printed: list[bool | None] = []
+        self.printed: list[str | None] = []
 
     def note_caught(self, fork: str, **place: Any) -> None:
         """Keep a note."""

@@ -15,14 +15,14 @@ def tables(device):
 def propose(draft, token):
     tokens = []
     for _ in range(PROPOSED):
-        token = draft[token].argmax(-1)
+        token = draft[token].argmax(-1)  # named
         tokens.append(token)
     return torch.cat(tokens)
 
 
 def verify(target, token, proposed):
     given = torch.cat((token, proposed))
-    wanted = target[given].argmax(-1)
+    wanted = target[given].argmax(-1)  # named
     accepted = (wanted[:-1] == proposed).int().cumprod(0).sum()
     return wanted, accepted
 

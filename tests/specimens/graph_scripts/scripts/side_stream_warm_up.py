@@ -13,8 +13,8 @@ class Net(torch.nn.Module):
         self.head = torch.nn.Linear(6, 5)
 
     def forward(self, x):
-        x = torch.relu(self.norm(self.conv(x)))
-        return self.head(x.mean((2, 3)))
+        x = torch.relu(self.norm(self.conv(x)))  # named
+        return self.head(x.mean((2, 3)))  # named
 
 
 def net(device):
