@@ -19,6 +19,7 @@ from pytest_cudafork.observe.story.scopes import (
     source_line,
     tree_of,
 )
+from pytest_cudafork.observe.story.stories import ENDS
 
 
 class Caught(NamedTuple):
@@ -32,6 +33,11 @@ class Caught(NamedTuple):
     line: int
     function: str
     by_name: bool
+
+    @property
+    def ended_process(self) -> bool:
+        """Whether the exception went past the first line that ran, of a script or of a module."""
+        return not self.line and self.function in ENDS
 
     @property
     def source(self) -> str:

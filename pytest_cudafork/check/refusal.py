@@ -12,6 +12,7 @@ the variable of ``pytest.raises``, is asked when a phase of a test ends.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from pytest_cudafork.check.thread_refusals import ThreadRefusals
 from pytest_cudafork.compat.unpatched import contextlib, os, threading, weakref
 from pytest_cudafork.errors import CudaForkError
+from pytest_cudafork.observe.story.stories import file_of_stderr
 
 if TYPE_CHECKING:
     from pytest_cudafork.check.caught import Caught
@@ -92,7 +94,8 @@ class RefusedFork(CudaForkError):
                 self._caught = caught
                 self.fate.by_name |= caught.by_name
                 self.fate.ended_thread = caught.function.endswith("_bootstrap_inner")
-                self._notes.note_caught(self.fork_id, **caught._asdict())
+                printed = {"printed": file_of_stderr()} if _is_printed(caught) else {}
+                self._notes.note_caught(self.fork_id, **caught._asdict(), **printed)
         return self._caught
 
     def with_traceback(self, traceback: TracebackType | None, /) -> RefusedFork:
@@ -125,6 +128,12 @@ class RefusedFork(CudaForkError):
 # It is shown as what it is to users, in tracebacks and by pytest.
 for _attribute in ("__name__", "__qualname__", "__module__"):
     setattr(RefusedFork, _attribute, getattr(CudaForkError, _attribute))
+
+
+def _is_printed(caught: Caught) -> bool:
+    """Whether Python itself has printed an error, of which the process ended, to its stderr."""
+    plainly = sys.excepthook is sys.__excepthook__ and sys.stderr is sys.__stderr__
+    return caught.ended_process and plainly and sys.stderr is not None
 
 
 def _arrived(text: str, fork_id: str) -> CudaForkError:

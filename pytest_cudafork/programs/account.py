@@ -6,7 +6,7 @@ As text for a terminal or a file, and as plain data for other programs.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,21 +51,37 @@ class Account:
         found = self.deeds.findings or self.deeds.captures.errors
         return not found and not self.deeds.lost and self.deeds.judged
 
-    def lines(self) -> list[str]:
-        """Tell it."""
+    def lines(self, *, follows: str = "") -> list[str]:
+        """Tell it.
+
+        Args:
+            follows: The file, as ``file_of_stderr`` names it, in which that follows what the
+                program has written: an error that ended a process has told its story there
+                already. "": it stands by itself.
+
+        """
         return [
             TITLE,
             *self._how_it_ended(),
-            *self._errors(),
+            *self._errors(self._told_by_errors(follows) if follows else {}),
             *map(plain, self.deeds.captures.error_lines()),
             *self._rest(),
             *map(plain, self.deeds.captures.other_lines()),
             *self._unseen(),
         ]
 
-    def text(self) -> str:
-        """Tell it, as one text that ends in a line break."""
-        return "\n".join([*self.lines(), ""])
+    def text(self, *, follows: str = "") -> str:
+        """Tell it, as one text that ends in a line break; ``follows`` as for ``lines``."""
+        return "\n".join([*self.lines(follows=follows), ""])
+
+    def _told_by_errors(self, file: str) -> dict[str, str]:
+        """Return the culprits of which an error has told that ended a process, and where it did."""
+        history = self.deeds.history
+        return {
+            found.culprit(history): f"the error that ended process {found.record['pid']}"
+            for found in self.deeds.findings
+            if history.is_printed(found.id, file)
+        }
 
     def _how_it_ended(self) -> list[str]:
         if not self.command:
@@ -73,11 +89,11 @@ class Account:
         words = plain(shlex.join(self.command))
         return [f"{words}: {exit_status.describe(self.exitcode)} after {self.seconds:.1f} s"]
 
-    def _errors(self) -> list[str]:
+    def _errors(self, told: Mapping[str, str]) -> list[str]:
         if not self.deeds.findings:
             return []
         story = tell(
-            list(self.deeds.findings), self.deeds.history, simulated=self.simulated, told={}
+            list(self.deeds.findings), self.deeds.history, simulated=self.simulated, told=told
         )
         return ["", *story.split("\n"), ""]
 

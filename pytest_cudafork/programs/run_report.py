@@ -10,6 +10,7 @@ from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.documents.writing import json_text, write_at_once
 from pytest_cudafork.observe.handed_on import WatchSettings
 from pytest_cudafork.observe.observer import Observer
+from pytest_cudafork.observe.story.stories import file_of_stderr
 from pytest_cudafork.process.descendants import process_state
 from pytest_cudafork.programs.account import Account
 from pytest_cudafork.programs.deeds import First, read_deeds
@@ -54,8 +55,8 @@ def tell(account: Account, report: str, *, as_json: bool) -> bool:
 
     What cannot be written into the file goes to stderr: nobody would know of it otherwise.
     """
-    text = account.text()
     if report:
+        text = account.text()
         data = json_text(account.as_plain(), indent=2) if as_json else text
         try:
             write_at_once(report, data)
@@ -63,7 +64,7 @@ def tell(account: Account, report: str, *, as_json: bool) -> bool:
             _write_stderr(f"pytest-cudafork run: the report cannot be written: {error}\n{text}")
             return False
         return True
-    _write_stderr(f"\n{text}")
+    _write_stderr(f"\n{account.text(follows=file_of_stderr())}")
     return True
 
 

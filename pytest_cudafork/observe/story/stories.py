@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 
+from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.observe.base.other_hosts import process_words
 from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.observe.story.images import NOW, Image, Images, moment_of
@@ -23,6 +24,8 @@ from pytest_cudafork.observe.story.words import (
     touch_lines,
 )
 
+ENDS = ("<module>", "_run_module_as_main")
+"""The outermost function of a process: whatever leaves it ends the process."""
 _MOST_LATER = 3
 _UNGUARDED = [
     "",
@@ -135,6 +138,16 @@ class History:
         """Where the error of a refused fork was caught; None if it was not seen to be."""
         return self._caught.get(fork_id)
 
+    def is_printed(self, fork_id: str, file: str) -> bool:
+        """Whether Python has printed that error, and with it the story, into this file."""
+        return (self.caught(fork_id) or {}).get("printed") == file
+
+
+def file_of_stderr() -> str:
+    """Return what tells the file behind descriptor 2 from others, on this machine."""
+    status = os.fstat(2)
+    return f"{status.st_dev}:{status.st_ino}"
+
 
 def poisoned_processes(history: History) -> set[int]:
     """Return the processes that were forked from an initialized one, as far as they are known."""
@@ -240,7 +253,7 @@ def _swallowed_lines(history: History, fork_id: str, program: bool) -> list[str]
     elif line:
         frame = Frame(filename, line, function)
         words = ["the error was caught, without its name, by", *indent([fork_line([frame])])]
-    elif function == "<module>":
+    elif function in ENDS:
         words = [f"the error ended the process ({short_path(filename)})"]
     else:
         words = [f"the error was lost in {function} ({short_path(filename)})"]

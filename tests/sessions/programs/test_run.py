@@ -81,6 +81,14 @@ def test_the_guard_refuses_the_fork_where_it_happens(tmp_path: Path, write: Writ
     assert "allow the module that forks: --allow MODULE" in told
     assert "is caught by its name: except CudaForkError." in told
     assert "pytest." not in told.replace("pytest-cudafork", "")
+    once = watched("--guard", "prog.py", cwd=tmp_path).stderr
+    assert once.count("what to do:") == 1
+    error, _, block = once.partition("\nCUDA and fork (pytest-cudafork)\n")
+    assert "what to do:" in error
+    assert "fork refused at prog.py:16: CUDA was initialized at prog.py:8 (in touch)" in block
+    assert "as above: told in full at the error that ended process" in block
+    as_module = watched("--guard", "-m", "prog", cwd=tmp_path).stderr
+    assert (as_module.count("what to do:"), "the error ended the process" in as_module) == (1, True)
     allowed = watched("--guard", "--allow=__main__", "--report=r", "prog.py", cwd=tmp_path)
     assert allowed.returncode == 3
     assert "prog.py:16: made, as its module is allowed to fork" in (tmp_path / "r").read_text()

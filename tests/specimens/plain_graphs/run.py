@@ -109,6 +109,11 @@ _FINDINGS = "in what this test captured and replayed"
 def look_at_captures(which: str, backend: str, names: list[str], folder: Path) -> dict[str, Told]:
     """Run the tests of these programs with a look at their captures; return what it says."""
     lay_out(which, folder)
+    return look_at_tests(backend, names, folder)
+
+
+def look_at_tests(backend: str, names: list[str], folder: Path) -> dict[str, Told]:
+    """Do that for the tests ``test_NAME.py`` that lie in a folder."""
     files = [f"test_{name}.py" for name in names]
     told, output = run_session(folder, backend, "-v", "--cuda-fork-captures=check", *files)
     section = output.partition(" captured graphs =")[2].partition("\n===")[0]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import io
 import os
 import pickle
+import sys
 import unittest
 from typing import Any
 
@@ -15,6 +17,7 @@ from pytest_cudafork.check import caught
 from pytest_cudafork.check import watch as watches
 from pytest_cudafork.check.refusal import Refusals, RefusedFork, refusals_shown_with
 from pytest_cudafork.errors import CudaForkError
+from pytest_cudafork.observe.story.stories import file_of_stderr
 
 
 class Notes:
@@ -22,9 +25,11 @@ class Notes:
 
     def __init__(self) -> None:
         self.all: list[tuple[str, bool, str]] = []
+        self.printed: list[str | None] = []
 
     def note_caught(self, fork: str, **place: Any) -> None:
         """Keep a note."""
+        self.printed.append(place.get("printed"))
         self.all.append((fork, place["by_name"], place["function"].rpartition(".")[2]))
 
 
@@ -169,3 +174,23 @@ def test_a_failure_shows_the_refusals_of_its_chain(refusals: Refusals) -> None:
     }
     for name, (error, expected) in cases.items():
         assert list(refusals_shown_with(error)) == expected, name
+
+
+@pytest.mark.parametrize("case", ["plain", "caught", "function", "hook", "redirected", "closed"])
+def test_an_error_is_printed_where_python_ends_the_process_of_it(
+    case: str, notes: Notes, refusals: Refusals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    stderr = None if case == "closed" else sys.__stderr__
+    monkeypatch.setattr(sys, "__stderr__", stderr)
+    monkeypatch.setattr(sys, "stderr", io.StringIO() if case == "redirected" else stderr)
+    if case == "hook":
+        monkeypatch.setattr(sys, "excepthook", lambda *_: None)
+    line, function = 3 if case == "caught" else 0, "main" if case == "function" else "<module>"
+    end = caught.Caught("/w/prog.py", line, function, by_name=False)
+    monkeypatch.setattr(caught, "caught_at", lambda *_: end)
+    error = refusals.error("why", "1")
+    with contextlib.suppress(CudaForkError):
+        raise error
+    error.settle()
+    assert notes.printed == [file_of_stderr() if case == "plain" else None]

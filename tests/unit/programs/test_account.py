@@ -86,6 +86,39 @@ def test_nothing_seen_differs_from_nobody_watching() -> None:
     assert "not observable: a line is cut short" in lost.text()
 
 
+REFUSED = {**FORK, "verdict": "guarded"}
+ENDED = {
+    "k": "caught",
+    "id": "1-5",
+    "pid": 10,
+    "t": 5,
+    "fork": "1-3",
+    "filename": "/w/post.py",
+    "line": 0,
+    "function": "<module>",
+    "by_name": False,
+}
+
+
+def test_what_the_error_has_told_that_ended_the_program_is_told_in_short_behind_it() -> None:
+    found = account(PROCESS, TOUCH, REFUSED, {**ENDED, "printed": "1:2"})
+    whole, short = found.text(), found.text(follows="1:2")
+    assert "what to do:" in whole
+    assert "as above" not in whole
+    assert found.text(follows="1:3") == whole
+    assert "fork refused at /w/post.py:20: CUDA was initialized at /w/post.py:7" in short
+    assert "as above: told in full at the error that ended process 10\n" in short
+    assert "what to do:" not in short
+    assert found.as_plain()["findings"][0]["story"] in whole
+
+
+def test_an_error_that_nobody_has_seen_is_told_in_full_behind_the_program() -> None:
+    caught = {**ENDED, "line": 9, "function": "main"}
+    for ending in ([ENDED], [caught], []):
+        found = account(PROCESS, TOUCH, REFUSED, *ending)
+        assert found.text(follows="1:2") == found.text()
+
+
 def test_what_runs_on_is_named() -> None:
     text = account(PROCESS, running=((55, "sleep\n9"),)).text()
     assert "is not seen:\n    55 sleep\\n9\n" in text
