@@ -43,12 +43,15 @@ def session(paths: tuple[str, ...], how: str) -> tuple[float, float, str]:
     """Return the CPU seconds of a session, those that passed, and its output."""
     began = time.perf_counter()
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    options = ("-v", "-rf", "-p", "no:cacheprovider", f"--cuda-fork-captures={how}")
+    options = ("-v", "-rf", "-p", "no:cacheprovider", "-p", "no:benchmark",
+               f"--cuda-fork-captures={how}")  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *paths],
         capture_output=True, text=True, check=False, cwd=ROOT,
     )  # fmt: skip
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if not re.search(r"\d+ passed", done.stdout):
+        raise SystemExit(f"no test of {' '.join(paths)} passed:\n{done.stdout}{done.stderr}")
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return seconds, time.perf_counter() - began, done.stdout
 

@@ -83,9 +83,26 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[misc]  # torch is not fol
 
     supports_higher_order_operators = True
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "__torch_dispatch__" in cls.__dict__:
+            leave_alone(cls.__dict__["__torch_dispatch__"])
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # or the first operator imports the compiler, which takes seconds
+        # torch's own way imports the compiler at the first operator, which takes seconds
+        return False
+
+
+def leave_alone(function: Any) -> None:
+    """Let torch.compile leave a function alone, with all that it calls.
+
+    Where a compiled function breaks its graph, whatever Python runs in between is compiled as well:
+    what a mode does with an operator would be, and anew for each tensor.
+    """
+    compiler = torch._C._dynamo.eval_frame
+    skip = compiler._FrameAction.SKIP
+    compiler.set_code_exec_strategy(function.__code__, compiler._FrameExecStrategy(skip, skip))
 
 
 class ObservingMode(DispatchMode):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pytest_cudafork.capture.cuda.libcuda import DriverError, LibCuda
+import torch
+
+from pytest_cudafork.capture.cuda.libcuda import DriverError, LibCuda, load
 from pytest_cudafork.capture.cuda.names import short_name
 from pytest_cudafork.capture.interface.backend import GraphNode
 
@@ -42,6 +44,22 @@ def list_nodes(cuda: LibCuda, graph: int) -> list[RawNode]:
     for top, node in enumerate(cuda.nodes(graph)):
         found.extend(_read(cuda, node, top, 0))
     return found
+
+
+def work_in_progress() -> int | None:
+    """Count the kernels, copies and the like that torch's current stream has captured so far.
+
+    None where the stream is not being captured, where its capture has failed, and where the driver
+    does not say. Nothing is initialized.
+    """
+    if not torch.cuda.is_initialized():
+        return None
+    try:
+        cuda = load()
+        graph = cuda.graph_in_progress(torch.cuda.current_stream().cuda_stream)
+        return len(list_nodes(cuda, graph)) if graph else None
+    except (OSError, DriverError):
+        return None
 
 
 def _read(cuda: LibCuda, node: int, top: int, depth: int) -> list[RawNode]:

@@ -33,6 +33,8 @@ class SeenCapture:
         pool: what captures that share memory have in common; None until it has ended.
         captured: whether it has ended well.
         replays: how often it was replayed.
+        work: how many kernels, copies and the like its graph holds by the driver's count; None: the
+            driver did not say, or there is none.
         uses: the memory that it uses, a ``record.uses.GraphUses``, where a listener finds it out.
 
     """
@@ -45,6 +47,7 @@ class SeenCapture:
         self.pool: Any = None
         self.captured = False
         self.replays = 0
+        self.work: int | None = None
         self.uses: Any = None
         self._graph: Callable[[], Any] = _nothing
         self._run: Callable[[Any], None] = _nothing
@@ -160,10 +163,11 @@ class Watch:
         for each in self.listeners:
             each.on_capture_begin(capture)
 
-    def closing(self, maker: Any) -> None:
+    def closing(self, maker: Any, work: int | None = None) -> None:
         """Tell that a capture is about to end; nothing if it was not seen to begin."""
         capture = self._open.get(maker)
         if capture is not None:
+            capture.work = work
             for each in reversed(self.listeners):
                 each.on_capture_closing(capture)
 

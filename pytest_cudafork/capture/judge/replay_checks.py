@@ -17,9 +17,9 @@ __all__ = ["RandomNumbers", "check_work"]
 def check_work(capture: SeenCapture, findings: Findings) -> None:
     """Look for a graph that holds nothing: its replays change nothing."""
     uses: GraphUses = capture.uses
-    if uses.work:
+    if uses.work or capture.work:
         return
-    unseen = works_unseen(capture)
+    unseen = "" if capture.work == 0 else works_unseen(capture)
     findings.add(
         GraphFinding(
             "no-op-replay",

@@ -8,8 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -19,13 +18,34 @@ from pytest_cudafork.capture.record.arguments import Arguments
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.values import Computed, Write
 from pytest_cudafork.capture.software.launches import name_of, tensors_of
+from pytest_cudafork.observe.base.after_import import after_import
 from pytest_cudafork.observe.base.undo import UndoStack
 
 __all__ = ["Launches"]
 
 _LEARNED_FROM = 3
-_PLACES = (("triton.runtime.interpreter", "GridExecutor", "__call__"),
-           ("triton.runtime.jit", "JITFunction", "run"))  # fmt: skip
+
+
+class _Place(NamedTuple):
+    """A method that launches kernels.
+
+    Attributes:
+        again: whether a launch can be made again, to compute the same.
+
+    """
+
+    module: str
+    kind: str
+    method: str
+    again: bool = True
+
+
+_PLACES = (
+    _Place("triton.runtime.interpreter", "GridExecutor", "__call__"),
+    _Place("triton.runtime.jit", "JITFunction", "run"),
+    # Kernels made by torch.compile. A launch names its stream, which may be that of a capture.
+    _Place("torch._inductor.runtime.triton_heuristics", "CachingAutotuner", "run", again=False),
+)
 
 
 class _Learned(NamedTuple):
@@ -45,25 +65,34 @@ class Launches:
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
         """Note launches, for the length of a ``with``."""
-        with UndoStack() as undo:
-            for module, kind, method in _PLACES:
-                owner = getattr(sys.modules.get(module), kind, None)
-                if owner is not None:
-                    undo.set(owner, method, self._hook(getattr(owner, method)))
+        with contextlib.ExitStack() as stack:
+            for place in _PLACES:
+                stack.callback(after_import(place.module, self._note_at(place, stack)))
             yield
 
-    def _hook(self, original: Any) -> Any:
+    def _note_at(self, place: _Place, stack: contextlib.ExitStack) -> Callable[[Any], None]:
+        def imported(module: Any) -> None:
+            owner = getattr(module, place.kind, None)
+            if owner is not None:
+                undo = stack.enter_context(UndoStack())
+                undo.set(owner, place.method, self._hook(getattr(owner, place.method), place.again))
+
+        return imported
+
+    def _hook(self, original: Any, again: bool) -> Any:
         launches = self
 
         @functools.wraps(original)
         def launch(kernel: Any, *args: Any, **kwargs: Any) -> Any:
             if launches._history.paused or kwargs.get("warmup"):
                 return original(kernel, *args, **kwargs)
-            return launches._launch(original, kernel, args, kwargs)
+            return launches._launch(original, again, kernel, args, kwargs)
 
         return launch
 
-    def _launch(self, original: Any, kernel: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _launch(
+        self, original: Any, again: bool, kernel: Any, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
         history, key = self._history, getattr(kernel, "fn", kernel)
         direct = [(at, each) for at, each in _named(args, kwargs) if isinstance(each, Tensor)]
         learned = self._learned.setdefault(key, _Learned(set(), []))
@@ -75,11 +104,13 @@ class Launches:
             learned.changed.update(at for at, now, then in before if not _same(now, then))
         if learns:
             learned.launches.append(None)
-        self._note(original, kernel, args, kwargs, learned)
+        run = functools.partial(original, kernel) if again else None
+        seen = kwargs if again else {}  # the stream, which says nothing of what is computed
+        self._note(run, kernel, args, seen, learned)
         return result
 
     def _note(
-        self, original: Any, kernel: Any, args: Any, kwargs: dict[str, Any], learned: _Learned
+        self, run: Any, kernel: Any, args: Any, kwargs: dict[str, Any], learned: _Learned
     ) -> None:
         history = self._history
         hidden = [each for each in tensors_of((args, kwargs)) if not _is_direct(each, args, kwargs)]
@@ -92,10 +123,10 @@ class Launches:
                 _named(args, kwargs)}  # fmt: skip
         taken.args = [tree[index] for index in range(len(args))]
         taken.kwargs = {name: tree[name] for name in kwargs}
-        operation = history.operation(functools.partial(original, kernel), taken, heavy=False)
+        operation = history.operation(run or kernel, taken, heavy=False)
         operation.launch = True
         known = learned.launches and not hidden and taken.followed
-        operation.computed = Computed.YES if known else Computed.UNKNOWN
+        operation.computed = Computed.YES if known and run is not None else Computed.UNKNOWN
         history.settle(operation)
         if history.uses is not None:
             history.uses.did(name_of(kernel), operation.where)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.backend import describe
-from pytest_cudafork.compat.torch_graphs import conjugated, identity_of
+from pytest_cudafork.compat.torch_graphs import conjugated, identity_of, leave_alone
 
 __all__ = ["Memories", "Memory", "Part", "part_of"]
 
@@ -125,6 +125,7 @@ class Memories:
         known: dict[int, Memory] = {}
         self.known = known
         self._gone = lambda reference: known.pop(reference.key, None)
+        leave_alone(self._gone)  # it runs wherever a tensor dies
 
     def of(self, tensor: Tensor) -> Memory | None:
         """Return the memory of a tensor; None: it has none that can be followed."""

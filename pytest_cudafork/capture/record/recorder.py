@@ -110,6 +110,8 @@ class Recorder(Listener):
         if capture is not self._capture:
             return
         history.paused, self._capture = False, None
+        if capture.work and not uses.work and not uses.dark:
+            uses.dark = f"the {capture.work} kernels and copies in it passed no operator of torch"
         known = list(history.memories.known.values())
         uses.made = [memory for memory in known if memory.owner is uses]
         uses.differing = history.numbers.differing(uses.calls)

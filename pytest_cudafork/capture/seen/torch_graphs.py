@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from pytest_cudafork.capture.cuda.nodes import work_in_progress
 from pytest_cudafork.capture.interface.seen import watch_in_force
 from pytest_cudafork.observe.base.after_import import after_import
 from pytest_cudafork.observe.base.undo import UndoStack
@@ -83,7 +84,7 @@ def hooks_on(kind: Any) -> Iterator[None]:
         if watch is None:
             end(graph)
             return
-        watch.closing(graph)
+        watch.closing(graph, work_in_progress())
         try:
             end(graph)
         except BaseException:

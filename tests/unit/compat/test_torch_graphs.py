@@ -36,6 +36,9 @@ USED = {
     "_C._push_on_torch_dispatch_stack": "seeing operators of other threads",
     "_C._pop_torch_dispatch_stack": "seeing operators of other threads",
     "_C._get_dispatch_stack_at": "seeing operators of other threads",
+    "_C._dynamo.eval_frame.set_code_exec_strategy": "not compiling what looks on",
+    "_C._dynamo.eval_frame._FrameExecStrategy": "not compiling what looks on",
+    "_C._dynamo.eval_frame._FrameAction.SKIP": "not compiling what looks on",
     "_C._profiler._RecordFunctionFast": "the lines of a warm-up's kernels",
     "_C._TorchDispatchModeKey.PROXY": "not judging what is traced within a capture",
     "_C._TorchDispatchModeKey.FAKE": "leaving fake tensors alone",
@@ -170,6 +173,44 @@ print("torch._dynamo" in sys.modules)
     command = [sys.executable, "-c", script]
     done = interpreters.run(command, cwd=tmp_path, timeout=240)
     assert done.stdout.split() == ["aten.ones.default", "False"], done
+
+
+def of_the_mode(op: Any) -> Any:
+    return op
+
+
+class CallsOthers(torch_graphs.DispatchMode):
+    """Does its work by a function of the test's module."""
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return of_the_mode(op)(*args, **(kwargs or {}))
+
+
+def test_what_a_mode_does_is_not_compiled_where_a_compiled_function_breaks_its_graph() -> None:
+    def of_the_test(y: torch.Tensor) -> torch.Tensor:
+        return y + y
+
+    def left_to_python(y: torch.Tensor) -> torch.Tensor:
+        return of_the_test(y)
+
+    in_python = torch._dynamo.disable(left_to_python, recursive=False)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        torch._dynamo.graph_break()
+        z: torch.Tensor = in_python(y)
+        torch._dynamo.graph_break()
+        return z * 2
+
+    from torch._dynamo import convert_frame
+
+    with CallsOthers():
+        result = torch.compile(function, backend="eager")(torch.ones(2))
+    assert result.tolist() == [8.0, 8.0]
+    known = convert_frame.input_codes
+    for each in (CallsOthers.__torch_dispatch__, of_the_mode):
+        assert each.__code__ not in known, each
+    assert of_the_test.__code__ in known  # so that what is called there is looked at
 
 
 def test_a_mark_of_the_profiler_passes_no_mode() -> None:

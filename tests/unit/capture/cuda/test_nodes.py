@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.support.capture_cuda import Library
@@ -33,3 +35,33 @@ def test_a_driver_that_tells_no_names_is_said_so(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delattr(Library, "cuFuncGetName")
     monkeypatch.delattr(Library, "cuKernelGetName")
     assert list_nodes(LibCuda(Library()), 1)[0].node.name == NO_NAME
+
+
+def test_work_that_is_being_captured_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from pytest_cudafork.capture.cuda import nodes
+    from pytest_cudafork.capture.cuda.libcuda import LibCuda
+
+    assert nodes.work_in_progress() is None, "nothing is initialized for it"
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    stream = SimpleNamespace(cuda_stream=7)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    asked: list[int] = []
+
+    def graph_in_progress(library: LibCuda, stream: int) -> int:
+        asked.append(stream)
+        return stream == 7
+
+    monkeypatch.setattr(LibCuda, "graph_in_progress", graph_in_progress)
+    monkeypatch.setattr(nodes, "load", lambda: LibCuda(Library()))
+    assert nodes.work_in_progress() == 5
+    stream.cuda_stream = 8
+    assert nodes.work_in_progress() is None
+    assert asked == [7, 8]
+
+    def no_driver() -> LibCuda:
+        raise OSError("no driver")
+
+    monkeypatch.setattr(nodes, "load", no_driver)
+    assert nodes.work_in_progress() is None

@@ -23,6 +23,18 @@ def test_a_graph_without_work_is_an_error() -> None:
         assert found["suspicions"][0]["why"] == "it cannot be seen"
 
 
+def test_work_that_the_driver_counts_is_work_though_no_operator_was_seen() -> None:
+    with looking() as look:
+        x = torch.ones(3)
+        captured = look.capture(lambda: x[1:])
+        captured.seen.work = 2
+        captured.replay()
+        assert look.kinds() == look.kinds("suspicions") == []
+        captured.seen.work, captured.seen.uses.dark = 0, "it cannot be seen"
+        captured.replay()
+        assert look.kinds() == ["no-op-replay"], "the driver has seen all of it"
+
+
 def test_random_numbers_that_advance_are_right_and_seeding_between_is_suspicious() -> None:
     with looking() as look:
         captured = look.capture(lambda: torch.rand(3))

@@ -15,6 +15,7 @@ from pytest_cudafork.capture.record.history import History  # noqa: E402
 from pytest_cudafork.capture.record.launches import Launches  # noqa: E402
 from pytest_cudafork.capture.record.mode import HistoryMode  # noqa: E402
 from pytest_cudafork.capture.record.uses import GraphUses  # noqa: E402
+from pytest_cudafork.capture.record.values import Computed  # noqa: E402
 
 
 class Kernel:
@@ -84,3 +85,39 @@ def test_tensors_within_arguments_are_changed_nobody_knows_how(kernel: Any) -> N
     assert memory is not None
     assert not memory.live
     assert target.tolist() == [6, 7]
+
+
+class Compiled:
+    """Launches as a kernel does that torch.compile has made."""
+
+    def run(self, source: Any, target: Any, count: int, *, stream: int) -> None:
+        target.copy_(source + count)
+
+
+def test_a_kernel_of_torch_compile_is_work_that_cannot_be_had_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "torch._inductor.runtime.triton_heuristics"
+    made_by_inductor = ModuleType(name)
+    kind = type("CachingAutotuner", (Compiled,), {"run": Compiled.run})
+    made_by_inductor.CachingAutotuner = kind  # type: ignore[attr-defined]
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    history = History()
+    launches = Launches(history)
+    source, target = torch.tensor([1, 2]), torch.zeros(2, dtype=torch.long)
+    with HistoryMode(history), launches.noted():
+        monkeypatch.setitem(sys.modules, name, made_by_inductor)
+        with launches.noted():  # imported since then
+            kernel = made_by_inductor.CachingAutotuner()
+            kernel.run(source, target, 5, stream=7)
+            memory = history.memories.get(target)
+            assert memory is not None
+            write = memory.writes[-1]
+            assert (write.operation.launch, write.operation.computed) == (True, Computed.UNKNOWN)
+            history.uses = GraphUses(0)
+            kernel.run(source, target, 5, stream=8)
+            uses, history.uses = history.uses, None
+    assert target.tolist() == [6, 7]
+    assert (uses.work, uses.dark) == (1, "")
+    assert 8 not in uses.numbers, "a stream is no number that the graph holds"
+    assert vars(kind)["run"] is Compiled.run

@@ -141,3 +141,35 @@ def test_what_ran_before_operators_are_seen_is_missed() -> None:
         made = torch.tensor([1]) + 1
     assert recorder.history.memories.get(made) is not None
     assert waiting == []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own
+def test_nothing_of_the_recorder_is_compiled_by_torch() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        weight.sum().backward()
+        optimizer.step()
+
+    compiled = torch.compile(step, backend="eager")
+    with Recorder().in_force():
+        for _ in range(2):
+            compiled()
+    from torch._dynamo.convert_frame import input_codes
+
+    files = {code.co_filename for each in input_codes.seen if (code := each()) is not None}
+    assert not [name for name in files if "/pytest_cudafork/" in name]
+    assert __file__ in files
+
+
+def test_work_that_passed_no_operator_leaves_a_capture_dark() -> None:
+    recorder = Recorder()
+    with recorder.in_force():
+        capture = SeenCapture(1, "cuda", "")
+        recorder.on_capture_begin(capture)
+        capture.work = 3
+        recorder.on_capture_closing(capture)
+        recorder.on_capture_end(capture)
+    assert capture.uses.dark == "the 3 kernels and copies in it passed no operator of torch"

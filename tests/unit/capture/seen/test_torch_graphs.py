@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from pytest_cudafork.capture.interface.seen import Listener, SeenCapture, Watch  # noqa: E402
+from pytest_cudafork.capture.seen import torch_graphs  # noqa: E402
 from pytest_cudafork.capture.seen.torch_graphs import hooked, hooks_on  # noqa: E402
 from pytest_cudafork.capture.stand_ins.in_force import in_force  # noqa: E402
 
@@ -19,12 +20,14 @@ class Log(Listener):
 
     def __init__(self) -> None:
         self.log: list[str] = []
+        self.work: int | None = -1
 
     def on_capture_begin(self, capture: SeenCapture) -> None:
         self.log.append(f"begin {capture.backend}")
 
     def on_capture_end(self, capture: SeenCapture) -> None:
         self.log.append(f"end {capture.captured} {capture.pool}")
+        self.work = capture.work
 
     def on_replay_end(self, capture: SeenCapture, failed: BaseException | None) -> None:
         self.log.append("replayed")
@@ -82,6 +85,18 @@ def test_the_methods_tell_the_watch_and_do_their_work() -> None:
     assert log.log == ["begin cuda", "end True pool", "replayed", "reset", "begin cuda",
                        "end False None"]  # fmt: skip
     assert dict(vars(kind)) == before
+
+
+def test_the_driver_is_asked_what_a_graph_holds_before_its_capture_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kind, log = graph_class(), Log()
+    made = kind()
+    monkeypatch.setattr(torch_graphs, "work_in_progress", lambda: len(made.called))
+    with hooks_on(kind), Watch([log]).in_force():
+        made.capture_begin()
+        made.capture_end()
+    assert log.work == 1, "it had begun, and not ended"
 
 
 def test_without_a_watch_in_this_thread_they_are_what_they_were() -> None:
