@@ -33,6 +33,15 @@ TARGETS = {
 BATCHES = (1, 32)
 
 
+def methods(options: argparse.Namespace) -> dict[str, dict[str, Any] | None]:
+    """What the speeds are those of, with ``--step-graphs`` each speculator in both ways."""
+    found = dict(METHODS)
+    for name, given in METHODS.items():
+        if options.step_graphs and given is not None:
+            found[f"{name}, step graphs"] = {**given, "step_graphs": True}
+    return found
+
+
 def params_of(options: argparse.Namespace, temperature: float, count: int) -> list[SamplingParams]:
     """Each request has a seed of its own."""
     return [
@@ -84,7 +93,7 @@ def speeds(options: argparse.Namespace) -> tuple[list[list[str]], dict[str, Any]
                 enable_prefix_caching=False,
             )
             for mode in options.modes
-            for name, speculative in METHODS.items()
+            for name, speculative in methods(options).items()
         }
         found: dict[tuple[str, str], list[float]] = {key: [] for key in cores}
         for number in range(options.rounds + 1):
@@ -121,6 +130,11 @@ def main() -> None:
     made.add_argument(
         "--modes", nargs="+", default=["NONE"], help="CUDA graph modes of the speeds; default NONE"
     )
+    made.add_argument(
+        "--step-graphs",
+        action="store_true",
+        help="speeds with verification and drafts as graphs, too",
+    )
     made.add_argument("--only", choices=("acceptance", "speed"), help="one of the two parts")
     options = made.parse_args()
     torch.set_num_threads(1)
@@ -142,6 +156,7 @@ def main() -> None:
         "seed",
         "rounds",
         "modes",
+        "step_graphs",
     )
     settings = {key: getattr(options, key) for key in keys}
     publish(

@@ -78,6 +78,7 @@ def run_group(
     texts = draw_texts(chance, held_out)
     params = [SamplingParams(max_tokens=chance.randint(1, 48)) for _ in texts]
     speculative, settings = draw_settings(chance, options.backend)
+    speculative["step_graphs"] = options.step_graphs
     expected = generate(plain, texts, params)
     settings["cudagraph_mode"] = CUDAGraphMode(options.cudagraph_mode)
     core = make_core(speculative, options.device, dtype="float32", **settings)
@@ -106,6 +107,9 @@ def main() -> None:
     made.add_argument("--backend", default=None, help="reference on a CPU, triton on a GPU")
     made.add_argument("--seed", type=int, default=1, help="default 1")
     made.add_argument("--cudagraph-mode", default="NONE", help="with speculation; default NONE")
+    made.add_argument(
+        "--step-graphs", action="store_true", help="verification and drafts as graphs"
+    )
     options = made.parse_args()
     options.backend = options.backend or ("reference" if options.device == "cpu" else "triton")
     torch.set_num_threads(1)
@@ -135,6 +139,7 @@ def main() -> None:
                 "device": options.device,
                 "backend": options.backend,
                 "cudagraph_mode": options.cudagraph_mode,
+                "step_graphs": options.step_graphs,
                 "seed": options.seed,
             },
             "texts": done,
