@@ -93,7 +93,7 @@ class Launches:
     def _launch(
         self, original: Any, again: bool, kernel: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        history, key = self._history, getattr(kernel, "fn", kernel)
+        history, key = self._history, _function_of(kernel)
         direct = [(at, each) for at, each in _named(args, kwargs) if isinstance(each, Tensor)]
         learned = self._learned.setdefault(key, _Learned(set(), []))
         learns = history.uses is None and len(learned.launches) < _LEARNED_FROM
@@ -144,6 +144,13 @@ class Launches:
         read = taken.reads[-1] = taken.reads[-1]._replace(written=True)
         taken.targets.append((read.memory, read.part, True))
         return read
+
+
+def _function_of(kernel: Any) -> Any:
+    """The Python function that a kernel was made from; kernels themselves cannot always be hashed."""
+    while hasattr(kernel, "fn"):
+        kernel = kernel.fn
+    return kernel
 
 
 def _named(args: Any, kwargs: dict[str, Any]) -> list[tuple[int | str, Any]]:

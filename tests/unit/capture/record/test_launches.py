@@ -87,8 +87,24 @@ def test_tensors_within_arguments_are_changed_nobody_knows_how(kernel: Any) -> N
     assert target.tolist() == [6, 7]
 
 
+class Unhashable:
+    """As a kernel of Triton that torch.compile has taken over, and that has lost its lock."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        self.fn = kernel_function
+
+
+def kernel_function() -> None:
+    """Stand for what a kernel was made from."""
+
+
 class Compiled:
     """Launches as a kernel does that torch.compile has made."""
+
+    def __init__(self) -> None:
+        self.fn = Unhashable()
 
     def run(self, source: Any, target: Any, count: int, *, stream: int) -> None:
         target.copy_(source + count)
