@@ -147,7 +147,7 @@ class Launches:
 
 
 def _function_of(kernel: Any) -> Any:
-    """The Python function that a kernel was made from; kernels themselves cannot always be hashed."""
+    """The Python function that a kernel was made from; not all kernels can be hashed."""
     while hasattr(kernel, "fn"):
         kernel = kernel.fn
     return kernel
