@@ -18,7 +18,7 @@ from benchmarks.results_file import RESULTS, table, versions
 
 _TESTS = Path(__file__).parents[2]
 _FILES = {
-    "software": _TESTS / "plugin" / "test_graph_specimens.py",
+    "software": _TESTS / "specimens" / "test_graph_specimens.py",
     "cuda": _TESTS / "gpu" / "test_graph_specimens_on_gpu.py",
 }
 

@@ -15,6 +15,11 @@ CATALOG = (
         path="mean",
     ),
     GraphSpecimen(
+        "autotune_in_capture", "jit-or-gc-in-capture", ("triton-lang/triton#10596",),
+        ("host-sync",),
+        "A size that no warm-up has seen is tuned within the capture.",
+    ),
+    GraphSpecimen(
         "bool_mask", "host-sync-in-capture", ("pytorch/pytorch#78549",),
         ("host-sync",),
         "A boolean mask needs to know on the host how many are set.",
@@ -31,10 +36,20 @@ CATALOG = (
         "A variation: the plan is kept by functools.lru_cache, where no walk can see it.",
     ),
     GraphSpecimen(
+        "cold_handle", "cold-handle", ("pytorch/pytorch#99397",),
+        ("host-sync",),
+        "The warm-up leaves out the step that makes a library's handle.",
+    ),
+    GraphSpecimen(
         "default_stream", "stream-not-captured", ("vllm-project/vllm#43160",),
         ("not-captured",),
         "Work on the default stream while another stream is captured.",
         backends=_ONLY_CUDA, reason=_NO_STREAMS,
+    ),
+    GraphSpecimen(
+        "draft_rollback", "graph-vs-eager-divergence", ("spiritbuun/buun-llama-cpp#116",),
+        ("replay-differs",),
+        "A variation: whether to restore the state is asked of the host, and frozen.",
     ),
     GraphSpecimen(
         "draft_step_padding", "padding-stale", ("vllm-project/vllm#43682",),

@@ -86,6 +86,7 @@ def _out_of_reach(name: str, why: str, caught_by: str) -> PlainGraph:
 
 CATALOG = (
     PlainGraph("attribute_rebound", _ERROR, "the mean that the graph reads is freed when rebound"),
+    PlainGraph("autotune_in_capture", _REFUSED, "the tuner asks the device in the capture"),
     PlainGraph("bool_mask", _REFUSED, "the mask asks the device in the capture"),
     _out_of_reach(
         "buffer_overrun",
@@ -93,7 +94,13 @@ CATALOG = (
         _REPLAY,
     ),
     PlainGraph("cached_planner", _ERROR, "the plan is of lengths that have changed"),
+    PlainGraph("cold_handle", _REFUSED, "the handle asks the device in the capture"),
     PlainGraph("default_stream", _REFUSED, "CUDA refuses the default stream", streams=True),
+    _out_of_reach(
+        "draft_rollback",
+        "the branch that was not taken leaves nothing in the graph, and its answers are in range",
+        _REPLAY,
+    ),
     PlainGraph(
         "draft_step_padding",
         Verdict.OUT_OF_REACH,
