@@ -29,6 +29,7 @@ import torch
 from sample_engine.attention.interface import AttentionSpec, CommonAttentionMetadata, LayerCache
 from sample_engine.attention.registry import choose
 from sample_engine.batch.draft_tensors import Drafts
+from sample_engine.batch.request import NULL_BLOCK
 from sample_engine.errors import ConfigError
 from sample_engine.graphs.descriptor import BatchExecutionDescriptor
 from sample_engine.graphs.model_graphs import ModelGraphs
@@ -39,6 +40,7 @@ from sample_engine.model.llama import Llama
 from sample_engine.model.loading import load_eagle_head
 from sample_engine.sampling import SamplingTensors, noise_keys, probabilities, sample
 from sample_engine.speculate.eagle.cudagraph import DraftHeadGraphs
+from sample_engine.speculate.eagle.one_text import OneText, TextOfStep
 from sample_engine.speculate.eagle.passes import (
     AheadBuffers,
     DecodeBuffers,
@@ -91,6 +93,12 @@ class EagleSpeculator(Speculator):
         self._ahead = AheadBuffers.make(num_speculative_tokens - 1, max_num_seqs, spec.device)
         self.graphs: DraftHeadGraphs | None = None  # see capture_graphs
         self._numbers_cpu = torch.arange(max_num_seqs + 1, dtype=torch.int32)
+        self.one_text: OneText | None = None  # what drafts where a step is of one text
+        if OneText.serves(head, spec, self.backend.name):
+            with torch.inference_mode():
+                self.one_text = OneText(
+                    head, model.embed_tokens, spec, max_model_len, num_speculative_tokens
+                )
 
     def capture_graphs(
         self,
@@ -120,6 +128,8 @@ class EagleSpeculator(Speculator):
 
     def propose(self, state: SpeculatorState) -> Drafts | None:
         """Prefill, and k - 1 decode passes if anything was sampled."""
+        if self.one_text is not None and self._is_one_text(state, self.one_text):
+            return self._of_one_text(state, self.one_text)
         buffers = self.buffers.cut(state.rows.shape[0])
         self.prefill(state, buffers)
         if not state.samples:
@@ -135,6 +145,50 @@ class EagleSpeculator(Speculator):
             self.passes.decode(each[index], self._metadata_of(each[index], common))
 
         return self._drafts(state, buffers, decode)
+
+    def _is_one_text(self, state: SpeculatorState, one_text: OneText) -> bool:
+        """Whether a step decodes one text, and nothing of it is a graph or padding."""
+        num_tokens = state.positions.shape[0]
+        alone = state.rows.shape[0] == state.common.num_reqs == 1
+        whole = num_tokens == state.common.num_tokens <= one_text.most_tokens
+        if not (alone and whole and state.samples and self.graphs is None):
+            return False
+        return int(state.common.block_table[0, 0]) != NULL_BLOCK  # as it is to measure memory
+
+    def _of_one_text(self, state: SpeculatorState, one_text: OneText) -> Drafts:
+        """The drafts of the step's one text. To ask the device for numbers costs nothing here."""
+        common, k = state.common, self.num_speculative_tokens
+        wrong = int(state.num_drafts) - int(state.num_sampled) + 1
+        count = common.num_tokens - wrong
+        first = common.max_seq_len - common.num_tokens
+        most_blocks = -(-min(first + count + k, self.max_model_len) // self.spec.block_size)
+        text = TextOfStep(
+            first=first,
+            next_ids=state.texts[int(state.rows), first + 1 : first + count + 1],
+            aux=[each[:count] for each in state.aux],
+            slots=common.slot_mapping[:count],
+            blocks=[
+                block
+                for block in common.block_table[0, :most_blocks].tolist()
+                if block != NULL_BLOCK
+            ],
+        )
+        token_ids: list[torch.Tensor] = []
+        probs: list[torch.Tensor] = []
+
+        def draw(logits: torch.Tensor, index: int) -> torch.Tensor:
+            drafts, distribution = _drawn(logits, state, index)
+            token_ids.append(drafts)
+            if distribution is not None:
+                probs.append(distribution)
+            return drafts
+
+        one_text.propose(text, self.caches[0], draw)
+        for drawn in (token_ids, probs):  # what there is no room for
+            drawn += drawn[-1:] * (k - len(drawn))
+        return Drafts(
+            torch.stack(token_ids, dim=1), probs=torch.stack(probs, dim=1) if probs else None
+        )
 
     def capturable(
         self, common: CommonAttentionMetadata

@@ -22,7 +22,7 @@ from tests.engine.support.engine import (
 )
 from tests.engine.support.speculation import EAGLE, NGRAM, Oracle, oracle_core
 
-BACKENDS = ("reference", "lazy_plan")
+BACKENDS = ("reference", "sdpa", "lazy_plan")
 BOTH = pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 METHODS = pytest.mark.parametrize("speculative", [NGRAM, EAGLE], ids=["ngram", "eagle"])
 
