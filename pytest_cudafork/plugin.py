@@ -294,7 +294,7 @@ def pytest_runtest_makereport(
         from pytest_cudafork.capture.interface.check_names import CARRIED
 
         setattr(report, CARRIED, found)
-    if item.config.stash[SESSION].settings.trace:
+    if item.config.stash[SESSION].settings.tells_times:
         from pytest_cudafork.report import trace
 
         gpus = environment.value(environment.VISIBLE_GPUS) if markers.marks_of(item).gpus else ""

@@ -11,6 +11,7 @@ from typing import Any
 from pytest_cudafork._version import version
 from pytest_cudafork.observe.story.advice import advise
 from pytest_cudafork.observe.story.plain_text import plain
+from pytest_cudafork.observe.story.scopes import source_line
 from pytest_cudafork.observe.story.touch import Frame, Touch
 from pytest_cudafork.observe.story.words import headline
 
@@ -54,6 +55,11 @@ def plain_touch(touch: Touch) -> dict[str, Any]:
 def plain_stack(frames: Iterable[Frame]) -> list[dict[str, Any]]:
     """Return frames as plain data."""
     return [
-        {"file": plain(frame.filename), "line": frame.lineno, "function": frame.name}
+        {
+            "file": plain(frame.filename),
+            "line": frame.lineno,
+            "function": frame.name,
+            "code": source_line(frame.filename, frame.lineno),
+        }
         for frame in frames
     ]

@@ -17,7 +17,14 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _ROOT = "SRCROOT"
 
 
-def write_sarif(path: str, problems: Iterable[Problem], root: str, *, successful: bool) -> None:
+def write_sarif(
+    path: str,
+    problems: Iterable[Problem],
+    root: str,
+    *,
+    successful: bool,
+    trouble: Iterable[str] = (),
+) -> None:
     """Write a SARIF file.
 
     Args:
@@ -25,17 +32,24 @@ def write_sarif(path: str, problems: Iterable[Problem], root: str, *, successful
         problems: What was found.
         root: The project's folder, to which its files are relative.
         successful: Whether what looked for problems came to its end.
+        trouble: What went wrong beside the problems, in words.
 
     Raises:
         OSError: It cannot be written.
 
     """
-    log = sarif_log(problems, root, successful=successful)
+    log = sarif_log(problems, root, successful=successful, trouble=trouble)
     write_at_once(path, json_text(log))
 
 
-def sarif_log(problems: Iterable[Problem], root: str, *, successful: bool) -> dict[str, Any]:
+def sarif_log(
+    problems: Iterable[Problem], root: str, *, successful: bool, trouble: Iterable[str] = ()
+) -> dict[str, Any]:
     """Return a SARIF log as plain data; the arguments are those of ``write_sarif``."""
+    invocation: dict[str, Any] = {"executionSuccessful": successful}
+    notes = [{"level": "error", "message": {"text": words}} for words in trouble]
+    if notes:
+        invocation["toolExecutionNotifications"] = notes
     names = list(RULES)
     rules = [
         {
@@ -60,7 +74,7 @@ def sarif_log(problems: Iterable[Problem], root: str, *, successful: bool) -> di
                     }
                 },
                 "originalUriBaseIds": {_ROOT: {"uri": f"{Path(root).resolve().as_uri()}/"}},
-                "invocations": [{"executionSuccessful": successful}],
+                "invocations": [invocation],
                 "columnKind": "unicodeCodePoints",
                 "results": [_result(each, names.index(each.rule), root) for each in problems],
             }

@@ -53,7 +53,8 @@ class TakesHome:
         about = getattr(report, trace.CARRIED, None)
         if about is not None:
             gpus = filter(None, str(about.get("gpus", "")).split(","))
-            about["pid"] = moved_number(int(about["pid"]), host)
+            for key in ("pid", "ppid"):
+                about[key] = moved_number(int(about[key]), host)
             about["gpus"] = ",".join(f"{gpu} of host {host}" for gpu in gpus)
 
     @pytest.hookimpl(optionalhook=True)

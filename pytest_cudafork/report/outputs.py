@@ -1,4 +1,4 @@
-"""Writes what a session tells other programs: JSON, SARIF, a trace, what GitHub Actions shows.
+"""Writes what a session tells others: JSON, SARIF, a trace, what GitHub Actions shows.
 
 One process of a session does so: the pytest process, or the controller of pytest-xdist.
 """
@@ -8,14 +8,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 import pytest
 
 from pytest_cudafork.check.session import CudaForkSession
+from pytest_cudafork.documents.files import OutFile, write_files
 from pytest_cudafork.documents.problem import Problem
-from pytest_cudafork.observe.story.plain_text import plain
+from pytest_cudafork.observe.base.records import Record
 from pytest_cudafork.report.announce import Announcer, say_untold
 from pytest_cudafork.report.tests_seen import TestsSeen
 from pytest_cudafork.report.trace import Trace
@@ -59,7 +60,7 @@ class Outputs:
         """Take note of a phase of a test."""
         if self._pid == os.getpid():
             self._tests.add(report)
-            if self._settings.trace:
+            if self._settings.tells_times:
                 self._trace.add(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -121,87 +122,95 @@ class Outputs:
     def _write(self, session: pytest.Session) -> None:
         check, problems = self._checked()
         audit = self._audited(problems)
-        root = str(self._config.rootpath)
-        if self._settings.sarif:
-            self._to_file("SARIF", self._settings.sarif, lambda: self._sarif(session, problems))
-        if self._settings.trace:
-            self._to_file("trace", self._settings.trace, self._write_trace)
+        settings = self._settings
+
+        def document(failures: tuple[str, ...]) -> dict[str, Any]:
+            return self._document(session, check, audit, failures)
+
+        files = [
+            OutFile("SARIF", settings.sarif, lambda told: self._sarif(session, problems, told)),
+            OutFile("trace", settings.trace, lambda _: self._write_trace()),
+            OutFile("JSON", settings.json, lambda told: self._write_json(document(told))),
+        ]
         if environment.value(environment.GITHUB_ACTIONS) == "true":
-            self._for_github(problems, root)
-        if self._settings.json:  # the last, as the others may change the exit status
-            self._to_file("JSON", self._settings.json, lambda: self._json(session, check, audit))
-        if self._failures and session.exitstatus == pytest.ExitCode.OK:
+            files += self._for_github(problems)
+        written, failures = write_files(file for file in files if file.path)
+        self._written += written
+        self._failures += failures
+        if failures and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _to_file(self, what: str, path: str, write: Callable[[], None]) -> None:
-        """Write a file; what goes wrong is told, and fails the session."""
-        try:
-            write()
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # the latter: a name or a text that cannot be encoded
-            why = getattr(error, "strerror", None) or str(error)
-            self._failures.append(f"the {what} file {plain(path)} cannot be written: {why}")
-        else:
-            self._written.append(f"{what}: {path}")
-
-    def _json(
-        self, session: pytest.Session, check: dict[str, Any] | None, audit: dict[str, Any] | None
-    ) -> None:
-        from pytest_cudafork.documents.writing import json_text, write_at_once
+    def _document(
+        self,
+        session: pytest.Session,
+        check: dict[str, Any] | None,
+        audit: dict[str, Any] | None,
+        failures: tuple[str, ...],
+    ) -> dict[str, Any]:
         from pytest_cudafork.report.session_document import session_document
 
-        seconds = time.monotonic() - self._began
         document = session_document(
             session,
-            seconds,
+            time.monotonic() - self._began,
             self._tests,
             check,
             audit,
+            timeline=self._trace.timeline(self._records()),
+            not_written=failures,
             stopped=self._stopped,
             looked_at_captures=self._settings.captures not in ("off", "audit"),
         )
         document["hook_errors"] = [each._asdict() for each in self._announcer.failures]
+        return document
+
+    def _records(self) -> list[Record]:
+        watch = self._state.watch
+        return watch.observer.records() if watch is not None else []
+
+    def _write_json(self, document: dict[str, Any]) -> None:
+        from pytest_cudafork.documents.writing import json_text, write_at_once
+
         write_at_once(self._settings.json, json_text(document))
 
     def _write_trace(self) -> None:
         from pytest_cudafork.documents.writing import json_text, write_at_once
 
-        watch = self._state.watch
-        trace = self._trace.document(watch.observer.records() if watch is not None else ())
+        trace = self._trace.document(self._records())
         write_at_once(self._settings.trace, json_text(trace, indent=None))
 
-    def _sarif(self, session: pytest.Session, problems: list[Problem]) -> None:
+    def _sarif(
+        self, session: pytest.Session, problems: list[Problem], trouble: tuple[str, ...]
+    ) -> None:
         from pytest_cudafork.documents.sarif import write_sarif
 
         finished = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
-        whole = finished and not session.shouldstop and not session.shouldfail
+        whole = finished and not session.shouldstop and not session.shouldfail and not trouble
         root = str(self._config.rootpath)
-        write_sarif(self._settings.sarif, problems, root, successful=whole)
+        write_sarif(self._settings.sarif, problems, root, successful=whole, trouble=trouble)
 
-    def _for_github(self, problems: list[Problem], root: str) -> None:
+    def _for_github(self, problems: list[Problem]) -> list[OutFile]:
+        """Take note of the annotations; return the summary of the step, if there is one."""
         from pytest_cudafork.documents import github
 
         if ANNOTATIONS in self._settings.github:
+            root = str(self._config.rootpath)
             workspace = environment.value(environment.GITHUB_WORKSPACE) or root
             self._commands = github.annotation_lines(problems, workspace)
         path = environment.value(environment.GITHUB_STEP_SUMMARY)
-        if SUMMARY in self._settings.github and path:
-            counts = self._tests.counts()
-            told = [f"{number} {name}" for name, number in counts.items()]
+        if SUMMARY not in self._settings.github:
+            return []
+
+        def append(failures: tuple[str, ...]) -> None:
+            told = [f"{number} {name}" for name, number in self._tests.counts().items()]
             if self._tests.errors:
                 told.append(f"errors during collection: {len(self._tests.errors)}")
             if self._stopped:
                 told.append(f"stopped by {self._stopped}")
-            numbers = ", ".join(told)
-            text = github.step_summary(_TITLE, numbers or "no tests", problems)
+            numbers = "; ".join(filter(None, [", ".join(told) or "no tests", *failures]))
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(f"{github.step_summary(_TITLE, numbers, problems)}\n")
 
-            def append() -> None:
-                with open(path, "a", encoding="utf-8") as file:
-                    file.write(f"{text}\n")
-
-            self._to_file("step summary", path, append)
+        return [OutFile("step summary", path, append, once=True)]
 
     def _checked(self) -> tuple[dict[str, Any] | None, list[Problem]]:
         """Return what the check says, as plain data, and the problems but those of the audit."""

@@ -27,6 +27,8 @@ def session_document(
     check: dict[str, Any] | None,
     audit: dict[str, Any] | None,
     *,
+    timeline: dict[str, Any],
+    not_written: Iterable[str] = (),
     stopped: str = "",
     looked_at_captures: bool = False,
 ) -> dict[str, Any]:
@@ -38,19 +40,26 @@ def session_document(
         tests: What became of its tests.
         check: What ``check_content`` returned; None where nothing was checked.
         audit: What is said of the import audit; None where there was none.
+        timeline: Which process did what when.
+        not_written: The files that could not be written, in words.
         stopped: Why the session did not come to its end, where pytest has said so.
         looked_at_captures: Whether captures of all tests were looked at.
 
     """
     config = session.config
+    missing = [plain(words) for words in not_written]
+    status = int(session.exitstatus)
+    if missing and status == pytest.ExitCode.OK:  # as it will be: see ``Outputs``
+        status = int(pytest.ExitCode.TESTS_FAILED)
     unseen = [] if check is not None else ["nothing was watched: --cuda-fork-check is off"]
     return {
         **head("session"),
         "command": [plain(str(arg)) for arg in config.invocation_params.args],
         "root": str(config.rootpath),
-        "exit_status": int(session.exitstatus),
-        "good": session.exitstatus == pytest.ExitCode.OK,
+        "exit_status": status,
+        "good": status == pytest.ExitCode.OK,
         "stopped": plain(str(session.shouldstop or session.shouldfail or stopped)),
+        "not_written": missing,
         "seconds": round(seconds, 3),
         "counts": tests.counts(),
         "tests": tests.tests,
@@ -60,6 +69,7 @@ def session_document(
         "replay_audit": tests.audited.content(),
         "check": check,
         "imports": audit,
+        "timeline": timeline,
         "not_observable": [*unseen, *(check["not_observable"] if check is not None else ())],
     }
 

@@ -54,7 +54,8 @@ class TestsSeen:
         method = getattr(report, "isolation", None)
         if method is not None:
             why = plain(str(getattr(report, "isolation_why", "")))
-            test["isolation"] = {"method": method, "why": why}
+            waited = round(float(getattr(report, "isolation_seconds", 0.0)), 6)
+            test["isolation"] = {"method": method, "why": why, "seconds": waited}
 
     def _test(self, report: pytest.TestReport) -> dict[str, Any]:
         """Return the entry of a report's test, begun anew where it runs again."""

@@ -40,7 +40,7 @@ _FORK_SERVER = "pytest_cudafork.process.fork_server"
 
 def carried(gpus: str) -> dict[str, Any]:
     """Return what a report made here is to say of its process; ``gpus`` are those of the test."""
-    return {"pid": os.getpid(), "gpus": gpus}
+    return {"pid": os.getpid(), "ppid": os.getppid(), "gpus": gpus}
 
 
 class Trace:
@@ -54,6 +54,7 @@ class Trace:
         self._names: dict[int, str] = {self._pid: "pytest"}
         self._leases: dict[tuple[str, str], list[float]] = {}
         self._arrows: dict[str, int] = {}
+        self._parents: dict[int, int] = {}
 
     def add(self, report: pytest.TestReport) -> None:
         """Take note of a phase of a test."""
@@ -62,6 +63,8 @@ class Trace:
             return  # a subtest is within its test
         about = getattr(report, CARRIED, {})
         pid = int(about.get("pid", self._pid))
+        if "ppid" in about and pid != self._pid:
+            self._parents[pid] = int(about["ppid"])
         begin = self._since(start)
         method = getattr(report, "isolation", "")
         self._name(pid, report, method)
@@ -89,13 +92,7 @@ class Trace:
             records: The ledger; none where nothing was checked.
 
         """
-        records = list(records)
-        recorded = [event for record in records for event in self._of_record(record)]
-        leases = self._lease_events()
-        self._span(
-            "session", "session", (self._pid, self._pid), (0.0, self._at(time.monotonic_ns())), {}
-        )
-        events = [*self._events, *leases, *recorded]
+        events, leases = self._all_events(records)
         used = {event["pid"] for event in events}
         if leases:
             self._names[_GPUS] = "GPUs"
@@ -114,6 +111,56 @@ class Trace:
             "displayTimeUnit": "ms",
             "otherData": {"generator": f"pytest-cudafork {version}"},
         }
+
+    def timeline(self, records: Iterable[Record]) -> dict[str, Any]:
+        """Return processes and what they did when, as plain data; times are seconds.
+
+        A process begins with the first thing that is known of it, and ends with the last. The
+        arguments are those of ``document``.
+        """
+        events, _ = self._all_events(records)
+        shown = [each for each in events if each["ph"] in "Xi"]
+        times: dict[int, list[float]] = {}
+        for each in shown:
+            if each["pid"] != _GPUS:
+                begin, length = float(each["ts"]), float(each.get("dur", 0.0))
+                times.setdefault(each["pid"], []).extend((begin, begin + length))
+        return {
+            "processes": [
+                {
+                    "process": pid,
+                    "name": self._names.get(pid) or process_words(pid),
+                    "parent": self._parents.get(pid),
+                    "start": _seconds(min(moments)),
+                    "end": _seconds(max(moments)),
+                }
+                for pid, moments in sorted(times.items(), key=lambda each: min(each[1]))
+            ],
+            "events": [
+                {
+                    "kind": each["cat"],
+                    "name": each["name"],
+                    "process": None if each["pid"] == _GPUS else each["pid"],
+                    "start": _seconds(each["ts"]),
+                    "seconds": 0.0 if each["cat"] == "fork" else _seconds(each.get("dur", 0.0)),
+                    "details": {key: str(value) for key, value in each["args"].items()},
+                }
+                for each in sorted(shown, key=lambda each: float(each["ts"]))
+            ],
+        }
+
+    def _all_events(
+        self, records: Iterable[Record]
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return all events, and those of leases alone."""
+        recorded = [event for record in records for event in self._of_record(record)]
+        leases = self._lease_events()
+        kept, self._events = self._events, []
+        self._span(
+            "session", "session", (self._pid, self._pid), (0.0, self._at(time.monotonic_ns())), {}
+        )
+        whole, self._events = self._events, kept
+        return [*kept, *whole, *leases, *recorded], leases
 
     def _lease_events(self) -> list[dict[str, Any]]:
         """Return the spans in which tests had GPUs, one row for each GPU."""
@@ -143,6 +190,7 @@ class Trace:
             return [fork, {**_arrow(fork), "ph": "s", "id": self._arrow_of(str(record["id"]))}]
         if kind == "child":
             pid = int(record["pid"])
+            self._parents.setdefault(pid, int(record.get("ppid") or record["parent"]))
             self._names.setdefault(pid, f"forked from {record.get('parent')}")
             born = self._moment("forked while CUDA was initialized", "fork", record, {})
             fork_id = str(record.get("fork", ""))
@@ -151,6 +199,8 @@ class Trace:
             return [born, {**_arrow(born), "ph": "f", "bp": "e", "id": self._arrow_of(fork_id)}]
         if kind == "process":
             words = plain(" ".join(record.get("argv", ())))
+            if record.get("ppid"):
+                self._parents.setdefault(int(record["pid"]), int(record["ppid"]))
             is_server = _FORK_SERVER in words
             self._names.setdefault(int(record["pid"]), "fork server" if is_server else words[:120])
             return [self._instant("started", "process", record, {"command": words})]
@@ -212,6 +262,10 @@ class Trace:
     def _at(self, clock_ns: int) -> float:
         """Return a moment of the ledger, likewise."""
         return round(max(0.0, (clock_ns - self._clock) / 1e3), 3)
+
+
+def _seconds(microseconds: float) -> float:
+    return round(float(microseconds) / 1e6, 6)
 
 
 def _metadata(name: str, pid: int, args: dict[str, Any]) -> dict[str, Any]:

@@ -99,6 +99,11 @@ class Settings(NamedTuple):
         """Whether anything is written for other programs."""
         return bool(self.json or self.sarif or self.trace or self.github)
 
+    @property
+    def tells_times(self) -> bool:
+        """Whether anything is written that says when which process did what."""
+        return bool(self.json or self.trace)
+
 
 MARKER_MAP = Option(
     "cuda_fork_marker_map",

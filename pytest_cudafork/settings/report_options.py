@@ -62,7 +62,11 @@ def checked(settings: Settings, namespace: Any) -> Settings:
         settings = settings._replace(**inherited)
     others = {"--junitxml": getattr(namespace, "xmlpath", None) or "", LEDGER.flag: settings.ledger}
     taken = {os.path.realpath(path): flag for flag, path in others.items() if path}
-    files = ((JSON, settings.json), (SARIF, settings.sarif), (TRACE, settings.trace))
+    files = (
+        (JSON, settings.json),
+        (SARIF, settings.sarif),
+        (TRACE, settings.trace),
+    )
     for option, path in files:
         if path:
             _check_file(option.flag, path, taken)

@@ -153,7 +153,7 @@ def test_a_report_carries_verdicts_and_for_a_trace_its_process(
     verdicts.note_verdict("the pair", "software", checks=[], not_checked={}, notes=[], findings=[])
     report = made_report(SimpleNamespace(user_properties=[]), trace="/p/t.json")
     assert [each["title"] for each in getattr(report, CARRIED)] == ["the pair"]
-    assert getattr(report, trace.CARRIED) == {"pid": os.getpid(), "gpus": ""}
+    assert getattr(report, trace.CARRIED) == {"pid": os.getpid(), "ppid": os.getppid(), "gpus": ""}
 
 
 def test_remarks_of_graph_checks_travel_with_the_report_to_the_terminal(

@@ -162,7 +162,8 @@ def _check(factory: Factory, given: Arguments, name: str) -> CapturedPair:
                     "give outputs=lambda: the_buffer that it writes, or let it return its results",
                 )
             title = f"capture_pair({short(factory.desc)}, mode={given.mode!r})"
-            raise_what_was_found(log, title, backend, CapturePairError)
+            nodes = passes.graph.recording.nodes if passes.graph is not None else None
+            raise_what_was_found(log, title, backend, CapturePairError, nodes)
             return _result(passes, log)
 
 

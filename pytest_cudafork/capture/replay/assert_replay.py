@@ -242,13 +242,14 @@ def _result(
     __tracebackhide__ = True
     graph = subject.graph
     title = "the replay is not what eager code computes"
-    raise_what_was_found(log, title, backend, ReplayDiffersError)
+    nodes = graph.recording.nodes if graph is not None else None
+    raise_what_was_found(log, title, backend, ReplayDiffersError, nodes)
     return ReplayReport(
         backend.name,
         tuple(log.ran),
         dict(log.skipped),
         tuple(log.notes),
         rounds.replays if rounds is not None else 0,
-        graph.recording.nodes if graph is not None else None,
+        nodes,
         graph,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_cudafork.capture.interface.backend import GraphBackend
+from pytest_cudafork.capture.interface.backend import GraphBackend, GraphNode
 from pytest_cudafork.capture.story.findings import CheckLog, failure_text
 from pytest_cudafork.capture.story.remarks import remark
 from pytest_cudafork.capture.story.verdicts import note_verdict
@@ -10,7 +10,11 @@ from pytest_cudafork.errors import GraphCaptureError, GraphNotJudgedError
 
 
 def raise_what_was_found(
-    log: CheckLog, title: str, backend: GraphBackend, error: type[GraphCaptureError]
+    log: CheckLog,
+    title: str,
+    backend: GraphBackend,
+    error: type[GraphCaptureError],
+    nodes: tuple[GraphNode, ...] | None = None,
 ) -> None:
     """Raise the error of a check if it found anything; else keep its remarks for the report.
 
@@ -19,6 +23,7 @@ def raise_what_was_found(
         title: what the message begins with where there is a verdict.
         backend: what captured the graph.
         error: what to raise where there is a verdict.
+        nodes: the work in the graph; None: it is not known, or there is no graph.
 
     Raises:
         GraphCaptureError: as ``error`` says; something is wrong with the code.
@@ -33,6 +38,7 @@ def raise_what_was_found(
         not_checked=log.skipped,
         notes=log.notes,
         findings=log.findings,
+        nodes=nodes,
     )
     if not log.findings:
         remark(log.notes, log.skipped)

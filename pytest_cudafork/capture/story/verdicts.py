@@ -6,11 +6,12 @@ The report takes it to the session's process, also from a test in a process of i
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from pytest_cudafork.capture.interface.backend import CaptureFinding
+from pytest_cudafork.capture.interface.backend import CaptureFinding, GraphNode
 
 PASSED, FAILED, NOT_JUDGED = "passed", "failed", "not judged"
 
@@ -26,6 +27,7 @@ class CheckedCapture(NamedTuple):
         not_checked: Those that did not, each with the reason.
         notes: What is worth knowing and not wrong.
         findings: What is wrong.
+        nodes: The work that the graph holds, in order; None: it is not known.
 
     """
 
@@ -36,6 +38,7 @@ class CheckedCapture(NamedTuple):
     not_checked: Mapping[str, str] = {}
     notes: tuple[str, ...] = ()
     findings: tuple[CaptureFinding, ...] = ()
+    nodes: tuple[GraphNode, ...] | None = None
 
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> CheckedCapture:
@@ -53,6 +56,7 @@ class CheckedCapture(NamedTuple):
                 "not_checked": dict(data["not_checked"]),
                 "notes": tuple(data["notes"]),
                 "findings": tuple(CaptureFinding(**each) for each in data["findings"]),
+                "nodes": _read_nodes(data["nodes"]),
             }
         )
 
@@ -64,7 +68,26 @@ class CheckedCapture(NamedTuple):
             "not_checked": dict(self.not_checked),
             "notes": list(self.notes),
             "findings": [dataclasses.asdict(each) for each in self.findings],
+            "nodes": None if self.nodes is None else _plain_nodes(self.nodes),
         }
+
+
+def _plain_nodes(nodes: Iterable[GraphNode]) -> list[dict[str, Any]]:
+    """Return nodes as plain data; those that are alike and follow each other are one entry."""
+    return [
+        {**node._asdict(), "times": sum(1 for _ in alike)}
+        for node, alike in itertools.groupby(nodes)
+    ]
+
+
+def _read_nodes(data: Iterable[Mapping[str, Any]] | None) -> tuple[GraphNode, ...] | None:
+    if data is None:
+        return None
+    return tuple(
+        GraphNode(each["kind"], each["name"], each["where"])
+        for each in data
+        for _ in range(each["times"])
+    )
 
 
 _VERDICTS: ContextVar[tuple[CheckedCapture, ...]] = ContextVar("cudafork_verdicts", default=())
@@ -78,13 +101,14 @@ def note_verdict(
     not_checked: Mapping[str, str],
     notes: Iterable[str],
     findings: Iterable[CaptureFinding],
+    nodes: tuple[GraphNode, ...] | None = None,
 ) -> None:
     """Keep a verdict until the report of the test is made; the arguments are its attributes."""
     found = tuple(findings)
     judged = any(one.check != "not-judged" for one in found)
     verdict = FAILED if judged else NOT_JUDGED if found else PASSED
     made = CheckedCapture(
-        title, backend, verdict, tuple(checks), dict(not_checked), tuple(notes), found
+        title, backend, verdict, tuple(checks), dict(not_checked), tuple(notes), found, nodes
     )
     _VERDICTS.set((*_VERDICTS.get(), made))
 

@@ -46,26 +46,42 @@ def write_html(
         OSError: The file cannot be written.
 
     """
-    data = _Data(graph, tuple(records), culprits, base).collect()
+    data = picture_data(graph, records, culprits, base)
     parts = {
         "TITLE": html.escape(data["title"]),
-        "STYLE": _asset("picture.css"),
-        "DATA": _embedded(data),
-        "CYTOSCAPE": _asset("cytoscape.min.js"),
-        "DAGRE": f"/*! @license\n{_asset('dagre.LICENSE.txt')}*/\n{_asset('dagre.min.js')}",
-        "PAGE": _asset("picture.js"),
+        "STYLE": asset("picture.css"),
+        "DATA": embedded(data),
+        "LIBRARIES": libraries(),
+        "PAGE": asset("picture.js"),
     }
-    page = _SLOT.sub(lambda slot: parts[slot.group(1)], _asset("picture.html"))
+    page = _SLOT.sub(lambda slot: parts[slot.group(1)], asset("picture.html"))
     with open(path, "w", encoding="utf-8", errors="replace") as file:
         file.write(page)
 
 
-def _asset(name: str) -> str:
+def picture_data(
+    graph: ImportGraph,
+    records: Iterable[ImportRecord],
+    culprits: Sequence[CulpritCuts],
+    base: str | None = None,
+) -> dict[str, Any]:
+    """Return what is drawn as plain data; the arguments are those of ``write_html``."""
+    return _Data(graph, tuple(records), culprits, base).collect()
+
+
+def libraries() -> str:
+    """Return the scripts that draw graphs, with their licenses."""
+    dagre = f"/*! @license\n{asset('dagre.LICENSE.txt')}*/\n{asset('dagre.min.js')}"
+    return f"{asset('cytoscape.min.js')}\n{dagre}"
+
+
+def asset(name: str) -> str:
+    """Return a file of the page as text."""
     folder = resources.files("pytest_cudafork.imports.graph") / "assets"
     return _SOURCE_MAP.sub("", (folder / name).read_text(encoding="utf-8"))
 
 
-def _embedded(data: Mapping[str, Any]) -> str:
+def embedded(data: Mapping[str, Any]) -> str:
     """Return JSON in which nothing can end the element that it stands in."""
     text = json.dumps(data, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -16,6 +16,7 @@ from pytest_cudafork.documents.problem import (
     steps_of_touch,
 )
 from pytest_cudafork.imports.audit.confirm import CheckedRecord
+from pytest_cudafork.imports.graph.picture import picture_data
 from pytest_cudafork.imports.report.findings import Findings
 from pytest_cudafork.imports.report.story import headline_of, story_lines
 from pytest_cudafork.imports.values.records import ImportRecord, ImportVerdict, Outcome, Traces
@@ -42,7 +43,15 @@ def audit_content(findings: Findings) -> dict[str, Any]:
             for each in findings.culprits
         ],
         "modules": [_module(findings, each) for each in findings.checked],
+        "graph": _graph(findings),
     }
+
+
+def _graph(findings: Findings) -> dict[str, Any] | None:
+    """Return who imports whom; None of a change, whose audit does not read all sources."""
+    if findings.change is not None:
+        return None
+    return picture_data(findings.graph, findings.main, findings.culprits, findings.base)
 
 
 def _module(findings: Findings, checked: CheckedRecord) -> dict[str, Any]:

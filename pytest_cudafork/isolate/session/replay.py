@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
-from pytest_cudafork.compat.unpatched import os
+from pytest_cudafork.compat.unpatched import os, time
 from pytest_cudafork.errors import ChildError, ChildTimeout
 from pytest_cudafork.isolate import coverage_data, live_text, policy, report_data
 from pytest_cudafork.isolate.session import failure, other_plugins, report_checks
@@ -57,6 +57,7 @@ class Replay:
         """The kinds of messages that may still come; None: all."""
         self.last = False
         """Whether the child will run no other test."""
+        self._began = time.monotonic()
         self._death: pytest.TestReport | None = None
         """What was reported here because the child could not."""
 
@@ -165,6 +166,8 @@ class Replay:
         if type(report) is pytest.TestReport:  # a subtest's report ends no phase
             self.reports.append(report)
             self._unreported.clear()
+            own = sum(each.duration for each in self.reports)
+            vars(report)["isolation_seconds"] = max(0.0, time.monotonic() - self._began - own)
         self._item.ihook.pytest_runtest_logreport(report=report)
 
     def fail(self, phase: report_checks.Phase, error: ChildError, seconds: float = 0.0) -> None:

@@ -91,11 +91,13 @@ def test_records_come_with_reports_and_the_rest_with_the_end(ledger: Ledger) -> 
     takes.pytest_configure_node(here)
     takes.pytest_configure_node(there)
     parcel = Parcel.of_now("/there", [TOUCH])
-    told = report(there, **{CARRIED: parcel.to_text(), trace.CARRIED: {"pid": 5, "gpus": "0,1"}})
+    told = report(
+        there, **{CARRIED: parcel.to_text(), trace.CARRIED: {"pid": 5, "ppid": 4, "gpus": "0,1"}}
+    )
     takes.pytest_runtest_logreport(told)
     assert not hasattr(told, CARRIED)
     assert getattr(told, trace.CARRIED) == {
-        "pid": moved_number(5, 1), "gpus": "0 of host 1,1 of host 1"
+        "pid": moved_number(5, 1), "ppid": moved_number(4, 1), "gpus": "0 of host 1,1 of host 1"
     }  # fmt: skip
     local = {"pid": 5, "gpus": "0"}
     takes.pytest_runtest_logreport(report(here, **{trace.CARRIED: local}))

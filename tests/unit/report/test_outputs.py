@@ -148,6 +148,25 @@ def test_what_cannot_be_written_is_told_and_fails_the_session(tmp_path: Path) ->
     )
 
 
+@pytest.mark.parametrize("lost", ["sarif", "trace", "json"])
+def test_a_file_that_cannot_be_written_is_told_in_all_others(tmp_path: Path, lost: str) -> None:
+    files: dict[str, Any] = {kind: str(tmp_path / kind) for kind in ("sarif", "trace", "json")}
+    files[lost] = str(tmp_path / "no" / "file")
+    session = LedgerSession(tmp_path, **files)
+    status, lines = finish(outputs_of(session, checked=False))
+    assert status == pytest.ExitCode.TESTS_FAILED
+    (error,) = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR")]
+    if lost != "json":
+        made = read_document(tmp_path / "json", "session")
+        assert (made["exit_status"], made["good"], made["not_written"]) == (1, False, [error])
+    if lost != "sarif":
+        log = json.loads((tmp_path / "sarif").read_text())
+        read_sarif(log)
+        (run,) = log["runs"][0]["invocations"]
+        assert run["executionSuccessful"] is False
+        assert [each["message"]["text"] for each in run["toolExecutionNotifications"]] == [error]
+
+
 @pytest.mark.parametrize("kinds", [("annotations",), ("summary",), ("annotations", "summary")])
 def test_github_gets_what_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...]

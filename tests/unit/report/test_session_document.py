@@ -6,16 +6,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from pytest_cudafork.check.findings import find
 from pytest_cudafork.report.session_document import check_content, session_document
 from pytest_cudafork.report.tests_seen import TestsSeen
+from pytest_cudafork.report.trace import Trace
 from pytest_cudafork.settings import Level
 from tests.support.checked_sessions import TEST, LedgerSession, report
 from tests.support.documents import validated
 
 
 def document(
-    check: dict[str, Any] | None = None, status: int = 0, *tests: Any, **about: Any
+    check: dict[str, Any] | None = None,
+    status: int = 0,
+    *tests: Any,
+    not_written: tuple[str, ...] = (),
+    **about: Any,
 ) -> dict[str, Any]:
     """Return the document of a session, validated."""
     config = SimpleNamespace(
@@ -26,7 +33,10 @@ def document(
     seen = TestsSeen()
     for each in tests:
         seen.add(each)
-    made = session_document(session, 1.5, seen, check, None)
+    timeline = Trace().timeline([])
+    made = session_document(
+        session, 1.5, seen, check, None, timeline=timeline, not_written=not_written
+    )
     return validated({**made, "hook_errors": []}, "session")
 
 
@@ -44,6 +54,13 @@ def test_a_session_that_was_stopped_says_why() -> None:
     assert made["good"] is False
     assert made["exit_status"] == 2
     assert made["stopped"] == "stopping after 1 failures"
+
+
+@pytest.mark.parametrize(("status", "told"), [(0, 1), (1, 1), (5, 5)])
+def test_a_session_that_could_not_write_a_file_is_not_good(status: int, told: int) -> None:
+    made = document(None, status, not_written=("the trace file t cannot be written: full",))
+    assert (made["good"], made["exit_status"]) == (False, told)
+    assert made["not_written"] == ["the trace file t cannot be written: full"]
 
 
 def test_what_the_check_saw_is_in_it(tmp_path: Path) -> None:

@@ -50,13 +50,14 @@ def test_a_test_is_all_its_phases_and_the_worst_of_them_counts() -> None:
     seen = TestsSeen()
     seen.add(report("setup", isolation="spawn", isolation_why="not fork: threads"))
     seen.add(report(outcome="failed", longrepr=crash("\nE  wrong\nmore")))
-    seen.add(report("teardown", "failed", crash("left behind")))
+    more = {"isolation": "spawn", "isolation_seconds": 0.25, "isolation_why": "not fork: threads"}
+    seen.add(report("teardown", "failed", crash("left behind"), **more))
     (test,) = seen.tests
     assert (test["file"], test["line"], test["runs"]) == ("test_a.py", 5, 1)
     assert (test["outcome"], test["message"]) == ("error", "left behind")
     assert [p["outcome"] for p in test["phases"]] == ["passed", "failed", "error"]
     assert test["seconds"] == 0.75
-    assert test["isolation"] == {"method": "spawn", "why": "not fork: threads"}
+    assert test["isolation"] == {"method": "spawn", "why": "not fork: threads", "seconds": 0.25}
     assert test["where"] == {"file": "/p/a.py", "line": 7}
     assert seen.counts() == {"error": 1}
 

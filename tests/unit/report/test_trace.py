@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -176,3 +177,35 @@ def test_what_checks_it_here_refuses_what_no_viewer_draws() -> None:
     ):
         with pytest.raises(AssertionError, match=words):
             valid_events({"traceEvents": [name, *wrong]})
+
+
+def test_the_timeline_has_each_process_from_its_first_thing_to_its_last(tmp_path: Path) -> None:
+    session = LedgerSession(tmp_path)
+    trace = Trace()
+    about = {"pid": 77, "ppid": HERE, "gpus": "0"}
+    trace.add(phase("call", 4, 5, isolation="spawn", **{CARRIED: about}))
+    fork = session.fork(5, verdict="unguarded")
+    session.ledger.append("child", pid=55, tid=55, ppid=77, parent=HERE, fork=fork)
+    session.ledger.append("process", pid=61, tid=61, ppid=55, argv=["python", "server.py"])
+    session.touch(9, pid=61, tid=61)
+    told = trace.timeline(session.observer.records())
+    assert json.loads(json.dumps(told)) == told
+    made = {each["process"]: each for each in told["processes"]}
+    assert {pid: each["parent"] for pid, each in made.items()} == {
+        HERE: None, 77: HERE, 55: 77, 61: 55
+    }  # fmt: skip
+    assert (made[77]["start"], made[77]["end"]) == pytest.approx((4, 5), abs=0.5)
+    assert made[61]["name"] == "python server.py"
+    assert told["processes"][0]["process"] == HERE, "the first that began"
+    events = {(each["kind"], each["process"]): each for each in told["events"]}
+    assert events.keys() == {
+        ("session", HERE), ("isolated test", 77), ("lease", None), ("fork", HERE), ("fork", 55),
+        ("process", 61), ("touch", 61),
+    }  # fmt: skip
+    assert events["isolated test", 77]["seconds"] == pytest.approx(1, abs=1e-3)
+    assert events["fork", HERE]["seconds"] == 0, "a moment"
+    assert events["touch", 61]["details"]["culprit"] == f"{tmp_path}/test_a.py:9"
+    starts = [each["start"] for each in told["events"]]
+    assert starts == sorted(starts)
+    names_of_spans = [each["name"] for each in spans(valid_events(trace.document([])), "session")]
+    assert names_of_spans == ["session"], "one, however often it was asked for"

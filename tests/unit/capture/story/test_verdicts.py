@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from pytest_cudafork.capture.interface.backend import CaptureFinding
+from pytest_cudafork.capture.interface.backend import CaptureFinding, GraphNode
 from pytest_cudafork.capture.story.verdicts import CheckedCapture, note_verdict, take_verdicts
 
 WRONG = CaptureFinding("replay-differs", "outputs differ", "outputs[0]", "/p/a.py:3", "why", "do")
@@ -37,6 +37,19 @@ def test_a_verdict_is_taken_once_and_read_back_as_it_was(
     assert read.to_plain() == data
     assert read.findings == tuple(findings)
     assert read.checks == ("replay-differs", "no-op-replay")
+
+
+def test_nodes_that_are_alike_and_follow_each_other_travel_as_one() -> None:
+    add, mul = GraphNode("op", "aten.add", "/p/a.py:3"), GraphNode("op", "aten.mul")
+    nodes = (add, add, mul, add)
+    take_verdicts()
+    note_verdict("it", "software", checks=[], not_checked={}, notes=[], findings=[], nodes=nodes)
+    (data,) = take_verdicts()
+    assert [each["times"] for each in data["nodes"]] == [2, 1, 1]
+    assert data["nodes"][0] == {
+        "kind": "op", "name": "aten.add", "where": "/p/a.py:3", "times": 2
+    }  # fmt: skip
+    assert CheckedCapture.from_plain(data).nodes == nodes
 
 
 def test_what_is_no_verdict_is_an_error() -> None:

@@ -19,8 +19,8 @@ import pytest_cudafork.imports.graph
 from pytest_cudafork.imports.graph.cuts import find_cuts
 from pytest_cudafork.imports.graph.import_graph import ImportGraph
 from pytest_cudafork.imports.graph.picture import (
-    _embedded,
     _quoted,
+    embedded,
     next_hops,
     write_dot,
     write_html,
@@ -125,9 +125,8 @@ def test_the_page_loads_nothing(tmp_path: Path) -> None:
     assert policy.startswith("default-src 'none';")
     assert "http" not in policy
     assert not any("sourceMappingURL" in script for script in page.scripts)
-    assert len(page.scripts) == 4
-    assert "Permission is hereby granted" in page.scripts[1]
-    assert "Permission is hereby granted" in page.scripts[2]
+    assert len(page.scripts) == 3
+    assert page.scripts[1].count("Permission is hereby granted") == 2
 
 
 def test_names_and_messages_cannot_break_out_of_the_page(tmp_path: Path) -> None:
@@ -141,8 +140,8 @@ def test_names_and_messages_cannot_break_out_of_the_page(tmp_path: Path) -> None
 
 
 @given(st.recursive(st.text(), lambda inner: st.lists(inner, max_size=3), max_leaves=5))
-def test_embedded_data_is_the_same_json_without_marks(value: Any) -> None:
-    text = _embedded({"value": value})
+def testembedded_data_is_the_same_json_without_marks(value: Any) -> None:
+    text = embedded({"value": value})
     assert not set("<>&") & set(text)
     assert text.isascii()
     assert json.loads(text) == {"value": value}

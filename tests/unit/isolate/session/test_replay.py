@@ -15,7 +15,7 @@ from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
 from pytest_cudafork.isolate import coverage_data, live_text
 from pytest_cudafork.isolate.child.reporter import ReportPacker
 from pytest_cudafork.isolate.policy import Method
-from pytest_cudafork.isolate.session import other_plugins
+from pytest_cudafork.isolate.session import other_plugins, replay
 from pytest_cudafork.isolate.session.replay import Replay
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
 from pytest_cudafork.process.supervision import Said
@@ -69,6 +69,18 @@ def test_reports_are_told_as_they_come_and_say_how_the_test_was_isolated(
     assert {vars(one)["isolated_since"] for one in heard.reports} == {"t.py::b"}
     assert replayed.reports == heard.reports
     assert replayed.missing is None
+
+
+def test_a_report_says_what_the_process_cost_beside_its_phases(
+    item: pytest.Item, heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments = iter([100.0, 101.0, 104.0, 104.5])
+    monkeypatch.setattr(replay, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    replayed = Replay(item, FORK)
+    for when, seconds in (("setup", 0.25), ("call", 2.0), ("teardown", 9.0)):
+        replayed.take(report(item, when, duration=seconds), [])
+    costs = [vars(one)["isolation_seconds"] for one in heard.reports]
+    assert costs == [0.75, 1.75, 0.0], "a clock that was set back makes none negative"
 
 
 def test_what_has_not_been_told_is_missing(item: pytest.Item, heard: Heard) -> None:
