@@ -301,3 +301,12 @@ def profiler_mark(name: str) -> contextlib.AbstractContextManager[object]:
     """Return a mark for torch's profiler that does not pass the dispatcher, so no mode sees it."""
     mark: contextlib.AbstractContextManager[object] = torch._C._profiler._RecordFunctionFast(name)
     return mark
+
+
+# -- the graph trees of torch.compile --------------------------------------------------------------
+
+GRAPH_TREES = "torch._inductor.cudagraph_trees"
+"""The module that has them, imported by torch.compile when it is needed."""
+
+RECORDS_A_GRAPH = "CUDAGraphNode", "_record"
+"""Its class of one graph of a tree, and the method that captures it: ``_record(model, inputs)``."""

@@ -15,11 +15,14 @@ from typing import Any
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.interface.lines import line_at_work
 
-__all__ = ["Listener", "SeenCapture", "Watch", "suspended", "watch_in_force"]
+__all__ = [
+    "Listener", "SeenCapture", "Watch", "inputs_renewed_at", "suspended", "watch_in_force",
+]  # fmt: skip
 
 __tracebackhide__ = of_refusals
 
 _IN_FORCE: ContextVar[Watch | None] = ContextVar("cudafork_capture_watch", default=None)
+_RENEWED: ContextVar[frozenset[int]] = ContextVar("cudafork_inputs_renewed", default=frozenset())
 
 
 class SeenCapture:
@@ -31,6 +34,7 @@ class SeenCapture:
         where: ``file:line`` of user code that began it; "" if no such line is known.
         test: the id of the test during which it was made.
         pool: what captures that share memory have in common; None until it has ended.
+        renewed: addresses of memory that whoever replays it fills, or looks at, before each replay.
         captured: whether it has ended well.
         replays: how often it was replayed.
         work: how many kernels, copies and the like its graph holds by the driver's count; None: the
@@ -45,6 +49,7 @@ class SeenCapture:
         self.where = line_at_work()
         self.test = test
         self.pool: Any = None
+        self.renewed = _RENEWED.get()
         self.captured = False
         self.replays = 0
         self.work: int | None = None
@@ -216,6 +221,16 @@ class Watch:
             capture.let_go()
             for each in self.listeners:
                 each.on_reset(capture)
+
+
+@contextlib.contextmanager
+def inputs_renewed_at(addresses: Iterable[int]) -> Iterator[None]:
+    """Say of captures that begin meanwhile where inputs lie that are renewed before each replay."""
+    token = _RENEWED.set(frozenset(addresses))
+    try:
+        yield
+    finally:
+        _RENEWED.reset(token)
 
 
 def watch_in_force() -> Watch | None:

@@ -60,6 +60,8 @@ def check_there(capture: SeenCapture, findings: Findings) -> None:
     for memory, use in {**uses.writes, **uses.reads}.items():
         if memory.owner is not None or (memory.device.type == "cpu" and not memory.shape):
             continue  # of a graph; or a number, which a graph takes by value
+        if memory.pointer in capture.renewed:
+            continue
         found = _lost(uses, memory, use.where)
         if found is not None:
             findings.add(found)

@@ -16,6 +16,7 @@ import torch
 
 from pytest_cudafork.capture.cuda.nodes import work_in_progress
 from pytest_cudafork.capture.interface.seen import watch_in_force
+from pytest_cudafork.capture.seen.graph_trees import inputs_noted
 from pytest_cudafork.observe.base.after_import import after_import
 from pytest_cudafork.observe.base.undo import UndoStack
 
@@ -35,6 +36,7 @@ def hooked(elsewhere: Callable[[], None]) -> Iterator[None]:
     """
     kind = torch.cuda.graphs.CUDAGraph
     with contextlib.ExitStack() as stack:
+        stack.enter_context(inputs_noted())
         if kind.__module__.partition(".")[0] == "torch":  # and no stand-in of ours
             stack.enter_context(hooks_on(kind))
         if kind.__module__ != _STAND_INS:
