@@ -139,6 +139,11 @@ class AllocatorMap:
         begin, size, active, pool = self._blocks[index]
         return (active, pool) if pointer < begin + size else None
 
+    def pool_of(self, pointer: int) -> tuple[int, int] | None:
+        """The pool that an address belongs to, in use or not; None: not torch's."""
+        found = self.find(pointer)
+        return None if found is None else found[1]
+
 
 def allocator_map() -> AllocatorMap:
     """Ask torch's allocator, which waits for nothing; empty where it keeps no such accounts."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from pytest_cudafork.capture.cuda.memory import allocator_map
 from pytest_cudafork.capture.interface.seen import Listener, SeenCapture
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.launches import Launches
@@ -112,6 +113,9 @@ class Recorder(Listener):
         history.paused, self._capture = False, None
         if capture.work and not uses.work and not uses.dark:
             uses.dark = f"the {capture.work} kernels and copies in it passed no operator of torch"
+        if uses.met and capture.captured and capture.backend == "cuda":
+            now = allocator_map()
+            uses.owns_of_pool(lambda address: now.pool_of(address) == capture.pool)
         known = list(history.memories.known.values())
         uses.made = [memory for memory in known if memory.owner is uses]
         uses.differing = history.numbers.differing(uses.calls)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -56,6 +56,7 @@ class GraphUses:
         at: the number of the event of the capture's beginning.
         reads: memory from outside that it reads.
         writes: memory from outside that it writes.
+        met: memory that no operator before the capture was seen to use, nor to make.
         made: memory that was handed out within the capture and that is kept: its results.
         allocated: addresses, first and end, of all that was handed out within the capture.
         lines: ``(operator, file:line)`` for what was captured, in order.
@@ -77,6 +78,7 @@ class GraphUses:
         self.at = at
         self.reads: dict[Memory, Use] = {}
         self.writes: dict[Memory, Use] = {}
+        self.met: list[Memory] = []
         self.made: list[Memory] = []
         self.allocated: list[tuple[int, int]] = []
         self.lines: list[tuple[str, str]] = []
@@ -117,6 +119,16 @@ class GraphUses:
         if storage is not None and memory.nbytes:
             first = memory.pointer = storage.data_ptr()
             self.allocated.append((first, first + memory.nbytes))
+
+    def owns_of_pool(self, is_in_pool: Callable[[int], bool]) -> None:
+        """Note as well what was handed out past the dispatcher, as the code of torch.compile does.
+
+        It is first seen as an argument, and lies in the pool of the graph.
+        """
+        for memory in self.met:
+            if memory.owner is None and memory.pointer and is_in_pool(memory.pointer):
+                memory.owner = self
+                self.allocated.append((memory.pointer, memory.pointer + memory.nbytes))
 
     def covers(self, memory: Memory) -> bool:
         """Whether memory shares an address with what was handed out within the capture."""

@@ -10,6 +10,8 @@ torch = pytest.importorskip("torch")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+from pytest_cudafork.capture import record  # noqa: E402
+from pytest_cudafork.capture.cuda.memory import AllocatorMap  # noqa: E402
 from pytest_cudafork.capture.interface.seen import SeenCapture  # noqa: E402
 from pytest_cudafork.capture.record.recorder import REPLAY, Recorder, silently  # noqa: E402
 from pytest_cudafork.capture.stand_ins import graphs  # noqa: E402
@@ -173,3 +175,31 @@ def test_work_that_passed_no_operator_leaves_a_capture_dark() -> None:
         recorder.on_capture_closing(capture)
         recorder.on_capture_end(capture)
     assert capture.uses.dark == "the 3 kernels and copies in it passed no operator of torch"
+
+
+def test_memory_of_the_graphs_pool_that_is_first_seen_as_an_argument_is_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool, known = (0, 7), torch.ones(64)
+    with silently():
+        inside, outside = torch.ones(64), torch.ones(64)  # made past the dispatcher
+    segments = [
+        {"address": tensor.data_ptr(), "segment_pool_id": where,
+         "blocks": [{"size": 256, "state": "inactive"}]}
+        for tensor, where in ((inside, pool), (outside, (0, 8)), (known, pool))
+    ]  # fmt: skip
+    monkeypatch.setattr(record.recorder, "allocator_map", lambda: AllocatorMap(segments))
+    recorder = Recorder()
+    with recorder.in_force():
+        known.add_(1)
+        capture = SeenCapture(1, "cuda", "")
+        recorder.on_capture_begin(capture)
+        inside + outside + known
+        recorder.on_capture_closing(capture)
+        capture.made(recorder, lambda graph: None, pool)
+        recorder.on_capture_end(capture)
+        uses, memories = capture.uses, recorder.history.memories
+        owners = {name: memories.of(each).owner for name, each in
+                  (("inside", inside), ("outside", outside), ("known", known))}  # fmt: skip
+    assert owners == {"inside": uses, "outside": None, "known": None}
+    assert (inside.data_ptr(), inside.data_ptr() + 256) in uses.allocated
