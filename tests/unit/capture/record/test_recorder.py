@@ -199,7 +199,10 @@ def test_memory_of_the_graphs_pool_that_is_first_seen_as_an_argument_is_its_own(
         capture.made(recorder, lambda graph: None, pool)
         recorder.on_capture_end(capture)
         uses, memories = capture.uses, recorder.history.memories
-        owners = {name: memories.of(each).owner for name, each in
-                  (("inside", inside), ("outside", outside), ("known", known))}  # fmt: skip
+        owners = {}
+        for name, each in (("inside", inside), ("outside", outside), ("known", known)):
+            memory = memories.of(each)
+            assert memory is not None
+            owners[name] = memory.owner
     assert owners == {"inside": uses, "outside": None, "known": None}
     assert (inside.data_ptr(), inside.data_ptr() + 256) in uses.allocated
