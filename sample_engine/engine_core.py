@@ -1,7 +1,9 @@
 """The engine core: requests in, new tokens out, a step at a time.
 
 A step is three calls: the scheduler picks a batch (``Scheduler.schedule``), the model runs on it
-(``ModelRunner.run``), and the scheduler takes in what came of it (``Scheduler.postprocess``).
+(``ModelRunner.launch``), and the scheduler takes in what came of it (``Scheduler.postprocess``).
+With ``async_scheduling`` what came of a step is taken in when the next one has been launched: so
+the device has work while all else is done here.
 
 It runs where CUDA may be used: in the core's process, or in the caller's if that is wished.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import operator
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -21,6 +24,7 @@ from sample_engine.batch.request import Request
 from sample_engine.batch.request_limits import SchedulerLimits
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.batch.scheduled_batch import ScheduledBatch, StepResult
+from sample_engine.batch.step_under_way import StepUnderWay
 from sample_engine.config import EngineConfig
 from sample_engine.errors import EngineDeadError, PromptError
 from sample_engine.graphs.execution import GraphExecution
@@ -45,6 +49,7 @@ class EngineCore:
     ) -> None:
         self.config = config
         self._last_step: tuple[ScheduledBatch, StepResult] | None = None
+        self._under_way: deque[StepUnderWay] = deque()  # by their order; at most two
         self._runner: ModelRunner | None = ModelRunner(config, graph_execution, place)
         self._runner.capture_graphs()
         self._info = _info(self._runner)
@@ -98,15 +103,28 @@ class EngineCore:
         self.scheduler.abort(request_ids)
 
     def step(self) -> list[CoreOutput]:
-        """Compute a step: what is new for each request that got tokens or ended. Idle: nothing."""
+        """Compute a step: what is new for each request that got tokens or ended. Idle: nothing.
+
+        With ``async_scheduling`` that is of the step before, while this one is computed.
+        """
         runner = self.runner
         batch = self.scheduler.schedule()
-        result = runner.run(batch) if batch.requests else StepResult((), ())
+        if batch.requests:
+            self._under_way.append(runner.launch(batch))
+        batch, result = self._next_result(launched=bool(batch.requests))
         self._last_step = batch, result
         outputs = self.scheduler.postprocess(batch, result)
         if self._connector is not None:
             self._connector.save(self.scheduler.kv.take_computed())
         return outputs
+
+    def _next_result(self, *, launched: bool) -> tuple[ScheduledBatch, StepResult]:
+        """What came of the oldest step under way; of one just launched if nothing may follow it."""
+        may_stay = int(launched and self.config.async_scheduling)
+        if len(self._under_way) <= may_stay:
+            return ScheduledBatch(()), StepResult((), ())
+        step = self._under_way.popleft()
+        return step.batch, step.result()
 
     def step_digest(self) -> int:
         """A number of what the last step computed and chose: the same in each rank, or they differ.
@@ -121,7 +139,7 @@ class EngineCore:
 
     def has_unfinished(self) -> bool:
         """Whether another step has something to do or to say."""
-        return self._runner is not None and self.scheduler.has_unfinished()
+        return self._runner is not None and bool(self.scheduler.has_unfinished() or self._under_way)
 
     def metrics(self) -> dict[str, Any]:
         """What happened so far, in numbers."""
@@ -139,6 +157,8 @@ class EngineCore:
             return
         if self._connector is not None:
             self._connector.close()
+        while self._under_way:  # nothing is let go of that the device still works with
+            self._under_way.popleft().result()
         on_gpu, ranks = runner.device.type == "cuda", runner.ranks
         del runner
         self._last_step = None

@@ -1,7 +1,8 @@
 """Runs the model on a scheduled batch: inputs, forward pass, sampling or verification of drafts.
 
 It is part of the engine core, and holds all that lives on the device: weights, KV cache, input
-buffers. What belongs to one step is passed as arguments; only ``InputBatch`` looks one step ahead.
+buffers. What belongs to one step is passed as arguments; only ``InputBatch`` looks one step ahead,
+or, where steps are asynchronous, one step back.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from sample_engine.batch.scheduled_batch import (
     ScheduledRequest,
     StepResult,
 )
-from sample_engine.batch.token_logprobs import logprobs_of
-from sample_engine.batch.token_readout import TokenReadout
+from sample_engine.batch.step_under_way import StepUnderWay
+from sample_engine.batch.token_readout import TokenReadout, TokensUnderWay
 from sample_engine.config import CUDAGraphMode, EngineConfig
 from sample_engine.device.resolve import resolve
 from sample_engine.errors import ConfigError
@@ -108,7 +109,8 @@ class ModelRunner:
             self.device,
             self.draft_state,
         )
-        self._readout = TokenReadout(config.max_num_seqs, self.device)
+        steps = 2 if config.async_scheduling else 1
+        self._readout = TokenReadout(config.max_num_seqs, self.device, steps)
         self.num_layers = self.model_config.num_hidden_layers
         self.layer_names = tuple(f"layers.{index}" for index in range(self.num_layers))
         self.num_blocks = self._num_blocks()
@@ -142,23 +144,31 @@ class ModelRunner:
 
     def run(self, batch: ScheduledBatch) -> StepResult:
         """Compute a batch that is not empty. Returns when the tokens are known on the CPU."""
-        with torch.inference_mode():
-            return self._run(batch)
+        return self.launch(batch).result()
 
-    def _run(self, batch: ScheduledBatch) -> StepResult:
+    def launch(self, batch: ScheduledBatch) -> StepUnderWay:
+        """Give the device a batch that is not empty. With drafts it is waited for, too.
+
+        With ``async_scheduling`` the next batch may be launched before the result is asked for; the
+        one after it may not.
+        """
+        with torch.inference_mode():
+            return self._launch(batch)
+
+    def _launch(self, batch: ScheduledBatch) -> StepUnderWay:
         desc = self._dispatch(batch)
         inputs = self.inputs.prepare(batch, desc.num_reqs or 0, desc.num_tokens)
         output = self._forward_as_dispatched(desc, inputs)
         if self.step_graphs is not None and self.speculator is not None:
             result = self.step_graphs.run(self.speculator, desc, batch, inputs)
             if result is not None:
-                return result
+                return StepUnderWay(batch, result)
         logits = self._logits(inputs, output)
         if self.speculator is None or self.draft_state is None:
-            tokens = self._tokens(batch, inputs, logits) if inputs.num_sampled else []
-            sampled = _shared_out(batch, tokens)
-            return StepResult(sampled, (), logprobs_of(batch, sampled, logits))
-        return finish_step(
+            tokens = self._tokens(batch, inputs, logits) if inputs.num_sampled else None
+            asked = any(part.request.params.logprobs is not None for part in batch.requests)
+            return StepUnderWay(batch, tokens=tokens, logits=logits if asked else None)
+        result = finish_step(
             batch,
             inputs,
             logits,
@@ -168,6 +178,7 @@ class ModelRunner:
             self._rejection_method,
             desc,
         )
+        return StepUnderWay(batch, result)
 
     def build_metadata(self, common: CommonAttentionMetadata) -> dict[str, Any]:
         """The backends' metadata for each layer, by the layer's name.
@@ -230,13 +241,18 @@ class ModelRunner:
             hidden = output.hidden[inputs.sampled_rows]
         return self.model.compute_logits(hidden)
 
-    def _tokens(self, batch: ScheduledBatch, inputs: ModelInput, logits: torch.Tensor) -> list[int]:
-        """Sample; while the device is at work the next step is written."""
+    def _tokens(
+        self, batch: ScheduledBatch, inputs: ModelInput, logits: torch.Tensor
+    ) -> TokensUnderWay:
+        """Sample; while the device is at work the next step is written, or scheduled even."""
         chosen = sample(logits, inputs.sampling)
         # The flag of a row travels with its token; the next step's inputs need a real one.
-        self._readout.start(torch.where(finite_rows(logits), chosen, NOT_FINITE))
-        self.inputs.foresee(batch, inputs, chosen)
-        return self._readout.wait()
+        tokens = self._readout.start(torch.where(finite_rows(logits), chosen, NOT_FINITE))
+        if self.config.async_scheduling:
+            self.inputs.keep_sampled(batch, chosen)
+        else:
+            self.inputs.foresee(batch, inputs, chosen)
+        return tokens
 
     # Graphs
 
@@ -361,12 +377,6 @@ class ModelRunner:
         for part in batch.requests:
             part.request.status = RequestStatus.FINISHED
         self.caches = []
-
-
-def _shared_out(batch: ScheduledBatch, chosen: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The token of each request that has one, out of those of all rows."""
-    tokens = iter(chosen)
-    return tuple((next(tokens),) if part.samples else () for part in batch.requests)
 
 
 def _largest_batch(config: EngineConfig, max_model_len: int) -> ScheduledBatch:

@@ -9,6 +9,11 @@ requests, a seed would not give the same text in every batch.
 First come, first served: requests start in the order of their arrival, and when blocks run out the
 one that came last gives its blocks back and is computed anew later. So the oldest request always
 goes on, and every request ends.
+
+What a batch computes counts as computed, and the tokens that it samples as placeholders, as soon as
+it is scheduled. So another step may be scheduled before anybody knows these tokens (asynchronous
+steps): a request goes on with its placeholder, unless that token is its last one for sure. If it
+turns out to be the last one anyway, what the later step says of the request is dropped.
 """
 
 from __future__ import annotations
@@ -55,7 +60,9 @@ class SchedulerCounters:
 class Scheduler:
     """Requests that wait and requests that run. It alone changes a request.
 
-    One step is :meth:`schedule`, a run of the model by the caller, :meth:`postprocess`.
+    One step is :meth:`schedule`, a run of the model by the caller, :meth:`postprocess`. Without
+    drafts one more step may be scheduled before the postprocessing of the one before; results are
+    taken in in the order of their steps.
     """
 
     def __init__(self, limits: SchedulerLimits, external: ExternalBlocks | None = None) -> None:
@@ -119,8 +126,8 @@ class Scheduler:
             request = self.running[index]
             start = request.num_computed_tokens
             stop = _stop_within(request, start, budget)
-            if stop == start:
-                index += 1  # its drafts do not fit into what is left of this step
+            if stop == start or self._depends_on_placeholder(request):
+                index += 1  # else: its drafts do not fit into what is left of this step
             elif self._go_on(request, stop):
                 parts.append(_part(request, start, stop))
                 budget -= stop - start
@@ -132,7 +139,20 @@ class Scheduler:
         if parts:
             self.counters.steps += 1
             self.counters.scheduled_tokens += sum(part.count for part in parts)
-        return ScheduledBatch(tuple(parts))
+        for part in parts:
+            part.request.num_computed_tokens = part.start + part.count
+            part.request.num_output_placeholders += part.samples
+        return ScheduledBatch(tuple(parts), self.counters.steps)
+
+    def _depends_on_placeholder(self, request: Request) -> bool:
+        """Whether a request can be scheduled only once the token of a step under way is known.
+
+        With that token it ends, or has outgrown the cache if the token does not end it.
+        """
+        if not request.num_output_placeholders:
+            return False
+        expected = request.num_expected_tokens
+        return expected >= self.limits.most_tokens(request) or not self.limits.fits_cache(expected)
 
     def _go_on(self, request: Request, stop: int) -> bool:
         """Get a running request its blocks. False: it had to give way, or cannot go on at all."""
@@ -149,16 +169,18 @@ class Scheduler:
 
     def _blocks_wanted(self, request: Request, stop: int) -> int:
         """Tokens to have blocks for in a step that ends at ``stop``."""
-        if not self.limits.lookahead or stop < request.num_tokens:
+        if not self.limits.lookahead or stop < request.num_expected_tokens:
             return stop  # nothing is drafted where nothing is sampled
         return self.limits.tokens_with_lookahead(request, stop)
 
     def _preempt(self, request: Request) -> None:
         """Take a request's blocks; it waits again, before all that have not started yet.
 
-        Its drafts it keeps: the text must not depend on whether they are verified.
+        Its drafts it keeps: the text must not depend on whether they are verified. The token of a
+        step under way is dropped when it comes, and computed anew: it comes out the same.
         """
         self.kv.release(request, forget=False)
+        request.num_output_placeholders = 0
         request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1
         self.waiting.appendleft(request)
@@ -223,7 +245,7 @@ class Scheduler:
         A request is started only if they are there for all: else it would be preempted at once.
         """
         longest = self.kv.num_blocks_for(self.limits.most_tokens(request) - 1)
-        tokens = request.num_tokens + len(request.draft_token_ids) + self.limits.lookahead
+        tokens = request.num_expected_tokens + len(request.draft_token_ids) + self.limits.lookahead
         soon = self.kv.num_blocks_for(tokens) + 1
         return max(0, min(soon, longest) - len(request.block_ids))
 
@@ -237,11 +259,11 @@ class Scheduler:
         outputs, self._refused = self._refused, []
         for index, part in enumerate(batch.requests):
             if part.request.status is not RequestStatus.RUNNING:
-                continue  # aborted in the meantime
+                continue  # since the step was scheduled it has ended, or had to give way
             sampled = result.sampled[index]
             assert bool(sampled) == part.samples, f"{len(sampled)} tokens sampled for {part}"
             drafts = result.drafts[index] if result.drafts else ()
-            new = self._advance(part, sampled, drafts)
+            new = self._advance(part, sampled, drafts, batch.number)
             if new or part.request.finish_reason is not None:
                 logprobs = result.logprobs[index][: len(new)] if result.logprobs else ()
                 outputs.append(_output_of(part.request, new, logprobs))
@@ -250,25 +272,27 @@ class Scheduler:
         return outputs
 
     def _advance(
-        self, part: ScheduledRequest, sampled: Sequence[int], drafts: Sequence[int]
+        self, part: ScheduledRequest, sampled: Sequence[int], drafts: Sequence[int], step: int
     ) -> tuple[int, ...]:
         """Bring a request up to date; returns the tokens that are new."""
         request = part.request
         computed = part.start + part.count
         if not sampled:
-            request.num_computed_tokens = computed
-            self.kv.publish(request)
+            self.kv.publish(request, computed)
             return ()
+        request.num_output_placeholders -= 1
         if part.num_drafts:
             accepted = len(sampled) - 1
-            computed -= part.num_drafts - accepted  # keys and values of other text
+            rejected = part.num_drafts - accepted
+            computed -= rejected  # keys and values of other text
+            request.num_computed_tokens -= rejected
             self._count_drafts(part.num_drafts, accepted)
         request.draft_token_ids = []
         reason = None
         num_new = 0
         for token in sampled:
             if token == NOT_FINITE:
-                self._end_without_numbers(request, num_new)
+                self._end_without_numbers(request, num_new, step)
                 return tuple(sampled[:num_new])
             request.output_token_ids.append(token)
             num_new += 1
@@ -276,8 +300,7 @@ class Scheduler:
             if reason is not None:
                 computed = min(computed, request.num_tokens)
                 break
-        request.num_computed_tokens = computed
-        self.kv.publish(request)
+        self.kv.publish(request, computed)
         self._count_new(request, num_new)
         if reason is not None:
             self._finish(request, reason)
@@ -290,13 +313,13 @@ class Scheduler:
         if num_new and len(request.output_token_ids) == num_new:
             self.counters.first_tokens += 1
 
-    def _end_without_numbers(self, request: Request, num_new: int) -> None:
+    def _end_without_numbers(self, request: Request, num_new: int, step: int) -> None:
         """End a request whose next token cannot be chosen; nobody may use what it has computed."""
         self._count_new(request, num_new)
         self.kv.discard(request)
         request.error_type = NotFiniteError.__name__
         request.error = (
-            f"Request {request.request_id!r}: in step {self.counters.steps} of the engine the "
+            f"Request {request.request_id!r}: in step {step} of the engine the "
             f"model gave NaN or infinity as logits, for token {len(request.output_token_ids) + 1} "
             f"of the answer, after {request.num_tokens} tokens. The weights may be damaged, or "
             "dtype too narrow for them: float16 ends at 65504, bfloat16 and float32 do not."
@@ -366,9 +389,9 @@ def _stop_within(request: Request, start: int, budget: int) -> int:
 
     It holds the last known token and all drafts, or neither: the token is what is sampled after.
     """
-    whole = request.num_tokens + len(request.draft_token_ids)
+    whole = request.num_expected_tokens + len(request.draft_token_ids)
     stop = min(whole, start + budget)
-    return stop if stop == whole else min(stop, request.num_tokens - 1)
+    return stop if stop == whole else min(stop, request.num_expected_tokens - 1)
 
 
 def _part(request: Request, start: int, stop: int) -> ScheduledRequest:

@@ -82,6 +82,7 @@ class InputBatch:
         self._pushed_table: tuple[int, list[int]] = (-1, [])
         self._views: dict[tuple[int, int], dict[str, torch.Tensor]] = {}
         self._foreseen: _Foreseen | None = None
+        self._sampled: tuple[torch.Tensor, dict[int, int]] | None = None
 
     def prepare(
         self, batch: ScheduledBatch, pad_reqs_to: int = 0, pad_tokens_to: int = 0
@@ -107,8 +108,11 @@ class InputBatch:
         self._write_requests(counts, lengths, padded_reqs)
         self._write_tokens(rows, starts, counts, padded_tokens)
         num_sampled, sampled_rows, sampling = self._write_sampled(batch, rows, num_tokens)
+        num_fed = self._write_fed(batch)
         self._push_table(rows, padded_reqs)
         self.buffers.step.push()
+        if num_fed:
+            self._feed(num_fed)
         drafts = None
         if self._drafts is not None:
             drafts = self._drafts.write(batch, rows, padded_reqs, padded_tokens)
@@ -123,6 +127,19 @@ class InputBatch:
             sampling=sampling,
             drafts=drafts,
         )
+
+    def keep_sampled(
+        self,
+        batch: ScheduledBatch,
+        sampled: torch.Tensor,  # [N] int64, on the device
+    ) -> None:
+        """Note what a step has chosen, so that the next one may be prepared before that is known.
+
+        Where a request has a placeholder, :meth:`prepare` takes its token from here: it gets from
+        one step to the next on the device. For batches without drafts.
+        """
+        chosen = (part.request.arrival for part in batch.requests if part.samples)
+        self._sampled = sampled, {arrival: index for index, arrival in enumerate(chosen)}
 
     def foresee(
         self,
@@ -181,7 +198,9 @@ class InputBatch:
             row.num_preemptions = request.num_preemptions
             self._tables.clear(row.index)  # its blocks are others now
         self._tables.extend(row.index, request.block_ids)
-        known, stop = row.num_known, part.start + part.count
+        # Its last token may be a placeholder.
+        known = row.num_known
+        stop = min(part.start + part.count, request.num_tokens + part.num_drafts)
         if known < stop:
             self._tokens[row.index, known:stop] = request.token_ids(known, stop)
             row.num_known = stop - part.num_drafts
@@ -238,6 +257,29 @@ class InputBatch:
             fields["positions"][padding] = 0
             fields["input_ids"][padding] = 0
             fields["slot_mapping"][padding] = PAD_SLOT_ID
+
+    def _write_fed(self, batch: ScheduledBatch) -> int:
+        """Note which tokens come from the step before, and from where in it; returns how many."""
+        fed: list[int] = []
+        sources: list[int] = []
+        token = -1
+        for part in batch.requests:
+            token += part.count
+            if part.start + part.count > part.request.num_tokens + part.num_drafts:
+                assert self._sampled is not None, "a placeholder, but no step was kept"
+                fed.append(token)
+                sources.append(self._sampled[1][part.request.arrival])
+        fields = self.buffers.step.numpy
+        fields["fed_tokens"][: len(fed)] = fed
+        fields["fed_from"][: len(fed)] = sources
+        return len(fed)
+
+    def _feed(self, count: int) -> None:
+        """Bring tokens that nobody knows here yet to their places, on the device."""
+        assert self._sampled is not None, "written down from it"
+        fields = self.buffers.step.device
+        tokens = self._sampled[0].index_select(0, fields["fed_from"][:count])
+        fields["input_ids"].index_copy_(0, fields["fed_tokens"][:count], tokens)
 
     def _push_table(self, rows: list[int], padded_reqs: int) -> None:
         """Put the block tables into the batch's order, unless they are there already."""

@@ -74,6 +74,8 @@ class InputBuffers:
                 "positions": token,
                 "slot_mapping": token,
                 "sampled_rows": token,
+                "fed_tokens": (torch.int64, (max_num_seqs,)),
+                "fed_from": (torch.int64, (max_num_seqs,)),
                 "query_start_loc": (torch.int32, (max_num_seqs + 1,)),
                 "seq_lens": (torch.int32, (max_num_seqs,)),
             },

@@ -34,8 +34,10 @@ class FinishReason(str, enum.Enum):
 class Request:
     """A request inside the engine core. The scheduler alone changes it.
 
-    ``num_computed_tokens`` of its tokens have keys and values in the cache. ``draft_token_ids`` are
-    a speculator's guesses of what comes next; they are verified in the next step.
+    ``num_computed_tokens`` of its tokens have keys and values in the cache, or get them in a step
+    that was scheduled. ``num_output_placeholders`` tokens are to come from such steps: they are
+    fed from one step to the next on the device, and nobody knows them here yet. ``draft_token_ids``
+    are a speculator's guesses of what comes next; they are verified in the next step.
     """
 
     request_id: str
@@ -47,6 +49,7 @@ class Request:
     draft_token_ids: list[int] = dataclasses.field(default_factory=list)
     block_ids: list[int] = dataclasses.field(default_factory=list)
     num_computed_tokens: int = 0
+    num_output_placeholders: int = 0
     num_cached_tokens: int = 0  # of those, found in the prefix cache when it was first scheduled
     num_preemptions: int = 0
     status: RequestStatus = RequestStatus.WAITING
@@ -63,6 +66,11 @@ class Request:
     def num_tokens(self) -> int:
         """Tokens of prompt and output; without drafts."""
         return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+    @property
+    def num_expected_tokens(self) -> int:
+        """Tokens of prompt and output once the steps that were scheduled have said theirs."""
+        return self.num_tokens + self.num_output_placeholders
 
     def token_ids(self, start: int, stop: int) -> list[int]:
         """Tokens ``start`` to ``stop`` of prompt, output and drafts in a row."""

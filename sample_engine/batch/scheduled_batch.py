@@ -1,7 +1,8 @@
 """What passes between scheduler, model runner and scheduler again in one step. Values only.
 
 One step is: ``Scheduler.schedule() -> ScheduledBatch``, ``ModelRunner.run(batch) ->
-StepResult``, ``Scheduler.postprocess(batch, result) -> what is new for each request``.
+StepResult``, ``Scheduler.postprocess(batch, result) -> what is new for each request``. With
+asynchronous steps a second batch is scheduled before the first one's result is there.
 """
 
 from __future__ import annotations
@@ -22,18 +23,21 @@ class ScheduledRequest:
     """The part of a request that is computed in this step: tokens ``start`` to ``start + count``.
 
     The last ``num_drafts`` of them are drafts to be verified. A request whose part ends before its
-    last known token is in the middle of its prompt: nothing is sampled for it.
+    last token is in the middle of its prompt: nothing is sampled for it.
     """
 
     request: Request
     start: int
     count: int
     num_drafts: int = 0
+    # Whether the step reaches the request's last token, so that a new one is sampled. Kept: the
+    # request may have got further when the result is there.
+    samples: bool = dataclasses.field(init=False)
 
-    @property
-    def samples(self) -> bool:
-        """Whether the step reaches the request's last known token, so that a new one is sampled."""
-        return self.start + self.count == self.request.num_tokens + self.num_drafts
+    def __post_init__(self) -> None:
+        """See how far the request is."""
+        last = self.request.num_expected_tokens + self.num_drafts
+        object.__setattr__(self, "samples", self.start + self.count == last)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +45,7 @@ class ScheduledBatch:
     """One step's work, in the order in which its tokens are packed."""
 
     requests: tuple[ScheduledRequest, ...]
+    number: int = 0  # of the engine's steps; one that computes nothing has none of its own
 
     @property
     def num_tokens(self) -> int:

@@ -20,6 +20,7 @@ _NAMES = (
     "speculative_config",
     "kv_transfer_config",
     "cudagraph_mode",
+    "async_scheduling",
     "tensor_parallel_size",
 )
 
@@ -59,6 +60,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--cudagraph-mode",
         metavar="MODE",
         help=f"on a GPU: {', '.join(mode.value for mode in CUDAGraphMode)} (default: NONE)",
+    )
+    add(
+        "--async-scheduling",
+        action="store_const",
+        const=True,
+        help="schedule a step while the device is at work on the one before",
     )
     add(
         "--tensor-parallel-size",

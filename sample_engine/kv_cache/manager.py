@@ -135,15 +135,17 @@ class KVCacheManager:
         request.block_ids += new
         return True
 
-    def publish(self, request: Request) -> None:
-        """Let the full blocks that are computed be found by requests that begin alike."""
+    def publish(self, request: Request, computed: int) -> None:
+        """Let the full blocks of a request be found by others that begin alike.
+
+        ``computed``: how many of its tokens are known to be computed well. More may be under way.
+        """
         if not self._caching:
             return
-        known = request.num_computed_tokens
         if self._ahead:
             # All tokens may be computed, where the one that ended the text had been a draft.
-            known = min(known, request.num_tokens - 1)
-        num_full = known // self.block_size
+            computed = min(computed, request.num_tokens - 1)
+        num_full = computed // self.block_size
         entry = self._known[request.arrival]
         if num_full <= entry.published:
             return

@@ -27,7 +27,7 @@ def computed(manager: KVCacheManager, each: Request) -> Request:
     manager.admit(each, manager.find_prefix(each))
     assert manager.grow(each, each.num_tokens)
     each.num_computed_tokens = each.num_tokens
-    manager.publish(each)
+    manager.publish(each, each.num_tokens)
     return each
 
 
