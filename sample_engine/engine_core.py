@@ -220,6 +220,7 @@ def _info(runner: ModelRunner) -> dict[str, Any]:
         "device": str(runner.device),
         "tensor_parallel_size": runner.config.tensor_parallel_size,
         "sums_over_ranks": runner.ranks.way if runner.ranks else None,
+        "async_scheduling": runner.config.async_scheduling,
         "cudagraph_mode": runner.cudagraph_mode.value,
         "dtype": str(runner.dtype).removeprefix("torch."),
         "num_blocks": runner.num_blocks,

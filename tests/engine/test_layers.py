@@ -18,6 +18,7 @@ ENGINE = Path(__file__).resolve().parents[2] / "sample_engine"
 TOP = {"__init__", "__main__", "config", "engine_core", "errors", "llm", "model_runner"} | {
     "sampling",
     "scheduler",
+    "speculative_config",
 }
 MOST_MODULES = 17
 MOST_LINES = 450

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 from collections.abc import Sequence
@@ -13,10 +14,12 @@ from sample_engine.attention.interface import PAD_SLOT_ID
 from sample_engine.batch.input_batch import InputBatch
 from sample_engine.batch.model_input import ModelInput
 from sample_engine.batch.request import Request, RequestStatus
+from sample_engine.batch.request_limits import SchedulerLimits
 from sample_engine.batch.sampling_params import SamplingParams
-from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest
+from sample_engine.batch.scheduled_batch import ScheduledBatch, ScheduledRequest, StepResult
 from sample_engine.sampling import noise_keys, seed_keys
 from sample_engine.scheduler import Scheduler
+from tests.engine.support.asynchronous import AsyncModel
 from tests.engine.support.scheduler import VOCAB, FakeModel, limits
 
 BLOCK = 4
@@ -150,6 +153,74 @@ def test_every_step_of_random_traffic_is_written_down_rightly(seed: int) -> None
             ended += 1
     assert scheduler.counters.preemptions > 0
     assert foreseen >= 5
+
+
+class Asynchronous:
+    """Scheduler, model and inputs with a step under way: what it chose is on the device alone."""
+
+    def __init__(self, within: SchedulerLimits) -> None:
+        self.scheduler, self.model = Scheduler(within), AsyncModel(BLOCK)
+        self.inputs = input_batch()
+        self.under_way: tuple[ScheduledBatch, StepResult] | None = None
+        self.fed = self.ended = 0
+
+    def step(self, reqs: int = 0, tokens: int = 0) -> None:
+        batch, known = self.scheduler.schedule(), self.under_way
+        self.under_way = None
+        if batch.requests:
+            made = self.inputs.prepare(batch, reqs, tokens)
+            self._check(made, batch, reqs, tokens)
+            result = self.model.run(batch)
+            chosen = torch.tensor(list(itertools.chain(*result.sampled)), dtype=torch.int64)
+            self.inputs.keep_sampled(batch, chosen)
+            self.under_way = batch, result
+        if known is not None:
+            outputs = self.scheduler.postprocess(*known)
+            self.ended += sum(output.finish_reason is not None for output in outputs)
+
+    def _check(self, made: ModelInput, batch: ScheduledBatch, reqs: int, tokens: int) -> None:
+        """As for a step whose tokens are all known."""
+        complete = []
+        for part in batch.requests:
+            whole = self.model.text(part, part.start + part.count)
+            self.fed += len(whole) > part.request.num_tokens
+            prompt = [*whole, *part.request.token_ids(len(whole), part.request.num_tokens)]
+            request = dataclasses.replace(
+                part.request,
+                prompt_token_ids=prompt,
+                output_token_ids=[],
+                num_output_placeholders=0,
+            )
+            complete.append(ScheduledRequest(request, part.start, part.count))
+        check(made, ScheduledBatch(tuple(complete)), reqs, tokens)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tokens_that_are_not_known_yet_are_fed_from_the_step_before(seed: int) -> None:
+    chance = random.Random(seed)
+    run = Asynchronous(
+        limits(
+            num_blocks=chance.randint(9, 12),
+            max_num_seqs=4,
+            max_num_batched_tokens=24,
+            max_model_len=MODEL_LEN,
+        )
+    )
+    arrivals = 0
+    while run.ended < 60:
+        if arrivals - run.ended < 8:
+            prompt = chance.choices(range(VOCAB - 1), k=chance.randint(1, 20))
+            params = SamplingParams(
+                temperature=chance.choice([0.0, 0.7]), max_tokens=chance.randint(1, 24)
+            )
+            run.scheduler.add(Request(f"r{arrivals}", prompt, params, arrivals, arrivals))
+            arrivals += 1
+        run.step(*chance.choice([(0, 0), (4, 24), (2, 9)]))
+        if chance.random() < 0.03 and run.scheduler.running:
+            run.scheduler.abort([chance.choice(run.scheduler.running).request_id])
+            run.ended += 1
+    assert run.scheduler.counters.preemptions > 0
+    assert run.fed > 100
 
 
 def test_a_step_that_comes_as_foreseen_is_not_written_again() -> None:

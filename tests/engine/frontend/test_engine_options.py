@@ -29,6 +29,10 @@ def test_each_is_a_setting_of_the_engine() -> None:
     assert set(vars(parsed())) <= known
 
 
+def test_asynchronous_steps_are_a_word_by_itself() -> None:
+    assert engine_settings(parsed("--async-scheduling")) == {"async_scheduling": True}
+
+
 @pytest.mark.parametrize("name", ["speculative", "kv-transfer"])
 def test_objects_are_json(name: str) -> None:
     option = f"--{name}-config"

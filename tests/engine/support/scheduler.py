@@ -87,7 +87,7 @@ class FakeModel:
 
     def run(self, batch: ScheduledBatch, drafter: Drafter | None = None) -> StepResult:
         for part in batch.requests:
-            text = part.request.token_ids(0, part.start + part.count)
+            text = self.text(part, part.start + part.count)
             assert len(text) == part.start + part.count, "a part beyond the request's end"
             for position, value in enumerate(digests(text)[part.start :], part.start):
                 self.memory[self._slot(part, position)] = value
@@ -102,6 +102,10 @@ class FakeModel:
         )
         return StepResult(sampled, drafts)
 
+    def text(self, part: ScheduledRequest, stop: int) -> list[int]:
+        """The first tokens of a request, as far as they are known to the model."""
+        return part.request.token_ids(0, stop)
+
     def _slot(self, part: ScheduledRequest, position: int) -> int:
         block = part.request.block_ids[position // self.block_size]
         assert block, "a token in the null block"
@@ -109,7 +113,7 @@ class FakeModel:
 
     def _sampled(self, part: ScheduledRequest) -> tuple[int, ...]:
         stop = part.start + part.count
-        text = part.request.token_ids(0, stop)
+        text = self.text(part, stop)
         for position, value in enumerate(digests(text)):
             assert self.memory.get(self._slot(part, position)) == value, (
                 f"the cache holds another text at position {position} of {part}"
@@ -166,7 +170,7 @@ class Harness:
         shared: dict[bytes, list[int]] | None = None,
     ) -> None:
         self.limits = within
-        self.model = FakeModel(within.block_size)
+        self.model = self._make_model(within.block_size)
         self.store = None if shared is None else FakeStore(self.model, shared)
         self.scheduler = Scheduler(within, self.store)
         self.drafter = drafter
@@ -176,6 +180,9 @@ class Harness:
         self.ended: dict[str, FinishReason] = {}
         self.expected: dict[str, tuple[list[int], FinishReason]] = {}
         self.last_batch = ScheduledBatch(())
+
+    def _make_model(self, block_size: int) -> FakeModel:
+        return FakeModel(block_size)
 
     def add(self, request_id: str, prompt: Sequence[int], **params: Any) -> Request:
         request = Request(request_id, list(prompt), SamplingParams(**params), 0, len(self.requests))
@@ -199,17 +206,24 @@ class Harness:
         self.check()
 
     def step(self) -> list[CoreOutput]:
-        alive = [r for name, r in self._unsettled.items() if name not in self.ended]
+        alive = self._alive()
         self.last_batch = batch = self.scheduler.schedule()
         self._check_batch(batch, alive)
         result = self.model.run(batch, self.drafter) if batch.requests else StepResult((), ())
+        outputs = self._postprocess(batch, result)
+        assert bool(outputs or batch.requests) == bool(alive), "a step without progress"
+        self.check()
+        return outputs
+
+    def _alive(self) -> list[Request]:
+        return [r for name, r in self._unsettled.items() if name not in self.ended]
+
+    def _postprocess(self, batch: ScheduledBatch, result: StepResult) -> list[CoreOutput]:
         outputs = self.scheduler.postprocess(batch, result)
         if self.store is not None:
             self.store.save(self.scheduler.kv.take_computed())
         for output in outputs:
             self._take(output)
-        assert bool(outputs or batch.requests) == bool(alive), "a step without progress"
-        self.check()
         return outputs
 
     def run(self, most_steps: int = 10_000) -> None:
@@ -245,8 +259,9 @@ class Harness:
         arrivals = [part.request.arrival for part in batch.requests]
         assert arrivals == sorted(set(arrivals))
         going_on = [r for r in alive if r.status is not RequestStatus.FINISHED]
-        if going_on:
-            assert arrivals[:1] == [min(r.arrival for r in going_on)], "the oldest must go on"
+        oldest = min(going_on, key=lambda request: request.arrival, default=None)
+        if oldest is not None and self._must_go_on(oldest):
+            assert arrivals[:1] == [oldest.arrival], "the oldest must go on"
         for part in batch.requests:
             # The last token of all is chosen, but never computed.
             assert part.start + part.count < self.limits.most_tokens(part.request)
@@ -258,6 +273,10 @@ class Harness:
             if not self.limits.enable_chunked_prefill and not part.samples:
                 longest = self.limits.max_num_batched_tokens
                 assert part.request.num_tokens + drafts > longest, "cut though it fits a step"
+
+    def _must_go_on(self, oldest: Request) -> bool:
+        del oldest
+        return True
 
     def _check_lookahead(self, part: ScheduledRequest) -> None:
         """All tokens that a speculator may keep something of have blocks of their own."""

@@ -49,8 +49,9 @@ def run_core(core: EngineCore, prompts: Any, params: SamplingParams) -> dict[str
         ({"num_blocks": 24}, GREEDY),
         ({"speculative_config": NGRAM}, GREEDY),
         ({"speculative_config": EAGLE}, SAMPLED),
+        ({"async_scheduling": True, "num_blocks": 24}, SAMPLED),
     ],
-    ids=["sampled", "chunks", "few blocks", "ngram", "eagle"],
+    ids=["sampled", "chunks", "few blocks", "ngram", "eagle", "async"],
 )
 def test_tokens_are_the_same_with_and_without(
     folder: str, shm: str, settings: dict[str, Any], params: SamplingParams
