@@ -1,9 +1,9 @@
 """The engine core: requests in, new tokens out, a step at a time.
 
 A step is three calls: the scheduler picks a batch (``Scheduler.schedule``), the model runs on it
-(``ModelRunner.launch``), and the scheduler takes in what came of it (``Scheduler.postprocess``).
-With ``async_scheduling`` what came of a step is taken in when the next one has been launched: so
-the device has work while all else is done here.
+(``ModelRunner.run``), and the scheduler takes in what came of it (``Scheduler.postprocess``).
+With ``async_scheduling`` a step is only launched (``ModelRunner.launch``), and what came of the one
+before is taken in then: so the device has work while all else is done here.
 
 It runs where CUDA may be used: in the core's process, or in the caller's if that is wished.
 """
@@ -109,19 +109,21 @@ class EngineCore:
         """
         runner = self.runner
         batch = self.scheduler.schedule()
-        if batch.requests:
-            self._under_way.append(runner.launch(batch))
-        batch, result = self._next_result(launched=bool(batch.requests))
+        if self.config.async_scheduling:
+            batch, result = self._run_ahead(batch)
+        else:
+            result = runner.run(batch) if batch.requests else StepResult((), ())
         self._last_step = batch, result
         outputs = self.scheduler.postprocess(batch, result)
         if self._connector is not None:
             self._connector.save(self.scheduler.kv.take_computed())
         return outputs
 
-    def _next_result(self, *, launched: bool) -> tuple[ScheduledBatch, StepResult]:
-        """What came of the oldest step under way; of one just launched if nothing may follow it."""
-        may_stay = int(launched and self.config.async_scheduling)
-        if len(self._under_way) <= may_stay:
+    def _run_ahead(self, batch: ScheduledBatch) -> tuple[ScheduledBatch, StepResult]:
+        """Launch a step; return the one before, which is the last one if this one is empty."""
+        if batch.requests:
+            self._under_way.append(self.runner.launch(batch))
+        if len(self._under_way) <= bool(batch.requests):
             return ScheduledBatch(()), StepResult((), ())
         step = self._under_way.popleft()
         return step.batch, step.result()

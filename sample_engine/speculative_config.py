@@ -24,6 +24,9 @@ _OLD_NAMES: Mapping[str, str] = MappingProxyType(
     }
 )
 _NGRAM_ONLY = ("prompt_lookup_max", "prompt_lookup_min")
+_ONLY_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"ngram": _NGRAM_ONLY, "eagle": ("draft_vocab_size",)}
+)
 _USUAL_LOOKUP_MAX = 5
 _USUAL_LOOKUP_MIN = 2
 
@@ -38,6 +41,7 @@ class SpeculativeConfig:
     distribution allows; ``"strict"`` only those that the model itself samples, so that a seed's
     text is the same as without speculation. ``step_graphs``: where the model's pass is a CUDA
     graph, verification and drafts of a step are one, too; False: they run one by one.
+    ``draft_vocab_size``: tokens that a head of random weights guesses among; None: all.
     """
 
     method: str
@@ -46,6 +50,7 @@ class SpeculativeConfig:
     prompt_lookup_min: int = _USUAL_LOOKUP_MIN
     rejection_sample_method: str = REJECTION_METHODS[0]
     step_graphs: bool = True
+    draft_vocab_size: int | None = None
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], *, warn: bool = True) -> SpeculativeConfig:
@@ -141,7 +146,7 @@ def _wrong_speculative_values(values: Mapping[str, Any], given: Mapping[str, str
             hint = f" Did you mean {close[0]!r}?" if close else ""
             listed = ", ".join(map(repr, allowed))
             wrong.append(f"speculative_config: {name}={value!r} is not one of {listed}.{hint}")
-    for name in ("num_speculative_tokens", *_NGRAM_ONLY):
+    for name in ("num_speculative_tokens", *_NGRAM_ONLY, "draft_vocab_size"):
         value = values.get(name, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             wrong.append(
@@ -150,12 +155,13 @@ def _wrong_speculative_values(values: Mapping[str, Any], given: Mapping[str, str
     if not isinstance(given_graphs := values.get("step_graphs", True), bool):
         wrong.append(f"speculative_config: step_graphs={given_graphs!r} must be True or False.")
     method = values.get("method")
-    if method in SPECULATIVE_METHODS and method != "ngram":
+    if method in SPECULATIVE_METHODS:
         wrong += [
-            f"speculative_config: {given[name]!r} is of the method 'ngram', not of {method!r}: "
+            f"speculative_config: {given[name]!r} is of the method {other!r}, not of {method!r}: "
             "drop it."
-            for name in _NGRAM_ONLY
-            if name in values
+            for other, names in _ONLY_OF.items()
+            for name in names
+            if other != method and name in values
         ]
     if not wrong and {*_NGRAM_ONLY} <= {*values}:
         most, least = (values[name] for name in _NGRAM_ONLY)

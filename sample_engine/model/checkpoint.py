@@ -7,7 +7,7 @@ projections that the engine fuses are stacked and cut here.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -129,16 +129,22 @@ def read(
     place: Callable[[Tensor], Tensor],
     *,
     same: Mapping[str, str] = MappingProxyType({}),
+    beside: Collection[str] = (),
 ) -> dict[str, Tensor]:
     """Return each parameter from a file or its shards; ``place`` moves a tensor to its device.
 
     Names, shapes and types are checked before anything is moved. ``same``: tensors that need not be
-    there, but if they are must be equal to another one. Raises :class:`WeightsError` where a file
-    is missing, corrupt, holds something else or numbers that are not finite.
+    there, but if they are must be equal to another one. ``beside``: tensors that may be there and
+    are read elsewhere. Raises :class:`WeightsError` where a file is missing, corrupt, holds
+    something else or numbers that are not finite.
     """
     with opened(path) as files:
         expected = {part.name: part.shape for row in parts.values() for part in row}
-        found = {name: each.shape for name, each in files.found.items() if not _is_left_over(name)}
+        found = {
+            name: each.shape
+            for name, each in files.found.items()
+            if not _is_left_over(name) and name not in beside
+        }
         optional = {name: expected[other] for name, other in same.items() if name in found}
         wrong = _differences(found, {**expected, **optional})
         wrong = wrong or files.wrong_dtypes(list(expected))

@@ -10,6 +10,10 @@ head gets at position ``i`` the model's features of token ``i``, fused, and the 
 keys and values are its own; those of guesses are overwritten, once the model's features of these
 positions are there.
 
+A head may guess a part of the vocabulary alone, its *draft vocabulary*: of a large one most tokens
+are rare, and the output layer is what a pass mostly reads. A token that is not in it is never
+drafted, so verification makes of it what it makes of any wrong guess.
+
 Li et al., "EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time
 Test", 2025.
 """
@@ -38,6 +42,12 @@ class EagleConfig:
 
     layer: LlamaConfig
     aux_layers: tuple[int, ...]
+    draft_vocab_size: int | None = None  # None: the whole vocabulary
+
+    @property
+    def num_guesses(self) -> int:
+        """Tokens that it chooses among."""
+        return self.draft_vocab_size or self.layer.vocab_size
 
     @classmethod
     def for_target(cls, target: LlamaConfig, intermediate_size: int | None = None) -> EagleConfig:
@@ -56,9 +66,11 @@ class EagleConfig:
     def from_json(cls, text: str) -> EagleConfig:
         """Return the configuration that :meth:`to_json` wrote."""
         values = json.loads(text)
+        size = values.get("draft_vocab_size")
         return cls(
             layer=LlamaConfig.of(values["layer"]),
             aux_layers=tuple(int(index) for index in values["aux_layers"]),
+            draft_vocab_size=None if size is None else int(size),
         )
 
     def to_json(self) -> str:
@@ -86,7 +98,9 @@ class EagleHead(nn.Module):  # type: ignore[misc]  # torch is not followed
         self.post_attention_layernorm = RMSNorm(size, eps)
         self.mlp = SwiGLU(size, layer.intermediate_size)
         self.norm = RMSNorm(size, eps)
-        self.lm_head = Linear(size, layer.vocab_size)
+        self.lm_head = Linear(size, config.num_guesses)
+        # [draft vocabulary] int64, ascending: the tokens; None: all. It comes with the weights.
+        self.register_buffer("draft_token_ids", None, persistent=False)
 
     def fuse(
         self,
@@ -114,5 +128,22 @@ class EagleHead(nn.Module):  # type: ignore[misc]  # torch is not followed
         self,
         hidden: Tensor,  # [N, C], as forward returns it
     ) -> Tensor:
-        """Return the logits ``[N, vocabulary]`` of the guesses, in float32."""
+        """Return the logits ``[N, draft vocabulary]`` of the guesses, in float32."""
         return cast(Tensor, self.lm_head(self.norm(hidden)).float())
+
+    def token_ids(
+        self,
+        guesses: Tensor,  # int64, columns of the logits
+    ) -> Tensor:
+        """Return the tokens that these guesses are."""
+        return guesses if self.draft_token_ids is None else self.draft_token_ids[guesses]
+
+    def over_vocabulary(
+        self,
+        logits: Tensor,  # [N, draft vocabulary] float32
+    ) -> Tensor:
+        """Return the logits of all tokens ``[N, vocabulary]``; what it cannot guess is excluded."""
+        if self.draft_token_ids is None:
+            return logits
+        whole = logits.new_full((logits.shape[0], self.config.layer.vocab_size), float("-inf"))
+        return whole.index_copy_(1, self.draft_token_ids, logits)

@@ -5,6 +5,7 @@ Which device and dtype, is for the caller to say.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 from torch import Tensor, nn
 
-from sample_engine.errors import WeightsError
+from sample_engine.errors import ConfigError, WeightsError
 from sample_engine.model import checkpoint
 from sample_engine.model.config import LlamaConfig
 from sample_engine.model.config_file import TINY_FOLDER, is_shape_alone, read_config
+from sample_engine.model.draft_vocabulary import D2T, T2D, draft_token_ids, spread_token_ids
 from sample_engine.model.eagle_head import EagleConfig, EagleHead
 from sample_engine.model.llama import Llama
 from sample_engine.model.shards import Shard
@@ -67,8 +69,13 @@ def load_eagle_head(
     device: torch.device | str,
     dtype: torch.dtype,
     seed: int = 0,
+    draft_vocab_size: int | None = None,
 ) -> EagleHead:
-    """Return the draft head that comes with a model, as :func:`load_model` returns the model."""
+    """Return the draft head that comes with a model, as :func:`load_model` returns the model.
+
+    How large its draft vocabulary is, its file says; ``draft_vocab_size`` is for random weights,
+    and must not contradict a file.
+    """
     target = read_config(model)
     config = EagleConfig.for_target(target)
     path = _folder(model) / "eagle.safetensors" if load_format != "dummy" else None
@@ -79,13 +86,36 @@ def load_eagle_head(
                 "there: put it beside the model's weights, or use method='ngram'."
             )
         config = _eagle_config(path, target)
+        _check_draft_vocabulary(path, config, draft_vocab_size)
+    elif draft_vocab_size is not None:
+        config = dataclasses.replace(config, draft_vocab_size=draft_vocab_size)
+    size, most = config.draft_vocab_size, target.vocab_size
+    if size is not None and not 1 <= size <= most:
+        raise ConfigError(
+            f"speculative_config: draft_vocab_size={size} must be at least 1 and at most {most}, "
+            "the tokens of the model's vocabulary."
+        )
     with torch.device("meta"):
         module = EagleHead(config)
-    if path is None:
-        random = _random(module, torch.device(device), dtype, seed, checkpoint.plain_parts(module))
-        return _filled(module, random)
     parts = checkpoint.plain_parts(module)
-    return _filled(module, checkpoint.read(path, parts, _placer(device, dtype)))
+    if path is None:
+        token_ids = None if size is None else spread_token_ids(size, most)
+        weights = _random(module, torch.device(device), dtype, seed, parts)
+    else:
+        token_ids = None if size is None else draft_token_ids(path, size, most)
+        beside = () if size is None else (D2T, T2D)
+        weights = checkpoint.read(path, parts, _placer(device, dtype), beside=beside)
+    if token_ids is not None:
+        module.draft_token_ids = token_ids.to(device)
+    return _filled(module, weights)
+
+
+def _check_draft_vocabulary(path: Path, config: EagleConfig, wished: int | None) -> None:
+    if wished is not None and wished != config.num_guesses:
+        raise WeightsError(
+            f"speculative_config: draft_vocab_size={wished}, but the EAGLE head in {str(path)!r} "
+            f"guesses among {config.num_guesses} tokens: leave it out. It is for random weights."
+        )
 
 
 def _part_of(config: LlamaConfig, ranks: Collectives) -> Llama:

@@ -127,6 +127,14 @@ WRONG: dict[str, tuple[Any, list[str]]] = {
         {"method": "eagle", "num_speculative_tokens": 2, "prompt_lookup_max": 2},
         ["'prompt_lookup_max' is of the method 'ngram', not of 'eagle'"],
     ),
+    "the head's": (
+        {**NGRAM, "draft_vocab_size": 32000},
+        ["'draft_vocab_size' is of the method 'eagle', not of 'ngram'"],
+    ),
+    "no draft vocabulary": (
+        {"method": "eagle", "num_speculative_tokens": 2, "draft_vocab_size": 0},
+        ["draft_vocab_size=0 must be an int of at least 1"],
+    ),
     "both names": (
         {**NGRAM, "prompt_lookup_max": 2, "ngram_prompt_lookup_max": 2},
         ["'ngram_prompt_lookup_max' and 'prompt_lookup_max', which is the same"],

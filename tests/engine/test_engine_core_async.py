@@ -40,18 +40,20 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Tokens come to the CPU only when they are waited for, as from a GPU; says what came when."""
     happened: list[str] = []
     start, wait = TokenReadout.start, TokensUnderWay.wait
-    device: dict[int, torch.Tensor] = {}
+    device: dict[int, tuple[int, torch.Tensor]] = {}  # its mark in the place, and the tokens
 
     def start_late(self: TokenReadout, tokens: torch.Tensor) -> TokensUnderWay:
         happened.append("launch")
-        under_way = start(self, torch.full_like(tokens, -7))  # what nobody may read
-        device[id(under_way)] = tokens.clone()
+        mark = -len(happened) - 10  # what nobody may read
+        under_way = start(self, torch.full_like(tokens, mark))
+        device[id(under_way)] = mark, tokens.clone()
         return under_way
 
     def wait_for(self: TokensUnderWay) -> list[int]:
         happened.append("wait")
-        assert set(wait(self)) <= {-7}, "another step's tokens are in this one's place"
-        return [int(token) for token in device.pop(id(self))]
+        mark, tokens = device.pop(id(self))
+        assert set(wait(self)) == {mark}, "another step's tokens are in this one's place"
+        return [int(token) for token in tokens]
 
     monkeypatch.setattr(TokenReadout, "start", start_late)
     monkeypatch.setattr(TokensUnderWay, "wait", wait_for)
@@ -132,7 +134,7 @@ def test_stop_tokens_end_a_text_and_nothing_comes_after(
                 top_k=params.top_k,
                 top_p=params.top_p,
                 seed=params.seed,
-                stop_token_ids=[stop],
+                stop_token_ids=(stop,),
             )
             core.add_request(name, prompt, own)
     ahead, plainly = (run(core) for core in cores)
@@ -252,9 +254,9 @@ class CoreMachine(RuleBasedStateMachine):
         """Where ``stops`` is less than ``count``, it ends by the token that is there."""
         how: dict[str, Any] = {"temperature": 0.9, "seed": 5} if sampled else {}
         whole = plain_tokens(self.folder, PROMPTS[name], 9, SamplingParams(max_tokens=9, **how))
-        wanted, stop = whole[:count], []
+        wanted, stop = whole[:count], tuple[int, ...]()
         if stops < count:
-            stop = [whole[stops]]
+            stop = (whole[stops],)
             wanted = whole[: whole.index(whole[stops]) + 1]
         request_id = f"r{len(self.wanted)}"
         self.wanted[request_id] = wanted

@@ -102,6 +102,17 @@ def test_a_request_that_fills_the_cache_is_refused_only_when_its_last_token_is_k
     assert harness.scheduler.counters.preemptions == 0
 
 
+def test_a_request_starts_only_if_there_are_blocks_for_the_tokens_under_way_too() -> None:
+    harness = AsyncHarness(limits(num_blocks=10, block_size=1, max_model_len=12))
+    harness.add("a", text(4), max_tokens=5, ignore_eos=True)
+    harness.step()
+    harness.add("b", text(3, 1), max_tokens=5, ignore_eos=True)
+    harness.step()
+    assert parts(harness) == [("a", 4, 1)], "one of four free blocks is for a's next token"
+    harness.run()
+    assert harness.scheduler.counters.preemptions == 0
+
+
 def test_a_preempted_request_computes_the_token_under_way_anew() -> None:
     harness = AsyncHarness(limits(num_blocks=8, block_size=2, max_model_len=20))
     for name in "ab":

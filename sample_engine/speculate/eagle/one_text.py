@@ -11,7 +11,7 @@ Drafts are those of ``passes`` up to rounding.
 Shapes::
 
     n        tokens of a pass
-    C, V     hidden size, vocabulary
+    C, V     hidden size, vocabulary; Vd of it the head guesses among
     H, K, D  query heads, KV heads, head size
     L        tokens of the text whose keys are there
 """
@@ -34,7 +34,7 @@ __all__ = ["OneText", "TextOfStep"]
 
 _MOST_NUMBERS = 1 << 22  # of a table
 
-# (logits [1, V] float32, number of the draft) -> the draft, [1] int64
+# (logits [1, Vd] float32, number of the draft) -> the draft, [1] int64
 Draw = Callable[[Tensor, int], Tensor]
 
 
@@ -166,7 +166,7 @@ class OneText:
         gate, up = (normed @ head.mlp.gate_up_proj.weight.t()).chunk(2, dim=-1)
         return x.addmm_(F.silu(gate).mul_(up), head.mlp.down_proj.weight.t())
 
-    def _logits(self, hidden: Tensor) -> Tensor:  # [1, C]; [1, V]
+    def _logits(self, hidden: Tensor) -> Tensor:  # [1, C]; [1, Vd]
         return _normed(hidden, self._head.norm) @ self._head.lm_head.weight.t()
 
 

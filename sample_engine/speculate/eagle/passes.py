@@ -8,7 +8,7 @@ device work on their arguments, on weights and on the head's cache alone. What s
 Shapes::
 
     R', T'  requests and tokens of a step, with padding
-    C, V    hidden size, vocabulary
+    C, Vd   hidden size, tokens that the head guesses among
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DecodeBuffers:
 
     token_ids: torch.Tensor  # [R'] int64, the last drafts
     hidden: torch.Tensor  # [R', C], the head's last hidden states; a pass replaces them
-    logits: torch.Tensor  # [R', V] float32, written
+    logits: torch.Tensor  # [R', Vd] float32, written
     positions: torch.Tensor  # [R'] int64
     seq_lens: torch.Tensor  # [R'] int32; 0 where nobody is
     slot_mapping: torch.Tensor  # [R'] int64
@@ -47,7 +47,7 @@ class DecodeBuffers:
         cls,
         max_num_seqs: int,
         hidden_size: int,
-        vocab_size: int,
+        num_guesses: int,
         dtype: torch.dtype,
         device: torch.device,
     ) -> DecodeBuffers:
@@ -60,7 +60,7 @@ class DecodeBuffers:
         return cls(
             token_ids=numbers(torch.int64),
             hidden=torch.zeros((size, hidden_size), dtype=dtype, device=device),
-            logits=torch.zeros((size, vocab_size), device=device),
+            logits=torch.zeros((size, num_guesses), device=device),
             positions=numbers(torch.int64),
             seq_lens=numbers(torch.int32),
             slot_mapping=numbers(torch.int64),

@@ -88,7 +88,7 @@ class EagleSpeculator(Speculator):
         self.passes = EaglePasses(head, model.embed_tokens, self.backend)
         layer = head.config.layer
         self.buffers = DecodeBuffers.make(
-            max_num_seqs, layer.hidden_size, layer.vocab_size, spec.dtype, spec.device
+            max_num_seqs, layer.hidden_size, head.config.num_guesses, spec.dtype, spec.device
         )
         self._ahead = AheadBuffers.make(num_speculative_tokens - 1, max_num_seqs, spec.device)
         self.graphs: DraftHeadGraphs | None = None  # see capture_graphs
@@ -177,7 +177,7 @@ class EagleSpeculator(Speculator):
         probs: list[torch.Tensor] = []
 
         def draw(logits: torch.Tensor, index: int) -> torch.Tensor:
-            drafts, distribution = _drawn(logits, state, index)
+            drafts, distribution = self._drawn(logits, state, index)
             token_ids.append(drafts)
             if distribution is not None:
                 probs.append(distribution)
@@ -218,7 +218,7 @@ class EagleSpeculator(Speculator):
         for step in range(self.num_speculative_tokens):
             if step:
                 decode(step - 1)
-            drafts, distribution = _drawn(buffers.logits, state, step)
+            drafts, distribution = self._drawn(buffers.logits, state, step)
             buffers.token_ids.copy_(drafts)
             token_ids.append(drafts)
             probs.append(distribution)
@@ -226,6 +226,30 @@ class EagleSpeculator(Speculator):
         return Drafts(
             torch.stack(token_ids, dim=1), probs=torch.stack(drawn, dim=1) if drawn else None
         )
+
+    def _drawn(
+        self,
+        logits: torch.Tensor,  # [R', draft vocabulary] float32
+        state: SpeculatorState,
+        step: int,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:  # [R'] int64; [R', V] float32
+        """The drafts of a pass, and what they were drawn from unless all requests are greedy.
+
+        They are drawn with the noise that the model's own choice at this position would be drawn
+        with.
+        """
+        head = self.passes.head
+        if state.sampling is None:
+            return head.token_ids(logits.argmax(dim=-1)), None
+        how = SamplingTensors(
+            temperature=state.sampling.temperature,
+            top_k=state.sampling.top_k,
+            top_p=state.sampling.top_p,
+            keys=noise_keys(state.sampling.seed_keys, state.lengths + step),
+            filtered=state.sampling.filtered,
+        )
+        logits = head.over_vocabulary(logits)
+        return sample(logits, how), probabilities(logits, how)
 
     def prefill(self, state: SpeculatorState, buffers: DecodeBuffers) -> None:
         """Prepare and run the prefill pass."""
@@ -294,27 +318,6 @@ def _start_decode(buffers: DecodeBuffers, common: CommonAttentionMetadata) -> No
     buffers.query_start_loc[1:].copy_(there.cumsum(0))
 
 
-def _drawn(
-    logits: torch.Tensor,  # [R', V] float32
-    state: SpeculatorState,
-    step: int,
-) -> tuple[torch.Tensor, torch.Tensor | None]:  # [R'] int64; [R', V] float32
-    """The drafts of a pass, and what they were drawn from unless all requests are greedy.
-
-    They are drawn with the noise that the model's own choice at this position would be drawn with.
-    """
-    if state.sampling is None:
-        return logits.argmax(dim=-1), None
-    how = SamplingTensors(
-        temperature=state.sampling.temperature,
-        top_k=state.sampling.top_k,
-        top_p=state.sampling.top_p,
-        keys=noise_keys(state.sampling.seed_keys, state.lengths + step),
-        filtered=state.sampling.filtered,
-    )
-    return sample(logits, how), probabilities(logits, how)
-
-
 def make(parts: SpeculatorParts) -> EagleSpeculator:
     """The speculator of a configuration, with the head that comes with the model."""
     config = parts.config
@@ -324,6 +327,7 @@ def make(parts: SpeculatorParts) -> EagleSpeculator:
         device=parts.device,
         dtype=parts.spec.dtype,
         seed=config.seed,
+        draft_vocab_size=parts.speculative.draft_vocab_size,
     )
     layer = head.config.layer
     spec = dataclasses.replace(

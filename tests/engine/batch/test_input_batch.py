@@ -223,6 +223,36 @@ def test_tokens_that_are_not_known_yet_are_fed_from_the_step_before(seed: int) -
     assert run.fed > 100
 
 
+def test_rows_of_the_step_before_are_counted_without_those_that_sampled_nothing() -> None:
+    inputs = input_batch()
+    chunk, first = running(0, [1, 2, 3, 4], [1]), running(1, [5, 6], [2])
+    second = running(2, [7], [3])
+    before = ScheduledBatch(
+        (
+            ScheduledRequest(chunk, 0, 2),
+            ScheduledRequest(first, 0, 2),
+            ScheduledRequest(second, 0, 1),
+        )
+    )
+    inputs.prepare(before)
+    inputs.keep_sampled(before, torch.tensor([40, 50]))
+    first.num_output_placeholders = second.num_output_placeholders = 1
+    batch = ScheduledBatch(
+        (
+            ScheduledRequest(second, 1, 1),
+            ScheduledRequest(chunk, 2, 2),
+            ScheduledRequest(first, 2, 1),
+        )
+    )
+    assert [part.samples for part in batch.requests] == [True, True, True]
+    made = inputs.prepare(batch, 4, 8)
+    assert made.input_ids.tolist() == [50, 3, 4, 40, 0, 0, 0, 0]
+    # Later the tokens are known here, and come from here.
+    second.output_token_ids, second.num_output_placeholders = [51, 52], 0
+    again = inputs.prepare(ScheduledBatch((ScheduledRequest(second, 1, 2),)))
+    assert again.input_ids.tolist() == [51, 52]
+
+
 def test_a_step_that_comes_as_foreseen_is_not_written_again() -> None:
     inputs, request = input_batch(), running(0, [5, 6, 7], [3, 1])
     inputs.prepare(ScheduledBatch((ScheduledRequest(request, 0, 3),)))
