@@ -22,6 +22,7 @@ from pytest_cudafork.capture.record.memory import Memories, Memory, Part, part_o
 from pytest_cudafork.capture.record.numbers import Call, LineNumbers, has_numbers, numbers_in
 from pytest_cudafork.capture.record.operators import KnownOperator, Operators, draws_nothing
 from pytest_cudafork.capture.record.scattered import UNKNOWN, places_among
+from pytest_cudafork.capture.record.uncomputed import Uncomputed
 from pytest_cudafork.capture.record.uses import GraphUses, HostNumber, Unfilled, Use
 from pytest_cudafork.capture.record.values import (
     ACTIVATION,
@@ -54,6 +55,7 @@ class History:
         missed: whether recording began in the midst of a test, after work that nobody saw.
         host: numbers that the host has read from tensors, the latest ones.
         spoiled: results of graphs that were overwritten, each with what is told when it is read.
+        uncomputed: results of graphs that no replay has computed yet.
         numbers: those of the host among arguments, by line.
         later: for lines that are watched, when they ran since, and what they read then.
         latest: when operators ran last outside of captures: ``(operator, file:line)`` to the event.
@@ -69,6 +71,7 @@ class History:
         self.missed = False
         self.host: deque[HostNumber] = deque(maxlen=_MOST_HOST_NUMBERS)
         self.spoiled: dict[Memory, Callable[[str], None]] = {}
+        self.uncomputed = Uncomputed(self.memories)
         self.numbers = LineNumbers()
         self.later: dict[str, deque[tuple[int, set[Memory]]]] = {}
         self.latest: dict[tuple[str, str], int] = {}
@@ -276,6 +279,7 @@ class History:
             self._forget(memory, where)
 
     def _forget(self, memory: Memory, where: str) -> None:
+        self.uncomputed.filled(memory)
         memory.version += 1
         memory.writes, memory.live, memory.activation = ACTIVATION, False, False
         memory.filled, memory.where, memory.at = -1, where, self.at

@@ -85,8 +85,8 @@ class Memory:
     """
 
     __slots__ = (
-        "activation", "allocated", "at", "device", "dtype", "filled", "live", "nbytes", "owner",
-        "pointer", "refer", "replayed", "shape", "version", "where", "writes",
+        "__weakref__", "activation", "allocated", "at", "device", "dtype", "filled", "live",
+        "nbytes", "owner", "pointer", "refer", "replayed", "shape", "version", "where", "writes",
     )  # fmt: skip
 
     def __init__(self, tensor: Tensor, storage: Any, gone: Callable[[Any], object]) -> None:

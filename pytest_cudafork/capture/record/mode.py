@@ -5,6 +5,7 @@ The mode of a capture swallows operators, so what the graph holds is seen by a s
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from torch import Tensor
@@ -60,8 +61,16 @@ class HistoryMode(ObservingMode):
             return self._open(op, args, kwargs)
         if known.kind is Kind.VIEW:
             return self._view(known, args, kwargs)
+        uncomputed = history.uncomputed
+        if uncomputed.waits and history.uses is None:
+            run = functools.partial(self._note, known, args, kwargs)
+            return uncomputed.follow(known, args, kwargs, run, history.line)
+        return self._note(known, args, kwargs)
+
+    def _note(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> Any:
+        history = self._history
         if known.kind is Kind.SYNC:
-            result = op(*args, **kwargs)
+            result = known.op(*args, **kwargs)
             if known.name == "_local_scalar_dense" and history.uses is None:
                 history.number_read(args[0], result)
             return result
