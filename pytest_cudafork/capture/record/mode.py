@@ -14,7 +14,6 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.record.arguments import PLAIN
 from pytest_cudafork.capture.record.history import History
-from pytest_cudafork.capture.record.numbers import has_numbers
 from pytest_cudafork.capture.record.operators import KnownOperator
 from pytest_cudafork.compat.torch_graphs import (
     CPU_KEYS,
@@ -88,7 +87,7 @@ class HistoryMode(ObservingMode):
             # reshape and its like may copy; they come as a whole in inference mode
             return history.work(known, args, kwargs)
         result = known.op(*args, **kwargs)
-        if has_numbers(known.name, args, is_view=True):
+        if known.numbered:
             history.note_numbers(known, args, result)
         if uses is not None:
             uses.took(args)

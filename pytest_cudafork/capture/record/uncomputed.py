@@ -19,6 +19,10 @@ from pytest_cudafork.capture.record.operators import KnownOperator
 
 __all__ = ["Tell", "Uncomputed"]
 
+_MOST_OPERATORS = 1000
+"""How many operators after a capture are followed: graphs of sizes that no batch has wait for ever.
+"""
+
 Tell = Callable[[str, str], None]
 """What is called when the host reads such memory: with the line that took it first, and that one.
 """
@@ -41,13 +45,14 @@ class Uncomputed:
 
     def __init__(self, memories: Memories) -> None:
         self.waits = False
+        self._left = 0
         self._memories = memories
         self._found: weakref.WeakKeyDictionary[Memory, _Unknown] = weakref.WeakKeyDictionary()
 
     def add(self, memory: Memory, tell: Tell) -> None:
         """Follow memory that a replay has yet to fill."""
         self._found[memory] = _Unknown(tell, "")
-        self.waits = True
+        self.waits, self._left = True, _MOST_OPERATORS
 
     def filled(self, memory: Memory) -> None:
         """Note that something has written memory, whatever it was."""
@@ -72,6 +77,11 @@ class Uncomputed:
         line: Callable[[], str],
     ) -> Any:
         """Run an operator, and follow what it makes of such memory."""
+        self._left -= 1
+        if not self._left:
+            self._found.clear()
+            self.waits = False
+            return run()
         read, written = [], []
         for tensor, how in _tensors(known, args, kwargs):
             if how is None or how.reads:

@@ -212,9 +212,9 @@ def starts_engine(call: Call) -> Any:
     """
     # What needs no gradient is refused before the engine begins.
     begins = all(getattr(output, "requires_grad", True) for output in call.args[0])
-    place = getattr(sys.modules["torch.cuda"], PLACE, None) if begins else None
+    place = getattr(sys.modules.get("torch.cuda"), PLACE, None) if begins else None
     if place is not None:
-        begins = all(place(output) is None for output in call.args[0])
+        begins = not any(place(output) is not None for output in call.args[0])
     if begins and call.witness.first("autograd engine"):
         call.touch()
     return call.proceed(*call.args, **call.kwargs)
