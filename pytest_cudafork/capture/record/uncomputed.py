@@ -122,7 +122,8 @@ def _tensors(
     known: KnownOperator, args: Any, kwargs: dict[str, Any]
 ) -> Iterator[tuple[Tensor, Any]]:
     """Give the tensors among arguments, each with how it is written, if it is."""
-    for key, value in [*enumerate(args), *kwargs.items()]:
+    given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    for key, value in given:
         how = known.written.get(key)
         for tensor in tensors_in(value):
             yield tensor, how
