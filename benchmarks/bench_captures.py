@@ -27,6 +27,7 @@ GROUPS = {
     "graphs of the engine that are replayed most": (
         "tests/engine/whole/test_graphs.py",
         "tests/engine/whole/test_speculation_with_graphs.py",
+        "tests/engine/with_the_plugin/test_capture_pair.py",
         "tests/engine/with_the_plugin/test_software_graph.py",
     ),
     "the model, no captures": ("tests/engine/model", "tests/engine/test_sampling.py"),

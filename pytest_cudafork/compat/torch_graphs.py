@@ -8,7 +8,7 @@ without them is said there.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -301,6 +301,20 @@ def profiler_mark(name: str) -> contextlib.AbstractContextManager[object]:
     """Return a mark for torch's profiler that does not pass the dispatcher, so no mode sees it."""
     mark: contextlib.AbstractContextManager[object] = torch._C._profiler._RecordFunctionFast(name)
     return mark
+
+
+# -- torch.compile ---------------------------------------------------------------------------------
+
+COMPILER = "torch._dynamo"
+"""The package that compiles, imported by the first call of a compiled function."""
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """Let compiled functions run as they are written; ``torch.compiler.set_stance`` since 2.6."""
+    set_stance = getattr(torch.compiler, "set_stance", None)
+    with set_stance("force_eager") if set_stance is not None else contextlib.nullcontext():
+        yield
 
 
 # -- the graph trees of torch.compile --------------------------------------------------------------

@@ -19,6 +19,7 @@ _HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 # Code without a file is generated, by dataclasses or torch, unless somebody typed it in.
 _TYPED_IN = ("<doctest ", "<ipython-input-", "<python-input-", "<stdin>")
 _GENERATED = ("<frozen ", "<eval_with_key>", "<__array_function__")
+_MOST_CODE = 8192
 _FROM_SOURCE = ("torch", "triton", "numpy")  # may lie in a checkout, with no site-packages above
 
 
@@ -72,6 +73,36 @@ def _place_in(code: CodeType, file: str, at: int) -> str:
 def line_at_work() -> str:
     """The line at which the calling thread is."""
     return line_of(sys._getframe(1))
+
+
+class Lines:
+    """Finds the lines at which the calling thread is, for one who asks at every operator.
+
+    What is learned of code is kept by its identity, as code objects are slow to hash.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[CodeType, dict[int, str] | None]] = {}
+
+    def at_work(self) -> str:
+        """The line at which the calling thread is."""
+        frame: FrameType | None = sys._getframe(1)
+        known = self._known
+        while frame is not None:
+            code = frame.f_code
+            found = known.get(id(code))
+            if found is None:
+                if len(known) >= _MOST_CODE:
+                    known.clear()
+                found = known[id(code)] = code, None if is_foreign(code.co_filename) else {}
+            places = found[1]
+            if places is not None:
+                at = frame.f_lasti
+                if at not in places:
+                    places[at] = _place_in(code, code.co_filename, at)
+                return places[at]
+            frame = frame.f_back
+        return ""
 
 
 def line_in_thread(thread: int) -> str:

@@ -105,6 +105,9 @@ class Listener:
     def on_reset(self, capture: SeenCapture) -> None:
         """Hear that the graph was let go of."""
 
+    def on_host_copy(self, tensor: Any) -> None:
+        """Hear that a tensor of a stand-in for a GPU is about to be copied to the host."""
+
     def on_own_check_begin(self) -> None:
         """Hear that a check of this plugin begins; nothing else is told until it has run."""
 
@@ -221,6 +224,12 @@ class Watch:
             capture.let_go()
             for each in self.listeners:
                 each.on_reset(capture)
+
+    def host_copies(self, tensor: Any) -> None:
+        """Tell that a tensor of a stand-in for a GPU is about to be copied to the host."""
+        if self.hears:
+            for each in self.listeners:
+                each.on_host_copy(tensor)
 
 
 @contextlib.contextmanager

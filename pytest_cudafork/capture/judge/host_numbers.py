@@ -9,6 +9,7 @@ from pytest_cudafork.capture.judge.again import Again, CannotTellError
 from pytest_cudafork.capture.judge.findings import Findings, GraphFinding, Level
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.numbers import VIEWS, Call
+from pytest_cudafork.capture.record.optimizers import OptimizerStep, numbers_of
 from pytest_cudafork.capture.record.recorder import silently
 from pytest_cudafork.capture.record.uses import GraphUses, HostNumber
 
@@ -36,6 +37,9 @@ class HostNumbers:
             later = self._history.numbers.later(call, uses.at)
             if later is not None and later not in taken:
                 self._findings.add(_chosen(call, taken[0], later, "outside the graph since"))
+        for step in uses.steps:
+            for finding in _scheduled(step):
+                self._findings.add(finding)
         for one in uses.host:
             new = self._now(one, uses.at)
             if new is not None and new != one.value:
@@ -51,6 +55,33 @@ class HostNumbers:
                 return Again().value(one.read).item()
         except CannotTellError:
             return None
+
+
+def _scheduled(step: OptimizerStep) -> list[GraphFinding]:
+    """Return the numbers of an optimizer's groups that are others now than in the graph."""
+    optimizer = step.optimizer()
+    if optimizer is None:
+        return []
+    pairs = zip(step.numbers, numbers_of(optimizer), strict=False)
+    changed = {
+        name: (then[name], now[name])
+        for then, now in pairs
+        for name in then
+        if name in now and then[name] != now[name]
+    }
+    kind = type(optimizer).__name__
+    return [
+        GraphFinding(
+            "frozen-host-number",
+            Level.SUSPICION,
+            f"{kind} has {name} = {now} now, and the graph has its step with {name} = {then}",
+            (("step captured at", step.where),),
+            _WHY,
+            f"give {kind} a tensor in its place ({name}=torch.tensor(...)), which a schedule "
+            "changes for the graph, too; or capture anew when the number changes",
+        )
+        for name, (then, now) in changed.items()
+    ]
 
 
 def _frozen(one: HostNumber, new: Any) -> GraphFinding:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 
 from pytest_cudafork.capture.interface.seen import Listener, SeenCapture
+from pytest_cudafork.capture.judge.early_reads import await_results
 from pytest_cudafork.capture.judge.findings import Findings
 from pytest_cudafork.capture.judge.host_numbers import HostNumbers
 from pytest_cudafork.capture.judge.memory_checks import check_filled, check_there
@@ -27,6 +28,7 @@ class Judge(Listener):
 
     def __init__(self, history: History) -> None:
         self.findings = Findings()
+        self._history = history
         self._stale = StaleData(history, self.findings)
         self._random = RandomNumbers(self.findings)
         self._numbers = HostNumbers(history, self.findings)
@@ -42,6 +44,7 @@ class Judge(Listener):
             check_filled(capture, self.findings)
             self._stale.captured(capture)
             self._pool.captured(capture)
+            await_results(capture, self._history, self.findings)
 
     def on_replay_begin(self, capture: SeenCapture) -> None:
         """Judge what the graph is about to read."""

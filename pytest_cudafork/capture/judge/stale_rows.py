@@ -25,8 +25,8 @@ __all__ = ["StaleRows"]
 _MOST = 64 << 20
 """Bytes that a graph may write for it to be tried."""
 _MOST_TRIES = 4
-_ELSEWHERE = 1.3715
-"""Added to what the graph writes to before it is tried: whatever it writes is another number."""
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Whole numbers of the size of floating point ones."""
 
 
 class _Rows(NamedTuple):
@@ -125,7 +125,7 @@ def _say_where(capture: SeenCapture, rows: list[_Rows]) -> bool:
     former = {memory: memory.bytes().clone() for memory in [*mine, *(e.memory for e in rows)]}
     try:
         for memory in kept:
-            _whole(memory).add_(_ELSEWHERE)
+            _nudge(memory)
         before = [memory.bytes().clone() for memory in kept]
         now = _written(capture, mine, kept, before)
         for each in rows:
@@ -148,6 +148,17 @@ def _written(
         (after[memory] != held).view(-1, memory.dtype.itemsize).any(1)
         for memory, held in zip(kept, before, strict=True)
     ]
+
+
+def _nudge(memory: Memory) -> None:
+    """Change all its numbers but 0 to the next ones towards 0: whatever is written is another.
+
+    An index that the graph makes of one of them stays within its range: on a GPU one that does not
+    ends the context.
+    """
+    values = _whole(memory)
+    bits = values.view(_BITS[memory.dtype.itemsize])
+    bits.sub_((values != 0).to(bits.dtype))
 
 
 def _whole(memory: Memory) -> Any:

@@ -21,6 +21,8 @@ __all__ = ["PLAIN", "Arguments"]
 PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer)
 """The classes of tensors that are followed; those of others say first what they are made of."""
 
+_SIMPLE = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device))
+
 
 class Arguments:
     """What one operator was given.
@@ -42,20 +44,17 @@ class Arguments:
         self.targets: list[tuple[Memory, Part, bool]] = []
         self.followed = True
         self.put: int | None = None
-        self._name = known.name if known is not None else ""
-        self._draws = known is not None and known.by_generator
         self._history = history
+        self._known = known
         self._shape_only = known is not None and known.traits.shape_only
-        self._foreign = known is not None and not known.traits.name.startswith(
-            ("aten::", "prims::")
-        )
-        self._written = known.written if known is not None else {}
 
     def take_all(self, args: Any, kwargs: dict[str, Any]) -> None:
         """Take all arguments of a call."""
-        written = self._written
+        known = self._known
+        assert known is not None, "a launch is no operator"
+        written = known.written
         if written:
-            self.put = elements_put(self._name, args, kwargs)
+            self.put = elements_put(known.name, args, kwargs)
         self.args = [self.take(each, written.get(index)) for index, each in enumerate(args)]
         self.kwargs = {name: self.take(each, written.get(name)) for name, each in kwargs.items()}
         if self.targets:
@@ -63,6 +62,11 @@ class Arguments:
 
     def take(self, value: Any, written: Written | None) -> Any:
         """Take one argument; ``written`` says how it is written, if it is."""
+        kind = value.__class__
+        if kind in PLAIN:
+            return self._tensor(value, written)
+        if kind in _SIMPLE:
+            return value
         if isinstance(value, Tensor):
             return self._tensor(value, written)
         if isinstance(value, (list, tuple)):
@@ -83,7 +87,7 @@ class Arguments:
             self.targets.append((memory, part, written.reads))
         if self._shape_only or (written is not None and not written.reads):
             return Place(part, tensor.device)
-        if self._foreign and memory.filled >= 0:
+        if memory.filled >= 0 and self._known is not None and self._known.foreign:
             memory.filled = -1  # what operators of others write, their schemas do not always say
         if (
             not memory.writes
@@ -95,7 +99,8 @@ class Arguments:
         made = Read(memory, memory.version, memory.writes, part, written is not None)
         self.reads.append(made)
         if history.uses is not None:
-            only_put = written is not None and (self._draws or self.put is not None)
+            draws = self._known is not None and self._known.by_generator
+            only_put = written is not None and (draws or self.put is not None)
             history.graph_reads(made, tensor, looks=not only_put)
         return made
 

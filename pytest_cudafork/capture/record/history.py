@@ -15,13 +15,14 @@ from typing import Any
 from torch import Tensor
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
-from pytest_cudafork.capture.interface.lines import line_at_work, line_in_thread
+from pytest_cudafork.capture.interface.lines import Lines, line_in_thread
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.record.arguments import PLAIN, Arguments
 from pytest_cudafork.capture.record.memory import Memories, Memory, Part, part_of
 from pytest_cudafork.capture.record.numbers import Call, LineNumbers, has_numbers, numbers_in
 from pytest_cudafork.capture.record.operators import KnownOperator, Operators, draws_nothing
 from pytest_cudafork.capture.record.scattered import UNKNOWN, places_among
+from pytest_cudafork.capture.record.uncomputed import Uncomputed
 from pytest_cudafork.capture.record.uses import GraphUses, HostNumber, Unfilled, Use
 from pytest_cudafork.capture.record.values import (
     ACTIVATION,
@@ -54,6 +55,7 @@ class History:
         missed: whether recording began in the midst of a test, after work that nobody saw.
         host: numbers that the host has read from tensors, the latest ones.
         spoiled: results of graphs that were overwritten, each with what is told when it is read.
+        uncomputed: results of graphs that no replay has computed yet.
         numbers: those of the host among arguments, by line.
         later: for lines that are watched, when they ran since, and what they read then.
         latest: when operators ran last outside of captures: ``(operator, file:line)`` to the event.
@@ -69,11 +71,13 @@ class History:
         self.missed = False
         self.host: deque[HostNumber] = deque(maxlen=_MOST_HOST_NUMBERS)
         self.spoiled: dict[Memory, Callable[[str], None]] = {}
+        self.uncomputed = Uncomputed(self.memories)
         self.numbers = LineNumbers()
         self.later: dict[str, deque[tuple[int, set[Memory]]]] = {}
         self.latest: dict[tuple[str, str], int] = {}
         self._everything = everything
         self._thread = threading.get_ident()
+        self._lines = Lines()
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
@@ -93,14 +97,14 @@ class History:
 
     def line(self) -> str:
         """Return the line of user code that is at work, also where torch works in a thread."""
-        return line_at_work() or line_in_thread(self._thread)
+        return self._lines.at_work() or line_in_thread(self._thread)
 
     # -- operators ---------------------------------------------------------------------------------
 
     def work(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run an operator, and note what it did."""
         result = self._work(known, args, kwargs)
-        if known.kind is Kind.WORK and has_numbers(known.name, args, is_view=False):
+        if known.kind is Kind.WORK and has_numbers(args):
             self.note_numbers(known, args, result)
         return result
 
@@ -214,36 +218,29 @@ class History:
 
     def _is_of_no_interest(self, known: KnownOperator, args: Any) -> bool:
         """Whether an operator is one of those whose results are only said to be computed."""
-        if not self._everything and not self._begins_in_whole_numbers(args):
+        begins, activations = self._begin_in_whole_numbers(args)
+        if not begins and not self._everything:
             return True
-        if known.written:
-            return False
-        if known.heavy:
-            return True
-        return any(self._is_activation(each) for each in args)
+        return not known.written and (known.heavy or activations)
 
-    def _is_activation(self, value: Any) -> bool:
-        if value.__class__ not in PLAIN:
-            return False
-        memory = self.memories.get(value)
-        return memory is not None and memory.activation
+    def _begin_in_whole_numbers(self, args: Any) -> tuple[bool, bool]:
+        """Whether whole numbers, or what follows from them, are among arguments, or no tensors are.
 
-    def _begins_in_whole_numbers(self, args: Any) -> bool:
-        """Whether whole numbers, or what follows from them, are among arguments; or none are."""
-        none = True
+        And whether activations are among them.
+        """
+        none, begins, activations = True, False, False
         for each in args:
             if each.__class__ in PLAIN:
                 none = False
-                if not each.dtype.is_floating_point:
-                    return True
                 memory = self.memories.get(each)
-                if memory is not None and _has_beginning(memory):
-                    return True
+                begins = begins or not each.dtype.is_floating_point
+                if memory is not None:
+                    begins = begins or _has_beginning(memory)
+                    activations = activations or memory.activation
             elif each.__class__ in (list, tuple) and each and isinstance(each[0], Tensor):
                 none = False
-                if self._begins_in_whole_numbers(each):
-                    return True
-        return none
+                begins = begins or self._begin_in_whole_numbers(each)[0]
+        return none or begins, activations
 
     def _change(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> None:
         """Note that arguments were written, and nothing of how."""
@@ -276,6 +273,7 @@ class History:
             self._forget(memory, where)
 
     def _forget(self, memory: Memory, where: str) -> None:
+        self.uncomputed.filled(memory)
         memory.version += 1
         memory.writes, memory.live, memory.activation = ACTIVATION, False, False
         memory.filled, memory.where, memory.at = -1, where, self.at

@@ -85,8 +85,8 @@ class Memory:
     """
 
     __slots__ = (
-        "activation", "allocated", "at", "device", "dtype", "filled", "live", "nbytes", "owner",
-        "pointer", "refer", "replayed", "shape", "version", "where", "writes",
+        "__weakref__", "activation", "allocated", "at", "device", "dtype", "filled", "live",
+        "nbytes", "owner", "pointer", "refer", "replayed", "shape", "version", "where", "writes",
     )  # fmt: skip
 
     def __init__(self, tensor: Tensor, storage: Any, gone: Callable[[Any], object]) -> None:
@@ -137,8 +137,6 @@ class Memories:
 
         None: it has none that can be followed. This is asked for the results of all operators.
         """
-        if tensor.layout is not _STRIDED or tensor.is_meta or tensor.is_nested:
-            return None
         try:
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):  # it has no memory of its own
@@ -147,11 +145,14 @@ class Memories:
         found = self.known.get(key)
         if found is not None:
             return found, False
+        if tensor.layout is not _STRIDED or tensor.is_meta or tensor.is_nested:
+            return None
         made = self.known[key] = Memory(tensor, storage, self._gone)
         return made, True
 
     def get(self, tensor: Tensor) -> Memory | None:
         """Return the memory of a tensor, if it was met before."""
-        if tensor.layout is not _STRIDED or tensor.is_meta or tensor.is_nested:
+        try:
+            return self.known.get(identity_of(tensor.untyped_storage()))
+        except (RuntimeError, NotImplementedError):
             return None
-        return self.known.get(identity_of(tensor.untyped_storage()))

@@ -5,6 +5,7 @@ The mode of a capture swallows operators, so what the graph holds is seen by a s
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from torch import Tensor
@@ -13,7 +14,6 @@ from pytest_cudafork.capture.interface.hidden_frames import of_refusals
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.record.arguments import PLAIN
 from pytest_cudafork.capture.record.history import History
-from pytest_cudafork.capture.record.numbers import has_numbers
 from pytest_cudafork.capture.record.operators import KnownOperator
 from pytest_cudafork.compat.torch_graphs import (
     CPU_KEYS,
@@ -60,8 +60,16 @@ class HistoryMode(ObservingMode):
             return self._open(op, args, kwargs)
         if known.kind is Kind.VIEW:
             return self._view(known, args, kwargs)
+        uncomputed = history.uncomputed
+        if uncomputed.waits and history.uses is None:
+            run = functools.partial(self._note, known, args, kwargs)
+            return uncomputed.follow(known, args, kwargs, run, history.line)
+        return self._note(known, args, kwargs)
+
+    def _note(self, known: KnownOperator, args: Any, kwargs: dict[str, Any]) -> Any:
+        history = self._history
         if known.kind is Kind.SYNC:
-            result = op(*args, **kwargs)
+            result = known.op(*args, **kwargs)
             if known.name == "_local_scalar_dense" and history.uses is None:
                 history.number_read(args[0], result)
             return result
@@ -79,7 +87,7 @@ class HistoryMode(ObservingMode):
             # reshape and its like may copy; they come as a whole in inference mode
             return history.work(known, args, kwargs)
         result = known.op(*args, **kwargs)
-        if has_numbers(known.name, args, is_view=True):
+        if known.numbered:
             history.note_numbers(known, args, result)
         if uses is not None:
             uses.took(args)

@@ -19,6 +19,8 @@ _MOST_CALLS = 64
 VIEWS = frozenset(("slice", "select", "narrow", "as_strided"))
 """Operators without work whose numbers say which part of a tensor they mean."""
 
+_OF_NUMBERS = frozenset((int, float))
+
 Numbers = tuple[Any, ...]
 
 
@@ -74,11 +76,9 @@ class LineNumbers:
         return next((numbers for numbers in since if numbers not in known), None)
 
 
-def has_numbers(name: str, args: Iterable[Any], *, is_view: bool) -> bool:
-    """Whether numbers among the arguments of an operator are a choice of the caller."""
-    if is_view:
-        return name in VIEWS
-    return any(each.__class__ is int or each.__class__ is float for each in args)
+def has_numbers(args: Iterable[Any]) -> bool:
+    """Whether numbers are among the arguments of an operator that works: a choice of the caller."""
+    return not _OF_NUMBERS.isdisjoint(map(type, args))
 
 
 def numbers_in(args: Iterable[Any], result: Any) -> tuple[Numbers, tuple[Any, ...]]:
@@ -95,4 +95,4 @@ def numbers_in(args: Iterable[Any], result: Any) -> tuple[Numbers, tuple[Any, ..
 
 
 def _shape(tensor: Tensor) -> Any:
-    return None if tensor.is_nested else tuple(tensor.shape)
+    return None if tensor.is_nested else tensor.shape

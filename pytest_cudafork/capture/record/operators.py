@@ -9,6 +9,7 @@ import torch
 
 from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.operators.traits import Traits, Written, traits_of
+from pytest_cudafork.capture.record.numbers import VIEWS
 from pytest_cudafork.compat.torch_graphs import OpOverload, schema_of
 
 __all__ = ["KnownOperator", "Operators", "draws_nothing"]
@@ -39,12 +40,14 @@ class KnownOperator:
         again: whether it may be run a second time.
         heavy: whether it is a multiplication of matrices or its like.
         copies: whether its result is what it reads.
+        foreign: whether it is no operator of torch's own.
+        numbered: whether it does no work, and numbers say which part of a tensor it means.
 
     """
 
     __slots__ = (
-        "again", "by_generator", "copies", "draws", "heavy", "kind", "name", "op", "traits",
-        "written",
+        "again", "by_generator", "copies", "draws", "foreign", "heavy", "kind", "name", "numbered",
+        "op", "traits", "written",
     )  # fmt: skip
 
     def __init__(self, op: Any, traits: Traits) -> None:
@@ -54,6 +57,8 @@ class KnownOperator:
             **{each.position: each for each in traits.written},
             **{each.name: each for each in traits.written},
         }
+        self.foreign = space not in ("aten", "prims")
+        self.numbered = self.kind is Kind.VIEW and self.name in VIEWS
         self.by_generator = traits.has_generator
         self.draws = self.by_generator or torch.Tag.nondeterministic_seeded in op.tags
         self.again = (
@@ -67,16 +72,14 @@ class Operators:
     """All operators that were met."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, KnownOperator | None] = {}
+        self._known: dict[int, KnownOperator] = {}  # by identity: an ``OpOverload`` is slow to hash
 
     def __call__(self, op: Any) -> KnownOperator | None:
         """Return what is known of an operator; None: it is of a higher order."""
-        try:
-            return self._known[op]
-        except KeyError:
-            known = KnownOperator(op, traits_of(op)) if isinstance(op, OpOverload) else None
-            self._known[op] = known
-            return known
+        known = self._known.get(id(op))
+        if known is None and isinstance(op, OpOverload):
+            known = self._known[id(op)] = KnownOperator(op, traits_of(op))
+        return known
 
 
 _SWITCHES = ("train", "training")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -12,6 +14,7 @@ from pytest_cudafork.capture.interface.seen import Listener, SeenCapture
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.launches import Launches
 from pytest_cudafork.capture.record.mode import HistoryMode
+from pytest_cudafork.capture.record.optimizers import OptimizerStep, numbers_of, steps_told
 from pytest_cudafork.capture.record.uses import GraphUses
 from pytest_cudafork.capture.record.values import Write, unknown_operation
 from pytest_cudafork.compat.torch_graphs import (
@@ -90,8 +93,16 @@ class Recorder(Listener):
         self.history.at += 1
         capture.uses = self.history.uses = GraphUses(self.history.at)
         self._open = contextlib.ExitStack()
+        self._open.callback(steps_told(self._on_step))
         self._open.enter_context(HistoryMode(self.history, of_capture=True))
         self._open.enter_context(self._launches.noted())
+
+    def _on_step(self, optimizer: Any) -> None:
+        """Note the numbers by which an optimizer takes a step within the capture."""
+        uses = self.history.uses
+        if uses is not None:
+            numbers, where = numbers_of(optimizer), self.history.line()
+            uses.steps.append(OptimizerStep(weakref.ref(optimizer), numbers, where))
 
     def on_capture_closing(self, capture: SeenCapture) -> None:
         """Take it off again; what ends a capture is none of the user's work."""
@@ -143,6 +154,13 @@ class Recorder(Listener):
             memory.where, memory.at, memory.live, memory.filled = REPLAY, history.at, False, -1
             memory.activation = False
             memory.writes = (Write(unknown_operation(), 0, None),)
+            history.uncomputed.filled(memory)
+
+    def on_host_copy(self, tensor: Any) -> None:
+        """Note that the host takes values, which no operator says of a stand-in's tensor."""
+        history = self.history
+        if not history.paused and history.uncomputed.waits:
+            history.uncomputed.host_reads(tensor, history.line)
 
     def on_own_check_begin(self) -> None:
         """Take no notice of what the check runs."""

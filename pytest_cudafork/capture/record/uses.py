@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pytest_cudafork.capture.record.memory import Memory, Part
 from pytest_cudafork.capture.record.numbers import Call
+from pytest_cudafork.capture.record.optimizers import OptimizerStep
 
 __all__ = ["GraphUses", "HostNumber", "Unfilled", "Use"]
 
@@ -70,6 +71,7 @@ class GraphUses:
         unfilled: reads of what nothing had filled.
         places: memory from outside whose values say where the graph writes, with the line.
         began: the event at which the run before the capture began; 0: it is not known.
+        steps: optimizers that take a step in it, with the numbers of their groups, and the line.
         dark: why not all that it does can be known; "": all is.
 
     """
@@ -91,6 +93,7 @@ class GraphUses:
         self.unfilled: list[Unfilled] = []
         self.places: dict[Memory, str] = {}
         self.began = 0
+        self.steps: list[OptimizerStep] = []
         self.dark = ""
 
     def did(self, name: str, where: str) -> None:

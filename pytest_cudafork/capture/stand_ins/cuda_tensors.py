@@ -11,6 +11,7 @@ refused by the present face.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,18 +20,25 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from pytest_cudafork.capture.interface.hidden_frames import of_refusals
+from pytest_cudafork.capture.interface.seen import watch_in_force
 from pytest_cudafork.capture.stand_ins.streams import current_capture
 from pytest_cudafork.compat.thread_internals import BOOTSTRAP
 from pytest_cudafork.compat.torch_graphs import (
+    COMPILER,
     GROUPING,
+    OPTIMIZER_CHECKS,
     default_device,
     identity_of,
     makes_tensors,
+    uncompiled,
 )
+from pytest_cudafork.observe.base.after_import import after_import
 from pytest_cudafork.observe.base.undo import UndoStack
+from pytest_cudafork.observe.torch.rows import PLACE
 
 __all__ = ["CudaTensors"]
 
@@ -74,6 +82,11 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
         with UndoStack() as undo, self:
             undo.set(*BOOTSTRAP, begin)
             undo.set(*GROUPING, self._by_place(getattr(*GROUPING)))
+            undo.set(torch.cuda, PLACE, self.index_of)
+            for name in OPTIMIZER_CHECKS:
+                if hasattr(Optimizer, name):
+                    undo.set(Optimizer, name, self._unless_here(getattr(Optimizer, name)))
+            undo.callback(after_import(COMPILER, lambda module: undo.enter_context(uncompiled())))
             yield
 
     def __torch_function__(
@@ -158,7 +171,12 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
     def _check_move(self, tensor: Tensor, before: int | None, after: int | None, call: str) -> None:
         """Refuse a copy between host and device within a capture, but from pinned memory."""
         mode = current_capture()
-        if mode is None or (before is None) is (after is None):
+        if (before is None) is (after is None):
+            return
+        if mode is None:
+            watch = watch_in_force()
+            if before is not None and watch is not None:
+                watch.host_copies(tensor)
             return
         if before is not None:
             mode.refusals.sync(f"{call} of a tensor on the device to the host")
@@ -193,6 +211,20 @@ class CudaTensors(TorchFunctionMode):  # type: ignore[misc]  # torch is not foll
             return found
 
         return grouped
+
+    def _unless_here(self, check: Callable[[Any], None]) -> Callable[[Any], None]:
+        """Return the check of optimizers that asks for GPUs, which those on one need not ask for.
+
+        A capture has a check of its own.
+        """
+
+        @functools.wraps(check)
+        def checked(optimizer: Any) -> None:
+            groups = optimizer.param_groups
+            if all(self.index_of(each) is None for group in groups for each in group["params"]):
+                check(optimizer)
+
+        return checked
 
     def _note(self, result: Any, index: int) -> None:
         for tensor in _tensors(result):

@@ -200,14 +200,21 @@ def asks_nvml(call: Call) -> Any:
         raise
 
 
+PLACE = "_cudafork_place_of"
+"""An attribute of ``torch.cuda`` while stand-ins make tensors on GPUs: the GPU of one, or None."""
+
+
 def starts_engine(call: Call) -> Any:
-    """Record a process's first backward pass, whatever its tensors are.
+    """Record a process's first backward pass, whatever its tensors are, unless stand-ins made them.
 
     The autograd engine makes a thread for each device then, and so asks how many there are. It does
     that once; a forked child takes it for done.
     """
     # What needs no gradient is refused before the engine begins.
     begins = all(getattr(output, "requires_grad", True) for output in call.args[0])
+    place = getattr(sys.modules.get("torch.cuda"), PLACE, None) if begins else None
+    if place is not None:
+        begins = not any(place(output) is not None for output in call.args[0])
     if begins and call.witness.first("autograd engine"):
         call.touch()
     return call.proceed(*call.args, **call.kwargs)

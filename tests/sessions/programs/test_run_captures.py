@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.specimens.graph_scripts.catalog import CATALOG as SCRIPTS
+from tests.specimens.graph_scripts.catalog import HOME
 from tests.specimens.plain_graphs.catalog import CATALOG, form
 from tests.support.programs import watched
 from tests.support.sessions import needs_torch
@@ -41,3 +43,20 @@ def test_a_script_that_leaves_the_planner_out_of_its_graph_is_told_the_line(
     assert told["captures"]["judged"] > 0
     named = {where.rpartition("/")[2] for error in errors for _, where in error["lines"]}
     assert named & set(SEED.named_lines)
+
+
+def test_training_on_stand_ins_touches_nothing_and_its_schedule_is_told(tmp_path: Path) -> None:
+    script = HOME / "training_schedule.py"
+    done = watched(
+        *("--captures", "--device=phantom:sm_90", "--report=told.json", "--json"),
+        script,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
+    assert told["good"]
+    assert told["touches"] == []
+    (found,) = told["captures"]["suspicions"]
+    assert found["kind"] == "frozen-host-number"
+    (named,) = next(one for one in SCRIPTS if one.name == "training_schedule").named_lines
+    assert [where.rpartition("/")[2] for _, where in found["lines"]] == [named]

@@ -94,3 +94,25 @@ def test_numbers_of_other_graphs_and_of_other_sizes_are_right() -> None:
         for captured in graphs:
             captured.replay()
         assert suspicions(look) == []
+
+
+def test_numbers_of_an_optimizer_that_a_schedule_has_changed_are_suspicious() -> None:
+    with looking() as look:
+        weight = torch.nn.Parameter(torch.ones(2))
+        weight.grad = torch.ones(2)
+        optimizer = torch.optim.SGD([weight], lr=0.5, momentum=0.9, foreach=False)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+
+        def step() -> None:
+            optimizer.step()
+
+        step()
+        captured = look.capture(step)
+        captured.replay()
+        assert look.kinds("suspicions") == []
+        schedule.step()
+        captured.replay()
+        (found,) = look.watching.take()["suspicions"]
+    assert found["kind"] == "frozen-host-number"
+    assert "SGD has lr = 0.25 now, and the graph has its step with lr = 0.5" in found["what"]
+    assert found["lines"][0][1].startswith(__file__)

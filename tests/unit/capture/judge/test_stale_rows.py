@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from pytest_cudafork.capture.judge.stale_rows import _nudge  # noqa: E402
+from pytest_cudafork.capture.record.memory import Memories  # noqa: E402
 from tests.support.captures import Looking, looking  # noqa: E402
 
 ROWS, WIDTH, SLOTS = 4, 2, 16
@@ -135,3 +137,34 @@ def test_what_cannot_be_tried_is_put_back() -> None:
             before[slot] = 1
         assert torch.equal(writer.cache, before)
         assert writer.slots.tolist() == [6, 9, 5, 12]
+
+
+def test_an_index_that_the_graph_makes_of_a_number_stays_within_its_range() -> None:
+    with looking() as look:
+        writer = Writer(look, as_they_are)
+        position, table = torch.full((1,), SLOTS - 1.0), torch.zeros(SLOTS)
+
+        def both() -> None:
+            writer.cache.index_copy_(0, writer.slots * 1, writer.key)
+            table.index_copy_(0, position.long(), torch.ones(1))
+            position.add_(0)
+
+        writer.captured = look.capture(both)
+        writer.write(3, 9, 5, 12)
+        writer.write(4, 7)  # with a larger position the graph would raise, and nothing be said
+        (one,) = suspicions(look)
+        assert one["kind"] == "stale-rows"
+        assert position.tolist() == [SLOTS - 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_numbers_that_are_tried_are_the_next_ones_towards_zero(dtype: Any) -> None:
+    values = torch.tensor([0.0, -0.0, 1.0, -1.0, 7.0, 1e-3], dtype=dtype)
+    before = values.clone()
+    memory = Memories().of(values)
+    assert memory is not None
+    _nudge(memory)
+    assert (values == before).tolist() == [True, True, False, False, False, False]
+    assert bool((values.abs() <= before.abs()).all())
+    assert bool((values.sign() == before.sign()).all())
+    assert torch.allclose(values, before, rtol=1e-2)

@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from pytest_cudafork.capture.stand_ins.cuda_tensors import CudaTensors  # noqa: E402
 from pytest_cudafork.capture.stand_ins.graphs import CUDAGraph, graph  # noqa: E402
 from pytest_cudafork.errors import CaptureFailedError  # noqa: E402
+from pytest_cudafork.observe.torch.rows import PLACE  # noqa: E402
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -157,3 +158,47 @@ def test_gradients_lie_where_their_parameters_do_for_who_clips_them() -> None:
         assert norm.item() == pytest.approx(12**0.5)
         assert there.grad.norm().item() == pytest.approx(1.0, abs=1e-5)
     assert group([[there.grad], []])
+
+
+@pytest.fixture
+def everywhere() -> Iterator[CudaTensors]:
+    made = CudaTensors()
+    with made.in_this_thread_and_new_ones():
+        yield made
+
+
+def test_torch_can_be_asked_where_a_tensor_lies_while_they_are_there() -> None:
+    made = CudaTensors()
+    with made.in_this_thread_and_new_ones():
+        place = getattr(torch.cuda, PLACE)
+        assert (place(torch.ones(1, device="cuda:1")), place(torch.ones(1))) == (1, None)
+    assert not hasattr(torch.cuda, PLACE)
+
+
+@pytest.mark.usefixtures("everywhere")
+def test_an_optimizer_of_such_tensors_asks_for_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[None] = []
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **how: asked.append(None))
+    for device in ("cuda", "cpu"):
+        weight = torch.nn.Parameter(torch.ones(2, device=device))
+        weight.grad = torch.ones_like(weight)
+        torch.optim.Adam([weight], lr=0.5).step()
+        assert weight.detach().cpu().tolist() == pytest.approx([0.5, 0.5])
+        assert len(asked) == (device == "cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler, at its import
+@pytest.mark.usefixtures("everywhere")
+def test_compiled_functions_run_as_they_are_written() -> None:
+    def work(x: Any) -> Any:
+        return torch.relu(x) + 1
+
+    compiled = torch.compile(work, mode="reduce-overhead")
+    x, made = torch.ones(2, device="cuda"), CUDAGraph()
+    assert compiled(x).is_cuda
+    with graph(made):
+        result = compiled(x)
+    x.fill_(2)
+    made.replay()
+    assert result.tolist() == [3, 3]

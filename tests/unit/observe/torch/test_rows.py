@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.observe.torch import rows
-from pytest_cudafork.observe.torch.rows import ABSENT, ABSENT_CPU, CPU_BUILD, CUDA_BUILD, Row, Seen
+from pytest_cudafork.observe.torch.rows import (
+    ABSENT,
+    ABSENT_CPU,
+    CPU_BUILD,
+    CUDA_BUILD,
+    PLACE,
+    Row,
+    Seen,
+)
 from pytest_cudafork.settings import environment
 
 
@@ -104,6 +112,23 @@ def test_the_first_backward_pass_counts_the_devices(witness: Any) -> None:
     assert witness.touched == []
     backward(True)
     backward(True)
+    assert witness.touched == ["torch.autograd.graph._engine_run_backward"]
+
+
+def test_a_backward_pass_of_what_stand_ins_have_made_is_no_touch(
+    witness: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = SimpleNamespace(requires_grad=True), SimpleNamespace(requires_grad=True)
+    cuda = SimpleNamespace(**{PLACE: lambda tensor: 0 if tensor is there else None})
+    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)
+
+    def backward(*outputs: object) -> None:
+        call(witness, CPU_BUILD, "_engine_run_backward", lambda given: None, outputs)
+
+    backward(there)
+    backward(there, here)
+    assert witness.touched == []
+    backward(here)
     assert witness.touched == ["torch.autograd.graph._engine_run_backward"]
 
 

@@ -1,0 +1,39 @@
+"""Results of a graph that the host reads before the first replay: a capture computes nothing."""
+
+from __future__ import annotations
+
+from pytest_cudafork.capture.interface.seen import SeenCapture
+from pytest_cudafork.capture.judge.findings import Findings, GraphFinding, Level
+from pytest_cudafork.capture.record.history import History
+from pytest_cudafork.capture.record.uncomputed import Tell
+
+__all__ = ["await_results"]
+
+
+def await_results(capture: SeenCapture, history: History, findings: Findings) -> None:
+    """Have it told if the host reads what a graph that was just captured is to compute."""
+    for memory in capture.uses.made:
+        if memory.refer() is not None:
+            history.uncomputed.add(memory, _teller(capture, memory.text, findings))
+
+
+def _teller(capture: SeenCapture, text: str, findings: Findings) -> Tell:
+    def tell(taken: str, where: str) -> None:
+        findings.add(_early(capture, text, taken, where))
+
+    return tell
+
+
+def _early(capture: SeenCapture, text: str, taken: str, where: str) -> GraphFinding:
+    lines = [("the result is taken at", taken), ("its graph captured at", capture.where)]
+    if where != taken:
+        lines.insert(1, ("read by the host at", where))
+    return GraphFinding(
+        "unfilled-read",
+        Level.ERROR,
+        f"the host reads {text}, a result of a graph or what was computed of it, and no replay has "
+        "computed that result yet",
+        tuple(lines),
+        "a capture records and computes nothing: its results hold what their memory held before",
+        "replay the graph after its capture, before the first answer is taken from its results",
+    )
