@@ -73,6 +73,8 @@ class CheckHooks:
         self._reported: set[str] = set()
         self._runs: dict[str, int] = {}
         """How often each test was begun."""
+        self.summarized: set[str] = set()
+        """The errors that the terminal's last section has told."""
         self._touches: dict[tuple[str, str], tuple[int, list[Finding]]] = {}
         """The touches that were an error, by test and phase, with the run in which they were."""
         self._telling = Telling(observer.note_told, simulated=observer.simulated)
@@ -211,12 +213,15 @@ class CheckHooks:
             raise self._error(found, item.nodeid, _TOUCHED_BEFORE)
 
     def _after_failure(self, item: pytest.Item, when: str, error: BaseException) -> None:
-        """Add the errors to a phase that has failed by itself; a skip they turn into a failure."""
+        """Add the errors to a phase that has failed by itself.
+
+        A skip they turn into a failure, and so what ``xfail(raises=...)`` expects by its class.
+        """
         self._refusals.settle()
         if not _is_skip(error):
             self._note_shown(error, item.nodeid)
         found = self._findings_of(item, when)
-        if found and _is_skip(error):
+        if found and (_is_skip(error) or _is_expected(item, error, worst(found).error)):
             raise self._error(found, item.nodeid) from error
         if found:
             item.add_report_section(when, SECTION, self._tell(found, item.nodeid))
@@ -295,8 +300,12 @@ class CheckHooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail the session for errors that no test could be failed for."""
-        self._refusals.settle()
         self._reader.close()
+        self.judge(session)
+
+    def judge(self, session: pytest.Session) -> None:
+        """Fail the session for what is in the ledger by now and has failed no test."""
+        self._refusals.settle()
         if self._joined:
             return
         good = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
@@ -305,6 +314,15 @@ class CheckHooks:
         records = self._observer.records()
         if good and (self.unreported(records) or self.lost(records)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def left_to_tell(self) -> list[str]:
+        """Return the stories of errors that neither a failure nor the summary has told."""
+        self._refusals.settle()
+        if self._joined:
+            return []
+        records = self._observer.records()
+        left = [found for found in self.unreported(records) if found.id not in self.summarized]
+        return [self._telling.story([found], records, "") for found in left]
 
     def lost(self, records: list[Record]) -> tuple[str, ...]:
         """Say, in words, what is missing from the ledger that may have been an error."""
@@ -337,6 +355,12 @@ def host_words(records: Iterable[Record], key: str) -> tuple[str, ...]:
 def _is_skip(error: BaseException) -> bool:
     """Whether an exception says that a test was skipped, or expected to fail."""
     return isinstance(error, pytest.skip.Exception | pytest.xfail.Exception)
+
+
+def _is_expected(item: pytest.Item, error: BaseException, found: type[BaseException]) -> bool:
+    """Whether a marker expects the failure by its class, and not what was found beside it."""
+    expected = [mark.kwargs.get("raises") for mark in item.iter_markers("xfail")]
+    return any(isinstance(error, each) and not issubclass(found, each) for each in expected if each)
 
 
 @contextlib.contextmanager

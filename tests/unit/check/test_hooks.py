@@ -84,7 +84,7 @@ def hooks_on(observer: Any, level: Level = Level.TOUCH, **about: bool) -> CheckH
     return made
 
 
-def item_at(nodeid: str = "test_it.py::test_a") -> Any:
+def item_at(nodeid: str = "test_it.py::test_a", *markers: pytest.Mark) -> Any:
     """Return a test that notes what is told of it."""
     told: list[Any] = []
     return SimpleNamespace(
@@ -93,6 +93,7 @@ def item_at(nodeid: str = "test_it.py::test_a") -> Any:
         told=told,
         location=("test_it.py", 0, "test_a"),
         keywords={"test_a": object()},
+        iter_markers=lambda name: [mark for mark in markers if mark.name == name],
         add_report_section=lambda *section: told.append(section),
         ihook=SimpleNamespace(
             pytest_runtest_logreport=lambda report: told.append(report),
@@ -370,3 +371,38 @@ def test_a_report_shows_the_culprit_first_and_notes_what_a_subtest_tells(
     assert crash.message == "fork refused"
     assert not hooks.unreported(observer.records())
     through(hooks.pytest_runtest_call(item))
+
+
+@pytest.mark.parametrize(
+    ("raises", "raised"),
+    [
+        (None, ValueError),
+        (ValueError, CudaTouchError),
+        ((KeyError, ValueError), CudaTouchError),
+        (KeyError, ValueError),
+        ((ValueError, CudaTouchError), ValueError),
+    ],
+)
+def test_a_failure_that_is_expected_by_its_class_hides_nothing_beside_it(
+    observer: Observer, raises: Any, raised: type[BaseException]
+) -> None:
+    expected = {} if raises is None else {"raises": raises}
+    item = item_at("test_it.py::test_a", pytest.mark.xfail(**expected).mark)
+
+    def fail() -> None:
+        observer.touch("test_it.py::test_a (call)")
+        raise ValueError("its own")
+
+    with pytest.raises((ValueError, CudaTouchError)) as failed:
+        through(hooks_on(observer).pytest_runtest_call(item), fail)
+    assert issubclass(failed.type, raised)
+    assert bool(item.told) == (raised is ValueError), "as a section"
+
+
+def test_what_the_summary_has_told_is_not_left_to_tell(observer: Observer) -> None:
+    hooks = hooks_on(observer)
+    observer.touch()
+    (story,) = hooks.left_to_tell()
+    assert "in probe" in story
+    hooks.summarized.update(found.id for found in hooks.unreported(observer.records()))
+    assert hooks.left_to_tell() == []
