@@ -162,8 +162,7 @@ def _register_check(config: pytest.Config, state: session.CudaForkSession, late:
     if state.watch is None:
         return
     from pytest_cudafork.check.baseline_hooks import BaselineHooks
-    from pytest_cudafork.check.hooks import CheckHooks
-    from pytest_cudafork.check.late import LateErrors
+    from pytest_cudafork.check.hooks import CheckHooks, LateErrors
 
     watch = state.watch
     check = CheckHooks(state, watch.observer, watch.refusals, watch.acceptance)

@@ -7,6 +7,7 @@ rules stand in ``findings.py``; the last section is written by ``report/terminal
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Generator, Iterable, Iterator
 
 import pytest
@@ -30,7 +31,7 @@ from pytest_cudafork.check.telling import (
     told_error,
 )
 from pytest_cudafork.compat import pytest_internals
-from pytest_cudafork.compat.unpatched import contextlib
+from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.errors import CudaForkError, CudaTouchError
 from pytest_cudafork.observe.base.ledger import LedgerReader
 from pytest_cudafork.observe.base.records import Record
@@ -340,6 +341,34 @@ class CheckHooks:
             found = [f for f in found if f.error is not CudaTouchError or not f.nodeid]
         accepted = {each for each, _ in accepted_records(records)}
         return [f for f in found if f.id not in reported and f.id not in accepted]
+
+
+class LateErrors:
+    """Judges the session again behind the hooks that others have for its end, and when all is over.
+
+    A plugin of its own, as these come after the check's own end. ``close`` belongs to the end of
+    the configuration, before that of the watch.
+    """
+
+    def __init__(self, check: CheckHooks) -> None:
+        self._check = check
+        self._pid = os.getpid()
+        self._session: pytest.Session | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Judge the session behind all hooks that are no wrappers."""
+        self._session = session
+        self._check.judge(session)
+
+    def close(self) -> None:
+        """Tell what came after the summary; pytest returns the status only then."""
+        if self._pid != os.getpid():
+            return
+        if self._session is not None:
+            self._check.judge(self._session)
+        for text in self._check.left_to_tell():
+            sys.stderr.write(f"\nERROR: too late to fail a test:\n{text}\n")
 
 
 def host_words(records: Iterable[Record], key: str) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.check.hooks import CheckHooks
+from pytest_cudafork.check import hooks
+from pytest_cudafork.check.hooks import CheckHooks, LateErrors
 from pytest_cudafork.check.refusal import Refusals
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 from pytest_cudafork.observe.base.ledger import Ledger
@@ -406,3 +407,56 @@ def test_what_the_summary_has_told_is_not_left_to_tell(observer: Observer) -> No
     assert "in probe" in story
     hooks.summarized.update(found.id for found in hooks.unreported(observer.records()))
     assert hooks.left_to_tell() == []
+
+
+class LateCheck:
+    """A check that finds what the test says."""
+
+    def __init__(self) -> None:
+        self.left: list[str] = []
+
+    def judge(self, session: Any) -> None:
+        """Fail the session for what is there."""
+        if self.left:
+            session.exitstatus = 1
+
+    def left_to_tell(self) -> list[str]:
+        """Return what is there."""
+        return self.left
+
+
+def late_errors() -> tuple[LateCheck, LateErrors, Any]:
+    """Return a check, the plugin for it and a session that is good so far."""
+    check: Any = LateCheck()
+    return check, LateErrors(check), SimpleNamespace(exitstatus=0)
+
+
+def test_the_session_is_judged_behind_other_hooks_and_when_all_is_over(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    check, errors, session = late_errors()
+    errors.pytest_sessionfinish(session)
+    assert session.exitstatus == 0
+    check.left = ["fork refused at a.py:3"]
+    errors.close()
+    assert session.exitstatus == 1
+    assert capsys.readouterr().err == "\nERROR: too late to fail a test:\nfork refused at a.py:3\n"
+
+
+def test_without_a_session_it_is_told_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    check, errors, _ = late_errors()
+    check.left = ["fork refused at conftest.py:3"]
+    errors.close()
+    assert "conftest.py:3" in capsys.readouterr().err
+
+
+def test_a_child_of_the_session_tells_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check, errors, session = late_errors()
+    errors.pytest_sessionfinish(session)
+    check.left = ["fork refused"]
+    monkeypatch.setattr(hooks, "os", SimpleNamespace(getpid=lambda: -1))
+    errors.close()
+    assert session.exitstatus == 0
+    assert capsys.readouterr().err == ""
