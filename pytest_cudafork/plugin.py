@@ -162,13 +162,16 @@ def _register_check(config: pytest.Config, state: session.CudaForkSession, late:
     if state.watch is None:
         return
     from pytest_cudafork.check.baseline_hooks import BaselineHooks
-    from pytest_cudafork.check.hooks import CheckHooks
+    from pytest_cudafork.check.hooks import CheckHooks, LateErrors
 
     watch = state.watch
     check = CheckHooks(state, watch.observer, watch.refusals, watch.acceptance)
     baseline = BaselineHooks(config, state, watch, check)
     config.pluginmanager.register(baseline, "cudafork-baseline")
     config.pluginmanager.register(check, "cudafork-check")
+    late_errors = LateErrors(check)
+    config.pluginmanager.register(late_errors, "cudafork-late-errors")
+    config.add_cleanup(late_errors.close)
     if state.reports_home:
         from pytest_cudafork.hosts.sending import SendsHome
 

@@ -10,8 +10,10 @@ teardown of each test, as pytest-reportlog writes them.
     python -m tools.foreign_suites --table                  what the runs so far have found
 
 With ``--offline`` what ``--prepare`` left is used and nothing is downloaded; with ``--keep-plain``
-the plain runs of an earlier call are compared with. ``--tests 200`` lets two hundred tests, evenly
-spread over a suite, do for each isolated run, and ``--spawn-tests 50`` fifty for those by spawn.
+the plain runs of an earlier call are compared with. Each result is kept as soon as it is there, and
+with ``--resume`` what an earlier call has kept is not run again, its plain runs included: the same
+call goes on where it was ended. ``--tests 200`` lets two hundred tests, evenly spread over a suite,
+do for each isolated run, and ``--spawn-tests 50`` fifty for those by spawn.
 Tests that differ run once more, alone; which are equal then is said, for they may measure time.
 Whose a difference is shows in runs without the plugin that run only when named: "pytest-forked" and
 "random order".
@@ -34,6 +36,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tools.kept_rows import add_row, read_rows
 from tools.suite_archives import PROJECT, SUITES, Suite, SuiteError, prepare, python_of, unpack
 
 PLAIN = ("plain1", "plain2")
@@ -76,6 +79,8 @@ class Result:
     differences: list[str]
     summary: str = ""
     """The last line of pytest, without the time; "" where it is that of the plain run."""
+    part: int = 0
+    """How many tests of the suite were chosen; 0: all."""
 
 
 def outcomes_of(report_log: Path) -> Outcomes:
@@ -261,6 +266,7 @@ def try_run(
         dict(Counter(outcomes.values())),
         differences,
         summary,
+        len(tests),
     )
 
 
@@ -328,17 +334,28 @@ def try_suite(folder: Path, suite: Suite, chosen: argparse.Namespace) -> list[Re
         SuiteError: the suite cannot be had, or its plain runs ended otherwise than they should.
 
     """
-    plain = plain_runs(folder, suite, unpack(folder, suite), keep=chosen.keep_plain)
+    kept = folder / "results.jsonl"
+    root = unpack(folder, suite)
+    rows = read_rows(kept) if chosen.resume else []
+    before = [Result(**row) for row in rows if row["suite"] == suite.requirement]
+    known = any(row.run == PLAIN[0] for row in before)
+    plain = plain_runs(folder, suite, root, keep=chosen.keep_plain or known)
     first, second = plain
     flaky = sum(first.get(nodeid) != second.get(nodeid) for nodeid in first.keys() | second)
     counts = dict(Counter(first.values()))
     summary = f"{flaky} differ between plain runs" if flaky else ""
     results = [Result(suite.requirement, PLAIN[0], len(first), 0.0, counts, [], summary)]
+    if not known:
+        add_row(kept, asdict(results[0]))
     for name in chosen.runs:
         part = chosen.tests if name in RUNS and "isolate" in RUNS[name][0] else 0
         part = chosen.spawn_tests or part if name.startswith("spawn") else part
         tests = spread(plain, part) if part and part < len(first) else ()
-        results.append(try_run(folder, suite, plain, name, tests))
+        # A run that could not be made has no tests: it is made again.
+        done = [r for r in before if r.run == name and r.part == len(tests) and r.tests]
+        results.append(done[-1] if done else try_run(folder, suite, plain, name, tests))
+        if not done:
+            add_row(kept, asdict(results[-1]))
         print(tell(results[-1]), flush=True)
     return results
 
@@ -352,6 +369,7 @@ def read_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--tests", type=int, default=0, metavar="N", help="0: all")
     parser.add_argument("--spawn-tests", type=int, default=0, metavar="N", help="0: as --tests")
     parser.add_argument("--keep-plain", action="store_true", help="take earlier plain runs")
+    parser.add_argument("--resume", action="store_true", help="go on where the last call ended")
     parser.add_argument("--prepare", action="store_true", help="download and install, run nothing")
     parser.add_argument("--offline", action="store_true", help="download and install nothing")
     parser.add_argument("--table", action="store_true", help="print the results kept, run nothing")
@@ -366,10 +384,8 @@ def main(arguments: list[str]) -> int:
     """Prepare, run and compare; keep the results, print them and a last line of JSON."""
     chosen = read_arguments(arguments)
     folder = chosen.folder.resolve()
-    kept = folder / "results.jsonl"
     if chosen.table:
-        lines = kept.read_text(encoding="utf-8").splitlines()
-        print(table_of([json.loads(line) for line in lines]))
+        print(table_of(read_rows(folder / "results.jsonl")))
         return 0
     suites = tuple(suite for suite in SUITES if not chosen.only or suite.name in chosen.only)
     if not chosen.offline:
@@ -387,8 +403,6 @@ def main(arguments: list[str]) -> int:
             continue
         results += found
         differences += [f"{r.suite} by {r.run}: {line}" for r in found for line in r.differences]
-        with open(kept, "a", encoding="utf-8") as file:
-            file.writelines(json.dumps(asdict(result)) + "\n" for result in found)
     total = sum(result.tests for result in results if result.run == PLAIN[0])
     tried = len({result.suite for result in results})
     print(f"{tried} suites, {total} tests, {len(differences)} differences")

@@ -24,6 +24,14 @@ def _hand_over() -> None:
             sys.modules["sitecustomize"] = own
 
 
+def _take_off(root: str) -> None:
+    """Take the last entry of this name off ``sys.path``: one before it is the process's own."""
+    for place in range(len(sys.path) - 1, -1, -1):
+        if sys.path[place] == root:
+            del sys.path[place]
+            return
+
+
 def _watch(root: str) -> None:
     sys.path.append(root)  # the process may run in an environment of its own
     collects = gc.isenabled()
@@ -34,7 +42,7 @@ def _watch(root: str) -> None:
         except Exception:  # not only ImportError: the code may be too new for that Python
             return  # another Python, in which the plugin cannot run
         finally:
-            sys.path.remove(root)
+            _take_off(root)
         begin_inherited()
     finally:
         if collects:
@@ -52,7 +60,7 @@ def _captures(root: str) -> None:
         if sys.stderr is not None:
             sys.stderr.write(f"pytest-cudafork: captures are not looked at: {error!r}\n")
     finally:
-        sys.path.remove(root)
+        _take_off(root)
 
 
 def _patch(root: str) -> None:
@@ -70,7 +78,7 @@ def _patch(root: str) -> None:
             sys.stderr.write(f"pytest-cudafork: {text}\n")
         return
     finally:
-        sys.path.remove(root)
+        _take_off(root)
     begin()
 
 

@@ -54,6 +54,8 @@ class BaselineFile:
 
         """
         shown = os.fspath(path)
+        if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+            raise BaselineError(f"{shown}: is a pipe or a device, and no plain file.")
         try:
             with open(path, "rb") as file:
                 data = file.read()
@@ -88,6 +90,8 @@ class BaselineFile:
             found = _AT_LINE.search(str(error))
             line = int(found[1]) if found else text.count("\n") + 1
             raise BaselineError(f"{path}:{line}: is not TOML: {error}.") from error
+        except (ValueError, RecursionError) as error:  # a number or a nesting without end
+            raise BaselineError(f"{path}: is no baseline: {error}.") from None
         table_words, _, entry_words = example.partition("\n")
         rows: list[Row] = []
         made = cls(path, text, ())

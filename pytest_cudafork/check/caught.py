@@ -21,6 +21,9 @@ from pytest_cudafork.observe.story.scopes import (
 )
 from pytest_cudafork.observe.story.stories import ENDS
 
+_STACK_METHODS = {"enter_context", "enter_async_context", "push", "push_async_exit"}
+"""Methods of ``contextlib.ExitStack`` and ``AsyncExitStack`` that take a manager."""
+
 
 class Caught(NamedTuple):
     """Where an exception ended.
@@ -100,7 +103,7 @@ def _ended_by(
         if isinstance(node, ast.With | ast.AsyncWith):
             # An item's expression is under the items before it, and the line is all that is known.
             items = node.items if part == "body" else node.items[:-1]
-            matches = [_match(item.context_expr, frame, kind) for item in reversed(items)]
+            matches = [_match_manager(node, item, frame, kind) for item in reversed(items)]
             sure = next((match for match in matches if match is not _Match.NO), None)
             if sure is not None:
                 return node.lineno, sure is _Match.NAME
@@ -131,6 +134,36 @@ def _raises_again(handler: ast.ExceptHandler) -> bool:
 def _match(node: ast.expr, frame: FrameType, kind: type[BaseException]) -> _Match:
     """How an expression is about a class: of ``except``, or what a ``with`` calls or holds."""
     return _best(_about(value, kind) for value in _values(node, frame))
+
+
+def _match_manager(
+    node: ast.With | ast.AsyncWith, item: ast.withitem, frame: FrameType, kind: type[BaseException]
+) -> _Match:
+    """How an item of a ``with`` is about a class; of a stack of managers, what was put on it."""
+    managers = [item.context_expr]
+    if isinstance(item.optional_vars, ast.Name):
+        managers += _put_on_stack(node, item.optional_vars.id)
+    while any(isinstance(each, ast.IfExp) for each in managers):  # raises(...) if ... else ...
+        managers = [
+            part
+            for each in managers
+            for part in ([each.body, each.orelse] if isinstance(each, ast.IfExp) else [each])
+        ]
+    return _best(_match(each, frame, kind) for each in managers)
+
+
+def _put_on_stack(node: ast.With | ast.AsyncWith, name: str) -> Iterator[ast.expr]:
+    """What the body of a ``with`` puts on the ``ExitStack`` of that name."""
+    for statement in node.body:
+        for call in ast.walk(statement):
+            if (
+                isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Attribute)
+                and isinstance(call.func.value, ast.Name)
+                and call.func.value.id == name
+                and call.func.attr in _STACK_METHODS
+            ):
+                yield from call.args[:1]
 
 
 def _best(matches: Iterable[_Match]) -> _Match:

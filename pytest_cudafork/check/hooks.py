@@ -7,6 +7,7 @@ rules stand in ``findings.py``; the last section is written by ``report/terminal
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Generator, Iterable, Iterator
 
 import pytest
@@ -30,7 +31,7 @@ from pytest_cudafork.check.telling import (
     told_error,
 )
 from pytest_cudafork.compat import pytest_internals
-from pytest_cudafork.compat.unpatched import contextlib
+from pytest_cudafork.compat.unpatched import contextlib, os
 from pytest_cudafork.errors import CudaForkError, CudaTouchError
 from pytest_cudafork.observe.base.ledger import LedgerReader
 from pytest_cudafork.observe.base.records import Record
@@ -73,6 +74,8 @@ class CheckHooks:
         self._reported: set[str] = set()
         self._runs: dict[str, int] = {}
         """How often each test was begun."""
+        self.summarized: set[str] = set()
+        """The errors that the terminal's last section has told."""
         self._touches: dict[tuple[str, str], tuple[int, list[Finding]]] = {}
         """The touches that were an error, by test and phase, with the run in which they were."""
         self._telling = Telling(observer.note_told, simulated=observer.simulated)
@@ -211,12 +214,15 @@ class CheckHooks:
             raise self._error(found, item.nodeid, _TOUCHED_BEFORE)
 
     def _after_failure(self, item: pytest.Item, when: str, error: BaseException) -> None:
-        """Add the errors to a phase that has failed by itself; a skip they turn into a failure."""
+        """Add the errors to a phase that has failed by itself.
+
+        A skip they turn into a failure, and so what ``xfail(raises=...)`` expects by its class.
+        """
         self._refusals.settle()
         if not _is_skip(error):
             self._note_shown(error, item.nodeid)
         found = self._findings_of(item, when)
-        if found and _is_skip(error):
+        if found and (_is_skip(error) or _is_expected(item, error, worst(found).error)):
             raise self._error(found, item.nodeid) from error
         if found:
             item.add_report_section(when, SECTION, self._tell(found, item.nodeid))
@@ -295,8 +301,12 @@ class CheckHooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fail the session for errors that no test could be failed for."""
-        self._refusals.settle()
         self._reader.close()
+        self.judge(session)
+
+    def judge(self, session: pytest.Session) -> None:
+        """Fail the session for what is in the ledger by now and has failed no test."""
+        self._refusals.settle()
         if self._joined:
             return
         good = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
@@ -305,6 +315,15 @@ class CheckHooks:
         records = self._observer.records()
         if good and (self.unreported(records) or self.lost(records)):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def left_to_tell(self) -> list[str]:
+        """Return the stories of errors that neither a failure nor the summary has told."""
+        self._refusals.settle()
+        if self._joined:
+            return []
+        records = self._observer.records()
+        left = [found for found in self.unreported(records) if found.id not in self.summarized]
+        return [self._telling.story([found], records, "") for found in left]
 
     def lost(self, records: list[Record]) -> tuple[str, ...]:
         """Say, in words, what is missing from the ledger that may have been an error."""
@@ -324,6 +343,34 @@ class CheckHooks:
         return [f for f in found if f.id not in reported and f.id not in accepted]
 
 
+class LateErrors:
+    """Judges the session again behind the hooks that others have for its end, and when all is over.
+
+    A plugin of its own, as these come after the check's own end. ``close`` belongs to the end of
+    the configuration, before that of the watch.
+    """
+
+    def __init__(self, check: CheckHooks) -> None:
+        self._check = check
+        self._pid = os.getpid()
+        self._session: pytest.Session | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Judge the session behind all hooks that are no wrappers."""
+        self._session = session
+        self._check.judge(session)
+
+    def close(self) -> None:
+        """Tell what came after the summary; pytest returns the status only then."""
+        if self._pid != os.getpid():
+            return
+        if self._session is not None:
+            self._check.judge(self._session)
+        for text in self._check.left_to_tell():
+            sys.stderr.write(f"\nERROR: too late to fail a test:\n{text}\n")
+
+
 def host_words(records: Iterable[Record], key: str) -> tuple[str, ...]:
     """Return what workers on other hosts said of themselves: their "damage" or their "limits"."""
     return tuple(
@@ -337,6 +384,12 @@ def host_words(records: Iterable[Record], key: str) -> tuple[str, ...]:
 def _is_skip(error: BaseException) -> bool:
     """Whether an exception says that a test was skipped, or expected to fail."""
     return isinstance(error, pytest.skip.Exception | pytest.xfail.Exception)
+
+
+def _is_expected(item: pytest.Item, error: BaseException, found: type[BaseException]) -> bool:
+    """Whether a marker expects the failure by its class, and not what was found beside it."""
+    expected = [mark.kwargs.get("raises") for mark in item.iter_markers("xfail")]
+    return any(isinstance(error, each) and not issubclass(found, each) for each in expected if each)
 
 
 @contextlib.contextmanager

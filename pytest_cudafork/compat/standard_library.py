@@ -10,8 +10,33 @@ import atexit
 import contextlib
 import sys
 import threading
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+
+# -- warnings ------------------------------------------------------------------------------------
+
+Shows = tuple[Any, Any]
+"""What shows or records warnings in this process: ``showwarning``, and what is below it."""
+
+
+def what_shows_warnings() -> Shows:
+    """Return what shows warnings, or records them: ``warnings._showwarnmsg_impl`` is the latter.
+
+    ``catch_warnings(record=True)`` puts the ``append`` of its list there.
+    """
+    return warnings.showwarning, getattr(warnings, "_showwarnmsg_impl", None)
+
+
+@contextlib.contextmanager
+def warnings_shown_by(shows: Shows) -> Iterator[None]:
+    """Let warnings be shown, or recorded, by this meanwhile; filters stay as they are."""
+    with warnings.catch_warnings():  # gives back both
+        warnings.showwarning = shows[0]
+        if shows[1] is not None:
+            warnings._showwarnmsg_impl = shows[1]  # type: ignore[attr-defined]
+        yield
+
 
 # -- the end of a process ------------------------------------------------------------------------
 

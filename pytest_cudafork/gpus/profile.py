@@ -48,6 +48,8 @@ def read_profile(path: str, models: Models) -> dict[str, Cost]:
         ProfileError: it cannot be read, is none, or is of another machine.
 
     """
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise ProfileError(f"{path} is a pipe or a device, and no profile")
     try:
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
@@ -55,7 +57,7 @@ def read_profile(path: str, models: Models) -> dict[str, Cost]:
         raise ProfileError(
             f"{path}: {error.strerror}: record it with --cuda-fork-profile"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProfileError(
             f"{path} is no profile, or torn ({error}): record it anew with --cuda-fork-profile"
         ) from None
@@ -66,7 +68,7 @@ def read_profile(path: str, models: Models) -> dict[str, Cost]:
         costs = {str(test): _cost(values) for test, values in data["tests"].items()}
     except ProfileError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ProfileError(
             f"{path} is no profile ({type(error).__name__}: {error}): record it with "
             "--cuda-fork-profile"

@@ -105,6 +105,7 @@ def write_summary(
         told = reported if shown else ()
         story = Stories(records, told, expected, simulated=observer.simulated)
         story.write(terminal, unreported, advice=not bad or not (shown or unreported))
+        check.summarized.update(found.id for found in unreported)
     elif not limits and not lost:
         terminal.write_line("no touch of CUDA was seen")
     for words in lost:

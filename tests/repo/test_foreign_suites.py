@@ -159,6 +159,57 @@ def test_a_run_is_compared_with_the_plain_ones_and_kept(
     assert foreign_suites.main([*folder, "--runs", "fork", "--keep-plain"]) == 1
 
 
+def test_a_call_that_was_ended_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[str] = []
+    broken = {"spawn"}
+
+    def run_suite(
+        folder: Path,
+        suite: Suite,
+        _root: Path,
+        name: str,
+        tests: tuple[str, ...] = (),
+        _again: str = "",
+    ) -> dict[str, str]:
+        ran.append(name)
+        if name in broken:
+            raise SuiteError("no")
+        if name == "auto":
+            raise KeyboardInterrupt
+        report = foreign_suites.log_of(folder, suite, name, "jsonl")
+        names = tests or ("t::one", "t::two")
+        _log(report, *(_phase(test, "call", "passed") for test in names))
+        foreign_suites.log_of(folder, suite, name, "log").write_text("2 passed in 0.10s\n")
+        return foreign_suites.outcomes_of(report)
+
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setattr(foreign_suites, "SUITES", (Suite("tiny", "1"),))
+    monkeypatch.setattr(foreign_suites, "unpack", lambda _folder, _suite: tmp_path)
+    monkeypatch.setattr(foreign_suites, "run_suite", run_suite)
+    call = ["--folder", str(tmp_path), "--offline", "--resume", "--runs", "fork", "spawn", "auto"]
+    with pytest.raises(KeyboardInterrupt):
+        foreign_suites.main(call)
+    assert ran == ["plain1", "plain2", "fork", "spawn", "auto"]
+    with open(tmp_path / "results.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"suite": "tiny==1", "run": "au')  # killed while it wrote
+    ran.clear()
+    broken.clear()
+    assert foreign_suites.main([*call[:-1], "forkserver"]) == 0
+    assert ran == ["spawn", "forkserver"], "spawn could not be run before"
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [row["run"] for row in last["rows"]] == ["plain1", "fork", "spawn", "forkserver"]
+    ran.clear()
+    assert foreign_suites.main([*call[:-1], "forkserver", "--tests", "1"]) == 0
+    assert ran == ["fork", "spawn", "forkserver"], "a part is another run than the whole"
+    ran.clear()
+    assert foreign_suites.main([*call[:-1], "--tests", "1"]) == 0
+    assert ran == []
+    assert foreign_suites.main([*call[:3], "--runs", "fork"]) == 0
+    assert ran == ["plain1", "plain2", "fork"], "without --resume all of it runs"
+
+
 def test_a_suite_that_is_not_known_is_refused_with_the_names(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -73,12 +73,14 @@ def command(*words: str | Path) -> list[str]:
     return [sys.executable, "-m", "pytest_cudafork", "run", *map(str, words)]
 
 
-def plainly(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def plainly(
+    *words: str | Path, cwd: Path, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run Python without any watch."""
     return subprocess.run(
         [sys.executable, *map(str, words)],
         cwd=cwd,
-        env=environment(),
+        env=environment() if env is None else dict(env),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

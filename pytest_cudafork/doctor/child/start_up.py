@@ -103,11 +103,12 @@ def _begin_watch() -> None:
         root = os.path.dirname(root)
     startup = os.path.join(root, "pytest_cudafork", "_startup")
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != startup]
+    before = list(sys.path)  # where the root may stand already
     sys.path.append(root)
     try:
         from pytest_cudafork.check.watch import begin_inherited
     finally:
-        sys.path.remove(root)
+        sys.path[:] = before
     begin_inherited()
 
 

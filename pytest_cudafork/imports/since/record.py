@@ -79,7 +79,7 @@ def read_record(path: str) -> ImportsRecord | None:
     try:
         with open(path, encoding="utf-8") as file:
             return _from_plain(json.load(file))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat import pytest_internals, standard_library
 from pytest_cudafork.compat.unpatched import contextlib, inspect, pickle
 from pytest_cudafork.isolate.child.rehearsal import OwnHooks
 from pytest_cudafork.process.protocol import frames
+
+SHOWS_WARNINGS = pytest.StashKey[standard_library.Shows]()
+"""What a fixture of the parent's has put in force to record warnings, as ``recwarn`` does."""
 
 
 class _InTheParent:
@@ -61,8 +64,11 @@ class _BodyOnly:
                 return True
             set_up = self._hooks.pytest_runtest_setup
             ready = self._quietly(item, "setup", lambda: set_up(item=item))
+        shows = None if self._inherits else item.stash.get(SHOWS_WARNINGS, None)
         if ready:
-            pytest_internals.run_phase(item, "call")
+            # within pytest's own recording, which the child has begun after the fixture's
+            with standard_library.warnings_shown_by(shows) if shows else contextlib.nullcontext():
+                pytest_internals.run_phase(item, "call")
         self._quietly(
             item,
             "teardown",

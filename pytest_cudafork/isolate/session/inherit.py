@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat import pytest_internals, standard_library
 from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate import policy
+from pytest_cudafork.isolate.child.inherited import SHOWS_WARNINGS
 from pytest_cudafork.isolate.session import other_plugins, report_checks
 from pytest_cudafork.isolate.session.children import Children
 from pytest_cudafork.isolate.session.replay import Replay
@@ -98,8 +99,11 @@ def _run(
     """Set up, have the body run, and tear down, as ``_pytest.runner.runtestprotocol`` does."""
     pytest_internals.begin_request(item)
     option = item.config.option
+    shown_before = standard_library.what_shows_warnings()
     try:
         setup = replay.log_setup(pytest_internals.run_phase(item, "setup", log=False))
+        if standard_library.what_shows_warnings() != shown_before:
+            item.stash[SHOWS_WARNINGS] = standard_library.what_shows_warnings()
         if setup.passed:
             if getattr(option, "setupshow", False):
                 pytest_internals.show_setup(item)
@@ -109,6 +113,8 @@ def _run(
             nextitem = nextitem if replay.again else None
         pytest_internals.run_phase(item, "teardown", nextitem=nextitem)
     finally:
+        with contextlib.suppress(KeyError):
+            del item.stash[SHOWS_WARNINGS]
         pytest_internals.end_request(item)
 
 

@@ -45,8 +45,9 @@ def apply(
         What undoes it, in this process.
 
     Raises:
-        AttributeError, KeyError: What is to be replaced is not there, and the module is. Where it
-            is imported later, or executed again, its import raises this.
+        AttributeError, KeyError, TypeError: What is to be replaced is not there, or no mapping has
+            it, and the module is there. Where it is imported later, or executed again, its import
+            raises this.
 
     """
     if record.kind in ENVIRONMENT:
@@ -110,12 +111,17 @@ def _place(record: Record, module: Any, loaded: Loaded) -> Place:
 
     Raises:
         AttributeError: There is nothing of that name on the way to it.
+        TypeError: An item is to be set of what is no mapping.
 
     """
     names = record.path.split(".")
     new = loaded.value if record.kind.startswith("set") else _NOTHING
     if record.kind.endswith("item"):
-        return _Item(_walk(record, module, names), loaded.key, new)
+        owner = _walk(record, module, names)
+        if not hasattr(owner, "keys"):
+            # What is in a list at a place could not be put back by asking whether it is in there.
+            raise TypeError(f"{record}: {_named(owner)} is no mapping")
+        return _Item(owner, loaded.key, new)
     return _Attribute(_walk(record, module, names[:-1]), names[-1], new)
 
 

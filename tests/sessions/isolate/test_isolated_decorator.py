@@ -230,6 +230,62 @@ def test_a_body_inherits_the_fixtures_of_the_pytest_process(
     assert '<property name="seen" value="1"' in xml
 
 
+RECORDED = """
+import warnings
+import pytest
+from pytest_cudafork import isolated
+
+@pytest.fixture
+def recorded():
+    with warnings.catch_warnings(record=True) as log:
+        warnings.simplefilter("always")
+        yield log
+
+@pytest.fixture
+def strict():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+@pytest.fixture
+def shown(monkeypatch):
+    texts = []
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *about: texts.append(message))
+    return texts
+
+@isolated(fixtures="inherit", method="fork")
+def test_recwarn(recwarn):
+    warnings.warn("of recwarn")
+    assert [str(one.message) for one in recwarn] == ["of recwarn"]
+
+@isolated(fixtures="inherit", method="fork")
+def test_recorded(recorded):
+    warnings.warn("of the list")
+    assert len(recorded) == 1
+
+@isolated(fixtures="inherit", method="fork")
+def test_shown(shown):
+    warnings.warn("of the function")
+    assert len(shown) == 1
+
+@isolated(fixtures="inherit", method="fork")
+def test_strict(strict):
+    with pytest.raises(UserWarning): warnings.warn("is an error")
+
+@isolated(fixtures="inherit", method="fork")
+def test_after(): warnings.warn("comes home")
+"""
+
+
+def test_a_fixture_that_records_warnings_hears_those_of_an_inherited_body(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(RECORDED)
+    result = run_session(pytester)
+    result.assert_outcomes(passed=5, warnings=1)
+    result.stdout.fnmatch_lines(["*UserWarning: comes home*"])
+
+
 WITHOUT_PLUGIN = """
 import os, unittest, pytest
 from pytest_cudafork import isolated

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import pytest_cudafork
 from pytest_cudafork.process.descendants import process_state
 from tests.support.documents import read_document
 from tests.support.native import compile_c, needs_libraries
@@ -125,6 +126,20 @@ def test_a_program_finds_itself_as_it_would(tmp_path: Path, write: Write) -> Non
     alone = plainly(*options, script, cwd=tmp_path)
     seen = plainly(*options, "-m", "pytest_cudafork", "run", "--report=r", script, cwd=tmp_path)
     assert json.loads(seen.stdout) == json.loads(alone.stdout)
+
+
+ROOT = str(Path(pytest_cudafork.__file__).parent.parent)
+
+
+def test_a_program_finds_its_path_as_it_is_where_the_plugin_is_on_it(
+    tmp_path: Path, write: Write
+) -> None:
+    script = write("import sys; print(sys.path)", "show.py")
+    path = os.pathsep.join([str(tmp_path / "before"), ROOT, str(tmp_path / "after")])
+    env = environment(PYTHONPATH=path)
+    alone = plainly(script, cwd=tmp_path, env=env)
+    assert ROOT in alone.stdout
+    assert watched("--report=r", script, cwd=tmp_path, env=env).stdout == alone.stdout
 
 
 ENDS = {

@@ -70,8 +70,19 @@ def test_a_file_that_is_missing_or_no_file_is_told(tmp_path: Path) -> None:
         read(tmp_path / "base.toml")
     with pytest.raises(BaselineError, match="cannot be read: Is a directory"):
         read(tmp_path)
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(BaselineError, match=r"is a pipe or a device, and no plain file\.$"):
+        read(tmp_path / "pipe.toml")
     with pytest.raises(BaselineError, match="cannot be written: No such file"):
         write(tmp_path / "no" / "folder.toml", "")
+
+
+@pytest.mark.parametrize("value", ["[" * 5_000, "9" * 10_000], ids=["nested", "long"])
+def test_a_value_without_end_is_told(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "base.toml"
+    path.write_text(f"a = {value}")
+    with pytest.raises(BaselineError, match=r"base\.toml: is no baseline: "):
+        read(path)
 
 
 def test_a_link_that_leads_nowhere_is_told_with_what_can_be_done(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ NAMES = {
     "Own": Own,
     "BOTH": BOTH,
     "HOLDING": HOLDING,
+    "KEPT": KEPT,
     "HOLDING_BASE": HOLDING_BASE,
     "Manager": Manager,
     "contextlib": contextlib,
@@ -101,6 +102,22 @@ BODIES = {
         4,
         True,
     ),
+    "with contextlib.suppress(CudaForkError) if fail else contextlib.nullcontext():\n    fail()": (
+        1,
+        True,
+    ),
+    "with contextlib.suppress(Exception) if fail else HOLDING_BASE:\n    fail()": (1, False),
+    "with contextlib.ExitStack() as stack:\n"
+    "    stack.enter_context(contextlib.suppress(CudaForkError))\n"
+    "    fail()": (1, True),
+    "with contextlib.ExitStack() as stack:\n"
+    "    if fail:\n"
+    "        stack.push(HOLDING if fail else HOLDING_BASE)\n"
+    "    fail()": (1, True),
+    "with contextlib.ExitStack() as stack:\n"
+    "    stack.enter_context(contextlib.suppress(Exception))\n"
+    "    KEPT.append(CudaForkError('not put on it'))\n"
+    "    fail()": (1, False),
     "for _ in [1]:\n    try:\n        fail()\n    finally:\n        break": (0, False),
     "match 1:\n"
     "    case 1:\n"

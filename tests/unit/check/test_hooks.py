@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.check.hooks import CheckHooks
+from pytest_cudafork.check import hooks
+from pytest_cudafork.check.hooks import CheckHooks, LateErrors
 from pytest_cudafork.check.refusal import Refusals
 from pytest_cudafork.errors import CudaForkError, CudaTouchError, PoisonedTouchError
 from pytest_cudafork.observe.base.ledger import Ledger
@@ -84,7 +85,7 @@ def hooks_on(observer: Any, level: Level = Level.TOUCH, **about: bool) -> CheckH
     return made
 
 
-def item_at(nodeid: str = "test_it.py::test_a") -> Any:
+def item_at(nodeid: str = "test_it.py::test_a", *markers: pytest.Mark) -> Any:
     """Return a test that notes what is told of it."""
     told: list[Any] = []
     return SimpleNamespace(
@@ -93,6 +94,7 @@ def item_at(nodeid: str = "test_it.py::test_a") -> Any:
         told=told,
         location=("test_it.py", 0, "test_a"),
         keywords={"test_a": object()},
+        iter_markers=lambda name: [mark for mark in markers if mark.name == name],
         add_report_section=lambda *section: told.append(section),
         ihook=SimpleNamespace(
             pytest_runtest_logreport=lambda report: told.append(report),
@@ -370,3 +372,91 @@ def test_a_report_shows_the_culprit_first_and_notes_what_a_subtest_tells(
     assert crash.message == "fork refused"
     assert not hooks.unreported(observer.records())
     through(hooks.pytest_runtest_call(item))
+
+
+@pytest.mark.parametrize(
+    ("raises", "raised"),
+    [
+        (None, ValueError),
+        (ValueError, CudaTouchError),
+        ((KeyError, ValueError), CudaTouchError),
+        (KeyError, ValueError),
+        ((ValueError, CudaTouchError), ValueError),
+    ],
+)
+def test_a_failure_that_is_expected_by_its_class_hides_nothing_beside_it(
+    observer: Observer, raises: Any, raised: type[BaseException]
+) -> None:
+    expected = {} if raises is None else {"raises": raises}
+    item = item_at("test_it.py::test_a", pytest.mark.xfail(**expected).mark)
+
+    def fail() -> None:
+        observer.touch("test_it.py::test_a (call)")
+        raise ValueError("its own")
+
+    with pytest.raises((ValueError, CudaTouchError)) as failed:
+        through(hooks_on(observer).pytest_runtest_call(item), fail)
+    assert issubclass(failed.type, raised)
+    assert bool(item.told) == (raised is ValueError), "as a section"
+
+
+def test_what_the_summary_has_told_is_not_left_to_tell(observer: Observer) -> None:
+    hooks = hooks_on(observer)
+    observer.touch()
+    (story,) = hooks.left_to_tell()
+    assert "in probe" in story
+    hooks.summarized.update(found.id for found in hooks.unreported(observer.records()))
+    assert hooks.left_to_tell() == []
+
+
+class LateCheck:
+    """A check that finds what the test says."""
+
+    def __init__(self) -> None:
+        self.left: list[str] = []
+
+    def judge(self, session: Any) -> None:
+        """Fail the session for what is there."""
+        if self.left:
+            session.exitstatus = 1
+
+    def left_to_tell(self) -> list[str]:
+        """Return what is there."""
+        return self.left
+
+
+def late_errors() -> tuple[LateCheck, LateErrors, Any]:
+    """Return a check, the plugin for it and a session that is good so far."""
+    check: Any = LateCheck()
+    return check, LateErrors(check), SimpleNamespace(exitstatus=0)
+
+
+def test_the_session_is_judged_behind_other_hooks_and_when_all_is_over(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    check, errors, session = late_errors()
+    errors.pytest_sessionfinish(session)
+    assert session.exitstatus == 0
+    check.left = ["fork refused at a.py:3"]
+    errors.close()
+    assert session.exitstatus == 1
+    assert capsys.readouterr().err == "\nERROR: too late to fail a test:\nfork refused at a.py:3\n"
+
+
+def test_without_a_session_it_is_told_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    check, errors, _ = late_errors()
+    check.left = ["fork refused at conftest.py:3"]
+    errors.close()
+    assert "conftest.py:3" in capsys.readouterr().err
+
+
+def test_a_child_of_the_session_tells_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check, errors, session = late_errors()
+    errors.pytest_sessionfinish(session)
+    check.left = ["fork refused"]
+    monkeypatch.setattr(hooks, "os", SimpleNamespace(getpid=lambda: -1))
+    errors.close()
+    assert session.exitstatus == 0
+    assert capsys.readouterr().err == ""

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -205,3 +206,18 @@ def test_a_fork_server_that_was_started_meanwhile_is_ended(
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert not os.path.exists(address)
+
+
+def test_what_records_warnings_can_be_put_in_force_again() -> None:
+    require("Python", warnings, "_showwarnmsg_impl", "let a fixture record what a child warns of")
+    with warnings.catch_warnings(record=True) as outer:
+        warnings.simplefilter("always")
+        shows = standard_library.what_shows_warnings()
+        assert shows == standard_library.what_shows_warnings()
+        with warnings.catch_warnings(record=True) as inner:
+            assert standard_library.what_shows_warnings() != shows
+            with standard_library.warnings_shown_by(shows):
+                warnings.warn("to the outer list", stacklevel=1)
+            warnings.warn("to the inner list", stacklevel=1)
+    assert [str(one.message) for one in outer] == ["to the outer list"]
+    assert [str(one.message) for one in inner] == ["to the inner list"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def test_a_profile_of_another_machine_is_refused(
         (lambda data: data.update(tests=[1]), "is no profile"),
         (lambda data: data.update(pytest_cudafork_profile=99), "of another version"),
         (lambda data: data.update(gpus=None), "is no profile"),
+        (lambda data: data.update(gpus={"a": float("inf")}), "is no profile"),
         (lambda data: data["tests"]["test_b.py::test_b"].pop("ram"), "is no profile"),
         (lambda data: data["tests"]["test_b.py::test_b"].update(vram=-1), "not what a test costs"),
         (lambda data: data["tests"]["test_b.py::test_b"].update(ram="1G"), "not what a test"),
@@ -87,6 +89,15 @@ def test_a_file_that_cannot_be_read_or_written_is_told(tmp_path: Path) -> None:
         read_profile(str(tmp_path / "none"), MODELS)
     with pytest.raises(ProfileError, match="Is a directory"):
         read_profile(str(tmp_path), MODELS)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ProfileError, match="is a pipe or a device"):
+        read_profile(str(tmp_path / "pipe"), MODELS)
+    (tmp_path / "pipe").unlink()
+    nested = tmp_path / "nested"
+    nested.write_text("[" * 5_000)
+    with pytest.raises(ProfileError, match="is no profile, or torn"):
+        read_profile(str(nested), MODELS)
+    nested.unlink()
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match="directory"):
         write_profile(str(tmp_path / "folder"), MODELS, COSTS)

@@ -12,6 +12,7 @@ from pytest_cudafork.patch.applying import inherited
 
 SOURCE = """
 CONFIG = {"a": 1}
+LAYERS = [1, 2]
 
 def answer():
     return "real"

@@ -40,7 +40,17 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", "null", '{"format": 1}', '{"format": 3}', '{"format": 3, "files": 3}']
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "null",
+        '{"format": 1}',
+        '{"format": 3}',
+        '{"format": 3, "files": 3}',
+        "[" * 5_000,
+    ],
 )
 def test_anything_else_is_none(tmp_path: Path, text: str) -> None:
     path = tmp_path / "record.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import re
 import sys
 from typing import Any
 
@@ -138,6 +139,8 @@ def test_a_patch_that_is_undone_before_the_import_never_holds(package: str) -> N
         (("setattr", "nothing.x"), "module 'patched_package.work' has no attribute 'nothing'"),
         (("setitem", "nothing"), "has no attribute 'nothing'"),
         (("delitem", "CONFIG"), "there is no such key"),
+        (("setitem", "LAYERS"), "list .* is no mapping"),
+        (("setitem", "answer"), "function 'answer' is no mapping"),
     ],
 )
 @pytest.mark.parametrize("imported", [True, False], ids=["imported", "not yet"])
@@ -149,15 +152,15 @@ def test_what_is_not_there_is_told_and_no_import_goes_without_the_patch(
     told: list[str] = []
     if imported:
         importlib.import_module(name)
-        with pytest.raises((AttributeError, KeyError), match=words):
+        with pytest.raises((AttributeError, KeyError, TypeError), match=words):
             apply(made, failed=told.append)
         return
     apply(made, failed=told.append)
     for _ in range(2):
-        with pytest.raises((AttributeError, KeyError), match=words):
+        with pytest.raises((AttributeError, KeyError, TypeError), match=words):
             importlib.import_module(name)
     assert len(told) == 2
-    assert words in told[0]
+    assert re.search(words, told[0])
     assert f"child_patch.{record[0]}" in told[0]
 
 
