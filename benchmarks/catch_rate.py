@@ -37,6 +37,8 @@ from catch_peers import PEERS
 from catch_words import Verdict, counts, rows
 from results_file import publish, table
 
+from tests.specimens.catalog import CATALOG
+
 TOPIC = "catch_rate"
 
 
@@ -97,7 +99,8 @@ def report(
             for method, verdict in said.items()
             if verdict.why
         ]
-        parts += [f"## {title}", table(header, told), each_one, *reasons]
+        hints = [hint(found)] if title == "Forks" else []
+        parts += [f"## {title}", table(header, told), *hints, each_one, "\n".join(reasons)]
         data[title.lower()] = {
             "totals": totals,
             "missed": {
@@ -109,7 +112,19 @@ def report(
                 for name in names
             },
         }
-    return "\n\n".join(parts), data
+    return "\n\n".join(filter(None, parts)), data
+
+
+def hint(forks: Mapping[str, Mapping[str, Verdict]]) -> str:
+    """Return what the numbers of torch's flag have to be read with."""
+    torch = {each.name for each in CATALOG if each.needs}
+    with_torch = [said["torch"] for name, said in forks.items() if name in torch]
+    return (
+        f"{len(forks) - len(with_torch)} of these specimens touch without torch, whichever call "
+        "the reported bug made, and run without it: there torch's flag can see nothing. "
+        f"Of the other {len(with_torch)} it sees {sum(each.caught for each in with_torch)}. "
+        "Right lines: a flag names none."
+    )
 
 
 if __name__ == "__main__":

@@ -91,10 +91,14 @@ def test_verdicts_are_counted_and_written_by_kind(benchmark: Callable[[str], Any
 def test_the_report_lists_misses_and_alarms_by_name(benchmark: Callable[[str], Any]) -> None:
     verdict = benchmark("catch_words").Verdict
     said = {"driver": verdict(True, False, True, "a reason"), "torch": verdict(False, False, False)}
-    text, data = benchmark("catch_rate").report({"one": said}, ("driver", "torch"), {})
+    found = {"one": said, "pin_memory": {**said, "torch": verdict(True, False, False)}}
+    text, data = benchmark("catch_rate").report(found, ("driver", "torch"), {})
     assert data["forks"]["missed"] == {"driver": [], "torch": ["one"]}
-    assert data["forks"]["alarms"] == {"driver": ["one"], "torch": []}
+    assert data["forks"]["alarms"] == {"driver": ["one", "pin_memory"], "torch": []}
     assert "- one, driver: a reason" in text
+    assert text.startswith("## Forks")
+    assert "1 of these specimens touch without torch" in text
+    assert "Of the other 1 it sees 1." in text
     assert json.loads(json.dumps(data)) == data
 
 
