@@ -11,6 +11,7 @@ VENV ?= .venv
 BENCH_VENV ?= .venv-bench
 PLUGINS_VENV ?= .venv-plugins
 RELEASE_VENV ?= .venv-release
+SECURITY_VENV ?= .venv-security
 TESTARGS ?=
 BENCHARGS ?=
 # Most tests wait for processes that they start, so three workers pay off on two cores.
@@ -33,7 +34,7 @@ MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-quick test-fresh test-demo test-plugins lint docs wheel-check release-check bench bench-against bench-isolation changelog clean
+.PHONY: help demo test test-quick test-fresh test-demo test-plugins lint docs wheel-check release-check bench bench-against bench-isolation security changelog clean
 
 # Another project's settings must not reach this one's environment or tests.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTEST_ADDOPTS PYTEST_PLUGINS
@@ -55,6 +56,7 @@ help:
 	@echo "make bench        what importing and running the plugin costs"
 	@echo "make bench-against    the same, audit, isolation and capture_pair against BEFORE=REVISION"
 	@echo "make bench-isolation  isolated tests against pytest-forked; BENCHARGS=... goes to it"
+	@echo "make security     static analysers over the package; what they find must be explained"
 	@echo "make changelog    CHANGELOG.md from the fragments; VERSION=1.2.3"
 	@echo "make clean        remove the environment and everything that was built"
 
@@ -120,12 +122,16 @@ bench-against: $(STAMP)
 bench-isolation: $(BENCH_VENV)/installed
 	@"$(BENCH_VENV)/bin/python" benchmarks/bench_isolation.py $(BENCHARGS)
 
+# An environment of its own: nothing else needs the analysers.
+security: $(SECURITY_VENV)/installed
+	@"$(SECURITY_VENV)/bin/python" tools/check_security.py
+
 changelog: $(STAMP)
 	@test -n "$(VERSION)" || { echo "which version? make changelog VERSION=1.2.3" >&2; exit 1; }
 	@$(PY) -m towncrier build --yes --version "$(VERSION)"
 
 clean:
-	@rm -rf "$(VENV)" "$(BENCH_VENV)" "$(PLUGINS_VENV)" "$(RELEASE_VENV)" build dist *.egg-info pytest_cudafork/observe/driver/native/lib
+	@rm -rf "$(VENV)" "$(BENCH_VENV)" "$(PLUGINS_VENV)" "$(RELEASE_VENV)" "$(SECURITY_VENV)" build dist *.egg-info pytest_cudafork/observe/driver/native/lib
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find pytest_cudafork sample_engine tests tools benchmarks demo -name __pycache__ -prune -exec rm -rf {} +
 
@@ -137,6 +143,14 @@ $(STAMP): pyproject.toml setup.py constraints/dev.txt tools/check_python.py $(NA
 	@"$(PYTHON)" -m venv "$(VENV)"
 	@$(PIP) install -c constraints/dev.txt -e ".[test,lint,docs]"
 	@touch "$(STAMP)"
+
+$(SECURITY_VENV)/installed: constraints/security.txt
+	@"$(PYTHON)" tools/check_python.py
+	@echo "setting up $(SECURITY_VENV) (a minute the first time)"
+	@"$(PYTHON)" -m venv "$(SECURITY_VENV)"
+	@"$(SECURITY_VENV)/bin/python" -m pip --quiet --quiet --disable-pip-version-check --no-input \
+	  install -r constraints/security.txt
+	@touch "$@"
 
 $(BENCH_VENV)/installed: pyproject.toml setup.py constraints/bench.txt $(NATIVE)
 	@"$(PYTHON)" tools/check_python.py

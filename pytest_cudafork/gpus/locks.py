@@ -36,6 +36,7 @@ _GLANCE_SECONDS = 0.01
 """How often one glances at the folder meanwhile, which needs no lock."""
 _SILENT_SECONDS = 10.0
 """After so long without looking one who waits is stopped, and nobody stands behind it any more."""
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _TABLE_SECONDS = 60.0
 """How long the table may be somebody else's, whatever the time limit of a test: it is used for
 milliseconds, so this is for a process that was stopped meanwhile."""
@@ -111,7 +112,7 @@ class LockFolder:
         """Make the folder, for this user alone.
 
         Raises:
-            LocksUnusable: it cannot be made, or is somebody else's.
+            LocksUnusable: it cannot be made, is somebody else's, or others may write there.
 
         """
         self.path = path
@@ -124,6 +125,11 @@ class LockFolder:
             raise LocksUnusable(
                 f"no GPU can be locked in {path!r}: it is not a folder of user {os.getuid()}; "
                 "remove it, or set TMPDIR"
+            )
+        if found.st_mode & _OTHERS_WRITE:
+            raise LocksUnusable(
+                f"no GPU can be locked in {path!r}: other users may write there "
+                f"(mode {stat.S_IMODE(found.st_mode):o}); remove it, or set TMPDIR"
             )
 
     def acquire(

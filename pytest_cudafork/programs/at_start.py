@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 
-from pytest_cudafork.compat.unpatched import contextlib, os, time
+from pytest_cudafork.compat.unpatched import contextlib, os, struct, time
 from pytest_cudafork.observe.handed_on import ROOT, WatchSettings, variables_for_program
 from pytest_cudafork.programs.own_ledger import new_ledger, seen_device
 from pytest_cudafork.settings import environment
 
 LEVEL = "poison"
+_AT_SECURE = 23  # of the values that the kernel hands to a program, see getauxval(3)
 _MARK_BYTES = 16
 _CODE = (
     "import sys; sys.path.append(sys.argv[1]); "
@@ -29,6 +30,8 @@ def begin() -> None:
     """
     if environment.is_set(environment.WATCH) or sys.platform != "linux":
         return  # a child of a watched program, or of a session
+    if _has_more_rights():
+        return  # its environment is that of somebody who may not write where it may
     report = environment.value(environment.RUN).replace("%p", str(os.getpid()))
     try:
         _begin(os.path.abspath(report))
@@ -38,6 +41,22 @@ def begin() -> None:
             todo = "; name a file in a folder that is there and can be written"
             todo = todo if isinstance(error, OSError) else ""
             sys.stderr.write(f"pytest-cudafork: {environment.RUN}: no watch: {error}{todo}\n")
+
+
+def _has_more_rights(vector: str = "/proc/self/auxv") -> bool:
+    """Whether this program runs with more rights than who started it, as set-user-ID programs do.
+
+    Args:
+        vector: Where the kernel shows what it handed to the program.
+
+    """
+    try:
+        with open(vector, "rb") as file:
+            data = file.read()
+    except OSError:
+        return (os.getuid(), os.getgid()) != (os.geteuid(), os.getegid())
+    pair = struct.Struct("@LL")
+    return any(value for key, value in pair.iter_unpack(data) if key == _AT_SECURE)
 
 
 def _begin(report: str) -> None:

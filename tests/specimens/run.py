@@ -6,8 +6,10 @@ import importlib.util
 import os
 import re
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -45,7 +47,14 @@ def skip_where_impossible(specimen: Specimen) -> None:
             pytest.skip(f"specimen {specimen.name} needs {module}, which is not installed")
 
 
-def run_form(specimen: Specimen, form: str, folder: Path, device: str = "") -> Outcome:
+def run_form(
+    specimen: Specimen,
+    form: str,
+    folder: Path,
+    device: str = "",
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Outcome:
     """Run a copy of a form in a pytest session of its own, as its author would.
 
     Args:
@@ -53,6 +62,8 @@ def run_form(specimen: Specimen, form: str, folder: Path, device: str = "") -> O
         form: ``buggy`` or ``fixed``.
         folder: an empty directory for the copy.
         device: ``--cuda-fork-device`` instead of the specimen's own.
+        options: instead of loading the plugin and switching on the check.
+        environment: further variables.
 
     Raises:
         subprocess.TimeoutExpired: it took longer than ``TIME_LIMIT``.
@@ -61,15 +72,13 @@ def run_form(specimen: Specimen, form: str, folder: Path, device: str = "") -> O
     copy = folder / specimen.name
     specimen.form(form).copy_to(copy)
     (copy / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")  # look no further upwards
-    command = [
-        *(sys.executable, "-m", "pytest", "-p", "pytest_cudafork.plugin", "-p", "no:cacheprovider"),
-        f"--cuda-fork-check={specimen.level}",
+    chosen = options or (
+        *("-p", "pytest_cudafork.plugin", f"--cuda-fork-check={specimen.level}"),
         f"--cuda-fork-device={device or specimen.device}",
-        str(copy),
-    ]
-    done = interpreters.run(
-        command, cwd=copy, env=_clean_environment(), merge=True, timeout=TIME_LIMIT
     )
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *chosen, str(copy)]
+    environ = {**_clean_environment(), **environment}
+    done = interpreters.run(command, cwd=copy, env=environ, merge=True, timeout=TIME_LIMIT)
     return Outcome(done.returncode, _ANSI.sub("", done.stdout))
 
 
@@ -90,22 +99,40 @@ def _clean_environment() -> dict[str, str]:
     }
 
 
+def is_told(specimen: Specimen, outcome: Outcome) -> bool:
+    """Whether a session ended as that of a buggy form must, with the words of its story."""
+    return outcome.status == specimen.status and bool(outcome.story(specimen.expects_failure))
+
+
+def names_the_line(specimen: Specimen, outcome: Outcome) -> bool:
+    """Whether the story names the marked line."""
+    named = "|".join(re.escape(line) for line in specimen.named_lines)
+    return bool(re.search(rf"({named})(?!\d)", outcome.story(specimen.expects_failure)))
+
+
+def alarm(specimen: Specimen, outcome: Outcome) -> str:
+    """Return what is wrong with the session of a fixed form; "": it passed in silence."""
+    if outcome.status != 0:
+        return f"exit status {outcome.status}"
+    for words in ("forks guarded: 0", "poisoned touches: 0"):
+        if words not in outcome.output:
+            return f"not {words!r}"
+    # A repaired line may touch in a test, where it is in nobody's way: that is listed, not blamed.
+    told = re.sub(r"^touched in tests:\n(?:  .*\n)+", "", outcome.output, flags=re.MULTILINE)
+    blamed = re.search(re.escape(specimen.culprit) + r":\d+", told)
+    return f"{blamed[0]} is named" if blamed else ""
+
+
 def assert_caught(specimen: Specimen, outcome: Outcome) -> None:
     """Check that a buggy form failed with the story that names the marked line."""
     assert outcome.status == specimen.status, outcome.output
-    story = outcome.story(specimen.expects_failure)
-    assert story, f"no {specimen.expects_failure!r} in:\n{outcome.output}"
-    named = "|".join(re.escape(line) for line in specimen.named_lines)
-    found = re.search(rf"({named})(?!\d)", story)
-    assert found, f"{specimen.culprit_line} is not named in:\n{outcome.output}"
+    assert is_told(specimen, outcome), f"no {specimen.expects_failure!r} in:\n{outcome.output}"
+    assert names_the_line(specimen, outcome), (
+        f"{specimen.culprit_line} is not named in:\n{outcome.output}"
+    )
 
 
 def assert_silent(specimen: Specimen, outcome: Outcome) -> None:
     """Check that a fixed form passed, and that nothing was refused, poisoned or blamed."""
-    assert outcome.status == 0, outcome.output
-    assert "forks guarded: 0" in outcome.output, outcome.output
-    assert "poisoned touches: 0" in outcome.output, outcome.output
-    # A repaired line may touch in a test, where it is in nobody's way: that is listed, not blamed.
-    told = re.sub(r"^touched in tests:\n(?:  .*\n)+", "", outcome.output, flags=re.MULTILINE)
-    blamed = re.search(re.escape(specimen.culprit) + r":\d+", told)
-    assert blamed is None, f"{blamed and blamed[0]} is named in:\n{outcome.output}"
+    wrong = alarm(specimen, outcome)
+    assert not wrong, f"{wrong} in:\n{outcome.output}"

@@ -35,28 +35,30 @@ _COLUMNS = ("specimen", "mechanism", "stands for", "level", "device", "what is p
 
 def render() -> str:
     """Return the page's text."""
-    rows = [_row(*_COLUMNS), _row(*("---" for _ in _COLUMNS))]
+    rows = [row(*_COLUMNS), row(*("---" for _ in _COLUMNS))]
     rows += [_specimen_row(specimen) for specimen in CATALOG]
     return _HEAD + "\n".join(rows) + "\n"
 
 
 def _specimen_row(specimen: Specimen) -> str:
     name = f"**`{specimen.name}`**" if specimen.seed else f"`{specimen.name}`"
-    return _row(
+    return row(
         name,
         specimen.mechanism,
-        ", ".join(_link(bug) for bug in specimen.corpus) or "(no report)",
+        ", ".join(link(bug) for bug in specimen.corpus) or "(no report)",
         f"`{specimen.level}`",
         f"`{specimen.device}`",
         specimen.note,
     )
 
 
-def _row(*cells: str) -> str:
+def row(*cells: str) -> str:
+    """Return a row of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
-def _link(bug: str) -> str:
+def link(bug: str) -> str:
+    """Return a report as a link to it; its name where it has no number."""
     repository, _, number = bug.partition("#")
     if not number:
         return bug

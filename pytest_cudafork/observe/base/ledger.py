@@ -53,6 +53,7 @@ class Ledger:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         fd = os.open(self.path, flags, 0o600)
         try:
+            self._check_own(os.fstat(fd).st_uid)
             fcntl.flock(fd, fcntl.LOCK_EX)  # two sessions may begin at the same moment
             self._check_free(os.pread(fd, _MOST_OF_FIRST_LINE, 0))
             os.ftruncate(fd, 0)
@@ -61,6 +62,20 @@ class Ledger:
             _write_whole(fd, _HEAD + b"0, " + line.removeprefix(b"\n{"), self.path)
         finally:
             os.close(fd)
+
+    def _check_own(self, owner: int) -> None:
+        """Check that the file is not one that another user has laid there beforehand.
+
+        root may write into whatever file it names: a checkout may be another user's.
+
+        Raises:
+            LedgerError: it is.
+
+        """
+        if os.geteuid() not in (0, owner):
+            raise LedgerError(
+                f"{self.path!r} belongs to user {owner}, who could change what it says"
+            )
 
     def _check_free(self, beginning: bytes) -> None:
         """Check that nothing is lost by emptying the file.

@@ -26,12 +26,17 @@ def started_at(pid: int) -> float:
 
 
 def program_of(pid: int) -> str:
-    """Return the command line of a process, or "" if it cannot be had."""
+    """Return the command line of a process, or "" if it cannot be had.
+
+    The process may be another user's, and what it calls itself a control sequence of a terminal:
+    what is not printable is a question mark.
+    """
     try:
         with io.open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
-            return " ".join(file.read().rstrip("\0").split("\0"))
+            words = file.read().rstrip("\0").replace("\0", " ")
     except OSError:
         return ""
+    return "".join(c if c.isprintable() else "?" for c in words)
 
 
 def _facts(pid: int) -> list[str]:

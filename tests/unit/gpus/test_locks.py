@@ -543,3 +543,20 @@ def test_the_folder_is_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert path.stat().st_mode & 0o777 == 0o700
     monkeypatch.setenv("_CUDAFORK_GPU_LOCKS", "/elsewhere")
     assert user_folder() == "/elsewhere"
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+def test_a_folder_in_which_others_may_write_locks_nothing(mode: int, tmp_path: Path) -> None:
+    folder = tmp_path / "locks"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(LocksUnusable, match=f"other users may write there .mode {mode:o}.; remove"):
+        LockFolder(str(folder))
+
+
+def test_a_link_laid_where_the_folder_belongs_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "locks").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LocksUnusable, match="is not a folder of user"):
+        LockFolder(str(tmp_path / "locks"))
+    assert not list((tmp_path / "elsewhere").iterdir())

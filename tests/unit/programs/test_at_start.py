@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +100,23 @@ def test_the_waiter_is_started_as_nobodys_child(
     wait_until(lambda: told.exists() and told.read_text())
     number, leads, report = told.read_text().split()
     assert (number, leads, report) == ("5", "False", "/x/report")  # streams, its pidfd, the list
+
+
+def test_a_program_with_more_rights_than_who_started_it_obeys_no_variable(
+    started: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment.put(environment.RUN, f"{tmp_path}/report")
+    monkeypatch.setattr(at_start, "_has_more_rights", lambda: True)
+    at_start.begin()
+    assert started == []
+    assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize("secure", [0, 1])
+def test_the_kernel_says_whether_a_program_has_more_rights(secure: int, tmp_path: Path) -> None:
+    vector = tmp_path / "auxv"
+    values = [(11, 1000), (23, secure), (6, 4096), (0, 0)]
+    vector.write_bytes(b"".join(struct.pack("@LL", *pair) for pair in values))
+    assert at_start._has_more_rights(str(vector)) is bool(secure)
+    assert not at_start._has_more_rights()
+    assert not at_start._has_more_rights(str(tmp_path / "none"))  # then by its user

@@ -2,6 +2,7 @@
  * inside the first cuInit of the process and calls InitializeInjection with its lock held, so
  * nothing here may wait for the GIL. What cuInit will answer is not decided yet at that time.
  */
+#define _GNU_SOURCE
 #include "child_patch.h"
 #include "witness.h"
 
@@ -24,7 +25,7 @@ static int poisoned_cuInit(unsigned flags)
 
 static void forked(void)
 {
-    const char *wanted = getenv("_CUDAFORK_PATCH_CHILD");
+    const char *wanted = secure_getenv("_CUDAFORK_PATCH_CHILD");
 
     if (witness_state() == POISONED && !(wanted && wanted[0] == '0' && wanted[1] == '\0'))
         child_patch_apply();

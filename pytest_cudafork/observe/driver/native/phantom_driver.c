@@ -23,7 +23,7 @@ static const char *face_text(void)
     const char *text = atomic_load(&chosen_face);
 
     if (!text)
-        text = getenv("_CUDAFORK_FACE");
+        text = secure_getenv("_CUDAFORK_FACE");
     return text && *text ? text : "absent";
 }
 

@@ -44,7 +44,7 @@ static struct face current_face(void)
 {
     struct face face;
     const char *(*chosen)(void);
-    const char *text = getenv("_CUDAFORK_FACE");
+    const char *text = secure_getenv("_CUDAFORK_FACE");
 
     *(void **)&chosen = dlsym(RTLD_DEFAULT, "cudafork_get_face");
     face_parse(chosen ? chosen() : text && *text ? text : "absent", &face);
@@ -268,7 +268,7 @@ static int has_ended(unsigned pid)
 static long read_holders(ptrdiff_t device, struct process *out, unsigned room,
                          unsigned long long *used)
 {
-    const char *path = getenv("_CUDAFORK_PHANTOM_MEMORY");
+    const char *path = secure_getenv("_CUDAFORK_PHANTOM_MEMORY");
     FILE *file = path && *path ? fopen(path, "re") : NULL;
     long count = 0, where;
     unsigned pid;
@@ -416,7 +416,8 @@ EXPORT int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pendi
     struct face face;
     int answer = device_ready(&face, handle);
 
-    (void)current, (void)pending;
+    (void)current;
+    (void)pending;
     return answer ? answer : NOT_SUPPORTED;
 }
 

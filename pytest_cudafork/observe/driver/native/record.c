@@ -37,6 +37,12 @@ static uint64_t hash(uint64_t state, const char *data, size_t length)
     return (state ^ 0xFF) * 0x100000001b3ULL;                        /* ends the field */
 }
 
+/* A variable is looked up once: another thread may set it between two looks. */
+static uint64_t hash_word(uint64_t state, const char *word)
+{
+    return hash(state, word, strlen(word));
+}
+
 /* Says whether `key` is new here. A full table calls everything new: a record twice is better
  * than none. */
 static int first_time(uint64_t key)
@@ -72,10 +78,11 @@ static long long unique_time(void)
 }
 
 /* getenv may race with a setenv of another thread; the window is the libc's, and the variables
- * read here live as long as the process. */
+ * read here live as long as the process. A program that runs with more rights than who started it
+ * obeys none of them. */
 static const char *variable(const char *name)
 {
-    const char *value = getenv(name);
+    const char *value = secure_getenv(name);
 
     return value ? value : "";
 }
@@ -163,13 +170,13 @@ static void write_touch(const struct touch *touch, const char *ledger)
     struct text stack = {0}, libraries = {0}, line = {0};
     char caller[4096];
     const char *gil = python_stack(&stack);
-    uint64_t key = hash(0xcbf29ce484222325ULL, touch->entry, strlen(touch->entry));
+    uint64_t key = hash_word(0xcbf29ce484222325ULL, touch->entry);
 
     /* The same line in another test is another finding. */
-    key = hash(key, stack.data ? stack.data : "", stack.length);
-    key = hash(key, variable("PYTEST_CURRENT_TEST"), strlen(variable("PYTEST_CURRENT_TEST")));
-    key = hash(key, variable("_CUDAFORK_PHASE"), strlen(variable("_CUDAFORK_PHASE")));
-    key = hash(key, ledger, strlen(ledger));
+    key = hash(key, stack.data, stack.data ? stack.length : 0);
+    key = hash_word(key, variable("PYTEST_CURRENT_TEST"));
+    key = hash_word(key, variable("_CUDAFORK_PHASE"));
+    key = hash_word(key, ledger);
     if (first_time(key)) {
         native_stack(&libraries, touch->caller, caller, sizeof caller);
         add_common(&line);

@@ -80,6 +80,13 @@ def test_an_unknown_commit_is_an_error(made: GitRepository) -> None:
         Repository(str(made.folder)).changed_since("no-such")
 
 
+def test_a_name_that_is_an_option_of_git_is_no_commit(made: GitRepository, tmp_path: Path) -> None:
+    written = tmp_path / "written"
+    with pytest.raises(GitError, match="is no commit of the repository"):
+        Repository(str(made.folder)).changed_since(f"--output={written}")
+    assert not written.exists()
+
+
 def test_in_a_shallow_clone_the_error_says_how_to_get_the_commit(
     made: GitRepository, tmp_path: Path
 ) -> None:

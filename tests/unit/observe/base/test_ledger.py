@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_cudafork.compat import unpatched
 from pytest_cudafork.observe.base import ledger as ledgers
 from pytest_cudafork.observe.base.ledger import Ledger, LedgerError
 
@@ -258,3 +259,16 @@ def test_the_ledger_of_a_session_that_runs_is_left_alone(tmp_path: Path) -> None
         os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # ended, not reaped
         Ledger(path).create()
         other.communicate()
+
+
+def test_a_file_that_another_user_has_laid_there_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.touch()
+    monkeypatch.setattr(unpatched.os, "geteuid", lambda: path.stat().st_uid + 1)
+    with pytest.raises(LedgerError, match=f"belongs to user {path.stat().st_uid}, who could"):
+        Ledger(str(path)).create()
+    assert path.read_bytes() == b""
+    monkeypatch.setattr(unpatched.os, "geteuid", lambda: 0)
+    Ledger(str(path)).create()

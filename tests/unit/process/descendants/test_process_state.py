@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,3 +57,12 @@ def test_a_name_with_parentheses_is_no_state() -> None:
         assert child.stdout.readline() == b"1\n"
         wait_for(child.pid, "SR")
         child.kill()
+
+
+def test_a_command_line_sends_no_control_sequence_to_the_terminal() -> None:
+    name = "\x1b]0;owned\x07\x1b[2J\rok\n"
+    with subprocess.Popen([name, "100"], executable=shutil.which("sleep")) as child:
+        wait_until(lambda: process_state.program_of(child.pid).endswith(" 100"))
+        shown = process_state.program_of(child.pid)
+        child.kill()
+    assert shown == "?]0;owned??[2J?ok? 100"

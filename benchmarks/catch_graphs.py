@@ -1,0 +1,127 @@
+"""The graph specimens by what torch alone refuses, by a look at captures, and by our checks.
+
+The part of ``catch_rate.py`` that is about captured graphs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+
+import pytest
+from catch_words import Verdict
+
+from tests.specimens.graphs.catalog import CATALOG as SPECIMENS
+from tests.specimens.plain_graphs.catalog import CATALOG as PROGRAMS
+from tests.specimens.plain_graphs.catalog import PlainGraph
+from tests.specimens.plain_graphs.run import Told, lay_out, look_at_captures, run_session
+
+METHODS = ("capture", "look", "checks")
+_TESTS = Path(__file__).resolve().parents[1] / "tests"
+_FILES = {
+    "software": _TESTS / "specimens" / "test_graph_specimens.py",
+    "cuda": _TESTS / "gpu" / "test_graph_specimens_on_gpu.py",
+}
+
+
+def measure(backend: str, only: str, folder: Path) -> dict[str, dict[str, Verdict]]:
+    """Return what each method says of each specimen whose name holds a word.
+
+    Args:
+        backend: ``software`` or ``cuda``.
+        only: The word.
+        folder: An empty folder.
+
+    """
+    programs = [
+        each for each in PROGRAMS if only in each.name and (backend == "cuda" or not each.streams)
+    ]
+    names = [each.name for each in programs]
+    found: dict[str, dict[str, Verdict]] = {name: {} for name in names}
+    if not names:
+        return found
+    alone = {form: _failing(form, backend, names, folder / f"alone_{form}") for form in _FORMS}
+    looked = {form: _looked_at(form, backend, names, folder / f"look_{form}") for form in _FORMS}
+    checked = _checked(backend, only)
+    for each in programs:
+        failed = alone["buggy"][each.name]
+        found[each.name] = {
+            "capture": Verdict(bool(failed), _names(each, failed), bool(alone["fixed"][each.name])),
+            "look": _look(each, looked["buggy"][each.name], looked["fixed"][each.name]),
+            "checks": checked[each.name],
+        }
+    return found
+
+
+_FORMS = ("buggy", "fixed")
+
+
+def _names(program: PlainGraph, text: str) -> bool:
+    return Told(bool(text), False, text).names(program.named_lines)
+
+
+def _look(program: PlainGraph, buggy: Told, fixed: Told) -> Verdict:
+    told = buggy.fails or buggy.listed
+    alarm = fixed.fails or fixed.listed
+    return Verdict(told, told and buggy.names(program.named_lines), alarm)
+
+
+def _groups(form: str, backend: str, names: list[str]) -> list[list[str]]:
+    """Return the names in groups for one session each.
+
+    A failed capture may leave CUDA's allocator unable to serve another, so there each buggy program
+    is alone.
+    """
+    return [[name] for name in names] if (form, backend) == ("buggy", "cuda") else [names]
+
+
+def _failing(form: str, backend: str, names: list[str], folder: Path) -> dict[str, str]:
+    """Return with what each program's own test fails when nobody looks at its captures."""
+    failed: dict[str, str] = {}
+    for number, group in enumerate(_groups(form, backend, names)):
+        place = folder / str(number)
+        lay_out(form, place)
+        told, _ = run_session(place, backend, *(f"test_{name}.py" for name in group))
+        failed |= {name: told[f"test_{name}"] for name in group}
+    return failed
+
+
+def _looked_at(form: str, backend: str, names: list[str], folder: Path) -> dict[str, Told]:
+    found: dict[str, Told] = {}
+    for number, group in enumerate(_groups(form, backend, names)):
+        found |= look_at_captures(form, backend, group, folder / str(number))
+    return found
+
+
+class _Outcomes:
+    """Collects which specimens' forms passed their tests, on all seeds: a plugin for one run."""
+
+    def __init__(self) -> None:
+        self.failed: set[tuple[str, str]] = set()
+        self.seen: set[tuple[str, str]] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note what a test of a form came to."""
+        test, _, parameters = report.nodeid.partition("::")[2].partition("[")
+        form = "buggy" if test.startswith("test_the_buggy_form") else "fixed"
+        if not test.startswith(("test_the_buggy_form", "test_the_fixed_form")):
+            return
+        for name in {each.name for each in SPECIMENS} & set(parameters.rstrip("]").split("-")):
+            self.seen.add((name, form))
+            if not report.passed:
+                self.failed.add((name, form))
+
+
+def _checked(backend: str, only: str) -> dict[str, Verdict]:
+    """Run the tests of the specimens, whose buggy form must be told by its checks and its line."""
+    outcomes = _Outcomes()
+    options = ["-q", "-p", "no:cacheprovider", "-m", "", str(_FILES[backend])]
+    with contextlib.redirect_stdout(io.StringIO()):
+        pytest.main(options, plugins=[outcomes])
+    found = {}
+    for each in SPECIMENS:
+        told = (each.name, "buggy") in outcomes.seen - outcomes.failed
+        alarm = (each.name, "fixed") not in outcomes.seen - outcomes.failed
+        found[each.name] = Verdict(told, told, alarm)
+    return {name: verdict for name, verdict in found.items() if only in name}
