@@ -67,6 +67,10 @@ def _run(args: list[str]) -> int:
         from pytest_cudafork.programs.run_command import main as run
 
         return run(args[1:])
+    if args[:1] == ["html"]:
+        from pytest_cudafork.page.command import main as html
+
+        return html(args[1:])
     if args[:1] == ["explain"]:
         from pytest_cudafork.explain.command_line import main as explain
 
@@ -76,6 +80,7 @@ def _run(args: list[str]) -> int:
         "       python -m pytest_cudafork explain [FILE] [options]\n"
         "       python -m pytest_cudafork imports PKG [options]\n"
         "       python -m pytest_cudafork merge LEDGER... [options]\n"
+        "       python -m pytest_cudafork html JSON PAGE\n"
         "       python -m pytest_cudafork doctor [options]\n"
         "       python -m pytest_cudafork attach PID [options]\n"
         "       python -m pytest_cudafork fileworker --preload MODULES --result-fd N [options]\n"

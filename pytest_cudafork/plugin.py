@@ -111,11 +111,17 @@ def _register_reports(config: pytest.Config, state: session.CudaForkSession) -> 
         config.pluginmanager.register(StatusLine(), "cudafork-status-line")
     announcer = Announcer(config, state.watch)
     config.pluginmanager.register(announcer, "cudafork-announcer")
-    if state.settings.reports:
+    in_pytest_html = getattr(config.option, "htmlpath", None) is not None
+    if state.settings.reports or in_pytest_html:
         from pytest_cudafork.report.outputs import Outputs
 
         outputs = Outputs(config, state, announcer)
         config.pluginmanager.register(outputs, "cudafork-outputs")
+        if in_pytest_html:
+            from pytest_cudafork.page.in_pytest_html import HtmlSection
+
+            section = HtmlSection(outputs.document_so_far, state.settings.html)
+            config.pluginmanager.register(section, "cudafork-pytest-html")
     if state.watch is not None and getattr(config.option, "xmlpath", None):
         from pytest_cudafork.report.junit import JunitProperties
 

@@ -156,8 +156,9 @@ def check_contents(wheel: Path) -> None:
     expected |= {AT_START, f"{PACKAGE}/py.typed", f"{PACKAGE}/_startup/sitecustomize.py"}
     modules = (path.relative_to(PROJECT) for path in (PROJECT / PACKAGE).rglob("*.py"))
     expected |= {module.as_posix() for module in modules}
-    assets = (PROJECT / PACKAGE / "imports" / "graph" / "assets").iterdir()
-    expected |= {asset.relative_to(PROJECT).as_posix() for asset in assets}
+    for folder in ("imports/graph/assets", "page/assets"):
+        assets = (PROJECT / PACKAGE / folder).iterdir()
+        expected |= {asset.relative_to(PROJECT).as_posix() for asset in assets}
     if missing := expected - names:
         raise WheelError(f"{wheel.name} lacks {sorted(missing)}")
     if not any(name.endswith("LICENSE") for name in names):

@@ -1,4 +1,4 @@
-"""Writes what a session tells others: JSON, SARIF, a trace, what GitHub Actions shows.
+"""Writes what a session tells others: JSON, SARIF, a trace, a page, what GitHub Actions shows.
 
 One process of a session does so: the pytest process, or the controller of pytest-xdist.
 """
@@ -119,6 +119,11 @@ class Outputs:
         say_untold("".join(f"\n{line}\n" for line in self._commands), sys.stdout)
         self._failures, self._commands = [], []
 
+    def document_so_far(self, session: pytest.Session) -> dict[str, Any]:
+        """Return the document of a session that may still write files and change its status."""
+        check, problems = self._checked()
+        return self._document(session, check, self._audited(problems), ())
+
     def _write(self, session: pytest.Session) -> None:
         check, problems = self._checked()
         audit = self._audited(problems)
@@ -131,6 +136,7 @@ class Outputs:
             OutFile("SARIF", settings.sarif, lambda told: self._sarif(session, problems, told)),
             OutFile("trace", settings.trace, lambda _: self._write_trace()),
             OutFile("JSON", settings.json, lambda told: self._write_json(document(told))),
+            OutFile("HTML", settings.html, lambda told: self._write_page(document(told))),
         ]
         if environment.value(environment.GITHUB_ACTIONS) == "true":
             files += self._for_github(problems)
@@ -171,6 +177,12 @@ class Outputs:
         from pytest_cudafork.documents.writing import json_text, write_at_once
 
         write_at_once(self._settings.json, json_text(document))
+
+    def _write_page(self, document: dict[str, Any]) -> None:
+        from pytest_cudafork.documents.writing import write_at_once
+        from pytest_cudafork.page.rendering import page_of
+
+        write_at_once(self._settings.html, page_of(document))
 
     def _write_trace(self) -> None:
         from pytest_cudafork.documents.writing import json_text, write_at_once

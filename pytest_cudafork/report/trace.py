@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -36,6 +36,14 @@ _FIRST_ELSEWHERE = _GPUS + 1
 _MOMENT = 1.0
 """How long a fork is drawn, in microseconds; an arrow needs a span at both ends."""
 _FORK_SERVER = "pytest_cudafork.process.fork_server"
+_LONGEST_NAME = 120
+
+
+class _Name(NamedTuple):
+    """What a process is called, and what it is."""
+
+    text: str
+    kind: str
 
 
 def carried(gpus: str) -> dict[str, Any]:
@@ -51,7 +59,7 @@ class Trace:
         self._wall = time.time()
         self._clock = time.monotonic_ns()
         self._events: list[dict[str, Any]] = []
-        self._names: dict[int, str] = {self._pid: "pytest"}
+        self._names: dict[int, _Name] = {self._pid: _Name("pytest", "pytest")}
         self._leases: dict[tuple[str, str], list[float]] = {}
         self._arrows: dict[str, int] = {}
         self._parents: dict[int, int] = {}
@@ -81,9 +89,13 @@ class Trace:
     def _name(self, pid: int, report: pytest.TestReport, method: str) -> None:
         worker = getattr(report, "worker_id", "")
         if method:
-            self._names.setdefault(pid, f"isolated by {method}: {plain(report.nodeid)}")
+            name = f"isolated by {method}: {plain(report.nodeid)}"
+            self._names.setdefault(pid, _Name(name, "isolated"))
         elif worker:
-            self._names[pid] = f"pytest, worker {worker}"
+            self._names[pid] = _Name(f"pytest, worker {worker}", "pytest")
+
+    def _name_of(self, pid: int) -> _Name:
+        return self._names.get(pid) or _Name(process_words(pid), "unknown")
 
     def document(self, records: Iterable[Record]) -> dict[str, Any]:
         """Return the whole trace as plain data.
@@ -95,9 +107,9 @@ class Trace:
         events, leases = self._all_events(records)
         used = {event["pid"] for event in events}
         if leases:
-            self._names[_GPUS] = "GPUs"
+            self._names[_GPUS] = _Name("GPUs", "gpus")
         names = [
-            _metadata("process_name", pid, {"name": self._names.get(pid) or process_words(pid)})
+            _metadata("process_name", pid, {"name": self._name_of(pid).text})
             for pid in sorted(used)
         ]
         order = {pid: index for index, pid in enumerate((_GPUS, self._pid))}
@@ -129,7 +141,8 @@ class Trace:
             "processes": [
                 {
                     "process": pid,
-                    "name": self._names.get(pid) or process_words(pid),
+                    "name": self._name_of(pid).text,
+                    "kind": self._name_of(pid).kind,
                     "parent": self._parents.get(pid),
                     "start": _seconds(min(moments)),
                     "end": _seconds(max(moments)),
@@ -191,7 +204,7 @@ class Trace:
         if kind == "child":
             pid = int(record["pid"])
             self._parents.setdefault(pid, int(record.get("ppid") or record["parent"]))
-            self._names.setdefault(pid, f"forked from {record.get('parent')}")
+            self._names.setdefault(pid, _Name(f"forked from {record.get('parent')}", "forked"))
             born = self._moment("forked while CUDA was initialized", "fork", record, {})
             fork_id = str(record.get("fork", ""))
             if not fork_id:
@@ -202,7 +215,9 @@ class Trace:
             if record.get("ppid"):
                 self._parents.setdefault(int(record["pid"]), int(record["ppid"]))
             is_server = _FORK_SERVER in words
-            self._names.setdefault(int(record["pid"]), "fork server" if is_server else words[:120])
+            server = _Name("fork server", "fork server")
+            other = _Name(words[:_LONGEST_NAME], "program")
+            self._names.setdefault(int(record["pid"]), server if is_server else other)
             return [self._instant("started", "process", record, {"command": words})]
         return []
 

@@ -75,6 +75,8 @@ class Settings(NamedTuple):
     """The file of the problems for code scanning, or ""."""
     trace: str = ""
     """The file of the trace, or ""."""
+    html: str = ""
+    """The page of the session, or ""."""
     github: tuple[str, ...] = ()
     """What to write where GitHub Actions runs the session."""
     settle: int | None = None
@@ -97,12 +99,12 @@ class Settings(NamedTuple):
     @property
     def reports(self) -> bool:
         """Whether anything is written for other programs."""
-        return bool(self.json or self.sarif or self.trace or self.github)
+        return bool(self.json or self.sarif or self.trace or self.html or self.github)
 
     @property
     def tells_times(self) -> bool:
         """Whether anything is written that says when which process did what."""
-        return bool(self.json or self.trace)
+        return bool(self.json or self.trace or self.html)
 
 
 MARKER_MAP = Option(
@@ -253,6 +255,12 @@ TRACE = Option(
     "Write when which process did what as a trace, which Perfetto and chrome://tracing draw: "
     "tests, isolated ones in rows of their own, touches, forks, leases of GPUs.",
 )
+HTML = Option(
+    "cuda_fork_html",
+    "FILE",
+    "Write the session as one page of HTML that needs no network: tests, timeline of processes, "
+    "touches, imports, captures, what isolation cost. Needs Jinja2: pytest-cudafork[html].",
+)
 GITHUB = Option(
     "cuda_fork_github",
     "WHAT",
@@ -265,7 +273,7 @@ OPTIONS = (
     *(CHECK, DEVICE, ALLOW, LEDGER, BASELINE, BASELINE_UPDATE),
     *(MARKER_MAP, EXPECT_GPUS, INTENT, ISOLATION, ISOLATION_TIMEOUT, ISOLATION_SCOPE),
     *(GPU_HEALTH, GPUS, SETTLE, PROFILE, PACK, GRAPH_BACKEND, CAPTURES),
-    *(JSON, SARIF, TRACE, GITHUB),
+    *(JSON, SARIF, TRACE, HTML, GITHUB),
     *IMPORT_OPTIONS,
 )
 
@@ -397,6 +405,7 @@ PARSERS: Table = {
     "json": (JSON, parse_profile),
     "sarif": (SARIF, parse_profile),
     "trace": (TRACE, parse_profile),
+    "html": (HTML, parse_profile),
     "github": (GITHUB, parse_github),
     "captures": (CAPTURES, parse_captures),
 }

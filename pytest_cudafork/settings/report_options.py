@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from typing import Any
 
 import pytest
 
 from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.options import GITHUB, JSON, LEDGER, SARIF, TRACE, Settings
+from pytest_cudafork.settings.import_options import GRAPH as IMPORTS_GRAPH
+from pytest_cudafork.settings.options import GITHUB, HTML, JSON, LEDGER, SARIF, TRACE, Settings
 
 ANNOTATIONS = "annotations"
 SUMMARY = "summary"
@@ -52,7 +54,7 @@ def checked(settings: Settings, namespace: Any) -> Settings:
         pytest.UsageError: a file cannot be one, or would be written over something else.
 
     """
-    options = {"json": JSON, "sarif": SARIF, "trace": TRACE, "github": GITHUB}
+    options = {"json": JSON, "sarif": SARIF, "trace": TRACE, "html": HTML, "github": GITHUB}
     if environment.is_set(environment.TEST):
         inherited: dict[str, Any] = {
             field: type(getattr(settings, field))()
@@ -60,17 +62,35 @@ def checked(settings: Settings, namespace: Any) -> Settings:
             if not getattr(namespace, option.name, None) and environment.value(option.env)
         }
         settings = settings._replace(**inherited)
-    others = {"--junitxml": getattr(namespace, "xmlpath", None) or "", LEDGER.flag: settings.ledger}
+    others = {
+        "--junitxml": getattr(namespace, "xmlpath", None) or "",
+        "--html": getattr(namespace, "htmlpath", None) or "",  # of pytest-html
+        IMPORTS_GRAPH.flag: settings.imports.graph,
+        LEDGER.flag: settings.ledger,
+    }
     taken = {os.path.realpath(path): flag for flag, path in others.items() if path}
     files = (
         (JSON, settings.json),
         (SARIF, settings.sarif),
         (TRACE, settings.trace),
+        (HTML, settings.html),
     )
     for option, path in files:
         if path:
             _check_file(option.flag, path, taken)
+    if settings.html and (lacks := lacks_for_html()):
+        raise pytest.UsageError(f"{HTML.flag}: {lacks}")
     return settings
+
+
+def lacks_for_html() -> str:
+    """Return what is to be installed before a page can be written, in words; "": nothing.
+
+    Nothing is imported for it.
+    """
+    if importlib.util.find_spec("jinja2") is not None:
+        return ""
+    return "the page is made with Jinja2, which is not installed: pip install pytest-cudafork[html]"
 
 
 def _check_file(flag: str, path: str, taken: dict[str, str]) -> None:

@@ -50,6 +50,7 @@ def write_html(
     parts = {
         "TITLE": html.escape(data["title"]),
         "STYLE": asset("picture.css"),
+        "BODY": asset("picture_body.html"),
         "DATA": embedded(data),
         "LIBRARIES": libraries(),
         "PAGE": asset("picture.js"),

@@ -1,8 +1,8 @@
-// Owns the page: which packages are open, what is drawn of them, and what a click does.
+// Owns the picture: which packages are open, what is drawn of them, and what a click does.
 // It does not compute what to cut: that is in the data, as indexes into the list of modules.
 "use strict";
-(() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+// The page of a session holds the picture as one part of many, and has the address for itself.
+const drawImports = (data, isWholePage) => {
   const byId = (id) => document.getElementById(id);
   const modules = data.modules; // {name, state, verdict, culprit, reason, path, inside}
   const culprits = data.culprits;
@@ -196,9 +196,9 @@
     { selector: "node[kind = 'outside']", style: { "border-style": "dashed", "border-width": 2 } },
     { selector: "node[state = 'holds']", style: { color: "#fff" } },
     { selector: "node[kind = 'culprit']", style: { shape: "cut-rectangle", "background-color": "#7f0000", color: "#fff", "font-weight": 700 } },
-    { selector: "edge", style: { width: "data(width)", "line-color": "#d9dde0", "target-arrow-color": "#d9dde0", "target-arrow-shape": "triangle", "curve-style": "bezier", "arrow-scale": 0.8 } },
-    { selector: "edge[?chain]", style: { "line-color": "#e0883a", "target-arrow-color": "#e0883a", "z-index": 5 } },
-    { selector: "edge.cut", style: { "line-color": "#1565c0", "target-arrow-color": "#1565c0", "line-style": "dashed", width: 5, label: "data(cut)", "font-size": 11, color: "#0d47a1", "text-background-color": "#fff", "text-background-opacity": 1, "text-background-padding": 2, "z-index": 9 } },
+    { selector: "edge", style: { width: "data(width)", "line-color": "#9aa5ab", "line-opacity": 0.5, "target-arrow-color": "#9aa5ab", "target-arrow-shape": "triangle", "curve-style": "bezier", "arrow-scale": 0.8 } },
+    { selector: "edge[?chain]", style: { "line-opacity": 1, "line-color": "#e0883a", "target-arrow-color": "#e0883a", "z-index": 5 } },
+    { selector: "edge.cut", style: { "line-opacity": 1, "line-color": "#1565c0", "target-arrow-color": "#1565c0", "line-style": "dashed", width: 5, label: "data(cut)", "font-size": 11, color: "#0d47a1", "text-background-color": "#fff", "text-background-opacity": 1, "text-background-padding": 2, "z-index": 9 } },
     { selector: ".marked", style: { "border-width": 5, "border-color": "#6a1b9a" } },
   ];
   const cy = cytoscape({ container: byId("graph"), style, minZoom: 0.05, maxZoom: 3, autoungrabify: false });
@@ -235,6 +235,7 @@
   };
   const mark = (name) => { marked = name; openTo(name); draw(true); };
   const remember = () => {
+    if (!isWholePage) return;
     const parts = new URLSearchParams();
     if (open.size) parts.set("open", [...open].sort().join(","));
     if (chosen >= 0) parts.set("culprit", String(chosen));
@@ -243,7 +244,7 @@
     try { history.replaceState(null, "", "#" + parts); } catch { /* some browsers refuse it for files */ }
   };
   const recall = () => {
-    const parts = new URLSearchParams(location.hash.slice(1));
+    const parts = new URLSearchParams(isWholePage ? location.hash.slice(1) : "");
     openFirst();
     for (const name of (parts.get("open") || "").split(",")) if (tree.has(name)) { open.add(name); openTo(name); }
     const number = parts.has("culprit") ? Number(parts.get("culprit")) : -1;
@@ -280,7 +281,15 @@
   const entry = (list, text, act) => {
     const item = document.createElement("li");
     item.textContent = text;
+    item.tabIndex = 0;
+    item.setAttribute("role", "button");
     item.addEventListener("click", act);
+    item.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      event.stopPropagation();
+      act();
+    });
     list.append(item);
     return item;
   };
@@ -305,7 +314,7 @@
   byId("close-all").addEventListener("click", () => { chosen = -1; marked = ""; openFirst(); draw(); });
   byId("fit").addEventListener("click", () => cy.fit(cy.elements(), 30));
   byId("all").addEventListener("change", (event) => { showAll = event.target.checked; draw(true); });
-  window.addEventListener("hashchange", recall);
+  if (isWholePage) window.addEventListener("hashchange", recall);
 
   // -- the side --------------------------------------------------------------------------------
   byId("title").textContent = data.title;
@@ -324,4 +333,5 @@
   });
   if (!culprits.length) byId("culprits").textContent = "none: no import touches CUDA";
   recall();
-})();
+  return { cy, mark };
+};
