@@ -92,6 +92,19 @@ def measure(options: argparse.Namespace, settings: dict[str, Any], batch: int) -
     }
 
 
+def cells(found: dict[str, Any], speed: float) -> list[str]:
+    """Return what the table says of one engine; ``speed`` is in bytes a second."""
+    return [
+        found["backend"].split(",")[0][:40],
+        f"{found['ms']:.3f}",
+        f"{found['of_first']:.3f}",
+        f"{found['drafts_per_step']:.2f}",
+        f"{found['tokens_per_s']:.0f}",
+        f"{speed / 1e12:.2f} TB/s",
+        f"{found['of_copy']:.3f}",
+    ]
+
+
 def main() -> None:
     """Measure, print, and keep the results if that is asked for."""
     made = parser("Decode through the whole engine, on a GPU.", rounds=3)
@@ -125,27 +138,9 @@ def main() -> None:
                 continue
             speed = read / (found["ms"] / 1e3)
             first = next((each["ms"] for each in figures if each["batch"] == batch), found["ms"])
-            figures.append(
-                {
-                    "settings": json.loads(text),
-                    "batch": batch,
-                    **found,
-                    "of_first": found["ms"] / first,
-                    "of_copy": speed / copied,
-                }
-            )
-            rows.append(
-                [
-                    f"{batch} x {text}",
-                    found["backend"].split(",")[0][:40],
-                    f"{found['ms']:.3f}",
-                    f"{found['ms'] / first:.3f}",
-                    f"{found['drafts_per_step']:.2f}",
-                    f"{found['tokens_per_s']:.0f}",
-                    f"{speed / 1e12:.2f} TB/s",
-                    f"{speed / copied:.3f}",
-                ]
-            )
+            found |= {"of_first": found["ms"] / first, "of_copy": speed / copied}
+            figures.append({"settings": json.loads(text), "batch": batch, **found})
+            rows.append([f"{batch} x {text}", *cells(found, speed)])
             print(rows[-1], flush=True)
     header = ["engine", "backend", "ms a step", "of the first", "drafts a step", "tokens/s"]
     header += ["weights and cache read", "of copy"]
