@@ -3,7 +3,8 @@
 The engine is used by its public names alone. The time of a step is the slope between a short and a
 long generation, so that the prompt's pass cancels out. The bandwidth limit of a step is the time in
 which the device can read what a step has to read, all weights and the cache of the texts, at the
-speed at which it copies; the copy is measured in the same run.
+speed at which it copies; the copy is measured in the same run. Each row is also told as a part of
+the first one's time of a step, of the same batch: so a setting stands beside its absence.
 """
 
 from __future__ import annotations
@@ -40,22 +41,29 @@ def bytes_of_step(model: str, element: int, batch: int, length: float) -> float:
     return (weights + cache) * element
 
 
-def seconds_per_step(llm: LLM, prompt: str, batch: int, rounds: int) -> float:
-    """Return the median time of a decode step of ``batch`` requests."""
+def measure_steps(llm: LLM, prompt: str, batch: int, rounds: int) -> tuple[float, float, float]:
+    """Return the median seconds of a decode step, its tokens, and the drafts that it verified.
 
-    def run(tokens: int) -> tuple[float, int]:
+    Seconds and tokens are those of all ``batch`` requests, drafts those of one.
+    """
+
+    def run(tokens: int) -> tuple[float, int, int]:
         params = SamplingParams(max_tokens=tokens, ignore_eos=True)
-        before = llm.metrics()["steps"]
+        before = llm.metrics()
         started = time.perf_counter()
         llm.generate([prompt] * batch, params, use_tqdm=False)
-        return time.perf_counter() - started, llm.metrics()["steps"] - before
+        seconds, after = time.perf_counter() - started, llm.metrics()
+        drafted = sum(after["drafted_per_position"]) - sum(before["drafted_per_position"])
+        return seconds, after["steps"] - before["steps"], drafted
 
     run(LONG)
-    slopes = []
+    slopes, lengths, drafts = [], [], []
     for _ in range(rounds):
-        (short, few), (long, many) = run(SHORT), run(LONG)
+        (short, few, _), (long, many, drafted) = run(SHORT), run(LONG)
         slopes.append((long - short) / (many - few))
-    return statistics.median(slopes)
+        lengths.append((LONG - SHORT) * batch / (many - few))
+        drafts.append(drafted / many / batch)
+    return statistics.median(slopes), statistics.median(lengths), statistics.median(drafts)
 
 
 def measure(options: argparse.Namespace, settings: dict[str, Any], batch: int) -> dict[str, Any]:
@@ -74,9 +82,27 @@ def measure(options: argparse.Namespace, settings: dict[str, Any], batch: int) -
         enable_prefix_caching=False,
         **settings,
     ) as llm:
-        step = seconds_per_step(llm, prompt, batch, options.rounds)
+        step, tokens, drafts = measure_steps(llm, prompt, batch, options.rounds)
         ran = llm.info()["backend"]
-    return {"backend": ran, "ms": step * 1e3, "tokens_per_s": batch / step}
+    return {
+        "backend": ran,
+        "ms": step * 1e3,
+        "tokens_per_s": tokens / step,
+        "drafts_per_step": drafts,
+    }
+
+
+def cells(found: dict[str, Any], speed: float) -> list[str]:
+    """Return what the table says of one engine; ``speed`` is in bytes a second."""
+    return [
+        found["backend"].split(",")[0][:40],
+        f"{found['ms']:.3f}",
+        f"{found['of_first']:.3f}",
+        f"{found['drafts_per_step']:.2f}",
+        f"{found['tokens_per_s']:.0f}",
+        f"{speed / 1e12:.2f} TB/s",
+        f"{found['of_copy']:.3f}",
+    ]
 
 
 def main() -> None:
@@ -100,7 +126,8 @@ def main() -> None:
     made.add_argument("--topic", default="engine_decode", help="name of the results file")
     options = made.parse_args()
     copied = copy_bandwidth(Timer())
-    rows, figures = [["copy", "", "", "", f"{copied / 1e12:.2f} TB/s", "1.00"]], []
+    rows = [["copy", "", "", "", "", "", f"{copied / 1e12:.2f} TB/s", "1.00"]]
+    figures: list[dict[str, Any]] = []
     for batch in options.batch:
         read = bytes_of_step(options.model, 2, batch, options.prompt + (SHORT + LONG) / 2)
         for text in options.settings:
@@ -110,21 +137,13 @@ def main() -> None:
                 print(f"left out: {text} at batch {batch}: {type(error).__name__}: {error}")
                 continue
             speed = read / (found["ms"] / 1e3)
-            figures.append(
-                {"settings": json.loads(text), "batch": batch, **found, "of_copy": speed / copied}
-            )
-            rows.append(
-                [
-                    f"{batch} x {text}",
-                    found["backend"].split(",")[0][:40],
-                    f"{found['ms']:.3f}",
-                    f"{found['tokens_per_s']:.0f}",
-                    f"{speed / 1e12:.2f} TB/s",
-                    f"{speed / copied:.3f}",
-                ]
-            )
+            first = next((each["ms"] for each in figures if each["batch"] == batch), found["ms"])
+            found |= {"of_first": found["ms"] / first, "of_copy": speed / copied}
+            figures.append({"settings": json.loads(text), "batch": batch, **found})
+            rows.append([f"{batch} x {text}", *cells(found, speed)])
             print(rows[-1], flush=True)
-    header = ["engine", "backend", "ms a step", "tokens/s", "weights and cache read", "of copy"]
+    header = ["engine", "backend", "ms a step", "of the first", "drafts a step", "tokens/s"]
+    header += ["weights and cache read", "of copy"]
     publish(
         options.topic,
         f"Decode through the engine: {options.model}",

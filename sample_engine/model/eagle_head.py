@@ -66,9 +66,10 @@ class EagleConfig:
     def from_json(cls, text: str) -> EagleConfig:
         """Return the configuration that :meth:`to_json` wrote."""
         values = json.loads(text)
+        layer = LlamaConfig.of(values["layer"])
         size = values.get("draft_vocab_size")
         return cls(
-            layer=LlamaConfig.of(values["layer"]),
+            layer=layer,
             aux_layers=tuple(int(index) for index in values["aux_layers"]),
             draft_vocab_size=None if size is None else int(size),
         )
