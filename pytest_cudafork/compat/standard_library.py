@@ -78,6 +78,18 @@ def resource_tracker() -> ResourceTracker | None:
     return None if fd is None or pid is None else ResourceTracker(fd, pid)
 
 
+# -- the environment -----------------------------------------------------------------------------
+
+
+def variables_in_bytes(environ: Any) -> dict[bytes, bytes]:
+    """Return the variables of ``os.environ`` as the kernel keeps them: ``_data``. Not to be changed.
+
+    ``os.environb`` decodes and encodes each name again.
+    """
+    data: dict[bytes, bytes] = environ._data
+    return data
+
+
 # -- the start of a process ----------------------------------------------------------------------
 
 
