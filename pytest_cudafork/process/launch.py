@@ -23,7 +23,6 @@ from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.protocol import frames, sockets
 from pytest_cudafork.settings import environment
 
-
 _WARNS_OF_FORKS = sys.version_info >= (3, 12)
 
 

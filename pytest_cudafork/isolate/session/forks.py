@@ -60,10 +60,15 @@ class Forks:
         self._ahead: tuple[pytest.Item, launch.Running] | None = None
         self._count = 0
         self._memory: Collapse | None = None
-        self.has_core_for_next = launch.usable_cores() > _BUSY_CORES
-        """Whether a child that waits can get ready on a core that nobody else needs. Without one it
-        costs more than it saves: what it must take off again, and a second copy of each page that
-        this process writes to meanwhile."""
+
+    @property
+    def has_core_for_next(self) -> bool:
+        """Whether a child that waits can get ready on a core that nobody else needs.
+
+        Without one it costs more than it saves: what it must take off again, and a copy of each
+        page that this process writes to meanwhile.
+        """
+        return launch.usable_cores() > _BUSY_CORES
 
     def take(self, item: pytest.Item, env: dict[str, str], private: list[int]) -> launch.Running:
         """Return a child for a test: the one forked ahead for it, if it lives, or a new one.
