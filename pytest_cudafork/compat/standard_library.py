@@ -82,7 +82,7 @@ def resource_tracker() -> ResourceTracker | None:
 
 
 def variables_in_bytes(environ: Any) -> dict[bytes, bytes]:
-    """Return the variables of ``os.environ`` as the kernel keeps them, not to be changed: ``_data``.
+    """Return ``_data`` of ``os.environ``: the variables as the kernel keeps them. Do not change it.
 
     ``os.environb`` decodes and encodes each name again.
     """
