@@ -6,7 +6,7 @@ stand on can not; Python gives it no public name.
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import _socket
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
@@ -45,7 +45,8 @@ def signal_handler(number: int) -> Any:
 
 def set_signal_mask(how: int, numbers: Iterable[int]) -> set[int]:
     """Hold signals back, or let them through: ``_signal.pthread_sigmask``; return the old mask."""
-    return _signal.pthread_sigmask(how, numbers)
+    before: set[int] = _signal.pthread_sigmask(how, numbers)
+    return before
 
 
 def call_in_c(name: str, *numbers: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import _ctypes
 import _json
-import _signal
+import _signal  # type: ignore[import-not-found]
 import _socket
 import json
 import math
