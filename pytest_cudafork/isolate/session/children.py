@@ -111,11 +111,6 @@ class Children:
         """Say what a fork server has to collect, should one be needed."""
         self._targets = list(targets)
 
-    @property
-    def forks_ahead(self) -> bool:
-        """Whether a test's process may be forked while the one before it runs."""
-        return self._forks.has_core_for_next
-
     def start_fork_server(self, targets: Sequence[str]) -> None:
         """Start the server, which collects ``targets``; what goes wrong is told when it is used."""
         self.expect(targets)

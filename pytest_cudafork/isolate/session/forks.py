@@ -61,15 +61,6 @@ class Forks:
         self._count = 0
         self._memory: Collapse | None = None
 
-    @property
-    def has_core_for_next(self) -> bool:
-        """Whether a child that waits can get ready on a core that nobody else needs.
-
-        Without one it costs more than it saves: what it must take off again, and a copy of each
-        page that this process writes to meanwhile.
-        """
-        return launch.usable_cores() > _BUSY_CORES
-
     def take(self, item: pytest.Item, env: dict[str, str], private: list[int]) -> launch.Running:
         """Return a child for a test: the one forked ahead for it, if it lives, or a new one.
 
@@ -151,7 +142,7 @@ class Forks:
             self._randomness.renew()
             if ahead:
                 self._leave_the_test_before()
-            practice = ahead and self.has_core_for_next
+            practice = ahead and launch.usable_cores() > _BUSY_CORES
             pytest_session.run_forked(item, env, reporter, channel, stacks_fd, practice=practice)
 
         return launch.start_fork(run, private, begin, self._caretaker)

@@ -176,8 +176,7 @@ class IsolationHooks:
         following = self._group_mate(item, nextitem)
         if following is None:
             upcoming = self._upcoming(item, nextitem) if self._spawns else []
-            next_fork = self._next_fork(method, nextitem) if children.forks_ahead else None
-            children.look_ahead(item, upcoming, next_fork)
+            children.look_ahead(item, upcoming, self._next_fork(method, nextitem))
         else:
             children.look_ahead(item, (), None)
         if marks.fixtures == "inherit":

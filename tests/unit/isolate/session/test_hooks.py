@@ -29,7 +29,6 @@ class _Children:
 
     def __init__(self) -> None:
         self.has_fork_server = False
-        self.forks_ahead = True
         self.why_not: CannotFork | None = None
         self.calls: list[tuple[object, ...]] = []
         self.ahead: list[tuple[list[str], str | None]] = []
