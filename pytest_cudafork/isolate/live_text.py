@@ -68,11 +68,6 @@ class StandIn:
         setattr(self.__dict__["_reporter"], name, value)
 
 
-def is_direct(config: pytest.Config) -> bool:
-    """Whether tests write to the terminal themselves, so that the order has to be kept."""
-    return config.getoption("capture", "fd") in _DIRECT
-
-
 class ChildTerminal:
     """The terminal of one child.
 
@@ -88,7 +83,8 @@ class ChildTerminal:
         self._wait = wait
         self._reporter: Any = config.pluginmanager.get_plugin(_REPORTER)
         self._real: Any = None
-        self.direct = is_direct(config)
+        self.direct = config.getoption("capture", "fd") in _DIRECT
+        """Whether tests write to the terminal themselves, so that the order has to be kept."""
 
     def take_over(self) -> None:
         """Begin to forward, in the child."""

@@ -41,8 +41,6 @@ _LOOK_SECONDS = 0.02
 """How often to look at a child without a pidfd."""
 _ON_LOOK_SECONDS = 0.05
 """How often to call who wants to look at a child."""
-_SHORT_LIFE_MS = 20
-"""How long to wait for the end of a child that shares its memory with this process."""
 _LATE_READS = 1000
 """How often to read at most once it is dead or its time is up: more than a socket holds."""
 _LONGEST_WAIT_SECONDS = 3600.0
@@ -121,7 +119,6 @@ class Supervisor:
         self._hung_up = False
         self._stacks = self._native = self._state = ""
         self._stuck = self._asked = self._status_lost = False
-        self._ends_soon = False
         self._over_at: float | None = None
         self.trouble = ""
         """What went wrong after the child had said that it was done, as the predicate of a
@@ -132,27 +129,16 @@ class Supervisor:
         """What the child is to be told; sent while it is watched."""
 
     def watch(
-        self,
-        on_message: OnMessage,
-        timeout: float | None,
-        *,
-        until_done: bool = False,
-        ends_soon: bool = False,
+        self, on_message: OnMessage, timeout: float | None, *, until_done: bool = False
     ) -> Ending | None:
         """Wait for the child's end and return how it was.
 
         With ``until_done`` return None as soon as the child says that it is done: the caller then
         gives it more work and watches again, or lets go of it with ``settle``.
 
-        ``ends_soon`` is for a child that was forked from this process, does not wait for answers,
-        and most likely ends a moment after its first message: until it has, the two share their
-        memory, and each page that is written to here has to be copied. So its messages are taken
-        after its end, if that comes within that moment, and all at once.
-
         Whatever ends this early (KeyboardInterrupt, an exception of ``on_message``), the child and
         its group are killed and reaped first.
         """
-        self._ends_soon = ends_soon
         with ChildSignal().kept():
             return self._watch(on_message, timeout, until_done)
 
@@ -269,21 +255,11 @@ class Supervisor:
         if events & select.POLLOUT:
             self.outbox.flush()
         if events & ~select.POLLOUT:
-            if self._ends_soon:
-                self._let_it_end()
             self._receive()
         for stream in self._streams:
             if stream.fileno() in ready:
                 stream.take()
         return running.pidfd in ready if running.pidfd >= 0 else self._dead()
-
-    def _let_it_end(self) -> None:
-        """Wait a moment for the end of the child (see ``watch``), once."""
-        self._ends_soon = False
-        if self.running.pidfd >= 0:
-            poller = select.poll()
-            poller.register(self.running.pidfd, select.POLLIN)
-            poller.poll(_SHORT_LIFE_MS)
 
     def _has_something_to_read(self) -> bool:
         if self._hung_up:

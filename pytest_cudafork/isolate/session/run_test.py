@@ -14,7 +14,7 @@ import pytest
 
 from pytest_cudafork.compat import pytest_internals
 from pytest_cudafork.errors import ChildError, ChildTimeout, CudaForkError
-from pytest_cudafork.isolate import live_text, policy
+from pytest_cudafork.isolate import policy
 from pytest_cudafork.isolate.session import other_plugins
 from pytest_cudafork.isolate.session.children import Children, ItemProcess
 from pytest_cudafork.isolate.session.replay import Replay
@@ -86,10 +86,7 @@ def run_child(
         whole = following is None and bool(item.stash.get(CHILD_ENV, {}))
         _let_look(item, process)
         limit = replay.method.timeout
-        ends_soon = process.forked and following is None and not live_text.is_direct(item.config)
-        ending = process.supervisor.watch(
-            replay.take, limit, until_done=not whole, ends_soon=ends_soon
-        )
+        ending = process.supervisor.watch(replay.take, limit, until_done=not whole)
         replay.goes_on = ending is None and (replay.trouble is not None or replay.missing is None)
         if ending is None and not replay.goes_on:  # it cannot be trusted with another test
             process.supervisor.kill()
