@@ -103,6 +103,18 @@ def resource_tracker() -> ResourceTracker | None:
     return None if fd is None or pid is None else ResourceTracker(fd, pid)
 
 
+# -- the environment -----------------------------------------------------------------------------
+
+
+def variables_in_bytes(environ: Any) -> dict[bytes, bytes]:
+    """Return ``_data`` of ``os.environ``: the variables as the kernel keeps them. Do not change it.
+
+    ``os.environb`` decodes and encodes each name again.
+    """
+    data: dict[bytes, bytes] = environ._data
+    return data
+
+
 # -- the start of a process ----------------------------------------------------------------------
 
 

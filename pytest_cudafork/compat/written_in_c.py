@@ -6,8 +6,9 @@ stand on can not; Python gives it no public name.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import _socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,26 @@ def socket_pair(family: int, kind: int) -> tuple[_socket.socket, _socket.socket]
     ``socket.socketpair`` makes objects of whatever class ``socket.socket`` is at that time.
     """
     return _socket.socketpair(family, kind, 0)
+
+
+def set_signal_handler(number: int, handler: Any) -> Any:
+    """Set what a signal means and return what it meant before: ``_signal.signal``.
+
+    ``signal.signal`` makes members of an enumeration of both, which takes longer than the call.
+    """
+    # of an enumeration, which it may be, C knows nothing
+    return _signal.signal(number, int(handler) if isinstance(handler, int) else handler)
+
+
+def signal_handler(number: int) -> Any:
+    """Return what a signal means: ``_signal.getsignal``; see ``set_signal_handler``."""
+    return _signal.getsignal(number)
+
+
+def set_signal_mask(how: int, numbers: Iterable[int]) -> set[int]:
+    """Hold signals back, or let them through: ``_signal.pthread_sigmask``; return the old mask."""
+    before: set[int] = _signal.pthread_sigmask(how, numbers)
+    return before
 
 
 def call_in_c(name: str, *numbers: int) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from pytest_cudafork.compat import standard_library
+from pytest_cudafork.compat import standard_library, written_in_c
 from pytest_cudafork.compat.unpatched import (
     contextlib,
     ctypes,
@@ -44,7 +44,7 @@ def prepare(stacks_fd: int) -> None:
         os.setpgid(0, 0)
     die_with_parent()
     signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    written_in_c.set_signal_handler(signal.SIGINT, signal.default_int_handler)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     if nothing != 0:
@@ -69,13 +69,20 @@ def die_with_parent(yes: bool = True) -> None:
     if not sys.platform.startswith("linux"):
         return
     with contextlib.suppress(OSError, AttributeError):  # a libc without prctl: not Linux's own
-        _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if yes else 0, 0, 0, 0)
+        _prctl()(_PR_SET_PDEATHSIG, int(signal.SIGKILL) if yes else 0, 0, 0, 0)
 
 
 @functools.cache
-def _libc() -> Any:
-    """Open the C library once; a child inherits it opened."""
-    return ctypes.CDLL(None)
+def _prctl() -> Any:
+    """Look up the function once."""
+    return ctypes.CDLL(None).prctl
+
+
+def prepare_for_forks() -> None:
+    """Look up now what every child that is forked from this process would look up."""
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError, AttributeError):
+            _prctl()
 
 
 def forget_parent_exit_work() -> None:
@@ -263,8 +270,10 @@ def environment(env: Mapping[str, str]) -> bytes:
 
     Equal environments give equal bytes.
     """
-    variables = {**os.environb, **{os.fsencode(k): os.fsencode(v) for k, v in env.items()}}
-    return b"\0".join([b"%b=%b" % pair for pair in sorted(variables.items())])
+    variables = standard_library.variables_in_bytes(os.environ)
+    if env:
+        variables = {**variables, **{os.fsencode(k): os.fsencode(v) for k, v in env.items()}}
+    return b"\0".join(sorted([b"%b=%b" % pair for pair in variables.items()]))
 
 
 def surroundings(env: Mapping[str, str]) -> dict[str, Any]:

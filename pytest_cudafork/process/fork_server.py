@@ -163,6 +163,7 @@ class ForkServer:
         if self.settings.ignore_signals:
             self.signals.begin()
         self._child_signal.begin()
+        child.prepare_for_forks()
         self._first_size = freeze_before_fork.resident_bytes()
         for _ in range(self._ahead):
             self._fork_attended()

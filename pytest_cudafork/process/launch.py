@@ -13,7 +13,7 @@ from os import fork  # where the fork guard puts itself in its place
 from typing import Any, NoReturn
 from warnings import catch_warnings, filterwarnings
 
-from pytest_cudafork.compat import standard_library
+from pytest_cudafork.compat import standard_library, written_in_c
 from pytest_cudafork.compat.unpatched import contextlib, io, os, select, signal, subprocess
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
@@ -22,6 +22,8 @@ from pytest_cudafork.process.descendants.caretaker import package_folder
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.protocol import frames, sockets
 from pytest_cudafork.settings import environment
+
+_WARNS_OF_FORKS = sys.version_info >= (3, 12)
 
 
 @dataclass
@@ -125,15 +127,22 @@ def ends(caretaker: Caretaker | None = None) -> Iterator[Ends]:
 def _signals_held_back() -> Iterator[Callable[[], None]]:
     """Hold back signals whose Python handlers raise, so that none can tear a fork apart."""
     held = {signal.SIGINT, signal.SIGTERM, signal.SIGALRM}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    before = written_in_c.set_signal_mask(signal.SIG_BLOCK, held)
 
     def let_through() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        written_in_c.set_signal_mask(signal.SIG_SETMASK, before)
 
     try:
         yield let_through
     finally:
         let_through()
+
+
+@contextlib.contextmanager
+def _no_warning_of_forks() -> Iterator[None]:
+    with catch_warnings():
+        filterwarnings("ignore", ".*use of fork\\(\\)", DeprecationWarning)
+        yield
 
 
 def start_fork(
@@ -161,11 +170,11 @@ def start_fork(
     """
     __tracebackhide__ = True  # of a refusal the user's line says more
     child.flush_streams()
+    child.prepare_for_forks()
     with ends(caretaker) as pair, contextlib.ExitStack() as undo:
         to_others = [*private, *([] if caretaker is None else caretaker.descriptors())]
         with _signals_held_back() as let_through:
-            with catch_warnings():
-                filterwarnings("ignore", ".*use of fork\\(\\)", DeprecationWarning)
+            with _no_warning_of_forks() if _WARNS_OF_FORKS else contextlib.nullcontext():
                 pid = fork()
             if pid == 0:
                 try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from pytest_cudafork.compat import written_in_c
 from pytest_cudafork.compat.unpatched import contextlib, signal
 
 SIGNALS = (
@@ -34,13 +35,13 @@ class IgnoredSignals:
     def begin(self) -> None:
         """Ignore them."""
         for each in SIGNALS:
-            former = signal.signal(each, signal.SIG_IGN)
+            former = written_in_c.set_signal_handler(each, signal.SIG_IGN)
             self._former[each] = signal.SIG_DFL if former is None else former
 
     def end(self) -> None:
         """Let them have the meaning again that they had; nothing where ``begin`` was not called."""
         for each, former in self._former.items():
-            signal.signal(each, former)
+            written_in_c.set_signal_handler(each, former)
 
 
 class ChildSignal:
@@ -51,17 +52,18 @@ class ChildSignal:
 
     def begin(self) -> None:
         """Give the signal its default meaning; only the main thread can, elsewhere it stays."""
-        former = signal.getsignal(signal.SIGCHLD)  # None: set by C code, which Python cannot keep
+        # None: set by C code, which Python cannot keep
+        former = written_in_c.signal_handler(signal.SIGCHLD)
         if former not in (None, signal.SIG_DFL):
             with contextlib.suppress(ValueError):  # not the main thread
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                written_in_c.set_signal_handler(signal.SIGCHLD, signal.SIG_DFL)
                 self._former = former
 
     def end(self) -> None:
         """Give it the meaning again that it had."""
         former, self._former = self._former, None
         if former is not None:
-            signal.signal(signal.SIGCHLD, former)
+            written_in_c.set_signal_handler(signal.SIGCHLD, former)
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:

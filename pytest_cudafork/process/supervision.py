@@ -307,7 +307,7 @@ class Supervisor:
         They may write there for ever, too.
         """
         for _ in range(_LATE_READS):
-            if self._hung_up or not self._receive(socket.MSG_DONTWAIT):
+            if self._hung_up or not self._receive(int(socket.MSG_DONTWAIT)):
                 break
         if self._decoder.pending and not self._malformed:
             self._malformed = f"the last message is cut off after {self._decoder.pending} bytes"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import timeout
+from pytest_cudafork.compat import timeout, written_in_c
 from pytest_cudafork.compat.unpatched import contextlib, faulthandler, signal, threading, time
 from pytest_cudafork.process.freeze_before_fork import count_threads
 
@@ -29,8 +29,8 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def forget() -> None:
     """Give SIGTERM back what it meant, in a process forked while a child was waited for."""
-    if signal.getsignal(signal.SIGTERM) is _terminate:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if written_in_c.signal_handler(signal.SIGTERM) is _terminate:
+        written_in_c.set_signal_handler(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
@@ -62,11 +62,11 @@ def sigterm_ends_session(test: str) -> Iterator[None]:
 
     """
     here = threading.current_thread() is threading.main_thread()
-    if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if not here or written_in_c.signal_handler(signal.SIGTERM) != signal.SIG_DFL:
         yield
         return
 
-    signal.signal(signal.SIGTERM, _terminate)
+    written_in_c.set_signal_handler(signal.SIGTERM, _terminate)
     try:
         yield
     except _Terminated:
@@ -75,7 +75,7 @@ def sigterm_ends_session(test: str) -> Iterator[None]:
             returncode=128 + signal.SIGTERM,
         ) from None
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        written_in_c.set_signal_handler(signal.SIGTERM, signal.SIG_DFL)
 
 
 def stop_time_limit(item: pytest.Item) -> None:

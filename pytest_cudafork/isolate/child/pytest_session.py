@@ -170,7 +170,8 @@ def run_forked(
     try:
         child.forget_parent_exit_work()
         child.prepare(stacks_fd)
-        os.environ.update(env)
+        if env:
+            os.environ.update(env)
         pytest_internals.forget_finalizers(item)
         reporter.take_over(item.session)
         finder = item_names.Finder(item.session.items, item)

@@ -54,6 +54,8 @@ class IsolationHooks:
         self._outputs: dict[str, str] = {}
         """What a fork server wrote that could not be used, by the reason that is told."""
         self._positions: dict[pytest.Item, int] = {}
+        self._spawns = True
+        """Whether any test of the session is to be spawned, as far as that is known."""
         self._collected: list[pytest.Item] = []
 
     @property
@@ -110,6 +112,7 @@ class IsolationHooks:
         if not any(wanted.values()) and not self._may_recover:
             return
         self._positions = {item: number for number, item in enumerate(session.items)}
+        self._spawns = "spawn" in wanted.values()
         from pytest_cudafork.isolate import item_names
 
         self._config.stash[item_names.COLLECTED] = self._collected
@@ -153,11 +156,12 @@ class IsolationHooks:
         from pytest_cudafork.isolate.session.run_test import isolate
         from pytest_cudafork.process import termination
 
-        if policy.wanted_method(marks, self._rules()) is None:
+        rules = self._rules()
+        if policy.wanted_method(marks, rules) is None:
             return None
         # the child keeps it; here it would end the session, or come while the server gets ready
         termination.stop_time_limit(item)
-        method = policy.choose(marks, self._rules(), self._state)
+        method = policy.choose(marks, rules, self._state)
         if method is not None and marks.fixtures == "inherit":
             from pytest_cudafork.isolate.session.inherit import checked
 
@@ -171,7 +175,7 @@ class IsolationHooks:
                 method = policy.instead_of_fork_server(method, self._reason(why_not))
         following = self._group_mate(item, nextitem)
         if following is None:
-            upcoming = self._upcoming(item, nextitem)
+            upcoming = self._upcoming(item, nextitem) if self._spawns else []
             children.look_ahead(item, upcoming, self._next_fork(method, nextitem))
         else:
             children.look_ahead(item, (), None)

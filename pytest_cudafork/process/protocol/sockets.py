@@ -19,6 +19,9 @@ AnySocket = socket.SocketType
 """What an endpoint and a ``socket.socket`` have in common."""
 
 
+_CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)  # "|" of two members of an enumeration makes a third
+
+
 class Endpoint(socket.SocketType):
     """One end of a connection; it blocks."""
 
@@ -64,7 +67,7 @@ def receive_with_fds(
     """Receive bytes and the descriptors that came with them, which are not inheritable."""
     fds = array.array("i")
     space = socket.CMSG_SPACE(most_fds * fds.itemsize)
-    data, ancillary, _, _ = sock.recvmsg(most_bytes, space, flags | socket.MSG_CMSG_CLOEXEC)
+    data, ancillary, _, _ = sock.recvmsg(most_bytes, space, flags | _CLOEXEC)
     for level, kind, body in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds.frombytes(body[: len(body) - len(body) % fds.itemsize])

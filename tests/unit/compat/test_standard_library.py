@@ -40,6 +40,7 @@ NAMES: list[tuple[Any, str, str]] = [
     (multiprocessing.Process, "_start_method", "telling how a process is started"),
     (threading, "_shutdown", "the end of a file of the file worker"),
     (subprocess, "_args_from_interpreter_flags", "processes with this one's options"),
+    (os.environ, "_data", "the environment of a test's process"),
     (sys.modules["_frozen_importlib"], "_find_spec", "the audit's --without"),
     (importlib.util, "_find_spec", "the audit's --without"),
     (sys.modules["_frozen_importlib"], "_lock_unlock_module", "hooks on modules of other threads"),
@@ -100,6 +101,13 @@ def test_multiprocessing_that_was_not_imported_has_nothing_to_forget(
     monkeypatch.delitem(sys.modules, "multiprocessing.util")
     standard_library.forget_multiprocessing_children()
     assert "multiprocessing.util" not in sys.modules
+
+
+def test_variables_are_those_that_the_kernel_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDAFORK_ODD", "\udcff=")
+    found = standard_library.variables_in_bytes(os.environ)
+    assert found == dict(os.environb)
+    assert found[b"CUDAFORK_ODD"] == b"\xff="
 
 
 def test_a_resource_tracker_is_known_once_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import _ctypes
 import _json
+import _signal  # type: ignore[import-not-found]
 import _socket
 import json
 import math
 import os
+import signal
 import socket
 from typing import Any
 
@@ -23,6 +25,9 @@ NAMES: list[tuple[Any, str, str]] = [
     (_json, "make_encoder", "messages of a test that has replaced parts of json"),
     (_json, "encode_basestring_ascii", "likewise"),
     (_json, "make_scanner", "likewise"),
+    (_signal, "signal", "what signals mean while a test runs in its own process"),
+    (_signal, "getsignal", "likewise"),
+    (_signal, "pthread_sigmask", "a fork that no signal tears apart"),
     (_ctypes, "dlopen", "the end of a program with the command that runs it"),
     (_ctypes, "dlsym", "likewise"),
     (_ctypes, "call_function", "likewise"),
@@ -49,6 +54,27 @@ def test_a_pair_is_connected_whatever_has_become_of_the_class(
     assert theirs.recv(10) == b"text"
     ours.close()
     theirs.close()
+
+
+def test_signals_are_set_and_read_as_the_module_signal_does() -> None:
+    number, former = signal.SIGUSR2, signal.getsignal(signal.SIGUSR2)
+    try:
+        written_in_c.set_signal_handler(number, signal.SIG_IGN)
+        assert signal.getsignal(number) is signal.SIG_IGN
+        assert written_in_c.signal_handler(number) == signal.SIG_IGN
+        assert written_in_c.set_signal_handler(number, signal.default_int_handler) == signal.SIG_IGN
+        assert written_in_c.signal_handler(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, former)
+
+
+def test_signals_are_held_back_and_let_through() -> None:
+    before = written_in_c.set_signal_mask(signal.SIG_BLOCK, {signal.SIGUSR2})
+    try:
+        assert signal.SIGUSR2 in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        written_in_c.set_signal_mask(signal.SIG_SETMASK, before)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
 @pytest.mark.slow
