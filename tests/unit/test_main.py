@@ -13,9 +13,9 @@ from pytest_cudafork import __main__
 from pytest_cudafork.attach import command_line as attach
 from pytest_cudafork.doctor import command_line as doctor
 from pytest_cudafork.explain import command_line as explain
-from pytest_cudafork.page import command as html
 from pytest_cudafork.file_worker import command_line as file_worker
 from pytest_cudafork.imports import command_line
+from pytest_cudafork.page import command as html
 from pytest_cudafork.programs import run_command
 from pytest_cudafork.report import merge_command
 
