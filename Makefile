@@ -12,6 +12,7 @@ BENCH_VENV ?= .venv-bench
 PLUGINS_VENV ?= .venv-plugins
 RELEASE_VENV ?= .venv-release
 SECURITY_VENV ?= .venv-security
+HTML_VENV ?= .venv-html
 TESTARGS ?=
 BENCHARGS ?=
 # Most tests wait for processes that they start, so three workers pay off on two cores.
@@ -27,6 +28,7 @@ NATIVE := $(wildcard pytest_cudafork/observe/driver/native/*.c) \
           $(wildcard pytest_cudafork/observe/driver/native/*.inc)
 # Errors only: pip warns about the settings of the machine, too.
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check --no-input
+CHROMIUMS := chromium chromium-browser google-chrome google-chrome-stable
 WORKFLOWS := $(wildcard .github/workflows/*.yml docs/examples/ci/github-*.yml) docs/examples/imports/fork-safety.yml
 LINTED := pytest_cudafork sample_engine tests tools benchmarks demo docs conftest.py setup.py
 
@@ -34,7 +36,7 @@ MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-quick test-fresh test-demo test-plugins lint docs wheel-check release-check bench bench-against bench-isolation security changelog clean
+.PHONY: help demo test test-quick test-fresh test-demo test-plugins test-html lint docs wheel-check release-check bench bench-against bench-isolation security changelog clean
 
 # Another project's settings must not reach this one's environment or tests.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTEST_ADDOPTS PYTEST_PLUGINS
@@ -49,6 +51,7 @@ help:
 	@echo "make test-fresh   the test suite, each session under test in a fresh interpreter"
 	@echo "make test-demo    the demo comes out as expected"
 	@echo "make test-plugins isolated tests next to pytest-cov, -timeout, -asyncio and others"
+	@echo "make test-html    the page of a session in a headless Chromium, which is to be installed before"
 	@echo "make lint         ruff, mypy, and the schemas of workflows and recipes for CI"
 	@echo "make docs         the documentation as a site in build/site; a warning is an error"
 	@echo "make wheel-check  build the wheel and try it in an empty environment"
@@ -69,7 +72,7 @@ demo: $(STAMP)
 test: $(STAMP)
 	@$(PY) -m compileall -q pytest_cudafork sample_engine
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal \
-	    --ignore=tests/sessions/plugins --deselect=$(WHOLE_DEMO) $(TESTARGS)
+	    --ignore=tests/sessions/plugins --ignore=tests/browser --deselect=$(WHOLE_DEMO) $(TESTARGS)
 
 # Hardly a test of these waits, and each worker collects all of them.
 test-quick: $(STAMP)
@@ -87,6 +90,15 @@ test-demo: $(STAMP)
 test-plugins: $(PLUGINS_VENV)/installed
 	@PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 "$(PLUGINS_VENV)/bin/python" -m pytest -p xdist.plugin \
 	    -n $(WORKERS) tests/sessions/plugins $(OTHER_PLUGINS) $(TESTARGS)
+
+# An environment of its own, for the library that drives the browser, and not a part of .ci/run: the
+# browser is one of this machine.
+test-html:
+	@$(foreach name,$(CHROMIUMS),command -v $(name) >/dev/null ||) { \
+	  echo "no Chromium here ($(CHROMIUMS)): apt-get install chromium (Debian)," >&2; \
+	  echo "snap install chromium (Ubuntu), dnf install chromium (Fedora)" >&2; exit 1; }
+	@$(MAKE) $(HTML_VENV)/installed
+	@"$(HTML_VENV)/bin/python" -m pytest tests/browser $(TESTARGS)
 
 lint: $(STAMP)
 	@$(PY) -m ruff check --quiet $(wildcard $(LINTED))
@@ -131,7 +143,8 @@ changelog: $(STAMP)
 	@$(PY) -m towncrier build --yes --version "$(VERSION)"
 
 clean:
-	@rm -rf "$(VENV)" "$(BENCH_VENV)" "$(PLUGINS_VENV)" "$(RELEASE_VENV)" "$(SECURITY_VENV)" build dist *.egg-info pytest_cudafork/observe/driver/native/lib
+	@rm -rf "$(VENV)" "$(BENCH_VENV)" "$(PLUGINS_VENV)" "$(RELEASE_VENV)" "$(SECURITY_VENV)" "$(HTML_VENV)"
+	@rm -rf build dist *.egg-info pytest_cudafork/observe/driver/native/lib
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find pytest_cudafork sample_engine tests tools benchmarks demo -name __pycache__ -prune -exec rm -rf {} +
 
@@ -169,6 +182,14 @@ $(PLUGINS_VENV)/installed: pyproject.toml setup.py constraints/dev.txt constrain
 	@"$(PLUGINS_VENV)/bin/python" -m pip --quiet --quiet --disable-pip-version-check --no-input \
 	  install -c constraints/dev.txt -e . -r constraints/plugins.txt
 	@cd "$(PLUGINS_VENV)" && bin/python -W ignore -m pytest -c /dev/null --rootdir=. --markers >/dev/null
+	@touch "$@"
+
+$(HTML_VENV)/installed: pyproject.toml setup.py constraints/dev.txt $(NATIVE)
+	@"$(PYTHON)" tools/check_python.py
+	@echo "setting up $(HTML_VENV)"
+	@"$(PYTHON)" -m venv "$(HTML_VENV)"
+	@"$(HTML_VENV)/bin/python" -m pip --quiet --quiet --disable-pip-version-check --no-input \
+	  install -c constraints/dev.txt -e ".[html]" hypothesis playwright
 	@touch "$@"
 
 $(RELEASE_VENV)/installed: pyproject.toml constraints/dev.txt

@@ -38,10 +38,15 @@ _SHORT, _LONG = 1.0, 120.0
 """Seconds: below the one milliseconds are told, above the other minutes."""
 
 
+class PageError(ValueError):
+    """A page cannot be made here; Recoverable by another environment."""
+
+
 def page_of(document: dict[str, Any]) -> str:
     """Return the page of a session's document.
 
     Raises:
+        PageError: Jinja2 cannot be imported.
         KeyError: The document lacks a key. Other errors of its kind (``TypeError``,
             ``jinja2.UndefinedError``, ...) are raised as well where it has not the form that it
             should have.
@@ -77,6 +82,9 @@ def section_of(document: dict[str, Any], page: str) -> str:
         document: The session's document.
         page: Where the whole page is, relative to the other one; "" where there is none.
 
+    Raises:
+        PageError: Jinja2 cannot be imported.
+
     """
     document = _with_readable_text(document)
     return (
@@ -104,8 +112,16 @@ def _with_readable_text(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _environment(root: str) -> jinja2.Environment:
-    """Return what renders the templates; paths are shown relative to the root folder."""
-    import jinja2
+    """Return what renders the templates; paths are shown relative to the root folder.
+
+    Raises:
+        PageError: Jinja2 cannot be imported.
+
+    """
+    try:
+        import jinja2
+    except ImportError as error:  # it was there when the session began
+        raise PageError(f"Jinja2 cannot be imported: {error}") from error
 
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(asset),

@@ -29,7 +29,7 @@ else:
     import tomli as tomllib
 
 _BLOCK = re.compile(r"^```(?:\w*)\n(.*?)^```", re.S | re.M)
-_OURS = ("run", "explain", "imports", "merge", "doctor", "attach", "fileworker")
+_OURS = ("run", "explain", "imports", "merge", "html", "doctor", "attach", "fileworker")
 
 
 def shown(page: Path) -> Iterator[list[str]]:

@@ -22,6 +22,7 @@ NAMES = {
     "cuda_fork_gpus",
     "cuda_fork_graphs",
     "cuda_fork_health",
+    "cuda_fork_html",
     "cuda_fork_imports",
     "cuda_fork_imports_baseline",
     "cuda_fork_imports_exclude",

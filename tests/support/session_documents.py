@@ -36,7 +36,7 @@ def touch(line: int = 3, **changed: Any) -> dict[str, Any]:
     }
 
 
-def tested(number: int, outcome: str = "passed", method: str | None = None) -> dict[str, Any]:
+def a_test(number: int, outcome: str = "passed", method: str | None = None) -> dict[str, Any]:
     """Return a test."""
     way = {"method": method, "why": "not fork: 2 threads", "seconds": 0.05 + number / 1e4}
     return {
@@ -214,7 +214,9 @@ def process(number: int, kind: str, parent: int | None, start: float, end: float
     }
 
 
-def event(kind: str, name: str, number: int | None, start: float, seconds: float = 0.0, **details: str) -> dict[str, Any]:  # fmt: skip
+def event(
+    kind: str, name: str, number: int | None, start: float, seconds: float = 0.0, **details: str
+) -> dict[str, Any]:
     """Return an event of the timeline."""
     return {
         "kind": kind,
@@ -228,7 +230,7 @@ def event(kind: str, name: str, number: int | None, start: float, seconds: float
 
 def document(**changed: Any) -> dict[str, Any]:
     """Return the document of a session of one test, in which all was seen and nothing is wrong."""
-    tests = changed.pop("tests", [tested(0)])
+    tests = changed.pop("tests", [a_test(0)])
     counts: dict[str, int] = {}
     for test in tests:
         counts[test["outcome"]] = counts.get(test["outcome"], 0) + 1
@@ -263,7 +265,7 @@ def full() -> dict[str, Any]:
     """Return a document that has something of everything, and is not good."""
     names = [f"pkg.m{n}" for n in range(6)]
     modules = [module(name, touches=n < 3) for n, name in enumerate(names)]
-    tests = [tested(0, "failed"), tested(1, method="fork"), tested(2, "skipped"), tested(3)]
+    tests = [a_test(0, "failed"), a_test(1, method="fork"), a_test(2, "skipped"), a_test(3)]
     nodeid = f"{tests[1]['test']} (call)"
     shown = {
         "kind": "stale-data",
@@ -324,34 +326,41 @@ def full() -> dict[str, Any]:
         },
         not_observable=["no witness in process 16"],
         hook_errors=[
-            {"hook": "pytest_cudafork_touch", "where": "conftest.py:3", "words": "ValueError", "raised": True}
+            {
+                "hook": "pytest_cudafork_touch",
+                "where": "conftest.py:3",
+                "words": "ValueError",
+                "raised": True,
+            }
         ],
-    )  # fmt: skip
+    )
 
 
 def hostile() -> dict[str, Any]:
     """Return the full document with all of its free text hostile."""
-    kept = ("kind", "outcome", "verdict", "method", "backend", "error", "format", "state", "phase")
+    kept = ("format", "kind", "outcome", "verdict", "method", "backend", "error", "state", "phase")
 
     def spoiled(value: Any, key: str = "") -> Any:
         if isinstance(value, dict):
             free = key in ("processes", "not_checked", "not_judged", "packages")
             return {
-                f"{name}{HOSTILE}" if free else name: spoiled(each, name)
+                f"{HOSTILE}{name}" if free else name: spoiled(each, name)
                 for name, each in value.items()
             }
         if isinstance(value, list):
-            return [spoiled(each, key) for each in value]
-        return f"{value}{HOSTILE}" if isinstance(value, str) and key not in kept else value
+            return [spoiled(each, key if isinstance(each, str) else "") for each in value]
+        return (
+            f"{HOSTILE}{value}" if isinstance(value, str) and value and key not in kept else value
+        )
 
     made: dict[str, Any] = spoiled(full())
     return made
 
 
 def large(tests: int = 1000, modules: int = 953) -> dict[str, Any]:
-    """Return a document of many isolated tests and an audit of many modules, 60 % of which touch."""
+    """Return a document of many isolated tests and an audit of many modules; most touch."""
     words = ("passed", "passed", "passed", "skipped", "failed")
-    seen = [tested(n, words[n % 5], ("fork", "forkserver")[n % 2]) for n in range(tests)]
+    seen = [a_test(n, words[n % 5], ("fork", "forkserver")[n % 2]) for n in range(tests)]
     names = [f"pkg.part{n // 50}.m{n}" for n in range(modules)]
     touching = 6 * modules // 10
     processes, events = [process(10, "pytest", None, 0.0, tests * 0.1)], []

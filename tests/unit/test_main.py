@@ -15,6 +15,7 @@ from pytest_cudafork.doctor import command_line as doctor
 from pytest_cudafork.explain import command_line as explain
 from pytest_cudafork.file_worker import command_line as file_worker
 from pytest_cudafork.imports import command_line
+from pytest_cudafork.page import command as html
 from pytest_cudafork.programs import run_command
 from pytest_cudafork.report import merge_command
 
@@ -23,6 +24,7 @@ usage: python -m pytest_cudafork run [options] SCRIPT | -m MODULE | -- PROGRAM
        python -m pytest_cudafork explain [FILE] [options]
        python -m pytest_cudafork imports PKG [options]
        python -m pytest_cudafork merge LEDGER... [options]
+       python -m pytest_cudafork html JSON PAGE
        python -m pytest_cudafork doctor [options]
        python -m pytest_cudafork attach PID [options]
        python -m pytest_cudafork fileworker --preload MODULES --result-fd N [options]
@@ -62,6 +64,7 @@ def test_the_command_gets_the_arguments_behind_it_and_gives_the_status(
     assert given == [["--json"], ["12"]]
     given.clear()
     monkeypatch.setattr(explain, "main", main)
+    monkeypatch.setattr(html, "main", main)
     monkeypatch.setattr(run_command, "main", main)
     assert __main__.main(["merge", "one", "two"]) == 7
     assert given.pop() == ["one", "two"]
@@ -69,6 +72,8 @@ def test_the_command_gets_the_arguments_behind_it_and_gives_the_status(
     assert given.pop() == ["--fail", "x.py", "-v"]
     assert __main__.main(["explain", "log"]) == 7
     assert given.pop() == ["log"]
+    assert __main__.main(["html", "s.json", "s.html"]) == 7
+    assert given.pop() == ["s.json", "s.html"]
     monkeypatch.setattr(sys, "argv", ["pytest_cudafork", "imports", "pkg", "--jobs=2"])
     assert __main__.main() == 7
     assert __main__.main(["imports"]) == 7

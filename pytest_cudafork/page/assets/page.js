@@ -142,6 +142,10 @@
     cancelAnimationFrame(scrolling);
     scrolling = requestAnimationFrame(drawAxis);
   });
+  lanes.addEventListener("focusin", (event) => { // what a row has to show may be far away
+    const row = event.target.closest(".lane-row");
+    if (row && zoom > 1) one(".life", row).scrollIntoView({ block: "nearest", inline: "center" });
+  });
   one("#closer").addEventListener("click", () => zoomTo(zoom * 2));
   one("#further").addEventListener("click", () => zoomTo(zoom / 2));
   one("#all-time").addEventListener("click", () => zoomTo(1));

@@ -1,1 +1,1 @@
-"""What the user reads, one module each."""
+"""The page of a session, one module each."""

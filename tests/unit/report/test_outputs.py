@@ -167,6 +167,36 @@ def test_a_file_that_cannot_be_written_is_told_in_all_others(tmp_path: Path, los
         assert [each["message"]["text"] for each in run["toolExecutionNotifications"]] == [error]
 
 
+@pytest.mark.parametrize("lost", ["trace", "html"])
+def test_the_page_says_what_could_not_be_written_and_is_said_itself(
+    tmp_path: Path, lost: str
+) -> None:
+    pytest.importorskip("jinja2", reason="makes the page")
+    files: dict[str, Any] = {kind: str(tmp_path / kind) for kind in ("trace", "json", "html")}
+    files[lost] = str(tmp_path / "no" / "file")
+    status, lines = finish(outputs_of(LedgerSession(tmp_path, **files)))
+    assert status == pytest.ExitCode.TESTS_FAILED
+    (error,) = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR")]
+    assert error.startswith(
+        f"the {'HTML' if lost == 'html' else lost} file {tmp_path}/no/file cannot"
+    )
+    assert read_document(tmp_path / "json", "session")["not_written"] == [error]
+    if lost != "html":
+        page = (tmp_path / "html").read_text(encoding="utf-8")
+        assert error in page
+        assert '<p class="pill bad" id="verdict">Not good: exit status 1' in page
+
+
+def test_the_document_so_far_has_what_was_seen(tmp_path: Path) -> None:
+    session = LedgerSession(tmp_path)
+    outputs = outputs_of(session)
+    session.touch(3)
+    outputs.pytest_runtest_logreport(report("call"))
+    made = outputs.document_so_far(session_of(outputs, 1))
+    assert [each["culprit"] for each in made["check"]["touches"]] == [f"{tmp_path}/test_a.py:3"]
+    assert (made["exit_status"], made["counts"]) == (1, {"passed": 1})
+
+
 @pytest.mark.parametrize("kinds", [("annotations",), ("summary",), ("annotations", "summary")])
 def test_github_gets_what_was_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...]

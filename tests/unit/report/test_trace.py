@@ -196,6 +196,9 @@ def test_the_timeline_has_each_process_from_its_first_thing_to_its_last(tmp_path
     }  # fmt: skip
     assert (made[77]["start"], made[77]["end"]) == pytest.approx((4, 5), abs=0.5)
     assert made[61]["name"] == "python server.py"
+    assert {pid: each["kind"] for pid, each in made.items()} == {
+        HERE: "pytest", 77: "isolated", 55: "forked", 61: "program"
+    }  # fmt: skip
     assert told["processes"][0]["process"] == HERE, "the first that began"
     events = {(each["kind"], each["process"]): each for each in told["events"]}
     assert events.keys() == {

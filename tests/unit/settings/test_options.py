@@ -107,6 +107,11 @@ VALUES: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
         ("/middle", {"trace": "/middle"}),
         ("/high", {"trace": "/high"}),
     ),
+    "cuda_fork_html": (
+        ("/low", {"html": "/low"}),
+        ("/middle", {"html": "/middle"}),
+        ("/high", {"html": "/high"}),
+    ),
     "cuda_fork_github": (
         ("all", {"github": ("annotations", "summary")}),
         ("off", {"github": ()}),

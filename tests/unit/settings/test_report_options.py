@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +12,15 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.settings import environment
-from pytest_cudafork.settings.options import GITHUB, JSON, SARIF, TRACE, Settings, read_settings
+from pytest_cudafork.settings.options import (
+    GITHUB,
+    HTML,
+    JSON,
+    SARIF,
+    TRACE,
+    Settings,
+    read_settings,
+)
 from pytest_cudafork.settings.options import OPTIONS as OPTIONS_OF_ALL
 from pytest_cudafork.settings.report_options import parse_github
 
@@ -35,7 +45,7 @@ def test_other_words_are_wrong(text: str) -> None:
         parse_github(text)
 
 
-OPTIONS = (JSON, SARIF, TRACE, GITHUB)
+OPTIONS = (JSON, SARIF, TRACE, HTML, GITHUB)
 
 
 def read(**given: str) -> Settings:
@@ -51,6 +61,7 @@ def read(**given: str) -> Settings:
 def no_test_around(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read as a session that no test has started, without its variables."""
     monkeypatch.setattr(environment, "is_set", lambda name: False)
+    monkeypatch.setitem(sys.modules, "jinja2", json)  # whether it is installed or not
     for option in OPTIONS:
         monkeypatch.delenv(option.env, raising=False)
 
@@ -61,7 +72,7 @@ def test_nothing_is_written_unless_it_is_asked_for() -> None:
 
 
 def test_a_folder_that_is_not_there_is_told_before_the_tests_run(tmp_path: Path) -> None:
-    for option in (JSON, SARIF, TRACE):
+    for option in (JSON, SARIF, TRACE, HTML):
         short = option.name.removeprefix("cuda_fork_")
         assert getattr(read(**{short: str(tmp_path / "r")}), short) == str(tmp_path / "r")
         with pytest.raises(pytest.UsageError, match=f"{option.flag}: there is no folder '.*/no'"):
@@ -81,7 +92,7 @@ def test_a_session_in_a_test_does_not_write_over_the_files_of_the_one_around(
 
 
 def test_what_cannot_be_a_file_is_told_before_the_tests_run(tmp_path: Path) -> None:
-    for option in (JSON, SARIF, TRACE):
+    for option in (JSON, SARIF, TRACE, HTML):
         short = option.name.removeprefix("cuda_fork_")
         with pytest.raises(pytest.UsageError, match=f"{option.flag}: '.*' is a folder"):
             read(**{short: str(tmp_path)})
@@ -100,14 +111,30 @@ def test_no_two_files_are_one(tmp_path: Path) -> None:
         pytest.UsageError, match=r"trace: .* is the file of --cuda-fork-ledger, too"
     ):
         read(ledger=file, trace=file)
+    with pytest.raises(
+        pytest.UsageError, match=r"html: .* is the file of --cuda-fork-imports-graph, too"
+    ):
+        read(imports_graph=f"{file}.html", html=f"{file}.html")
     assert read(json=file, sarif=f"{file}2").sarif == f"{file}2"
     assert read(json=os.devnull, sarif=os.devnull).json == os.devnull, "a device takes both"
 
 
-def test_no_file_is_that_of_junit(tmp_path: Path) -> None:
+def test_a_page_without_what_makes_it_is_told_before_the_tests_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(pytest.UsageError, match=r"html: .*pip install pytest-cudafork\[html\]"):
+        read(html=str(tmp_path / "page.html"))
+    assert read(json=str(tmp_path / "s.json")).json, "which needs none of it"
+
+
+def test_no_file_is_that_of_another_plugin(tmp_path: Path) -> None:
     config: Any = SimpleNamespace(getini=lambda name: "")
     given = {option.name: None for option in OPTIONS_OF_ALL}
     file = str(tmp_path / "r.xml")
     namespace = SimpleNamespace(**{**given, "cuda_fork_json": file}, xmlpath=file)
     with pytest.raises(pytest.UsageError, match="is the file of --junitxml, too"):
+        read_settings(config, namespace)
+    namespace = SimpleNamespace(**{**given, "cuda_fork_html": file}, htmlpath=file)
+    with pytest.raises(pytest.UsageError, match="is the file of --html, too"):
         read_settings(config, namespace)
