@@ -53,13 +53,17 @@ KILLED = """
 import os, signal, subprocess, sys, time
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
+
+def tell(pid):  # at once: two processes write, and print may write the end of a line by itself
+    os.write(1, b"%d\\n" % pid)
+
 caretaker, cookie = Caretaker(), os.urandom(16)
 pid = os.fork()
 if pid == 0:
     leftovers.mark_process(cookie)
-    print(subprocess.Popen(["sleep", "1000"], start_new_session=True).pid, flush=True)
+    tell(subprocess.Popen(["sleep", "1000"], start_new_session=True).pid)
     time.sleep(1000)
-print(pid, flush=True)
+tell(pid)
 caretaker.begun(cookie, pid)
 input()
 os.kill(os.getpid(), signal.SIGKILL)
