@@ -191,6 +191,7 @@ def test_a_core_tells_what_its_configuration_came_to(folder: str) -> None:
         "num_blocks": 200,
         "block_size": 4,
         "cudagraph_mode": "NONE",
+        "async_scheduling": False,
         "max_model_len": MODEL_LEN,
         "vocab_size": VOCAB,
         "eos_token_id": None,

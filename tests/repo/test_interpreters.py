@@ -131,26 +131,6 @@ def test_a_session_is_the_same_and_asks_nothing_of_the_server(tmp_path: Path) ->
     assert not {"pytest_cudafork", "tests", "xdist", "hypothesis"} & set(imported)
 
 
-@pytest.mark.parametrize("name", ["plugin", "check.session", "isolate.session.run_test"])
-def test_modules_that_are_imported_ahead_come_back_as_they_are_imported(name: str) -> None:
-    code = f"""
-import sys
-import pytest_cudafork.{name}
-own = [one for one in sys.modules if one.startswith("pytest_cudafork")]
-print(own, [sys.modules[one].__spec__.loader.__class__.__name__ for one in own])
-for one in own:
-    print(one, sorted(part for part in vars(sys.modules[one]) if f"{{one}}.{{part}}" in own))
-"""
-    assert both("-c", code).returncode == 0
-
-
-def test_a_package_of_the_same_name_comes_first(tmp_path: Path) -> None:
-    (tmp_path / "pytest_cudafork").mkdir()
-    (tmp_path / "pytest_cudafork" / "__init__.py").write_text("")
-    (tmp_path / "pytest_cudafork" / "fixtures.py").write_text("print('another one')")
-    assert both("-c", "import pytest_cudafork.fixtures", cwd=tmp_path).stdout == "another one\n"
-
-
 @pytest.mark.parametrize("fresh", ["", "to compare"])
 def test_a_session_has_the_plugins_that_load_slowly_if_it_is_fresh(
     tmp_path: Path, fresh: str

@@ -1,10 +1,10 @@
 """A process that has imported pytest, or torch too, and forks what is as good as a fresh Python.
 
-It is run as a script by ``interpreters.py``, in a process of its own. A child becomes what
-``python script.py``, ``python -m module`` or ``python -c code`` is when its first line runs: its
-own directory, environment, arguments, streams and ``sys.path``, and in ``sys.modules`` nothing but
-pytest and the standard library. torch is imported but put away; ``import torch`` in the child
-brings it back. So are modules of the package under test, each by itself.
+It is run as a script by ``interpreters.py``, in a process of its own, and imports nothing of this
+repository: the children shall import that themselves. A child becomes what ``python script.py``,
+``python -m module`` or ``python -c code`` is when its first line runs: its own directory,
+environment, arguments, streams and ``sys.path``, and in ``sys.modules`` nothing but pytest and the
+standard library. torch is imported but put away; ``import torch`` in the child brings it back.
 
 What a fork cannot give a child: another seed of ``hash()``, other flags, and whatever the
 interpreter and the libraries read from the environment when they start. The process that asks
@@ -24,8 +24,10 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import importlib.abc
 import importlib.machinery
 import io
+import itertools
 import json
 import os
 import runpy
@@ -37,9 +39,8 @@ import threading
 import types
 import warnings
 import weakref
+from collections.abc import Sequence
 from typing import Any, NoReturn
-
-from imported_ahead import OneByOne, PutAway  # type: ignore[import-not-found]  # stands beside this
 
 _PR_SET_PDEATHSIG = 1
 _LONGEST_REQUEST = 1 << 20
@@ -52,11 +53,99 @@ _BESIDE_PYTEST = (
 )
 
 
+class PutAway(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """What the import of a module has brought, until somebody imports one of those modules.
+
+    They come back together, as they came, and before them those of the imports that were made
+    before this one.
+    """
+
+    def __init__(self, name: str, earlier: Sequence[PutAway]) -> None:
+        self._name = name
+        self._earlier = earlier
+        self._modules: dict[str, types.ModuleType] = {}
+        loaded, filters = set(sys.modules), list(warnings.filters)
+        for one in earlier:
+            sys.modules.update(one._modules)
+        importlib.import_module(name)
+        for one in earlier:
+            for module in one._modules:
+                sys.modules.pop(module, None)
+        new = [one for one in sys.modules if one not in loaded and not _is_standard(one)]
+        self._modules = {one: sys.modules.pop(one) for one in new}
+        self._own_specs = {name: module.__spec__ for name, module in self._modules.items()}
+        self._specs = {name: self._spec_of(name) for name in self._modules}
+        self._filters = [one for one in warnings.filters if one not in filters]
+        warnings.filters[:] = filters  # type: ignore[index]
+
+    def _spec_of(self, name: str) -> importlib.machinery.ModuleSpec | None:
+        """Return the spec by which a module is imported; None for one that was made by hand.
+
+        That is one as torch.ops, or a second name for a module. Others have put an object without
+        a spec in their own place while they were imported, as torch.backends.cudnn.
+        """
+        spec = self._own_specs[name]
+        if spec is not None:
+            return spec if spec.name == name else None
+        parent: Any = self._modules.get(name.rpartition(".")[0])
+        return importlib.machinery.PathFinder.find_spec(name, getattr(parent, "__path__", None))
+
+    def find_spec(
+        self, fullname: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Answer for these modules, unless another of that name comes first by now."""
+        spec = self._specs.get(fullname)
+        if spec is None or fullname not in self._modules:
+            return None
+        if "." not in fullname:
+            found = importlib.machinery.PathFinder.find_spec(fullname, path)
+            if found is None or found.origin != spec.origin:
+                return None
+        return importlib.machinery.ModuleSpec(fullname, self, origin=spec.origin)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """Return the module that is there."""
+        return self._modules[spec.name]
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Put everything back, one by one: an import of each may be waited for."""
+        assert module.__spec__ is not None, "the import system has just given it one"
+        name = module.__spec__.name
+        if name == self._name:
+            self._put_back()
+        with contextlib.suppress(AttributeError):  # a module that lets nobody change it has kept it
+            module.__spec__ = self._own_specs[name]
+
+    def _put_back(self) -> None:
+        """Import one after the other as each was ready when they were executed.
+
+        A package is there meanwhile, as it is where it imports its modules, and ready after them.
+        """
+        for one in self._earlier:
+            importlib.import_module(one._name)
+        for name, module in self._modules.items():
+            if name == self._name:
+                continue
+            if self._specs[name] is None:
+                sys.modules[name] = module
+                continue
+            for package in itertools.accumulate(name.split(".")[:-1], lambda a, b: f"{a}.{b}"):
+                if package in self._modules:
+                    sys.modules.setdefault(package, self._modules[package])
+            sys.modules.pop(name, None)
+            importlib.import_module(name)
+        self._modules = {}
+        warnings.filters[:0] = self._filters  # type: ignore[index]
+
+
+def _is_standard(name: str) -> bool:
+    return name.partition(".")[0] in sys.stdlib_module_names
+
+
 def main() -> NoReturn:
     """Serve until the other end is closed; in a child, run what was asked for.
 
-    Command line: the number of the socket; the names of modules that come back one by one, joined
-    by commas; the names of modules to put away.
+    Command line: the number of the socket, the names of modules to put away.
     """
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
@@ -65,26 +154,22 @@ def main() -> NoReturn:
     gc.disable()
     filters = list(warnings.filters)
     sys.path[:] = sys.path[1:]  # without the folder of this file
-    del sys.modules[OneByOne.__module__]
     for name in (*_PYTEST, *_BESIDE_PYTEST):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     _import_plugins_of_pytest()
     warnings.filters[:] = filters  # type: ignore[index]
-    one_by_one = OneByOne(sys.argv[2].split(","))
     put_away: list[PutAway] = []
-    for name in sys.argv[3:]:
+    for name in sys.argv[2:]:
         put_away.append(PutAway(name, tuple(put_away)))
     _leave_finalizers_to_the_server()
     problem = _why_unclean()
     control.send(f"error {problem}".encode() if problem else b"ready")
     gc.collect()
     gc.freeze()
-    if put_away:
-        _fold_memory(one_by_one.modules["pytest_cudafork.process.freeze_before_fork"])
     request = _serve(control)
     gc.enable()
-    sys.meta_path[:0] = [*put_away, one_by_one]
+    sys.meta_path[:0] = put_away
     _end(_outcome(request))
 
 
@@ -103,13 +188,6 @@ def _leave_finalizers_to_the_server() -> None:
     """
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # no other way
         finalizer.atexit = False
-
-
-def _fold_memory(freeze_before_fork: types.ModuleType) -> None:
-    """Fold what torch has allocated into huge pages: a fork copies few entries of page tables."""
-    collapse = freeze_before_fork.Collapse()
-    while not collapse.done:
-        collapse.step()
 
 
 def _why_unclean() -> str:

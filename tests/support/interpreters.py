@@ -66,18 +66,6 @@ _IMPORTED = frozenset(sys.stdlib_module_names) | {
     *("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup"),
     *("cloudpickle", "filelock", "sitecustomize", "usercustomize"),
 }
-# What sessions of the plugin import, first of all; each brings what it imports itself.
-_ONE_BY_ONE = tuple(
-    f"pytest_cudafork.{name}"
-    for name in (
-        *("check.baseline_hooks", "check.caught", "check.state", "fixtures", "gpus.lease"),
-        *("gpus.locks", "health.summary", "hooks.specs", "isolate.session.asking"),
-        *("isolate.session.forked_option", "isolate.session.hooks", "isolate.session.in_place"),
-        *("isolate.session.run_test", "observe.base.ledger_folder", "observe.driver.phantom"),
-        *("observe.torch.api", "observe.witnesses", "process.freeze_before_fork"),
-        *("report.announce", "report.baseline", "report.terminal", "settings.sources"),
-    )
-)
 _LEFT_OUT = ("-p", "no:hypothesispytest", "-p", "no:anyio")  # the names of their entry points
 _ENDINGS = ("", "py", "so")  # of packages, which are folders, and modules
 _MOST_FILES = 50
@@ -173,13 +161,7 @@ class Server:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    str(_SCRIPT),
-                    str(theirs.fileno()),
-                    ",".join(_ONE_BY_ONE),
-                    *put_away,
-                ],
+                [sys.executable, str(_SCRIPT), str(theirs.fileno()), *put_away],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -50,7 +50,8 @@ def test_a_plain_session_has_no_check(pytester: pytest.Pytester) -> None:
 
 def test_a_checked_session_has_its_hooks_and_a_header(pytester: pytest.Pytester) -> None:
     config = pytester.parseconfigure("--cuda-fork-check", "--cuda-fork-device=none", "tests")
-    assert registered(config) == ALWAYS | {"cudafork-check", "cudafork-baseline"}
+    checked = {"cudafork-check", "cudafork-baseline", "cudafork-late-errors"}
+    assert registered(config) == ALWAYS | checked
     lines = plugin.pytest_report_header(config)
     assert lines is not None
     assert lines[0].startswith("cuda-fork: level fork, device none")

@@ -149,6 +149,7 @@ def test_plain_data_has_all_of_it() -> None:
         "file": "/w/post.py",
         "line": 12,
         "function": "<module>",
+        "code": "",
     }
     assert data["forks"][0]["place"] == "/w/post.py:20"
     assert data["running"] == [{"process": 5, "command": "x"}]

@@ -84,7 +84,7 @@ def section(
         simulated=False,
     )
     check: Any = SimpleNamespace(
-        unreported=lambda records: list(unreported), lost=lambda records: lost
+        unreported=lambda records: list(unreported), lost=lambda records: lost, summarized=set()
     )
     write_summary(terminal, Settings(ledger=ledger), observer, check)
     made: Terminal = terminal
