@@ -97,6 +97,7 @@ class Launches:
         direct = [(at, each) for at, each in _named(args, kwargs) if isinstance(each, Tensor)]
         learned = self._learned.setdefault(key, _Learned(set(), []))
         learns = history.uses is None and len(learned.launches) < _LEARNED_FROM
+        learns = learns and not _in_a_capture(direct)
         kernel = copy.copy(kernel) if hasattr(kernel, "grid") else kernel  # the grid is set anew
         with history.pause():
             before = [(at, each, each.clone()) for at, each in direct] if learns else []
@@ -159,6 +160,15 @@ def _named(args: Any, kwargs: dict[str, Any]) -> list[tuple[int | str, Any]]:
 
 def _is_direct(tensor: Tensor, args: Any, kwargs: dict[str, Any]) -> bool:
     return any(tensor is each for each in [*args, *kwargs.values()])
+
+
+def _in_a_capture(named: list[tuple[int | str, Any]]) -> bool:
+    """Whether a launch on these tensors goes into a graph, one of another thread perhaps.
+
+    To compare what it has changed would make the host wait, which ends the capture.
+    """
+    on_gpu = any(each.is_cuda for _, each in named)
+    return on_gpu and bool(torch.cuda.is_current_stream_capturing())
 
 
 def _same(now: Tensor, then: Tensor) -> bool:

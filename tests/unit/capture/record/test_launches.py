@@ -9,8 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import sys  # noqa: E402
-from types import ModuleType  # noqa: E402
+from types import ModuleType, SimpleNamespace  # noqa: E402
 
+from pytest_cudafork.capture.record import launches as launches_module  # noqa: E402
 from pytest_cudafork.capture.record.history import History  # noqa: E402
 from pytest_cudafork.capture.record.launches import Launches  # noqa: E402
 from pytest_cudafork.capture.record.mode import HistoryMode  # noqa: E402
@@ -67,6 +68,40 @@ def test_a_kernel_that_never_ran_leaves_a_capture_dark(kernel: Any) -> None:
     assert uses.unfilled == []
     assert "had not run before" in uses.dark
     assert uses.lines[0][0] == "a kernel"
+
+
+def test_nothing_is_compared_while_a_graph_is_captured_that_is_not_looked_at(
+    kernel: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launches_module, "_in_a_capture", lambda named: True)
+
+    def compared(*tensors: Any) -> bool:
+        raise AssertionError("the host waits, and ends the capture")
+
+    monkeypatch.setattr(launches_module, "_same", compared)
+    history = History()
+    with HistoryMode(history), Launches(history).noted():
+        source, target = torch.tensor([1, 2]), torch.zeros(2, dtype=torch.long)
+        kernel.run(source, target, 5)
+    assert target.tolist() == [6, 7]
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+@pytest.mark.parametrize("capturing", [True, False])
+def test_the_stream_is_asked_for_tensors_of_a_gpu_alone(
+    on_gpu: bool, capturing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def ask() -> bool:
+        asked.append(1)
+        return capturing
+
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", ask)
+    named: list[tuple[int | str, Any]]
+    named = [(0, SimpleNamespace(is_cuda=on_gpu)), ("out", SimpleNamespace(is_cuda=False))]
+    assert launches_module._in_a_capture(named) is (on_gpu and capturing)
+    assert bool(asked) is on_gpu
 
 
 def test_tensors_within_arguments_are_changed_nobody_knows_how(kernel: Any) -> None:
