@@ -56,22 +56,16 @@ def page_of(document: dict[str, Any]) -> str:
     audit = document["imports"]
     graph = None if audit is None else audit["graph"]
     scripts = _scripts(with_graph=graph is not None)
-    return (
-        _environment(document["root"])
-        .get_template("page.html")
-        .render(
-            document=document,
-            verdict=verdict_of(document),
-            timeline=timeline_of(document),
-            costs=costs_of(document),
-            touches=touch_groups(document),
-            tests={test["test"]: number for number, test in enumerate(document["tests"])},
-            graph=None if graph is None else _markup(picture.embedded(graph)),
-            style=_markup(asset("page.css") + (picture.asset("picture.css") if graph else "")),
-            picture=_markup(picture.asset("picture_body.html")),
-            scripts={name: _markup(text) for name, text in scripts.items()},
-            hashes=[_hash(text) for text in scripts.values()],
-        )
+    return _rendered(
+        "page.html",
+        document,
+        timeline=timeline_of(document),
+        tests={test["test"]: number for number, test in enumerate(document["tests"])},
+        graph=None if graph is None else _markup(picture.embedded(graph)),
+        style=_markup(asset("page.css") + (picture.asset("picture.css") if graph else "")),
+        picture=_markup(picture.asset("picture_body.html")),
+        scripts={name: _markup(text) for name, text in scripts.items()},
+        hashes=[_hash(text) for text in scripts.values()],
     )
 
 
@@ -86,23 +80,32 @@ def section_of(document: dict[str, Any], page: str) -> str:
         PageError: Jinja2 cannot be imported.
 
     """
-    document = _with_readable_text(document)
-    return (
-        _environment(document["root"])
-        .get_template("section.html")
-        .render(
-            document=document,
-            verdict=verdict_of(document),
-            costs=costs_of(document),
-            touches=touch_groups(document),
-            page=page,
-        )
-    )
+    return _rendered("section.html", _with_readable_text(document), page=page)
 
 
 def asset(name: str) -> str:
     """Return a file of the page as text."""
     return (resources.files("pytest_cudafork.page") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _rendered(template: str, document: dict[str, Any], **more: object) -> str:
+    """Return a template with what is told of a session wherever it is told, and with more.
+
+    Raises:
+        PageError: Jinja2 cannot be imported.
+
+    """
+    return (
+        _environment(document["root"])
+        .get_template(template)
+        .render(
+            document=document,
+            verdict=verdict_of(document),
+            costs=costs_of(document),
+            touches=touch_groups(document),
+            **more,
+        )
+    )
 
 
 def _with_readable_text(document: dict[str, Any]) -> dict[str, Any]:

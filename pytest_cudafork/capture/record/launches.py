@@ -96,8 +96,8 @@ class Launches:
         history, key = self._history, _function_of(kernel)
         direct = [(at, each) for at, each in _named(args, kwargs) if isinstance(each, Tensor)]
         learned = self._learned.setdefault(key, _Learned(set(), []))
-        learns = history.uses is None and len(learned.launches) < _LEARNED_FROM
-        learns = learns and not _in_a_capture(direct)
+        begins = history.uses is None and len(learned.launches) < _LEARNED_FROM
+        learns = begins and not _in_a_capture(direct)
         kernel = copy.copy(kernel) if hasattr(kernel, "grid") else kernel  # the grid is set anew
         with history.pause():
             before = [(at, each, each.clone()) for at, each in direct] if learns else []
