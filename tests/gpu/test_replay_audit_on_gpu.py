@@ -50,3 +50,43 @@ def test_tests_that_cannot_fail_are_listed(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=3)
     found = re.findall(r"^test_them.py::(\w+) checks nothing: ", result.stdout.str(), re.M)
     assert found == ["test_looks_at_the_shape", "test_looks_for_nan"]
+
+
+GARBAGE = """
+import gc, torch
+
+def captured():
+    graph, x = torch.cuda.CUDAGraph(), torch.ones(3, device="cuda")
+    x + 1
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        out = x + 1
+    graph.replay()
+    return graph
+
+def test_a_graph_is_garbage_within_the_next_capture():
+    cycle = [captured()]
+    cycle.append(cycle)
+    x, graph = torch.ones(3, device="cuda"), torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    before = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)
+    try:
+        with torch.cuda.graph(graph):
+            del cycle
+            kept = [[] for _ in range(100)]
+            out = x + 1
+    finally:
+        gc.set_threshold(*before)
+    graph.replay()
+    assert out.tolist() == [2, 2, 2]
+"""
+
+
+def test_a_graph_that_is_garbage_does_not_end_the_next_capture(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(GARBAGE)
+    result = run_session(pytester, "--cuda-fork-captures=check")
+    assert_no_crash(result)
+    result.assert_outcomes(passed=1)

@@ -75,13 +75,10 @@ class Arguments:
 
     def _tensor(self, tensor: Tensor, written: Written | None) -> Any:
         history = self._history
-        found = history.memories.met(tensor)
-        if found is None:
+        memory = history.meet(tensor)
+        if memory is None:
             self.followed = False
             return None
-        memory, is_new = found
-        if is_new and history.uses is not None:
-            history.uses.met.append(memory)
         part = part_of(tensor)
         if written is not None:
             self.targets.append((memory, part, written.reads))

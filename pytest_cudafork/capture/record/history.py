@@ -268,7 +268,7 @@ class History:
 
     def changed(self, tensor: Tensor, where: str) -> None:
         """Note that something wrote a tensor, and nothing of how."""
-        memory = self.memories.of(tensor)
+        memory = self.meet(tensor)
         if memory is not None:
             self._forget(memory, where)
 
@@ -290,6 +290,20 @@ class History:
                 self._activate(each)
 
     # -- memory ------------------------------------------------------------------------------------
+
+    def meet(self, tensor: Tensor) -> Memory | None:
+        """Return the memory of an argument; None: it has none that can be followed.
+
+        Within a capture it may be memory that was handed out past the dispatcher: the uses of the
+        graph note that it was not known before.
+        """
+        found = self.memories.met(tensor)
+        if found is None:
+            return None
+        memory, is_new = found
+        if is_new and self.uses is not None:
+            self.uses.met.append(memory)
+        return memory
 
     def appeared(self, kind: Kind, result: Any) -> None:
         """Note memory that was handed out, or that came from the host."""

@@ -116,7 +116,7 @@ class Launches:
         history = self._history
         hidden = [each for each in tensors_of((args, kwargs)) if not _is_direct(each, args, kwargs)]
         for each in tensors_of((args, kwargs)):
-            memory = history.memories.of(each)
+            memory = history.meet(each)
             if memory is not None and not memory.writes:
                 memory.filled = -1  # a kernel may fill it, and nobody would see
         taken = Arguments(history)

@@ -6,6 +6,7 @@ The mode of a capture swallows operators, so what the graph holds is seen by a s
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +16,7 @@ from pytest_cudafork.capture.operators.rules import Kind
 from pytest_cudafork.capture.record.arguments import PLAIN
 from pytest_cudafork.capture.record.history import History
 from pytest_cudafork.capture.record.operators import KnownOperator
+from pytest_cudafork.capture.record.optimizers import reads_for_step
 from pytest_cudafork.compat.torch_graphs import (
     CPU_KEYS,
     CUDA_KEYS,
@@ -70,7 +72,8 @@ class HistoryMode(ObservingMode):
         history = self._history
         if known.kind is Kind.SYNC:
             result = known.op(*args, **kwargs)
-            if known.name == "_local_scalar_dense" and history.uses is None:
+            reads_number = known.name == "_local_scalar_dense" and history.uses is None
+            if reads_number and not reads_for_step(sys._getframe(1)):
                 history.number_read(args[0], result)
             return result
         return history.work(known, args, kwargs)

@@ -5,13 +5,21 @@ A schedule changes such numbers between steps, and no line of eager code ever ru
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NamedTuple
 
+import torch.optim
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-__all__ = ["OptimizerStep", "numbers_of", "steps_told"]
+from pytest_cudafork.capture.interface.lines import is_foreign
+
+__all__ = ["OptimizerStep", "numbers_of", "reads_for_step", "steps_told"]
+
+_TORCHS_OWN = os.path.dirname(torch.optim.__file__) + os.sep
+"""Where torch's optimizers lie, and what calls the ``step`` of any class of optimizers."""
 
 Numbers = dict[str, Any]
 """By the name of an option (``lr``, ``betas``): its number, or its numbers."""
@@ -33,6 +41,24 @@ def steps_told(tell: Callable[[Any], None]) -> Callable[[], None]:
 
     end: Callable[[], None] = register_optimizer_step_pre_hook(before).remove
     return end
+
+
+def reads_for_step(frame: FrameType | None) -> bool:
+    """Whether the code at work is that of an optimizer's step, and no closure given to it.
+
+    The numbers that it reads from tensors, as how many steps there were, stay in the optimizer.
+    """
+    met_step = False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(_TORCHS_OWN):
+            return True
+        if not is_foreign(file):  # perhaps of a library of optimizers
+            if met_step or frame.f_code.co_name != "step":
+                return False
+            met_step = True
+        frame = frame.f_back
+    return False
 
 
 def numbers_of(optimizer: Any) -> list[Numbers]:

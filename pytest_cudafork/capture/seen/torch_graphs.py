@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from pytest_cudafork.capture.cuda.nodes import work_in_progress
+from pytest_cudafork.capture.interface.backend import no_collections
 from pytest_cudafork.capture.interface.seen import watch_in_force
 from pytest_cudafork.capture.seen.graph_trees import inputs_noted
 from pytest_cudafork.observe.base.after_import import after_import
@@ -66,7 +67,12 @@ def _other_threads(kind: Any, elsewhere: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hooks_on(kind: Any) -> Iterator[None]:
-    """Put the hooks on a class of graphs, and take them off again."""
+    """Put the hooks on a class of graphs, and take them off again.
+
+    No garbage is collected while a capture is watched. To record one makes many objects, so that
+    the collector would come more often than without us, and a graph of an earlier test that it
+    destroys within a capture ends that capture.
+    """
     begin, end, replay, reset = (
         getattr(kind, name) for name in ("capture_begin", "capture_end", "replay", "reset")
     )
@@ -77,9 +83,14 @@ def hooks_on(kind: Any) -> Iterator[None]:
         hears = watch is not None and watch.hears
         if knows_liveness and hears and len(args) < 3:
             kwargs[_LIVENESS] = True
-        begin(graph, *args, **kwargs)
-        if watch is not None:
+        if watch is None:
+            begin(graph, *args, **kwargs)
+            return
+        with contextlib.ExitStack() as held:
+            held.enter_context(no_collections())
+            begin(graph, *args, **kwargs)
             watch.begun(graph, "cuda")
+            until_end.push(held.pop_all())
 
     def capture_end(graph: Any) -> None:
         watch = watch_in_force()
@@ -92,6 +103,8 @@ def hooks_on(kind: Any) -> Iterator[None]:
         except BaseException:
             watch.failed(graph)
             raise
+        finally:
+            until_end.close()
         watch.captured(graph, graph, replay, graph.pool())
 
     def replay_and_tell(graph: Any) -> None:
@@ -107,7 +120,7 @@ def hooks_on(kind: Any) -> Iterator[None]:
             watch.reset(graph)
         reset(graph)
 
-    with UndoStack() as undo:
+    with contextlib.ExitStack() as until_end, UndoStack() as undo:
         undo.set(kind, "capture_begin", capture_begin)
         undo.set(kind, "capture_end", capture_end)
         undo.set(kind, "replay", replay_and_tell)

@@ -46,6 +46,48 @@ def test_a_number_that_its_line_has_read_again() -> None:
         assert "it would read 9 now" in what
 
 
+class Counting(torch.optim.Optimizer):
+    """Counts its steps in a tensor, as a library of optimizers may."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {})
+        self.count = torch.tensor(1)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        if closure is not None:
+            closure()
+        self.count += 1
+        if self.count.item() > 9:
+            raise RuntimeError("too many")
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, Counting])
+def test_a_number_that_an_optimizer_reads_for_its_step_is_none_of_the_graph(kind: Any) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones(2)
+    with looking() as look:
+        optimizer = kind([weight])
+        for _ in range(3):
+            optimizer.step()
+        captured = look.capture(lambda: weight.detach() ** 3 * 4)
+        optimizer.step()
+        captured.replay()
+        assert suspicions(look) == []
+
+
+def test_a_number_that_a_closure_reads_within_a_step_may_be_in_the_graph() -> None:
+    with looking() as look:
+        lengths, numbers = torch.tensor([3, 7]), list[Any]()
+        optimizer = Counting([torch.nn.Parameter(torch.ones(2))])
+        optimizer.step(lambda: numbers.append(lengths.max().item()))
+        captured = look.capture(lambda: torch.ones(9) * numbers[0])
+        lengths.fill_(8)
+        captured.replay()
+        (what,) = suspicions(look)
+        assert "the host read 7 from int64[]" in what
+
+
 def test_a_number_that_was_another_one_in_the_warm_up() -> None:
     class Seeded:
         seed = 5

@@ -27,6 +27,16 @@ class Kernel:
             target.copy_(source + count)
 
 
+class Box:
+    """Holds a tensor, as the descriptors of Triton do."""
+
+    def __init__(self, base: Any) -> None:
+        self.base = base
+
+    def copy_(self, value: Any) -> None:
+        self.base.copy_(value)
+
+
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Any:
     jit = ModuleType("triton.runtime.jit")
@@ -70,6 +80,23 @@ def test_a_kernel_that_never_ran_leaves_a_capture_dark(kernel: Any) -> None:
     assert uses.lines[0][0] == "a kernel"
 
 
+def test_memory_that_no_operator_made_is_met_by_its_first_launch(kernel: Any) -> None:
+    history = History()
+    launches = Launches(history)
+    with HistoryMode(history), launches.noted():
+        kernel.run(torch.tensor(1), torch.tensor(0), 5)
+        source, known = torch.tensor(1), torch.tensor(0)
+        with history.pause():
+            unseen, within = torch.tensor(0), torch.tensor(0)
+        history.uses = GraphUses(0)
+        kernel.run(source, known, 1)
+        kernel.run(source, unseen, 1)
+        kernel.run(source, Box(within), 1)
+        uses, history.uses = history.uses, None
+    assert uses.met == [history.memories.get(unseen), history.memories.get(within)]
+    assert None not in uses.met
+
+
 def test_nothing_is_compared_while_a_graph_is_captured_that_is_not_looked_at(
     kernel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,13 +132,6 @@ def test_the_stream_is_asked_for_tensors_of_a_gpu_alone(
 
 
 def test_tensors_within_arguments_are_changed_nobody_knows_how(kernel: Any) -> None:
-    class Box:
-        def __init__(self, base: Any) -> None:
-            self.base = base
-
-        def copy_(self, value: Any) -> None:
-            self.base.copy_(value)
-
     history = History()
     with HistoryMode(history), Launches(history).noted():
         target = torch.tensor([0, 0])

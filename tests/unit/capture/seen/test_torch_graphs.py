@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
 from typing import Any
 
@@ -97,6 +99,39 @@ def test_the_driver_is_asked_what_a_graph_holds_before_its_capture_ends(
         made.capture_begin()
         made.capture_end()
     assert log.work == 1, "it had begun, and not ended"
+
+
+def test_no_garbage_is_collected_from_the_beginning_of_a_capture_to_its_end() -> None:
+    kind, seen = graph_class(), list[bool]()
+    for name in ("capture_begin", "capture_end"):
+
+        def noted(graph: Any, method: Any = getattr(kind, name)) -> None:
+            seen.append(gc.isenabled())
+            method(graph)
+
+        setattr(kind, name, noted)
+    with hooks_on(kind), Watch([]).in_force():
+        for breaks in (False, True):
+            made = kind()
+            made.breaks = breaks
+            made.capture_begin()
+            seen.append(gc.isenabled())
+            with contextlib.suppress(RuntimeError):
+                made.capture_end()
+            assert seen == [False] * 3
+            assert gc.isenabled()
+            seen.clear()
+
+
+def test_a_capture_that_cannot_begin_or_never_ends_leaves_the_collector_as_it_was() -> None:
+    kind = graph_class()
+    with hooks_on(kind), Watch([]).in_force():
+        with pytest.raises(TypeError):
+            kind().capture_begin(unknown=True)
+        assert gc.isenabled()
+        kind().capture_begin()
+        assert not gc.isenabled()
+    assert gc.isenabled()
 
 
 def test_without_a_watch_in_this_thread_they_are_what_they_were() -> None:
