@@ -18,7 +18,8 @@ BENCHARGS ?=
 # Most tests wait for processes that they start, so three workers pay off on two cores.
 WORKERS ?= 3
 # Tests of the names that are used of plugins which only this environment has.
-OTHER_PLUGINS := $(patsubst %,tests/unit/compat/test_%.py,allure cov coverage_internals rerunfailures timeout)
+OTHER_PLUGINS := tests/unit/compat/test_coverage_internals.py \
+    $(patsubst %,tests/unit/compat/plugins/test_%.py,allure benchmark cov rerunfailures timeout)
 WHOLE_DEMO := tests/repo/test_demo.py::test_the_whole_demo_comes_out_as_expected
 
 PY := "$(VENV)/bin/python"

@@ -5,7 +5,7 @@
 pytest turns a representation other than a traceback (an unknown fixture, a doctest) into text when
 it serializes a report; then it is shown without colors, and once more in the short summary. The
 counts of failed subtests, the properties of the whole suite and the attributes of a test case in
-the JUnit file are in no report at all.
+the JUnit file are in no report at all, and neither is what pytest-benchmark has measured.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 
 from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.plugins import benchmark
 
 SHOWN = "_cudafork_shown"
 SUBTESTS = "_cudafork_subtests"
 SUITE = "_cudafork_suite"
 CASE = "_cudafork_case"
+MEASURED = "_cudafork_measured"
 
 
 class Shown(pytest_internals.TerminalRepr):
@@ -44,7 +46,7 @@ def load(item: pytest.Item, data: dict[str, Any]) -> pytest.TestReport:
 
     """
     config = item.config
-    beside = {key: data.pop(key) for key in (SHOWN, SUBTESTS, SUITE, CASE) if key in data}
+    beside = {key: data.pop(key) for key in (SHOWN, SUBTESTS, SUITE, CASE, MEASURED) if key in data}
     kwargs = pytest_internals.subtest_arguments(data)
     report = config.hook.pytest_report_from_serializable(config=config, data=data)
     if not isinstance(report, pytest.TestReport):
@@ -74,6 +76,8 @@ def _enter(item: pytest.Item, report: pytest.TestReport, beside: Mapping[str, An
     counts = pytest_internals.subtest_counts(item.config)
     if counts is not None and SUBTESTS in beside:
         counts[getattr(report, "id", report.nodeid)] = int(beside[SUBTESTS])
+    for each in beside.get(MEASURED, ()):
+        benchmark.enter(item, each)
     xml = pytest_internals.junit_xml(item.config)
     if xml is None:
         return

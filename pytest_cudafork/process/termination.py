@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import timeout, written_in_c
+from pytest_cudafork.compat import written_in_c
+from pytest_cudafork.compat.plugins import timeout
 from pytest_cudafork.compat.unpatched import contextlib, faulthandler, signal, threading, time
 from pytest_cudafork.process.freeze_before_fork import count_threads
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from pytest_cudafork.compat import forked
+from pytest_cudafork.compat.plugins import forked
 from pytest_cudafork.settings import GRAPH_BACKENDS, METHODS
 from pytest_cudafork.settings.marker_values import FIXTURES, MARKER_METHODS, SCOPES, accepts
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import forked, pytest_internals
+from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.plugins import forked
 from pytest_cudafork.compat.unpatched import os
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.protocol import messages

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import cov
+from pytest_cudafork.compat.plugins import cov
 from pytest_cudafork.isolate import coverage_data
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import rerunfailures, timeout
+from pytest_cudafork.compat.plugins import rerunfailures, timeout
 from pytest_cudafork.compat.unpatched import os, threading, traceback
 from pytest_cudafork.process.protocol import messages
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pytest_internals, rerunfailures
+from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.plugins import rerunfailures
 from pytest_cudafork.compat.unpatched import contextlib, io, os, pickle
 
 _QUIET_OPTIONS: Mapping[str, Any] = {

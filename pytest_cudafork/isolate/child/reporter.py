@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import forked, pytest_internals, rerunfailures, timeout
+from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.plugins import benchmark, forked, rerunfailures, timeout
 from pytest_cudafork.compat.unpatched import io
 from pytest_cudafork.isolate import live_text
 from pytest_cudafork.isolate.child import plugins
-from pytest_cudafork.isolate.report_data import CASE, SHOWN, SUBTESTS, SUITE
+from pytest_cudafork.isolate.report_data import CASE, MEASURED, SHOWN, SUBTESTS, SUITE
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
 
@@ -123,12 +124,13 @@ class ReportPacker:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._xml: Any = None
-        self._told = 0
+        self._told = self._measured = 0
 
     def begin(self) -> None:
         """Begin in the child, after a fork if there is one: what is there is told already."""
         self._xml = pytest_internals.junit_xml(self._config)
         self._told = 0 if self._xml is None else len(self._xml.global_properties)
+        self._measured = len(benchmark.measured(self._config))
 
     def pack(self, report: pytest.TestReport) -> dict[str, Any]:
         """Return a report as plain data for ``report_data.load``."""
@@ -142,6 +144,11 @@ class ReportPacker:
             data[SUBTESTS] = failed
         if self._xml is not None:
             self._add_xml(report, data)
+        if report.when == "teardown":  # until then a benchmark may be given more to say
+            measured = benchmark.measured(config)
+            new, self._measured = measured[self._measured :], len(measured)
+            if new:
+                data[MEASURED] = [benchmark.pack(each) for each in new]
         packed: dict[str, Any] = frames.plain(data)
         return packed
 

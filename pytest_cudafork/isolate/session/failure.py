@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import forked, pytest_internals
+from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.plugins import forked
 from pytest_cudafork.compat.unpatched import signal, time
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
 from pytest_cudafork.isolate.session.report_checks import Phase

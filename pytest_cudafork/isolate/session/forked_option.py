@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_cudafork.compat.forked import CLAIM, PEER, Claim
+from pytest_cudafork.compat.plugins.forked import CLAIM, PEER, Claim
 
 FLAG = "--forked"
 DEST = "forked"

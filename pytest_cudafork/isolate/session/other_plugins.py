@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_cudafork.compat import allure, rerunfailures
+from pytest_cudafork.compat.plugins import allure, rerunfailures
 from pytest_cudafork.compat.unpatched import re, time
 
 RUNS = pytest.StashKey[int]()

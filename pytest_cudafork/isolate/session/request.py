@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import cov, pytest_internals
+from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.plugins import cov
 from pytest_cudafork.compat.unpatched import os, pickle
 from pytest_cudafork.isolate import coverage_data, item_names, live_text
 from pytest_cudafork.isolate.session import other_plugins

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_cudafork.compat import timeout
+from pytest_cudafork.compat.plugins import timeout
 from pytest_cudafork.process import termination
 
 

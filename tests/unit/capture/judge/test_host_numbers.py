@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+torch: Any = pytest.importorskip("torch")
 
 import functools  # noqa: E402
 
@@ -46,14 +46,14 @@ def test_a_number_that_its_line_has_read_again() -> None:
         assert "it would read 9 now" in what
 
 
-class Counting(torch.optim.Optimizer):
+class Counting(torch.optim.Optimizer):  # type: ignore[misc]
     """Counts its steps in a tensor, as a library of optimizers may."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {})
         self.count = torch.tensor(1)
 
-    @torch.no_grad()
+    @torch.no_grad()  # type: ignore[untyped-decorator]
     def step(self, closure: Any = None) -> None:
         if closure is not None:
             closure()

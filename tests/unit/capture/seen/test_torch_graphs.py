@@ -103,13 +103,17 @@ def test_the_driver_is_asked_what_a_graph_holds_before_its_capture_ends(
 
 def test_no_garbage_is_collected_from_the_beginning_of_a_capture_to_its_end() -> None:
     kind, seen = graph_class(), list[bool]()
-    for name in ("capture_begin", "capture_end"):
+    begin, end = kind.capture_begin, kind.capture_end
 
-        def noted(graph: Any, method: Any = getattr(kind, name)) -> None:
-            seen.append(gc.isenabled())
-            method(graph)
+    def noted_begin(graph: Any) -> None:
+        seen.append(gc.isenabled())
+        begin(graph)
 
-        setattr(kind, name, noted)
+    def noted_end(graph: Any) -> None:
+        seen.append(gc.isenabled())
+        end(graph)
+
+    kind.capture_begin, kind.capture_end = noted_begin, noted_end
     with hooks_on(kind), Watch([]).in_force():
         for breaks in (False, True):
             made = kind()

@@ -12,7 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_cudafork.compat import forked, pytest_internals
+from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.plugins import forked
 from pytest_cudafork.isolate.child import capture_files
 from pytest_cudafork.process.protocol import messages
 

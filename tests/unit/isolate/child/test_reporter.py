@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import forked
+from pytest_cudafork.compat.plugins import forked
 from pytest_cudafork.isolate.child import plugins
 from pytest_cudafork.isolate.child.reporter import Reporter
 from pytest_cudafork.isolate.report_data import SHOWN

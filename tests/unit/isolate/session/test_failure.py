@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat.forked import CLAIM, Claim
+from pytest_cudafork.compat.plugins.forked import CLAIM, Claim
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
 from pytest_cudafork.isolate.session import failure
 from pytest_cudafork.process.channel import EXIT_LOST

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from _pytest.config.argparsing import Parser
 
-from pytest_cudafork.compat.forked import CLAIM, Claim
+from pytest_cudafork.compat.plugins.forked import CLAIM, Claim
 from pytest_cudafork.isolate.session import forked_option
 
 

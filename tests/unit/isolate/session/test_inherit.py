@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pytest_internals, rerunfailures
+from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat.plugins import rerunfailures
 from pytest_cudafork.errors import ChildError
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import inherit

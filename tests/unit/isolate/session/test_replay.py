@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import allure
+from pytest_cudafork.compat.plugins import allure
 from pytest_cudafork.errors import ChildCrashed, ChildError, ChildTimeout
 from pytest_cudafork.isolate import coverage_data, live_text
 from pytest_cudafork.isolate.child.reporter import ReportPacker

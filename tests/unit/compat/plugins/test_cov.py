@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import cov
+from pytest_cudafork.compat.plugins import cov
 from tests.unit.compat import require
 
 

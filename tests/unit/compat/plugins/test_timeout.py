@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import timeout
+from pytest_cudafork.compat.plugins import timeout
 from tests.unit.compat import require
 
 

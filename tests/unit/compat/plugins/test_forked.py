@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import forked
+from pytest_cudafork.compat.plugins import forked
 from pytest_cudafork.errors import ChildCrashed, ChildError
 
 

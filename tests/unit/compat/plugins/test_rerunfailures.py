@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_cudafork.compat import rerunfailures
+from pytest_cudafork.compat.plugins import rerunfailures
 from tests.unit.compat import require
 
 

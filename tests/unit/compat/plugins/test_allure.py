@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import allure
+from pytest_cudafork.compat.plugins import allure
 from tests.unit.compat import require
 
 listener_module = pytest.importorskip("allure_pytest.listener")
