@@ -234,7 +234,8 @@ def chain_lines(cuts: CulpritCuts, base: str | None = None) -> list[str]:
         if edge.kind is EdgeKind.PARENT:
             lines.append(f"{edge.importer} runs its parent {edge.imported}")
         else:
-            lines.append(f"{place_of(edge, base)}  {edge.importer} imports {edge.imported}")
+            when = ", lazily" if edge.is_lazy else ""
+            lines.append(f"{place_of(edge, base)}  {edge.importer} imports {edge.imported}{when}")
     if lines and cuts.culprit is not None:
         lines.append(f"{short_path(cuts.culprit.filename, base)}:{cuts.culprit.lineno}")
     return lines

@@ -33,7 +33,8 @@ class Edge:
     """One module imports another.
 
     A ``PARENT`` edge has no line: importing ``a.b`` runs ``a`` first, which nobody can defer. A
-    ``SEEN`` edge is on the stack of a touch only: ``importlib.import_module``, a lazy loader.
+    ``SEEN`` edge is on the stack of a touch only: ``importlib.import_module``, a lazy loader. One
+    that ``is_lazy`` is written so on each of its lines: it takes place when the name is first used.
     """
 
     importer: str
@@ -41,6 +42,7 @@ class Edge:
     kind: EdgeKind
     path: str = ""
     lines: tuple[int, ...] = ()
+    is_lazy: bool = False
 
     @property
     def line(self) -> int:
@@ -89,9 +91,11 @@ class ImportGraph:
         return next((name for name, file in self.modules.items() if file == path), "")
 
     def can_be_lazy(self, importer: str, imported: str) -> bool:
-        """Whether the import is a line of the package, which its owner can defer."""
+        """Whether the import is a line of the package, which its owner can defer and has not."""
         edge = self.edges.get((importer, imported))
-        return edge is not None and edge.kind is not EdgeKind.PARENT and importer in self.modules
+        if edge is None or edge.kind is EdgeKind.PARENT or edge.is_lazy:
+            return False
+        return importer in self.modules
 
 
 def build_graph(
@@ -149,13 +153,18 @@ def _written_edges(
     files: Mapping[str, str], written: Mapping[str, list[WrittenImport]], loaded: frozenset[str]
 ) -> dict[tuple[str, str], Edge]:
     lines: dict[tuple[str, str], set[int]] = defaultdict(set)
+    at_once: set[tuple[str, str]] = set()
     for name, imports in written.items():
         for item in imports:
             for target in _targets(item, files, loaded):
                 if target != name:
                     lines[name, target].add(item.line)
+                    if not item.is_lazy:
+                        at_once.add((name, target))
     return {
-        pair: Edge(*pair, EdgeKind.IMPORT, files[pair[0]], tuple(sorted(found)))
+        pair: Edge(
+            *pair, EdgeKind.IMPORT, files[pair[0]], tuple(sorted(found)), pair not in at_once
+        )
         for pair, found in lines.items()
     }
 

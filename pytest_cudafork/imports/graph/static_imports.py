@@ -25,12 +25,14 @@ _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 class WrittenImport(NamedTuple):
     """An import statement with its dots resolved.
 
-    ``names`` are what a ``from module import ...`` takes, () for a plain ``import module``.
+    ``names`` are what a ``from module import ...`` takes, () for a plain ``import module``;
+    ``is_lazy`` is whether it says ``lazy``, as it can from Python 3.15 on.
     """
 
     module: str
     names: tuple[str, ...]
     line: int
+    is_lazy: bool = False
 
 
 class Unreadable(Exception):
@@ -50,13 +52,14 @@ def imports_of(source: bytes, module: FoundModule) -> list[WrittenImport]:
     """
     found: list[WrittenImport] = []
     for node in _statements(_parse(source).body):
+        is_lazy = bool(getattr(node, "is_lazy", False))
         if isinstance(node, ast.Import):
-            found += [WrittenImport(alias.name, (), node.lineno) for alias in node.names]
+            found += [WrittenImport(alias.name, (), node.lineno, is_lazy) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             origin = absolute_name("." * node.level + (node.module or ""), module)
             if origin and origin != "__future__":
                 names = tuple(alias.name for alias in node.names)
-                found.append(WrittenImport(origin, names, node.lineno))
+                found.append(WrittenImport(origin, names, node.lineno, is_lazy))
     return found
 
 

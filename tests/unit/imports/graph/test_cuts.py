@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import dataclasses
 import random
 import time
 from collections.abc import Collection, Iterable
@@ -261,6 +262,24 @@ def test_a_thread_that_touches_is_told_by_the_module_of_its_line() -> None:
     assert cut_lines(cuts, "/src")[-1].strip() == (
         "make `pkg/a.py:3,9` (pkg.a imports pkg.hot) lazy: frees 1 of 2"
     )
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_an_import_that_is_lazy_already_is_not_to_be_made_so(is_lazy: bool) -> None:
+    touch = touch_with([["/src/pkg/hot.py", 4, "<module>", 3]])
+    records = [
+        ImportRecord(name, "pkg", ImportVerdict.TOUCHES, touches=(touch,))
+        for name in ("pkg.a", "pkg.hot")
+    ]
+    edge = Edge("pkg.a", "pkg.hot", EdgeKind.IMPORT, "/src/pkg/a.py", (3,), is_lazy)
+    graph = ImportGraph(
+        {"pkg.a": "/src/pkg/a.py", "pkg.hot": "/src/pkg/hot.py"}, {edge.pair: edge}, {}
+    )
+    (cuts,) = find_cuts(graph, records)
+    text = "\n".join(cut_lines(dataclasses.replace(cuts, chain=(edge,)), "/src"))
+    assert ("pkg.a imports pkg.hot, lazily" in text) is is_lazy
+    assert ("make `pkg/a.py:3`" in text) is not is_lazy
+    assert ("change the line itself" in text) is is_lazy
 
 
 @pytest.mark.slow

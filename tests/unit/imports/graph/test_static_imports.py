@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -135,3 +136,37 @@ def _by_full_parse(source: bytes) -> list[static_imports.WrittenImport]:
             text = "\n" * (node.lineno - 1) + ast.unparse(node)
             found += imports_of(text.encode(), MODULE)
     return found
+
+
+LAZY = b"lazy import a, b\nlazy from c import d\nimport e\n"
+
+
+def say_lazy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let imports of the first two lines be what Python 3.15 makes of ``lazy import``."""
+    parse = ast.parse
+
+    def parse_lazy(source: bytes) -> ast.Module:
+        tree = parse(source.replace(b"lazy ", b""))
+        for node in tree.body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                node.is_lazy = int(node.lineno < 3)  # type: ignore[union-attr]
+        return tree
+
+    monkeypatch.setattr(ast, "parse", parse_lazy)
+
+
+@pytest.mark.parametrize(
+    "real",
+    [
+        False,
+        pytest.param(
+            True,
+            marks=pytest.mark.skipif(sys.version_info < (3, 15), reason="needs Python 3.15"),
+        ),
+    ],
+)
+def test_imports_that_say_lazy_are_known(real: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not real:
+        say_lazy(monkeypatch)
+    found = {item.module: item.is_lazy for item in imports_of(LAZY, MODULE)}
+    assert found == {"a": True, "b": True, "c": True, "e": False}
