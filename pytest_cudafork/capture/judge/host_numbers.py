@@ -47,9 +47,11 @@ class HostNumbers:
 
     def _now(self, one: HostNumber, captured_at: int) -> Any:
         """Return what the line has read since, or would read; None: it cannot be told."""
-        later = [e.value for e in self._history.host if e.where == one.where and e.at > captured_at]
-        if later:
-            return later[-1]
+        for later in reversed(self._history.host):
+            if later.at <= captured_at:
+                break
+            if later.where == one.where:
+                return later.value
         try:
             with silently():
                 return Again().value(one.read).item()
