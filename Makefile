@@ -37,7 +37,7 @@ MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-quick test-fresh test-demo test-plugins test-html lint docs wheel-check release-check bench bench-against bench-isolation security changelog clean
+.PHONY: help demo test test-quick test-fresh test-demo test-plugins test-html lint docs wheel-check release-check bench bench-against bench-isolation bench-faults security changelog clean
 
 # Another project's settings must not reach this one's environment or tests.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTEST_ADDOPTS PYTEST_PLUGINS
@@ -60,6 +60,7 @@ help:
 	@echo "make bench        what importing and running the plugin costs"
 	@echo "make bench-against    the same, audit, isolation and capture_pair against BEFORE=REVISION"
 	@echo "make bench-isolation  isolated tests against pytest-forked; BENCHARGS=... goes to it"
+	@echo "make bench-faults     tests that crash, hang and leave things behind, by us and by other plugins"
 	@echo "make security     static analysers over the package; what they find must be explained"
 	@echo "make changelog    CHANGELOG.md from the fragments; VERSION=1.2.3"
 	@echo "make clean        remove the environment and everything that was built"
@@ -135,6 +136,10 @@ bench-against: $(STAMP)
 bench-isolation: $(BENCH_VENV)/installed
 	@"$(BENCH_VENV)/bin/python" benchmarks/bench_isolation.py $(BENCHARGS)
 
+# Half an hour, most of it spent waiting for what never ends where there is no time limit.
+bench-faults: $(BENCH_VENV)/installed
+	@"$(BENCH_VENV)/bin/python" benchmarks/faults.py $(BENCHARGS)
+
 # An environment of its own: nothing else needs the analysers.
 security: $(SECURITY_VENV)/installed
 	@"$(SECURITY_VENV)/bin/python" tools/check_security.py
@@ -171,7 +176,7 @@ $(BENCH_VENV)/installed: pyproject.toml setup.py constraints/bench.txt $(NATIVE)
 	@echo "setting up $(BENCH_VENV) (minutes the first time)"
 	@"$(PYTHON)" -m venv "$(BENCH_VENV)"
 	@"$(BENCH_VENV)/bin/python" -m pip --quiet --quiet --disable-pip-version-check --no-input \
-	  install -c constraints/bench.txt -e . torch pytest-forked
+	  install -c constraints/bench.txt -e . torch pytest-forked pytest-isolate pytest-isolated pytest-xdist
 	@touch "$@"
 
 # Plugins are compiled once as pytest wants them, with asserts that it has rewritten: sessions under test

@@ -74,6 +74,21 @@ class Reporter:
         if self._starts > 1:
             self._tell(messages.RunsAgain())
 
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self) -> Generator[None, Any, Any]:
+        """End a process that the test has forked and that ran out of it, before others see it.
+
+        Innermost, because pytest would read and empty the captured output, whose file it shares
+        with the process of the test.
+        """
+        try:
+            return (yield)
+        finally:
+            if self._channel is not None:
+                self._channel.leave_if_not_mine()
+
+    pytest_runtest_setup = pytest_runtest_teardown = pytest_runtest_call
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]

@@ -7,6 +7,8 @@ what is left to do.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytest_cudafork.compat.plugins import allure, rerunfailures
@@ -68,6 +70,25 @@ def conclude(item: pytest.Item, death: pytest.TestReport | None) -> None:
         allure.drop_result(item)
     else:
         allure.enter_failure(item, death)
+
+
+def sendable(config: pytest.Config, value: Any) -> Any:
+    """Return what a child told, in a worker of pytest-xdist with all text such that it can be sent.
+
+    Half a surrogate pair has no form in UTF-8, and a worker whose report holds one ends with an
+    internal error, which costs the tests that it still had to run. It is written as an escape.
+    """
+    return _encodable(value) if hasattr(config, "workerinput") else value
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, list | tuple):
+        return type(value)(_encodable(part) for part in value)
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(part) for key, part in value.items()}
+    return value
 
 
 def _begin_again(item: pytest.Item) -> None:

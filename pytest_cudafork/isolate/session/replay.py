@@ -88,7 +88,8 @@ class Replay:
                 raise ValueError("it came after the test was over")
             match message:
                 case messages.Report():
-                    report = report_data.load(self._item, message.data)
+                    data = other_plugins.sendable(self._item.config, message.data)
+                    report = report_data.load(self._item, data)
                     report_checks.check_report(report)
                 case messages.CaughtWarning():
                     warning = caught_warnings.load(message)

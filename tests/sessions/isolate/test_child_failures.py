@@ -70,6 +70,57 @@ def test_a_grandchild_that_escapes_from_the_test_reports_nothing(
     assert "twice" not in result.stdout.str() + result.stderr.str()
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_grandchild_that_escapes_from_the_test_takes_no_output_with_it(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    isolate_all(pytester, method)
+    pytester.makepyfile(
+        """
+        import os, sys
+        import pytest
+        @pytest.fixture
+        def forks():
+            print("words of the setup")
+            escape()
+            yield
+            print("words of the teardown")
+            escape()
+        def escape():
+            sys.stdout.flush()
+            if os.fork() == 0:
+                raise RuntimeError
+            os.wait()
+        def test_forks(forks):
+            print("words of the test")
+            escape()
+        """
+    )
+    result = run_session(pytester, "-rP")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"words of the {part}" for part in ("setup", "test", "teardown")])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_half_a_surrogate_pair_in_a_message_costs_no_test_of_a_worker(
+    pytester: pytest.Pytester, method: str
+) -> None:
+    pytest.importorskip("xdist")
+    isolate_all(pytester, method)
+    pytester.makepyfile(
+        r"""
+        import pytest
+        def test_message(record_property):
+            record_property("name", "\udcfe")
+            raise ValueError("words \udcff")
+        def test_last(): pass
+        """
+    )
+    result = run_session(pytester, "-p", "xdist.plugin", "-n1")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines([r"E * ValueError: words \udcff"])
+
+
 def test_threads_and_strict_warnings_do_not_break_a_fork(pytester: pytest.Pytester) -> None:
     isolate_all(
         pytester,

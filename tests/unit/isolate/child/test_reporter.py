@@ -150,3 +150,33 @@ def test_plugins_that_need_it_have_a_part_in_the_child(
     Reporter(session.config).take_over(session)
     kinds = {type(one) for _, one in session.config.pluginmanager.list_name_plugin()}
     assert {plugins.TimeLimit, plugins.Phases} <= kinds
+
+
+def test_a_process_that_ran_out_of_the_test_ends_before_pytest_reads_the_output(
+    pytester: pytest.Pytester, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    item = pytester.getitem("def test_passes(): ...", "test_passes")
+    asked: list[str] = []
+
+    class Around:
+        """Stands for pytest's capture, which is around each phase as well."""
+
+        @pytest.hookimpl(wrapper=True)
+        def pytest_runtest_setup(self) -> Iterator[None]:
+            try:
+                return (yield)
+            finally:
+                asked.append("read")
+
+        pytest_runtest_call = pytest_runtest_teardown = pytest_runtest_setup
+
+    reporter = Reporter(item.config)
+    for plugin in (reporter, Around()):
+        item.config.pluginmanager.register(plugin)
+    reporter.take_over(item.session)
+    reporter.report_to(peer.channel)
+    monkeypatch.setattr(peer.channel, "leave_if_not_mine", lambda: asked.append("mine?"))
+    item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
+    # the last of each phase asks before it sends a report
+    assert asked == ["mine?", "read", "mine?"] * 3

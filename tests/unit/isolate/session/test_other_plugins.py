@@ -170,3 +170,15 @@ def test_before_it_runs_again_the_delay_passes_and_the_run_is_counted(
     assert slept == [3.0]
     assert item.told == BEGUN_AGAIN
     assert other_plugins.reruns_for(item) == {"runs": 2, "session": 4}
+
+
+def test_a_worker_is_told_text_that_it_can_send_on() -> None:
+    told = {"l\udcff": ["caf\u00e9", ("\ud800", 1, None)]}
+    worker: Any = SimpleNamespace(workerinput={})
+    assert other_plugins.sendable(worker, told) == {"l\\udcff": ["caf\u00e9", ("\\ud800", 1, None)]}
+
+
+def test_elsewhere_it_is_told_what_was_said() -> None:
+    told = {"longrepr": "\udcff"}
+    config: Any = SimpleNamespace()
+    assert other_plugins.sendable(config, told) is told
