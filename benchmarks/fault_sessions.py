@@ -161,7 +161,7 @@ def run(faults: Sequence[Fault], method: str, xdist: bool, folder: Path) -> Seen
         *METHODS[method].arguments,
         *(XDIST if xdist else ()),
     ]
-    with tempfile.TemporaryDirectory(prefix="faults-", dir="/dev/shm") as shared:
+    with tempfile.TemporaryDirectory(prefix=f"faults-{os.getpid()}-", dir="/dev/shm") as shared:
         command = [*_with_shared_memory(shared), sys.executable, "-m", "pytest", *arguments]
         with open(folder / "output", "wb") as output:
             process = subprocess.Popen(

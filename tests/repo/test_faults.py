@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -183,4 +184,4 @@ def test_a_session_with_faults_is_judged_by_what_it_does(tmp_path: Path) -> None
     assert {name: all(each) for name, each in isolated.items()} == dict.fromkeys(names, True)
     plain = sessions.measure(faults[1:2], "none", False, tmp_path)
     assert plain == {"program_left": [True, True, True, False, True]}
-    assert not list(Path("/dev/shm").glob("faults-*"))
+    assert not list(Path("/dev/shm").glob(f"faults-{os.getpid()}-*"))
