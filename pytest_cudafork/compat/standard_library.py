@@ -14,6 +14,40 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from pytest_cudafork.compat.unpatched import faulthandler, os
+
+# -- libraries and stacks --------------------------------------------------------------------------
+
+
+def mapped_library(name: str) -> Any:
+    """Return a library that is mapped into this process (``_ctypes.dlopen``).
+
+    ``ctypes.CDLL(name)`` asks ``os.fspath`` from Python 3.14 on, which a test may have replaced.
+
+    Raises:
+        OSError: It is not mapped.
+
+    """
+    import _ctypes
+
+    from pytest_cudafork.compat.unpatched import ctypes
+
+    mode = os.RTLD_NOW | os.RTLD_NOLOAD
+    return ctypes.CDLL(None, handle=_ctypes.dlopen(name, mode))
+
+
+def write_python_stacks(fd: int) -> None:
+    """Let faulthandler write the Python stacks of all threads on a fatal signal.
+
+    From Python 3.14 on it adds the stack of C functions, which says nothing here and is longer than
+    the end of the output that is shown.
+    """
+    if sys.version_info >= (3, 14):
+        faulthandler.enable(file=fd, all_threads=True, c_stack=False)
+    else:
+        faulthandler.enable(file=fd, all_threads=True)
+
+
 # -- warnings ------------------------------------------------------------------------------------
 
 Shows = tuple[Any, Any]

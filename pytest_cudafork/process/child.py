@@ -61,7 +61,7 @@ def arm_stacks(stacks_fd: int) -> None:
     with contextlib.suppress(OSError, ValueError):  # the test closed the descriptor
         os.fstat(stacks_fd)
         faulthandler.disable()
-        faulthandler.enable(file=stacks_fd, all_threads=True)
+        standard_library.write_python_stacks(stacks_fd)
 
 
 def die_with_parent(yes: bool = True) -> None:

@@ -9,7 +9,7 @@ import enum
 import sys
 from typing import NamedTuple
 
-from pytest_cudafork.compat import torch_internals
+from pytest_cudafork.compat import standard_library, torch_internals
 from pytest_cudafork.compat.unpatched import io, os
 
 LIBCUDA = "libcuda.so.1"
@@ -84,7 +84,7 @@ def ask_driver() -> DriverAnswer:
     from pytest_cudafork.compat.unpatched import ctypes
 
     try:
-        library = ctypes.CDLL(LIBCUDA, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+        library = standard_library.mapped_library(LIBCUDA)
     except OSError:
         return DriverAnswer(Driver.NOT_LOADED)
     own = getattr(library, "cudafork_state", None)

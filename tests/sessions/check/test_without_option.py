@@ -129,7 +129,7 @@ def test_no_hook_of_the_interpreter_is_registered(pytester: pytest.Pytester) -> 
             if "logging" not in str(hooks) and "random" not in str(hooks):
                 calls.append(hooks)
             register(**hooks)
-        import concurrent.futures.thread, logging, random, tempfile, threading
+        import asyncio, concurrent.futures.thread, logging, random, tempfile, threading
         sys.addaudithook, os.register_at_fork = addaudithook, register_at_fork
         import pytest
         status = pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[1:], "test_a.py"])

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +140,11 @@ def ended(source: str, path: Path) -> Caught:
     """Run code that ends an error, and return where it did."""
     path.write_text(source)
     KEPT.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # a break in finally, from Python 3.14 on
+        code = compile(source, str(path), "exec")
     with contextlib.suppress(CudaForkError):
-        exec(compile(source, str(path), "exec"), {**NAMES, "fail": fail})
+        exec(code, {**NAMES, "fail": fail})
     traceback: Any = KEPT[-1].__traceback__
     while traceback.tb_frame.f_code.co_filename != str(path):
         traceback = traceback.tb_next  # less what has caught those that the code let through

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes
 import atexit
 import importlib.metadata
 import importlib.util
@@ -12,6 +13,8 @@ import multiprocessing.resource_tracker
 import multiprocessing.spawn
 import multiprocessing.util
 import os
+import pathlib
+import signal
 import subprocess
 import sys
 import threading
@@ -26,6 +29,7 @@ from pytest_cudafork.compat import standard_library
 from tests.unit.compat import require
 
 NAMES: list[tuple[Any, str, str]] = [
+    (_ctypes, "dlopen", "asking the driver"),
     (atexit, "_clear", "the start of a forked child"),
     (atexit, "_run_exitfuncs", "the end of a child"),
     (multiprocessing.process, "_children", "the start of a forked child"),
@@ -229,3 +233,33 @@ def test_what_records_warnings_can_be_put_in_force_again() -> None:
             warnings.warn("to the inner list", stacklevel=1)
     assert [str(one.message) for one in outer] == ["to the outer list"]
     assert [str(one.message) for one in inner] == ["to the inner list"]
+
+
+def test_a_library_is_found_if_it_is_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def replaced(path: Any) -> Any:
+        raise AssertionError("the test's own")
+
+    monkeypatch.setattr(os, "fspath", replaced)
+    found = standard_library.mapped_library("libc.so.6")
+    with pytest.raises(OSError, match=r"libcudafork-no-such\.so"):
+        standard_library.mapped_library("libcudafork-no-such.so")
+    monkeypatch.undo()
+    assert found.getpid() == os.getpid()
+
+
+def test_the_stacks_of_a_crash_are_those_of_python(tmp_path: pathlib.Path) -> None:
+    source = (
+        "import os, sys\n"
+        "from pytest_cudafork.compat import standard_library\n"
+        "standard_library.write_python_stacks(int(sys.argv[1]))\n"
+        "os.abort()\n"
+    )
+    with open(tmp_path / "stacks", "w+b") as file:
+        command = [sys.executable, "-c", source, str(file.fileno())]
+        done = subprocess.run(command, pass_fds=[file.fileno()], check=False)
+        file.seek(0)
+        text = file.read().decode()
+    assert done.returncode == -signal.SIGABRT
+    assert 'File "<string>", line 4' in text
+    assert "C stack" not in text
+    assert "Binary file" not in text
