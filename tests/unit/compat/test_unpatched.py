@@ -28,18 +28,19 @@ def test_functions_of_os_call_each_other_as_they_were(
     def broken(*args: object, **kwargs: object) -> None:
         raise AssertionError("this is the test's own")
 
-    folder = tmp_path / "a" / "b"
+    # as text: what a path does by itself, it may do by os
+    top, folder = str(tmp_path), str(tmp_path / "a" / "b")
     for name in ("fspath", "fsencode", "stat", "lstat", "mkdir", "getcwd", "scandir"):
         monkeypatch.setattr(os, name, broken)
     for name in ("split", "join", "isabs", "exists", "isdir"):
         monkeypatch.setattr(os.path, name, broken)
-    unpatched.os.makedirs(str(folder), exist_ok=True)
-    there = unpatched.os.path.isdir(str(folder)), unpatched.os.path.exists(str(folder))
-    walked = [found for found, _, _ in unpatched.os.walk(str(tmp_path))]
+    unpatched.os.makedirs(folder, exist_ok=True)
+    there = unpatched.os.path.isdir(folder), unpatched.os.path.exists(folder)
+    walked = [found for found, _, _ in unpatched.os.walk(top)]
     path = unpatched.os.path.abspath("x"), unpatched.os.path.basename("a/b")
     monkeypatch.undo()
     assert there == (True, True)
-    assert walked == [str(tmp_path), str(tmp_path / "a"), str(folder)]
+    assert walked == [top, str(tmp_path / "a"), folder]
     assert path == (os.path.abspath("x"), "b")
 
 
