@@ -1,0 +1,79 @@
+"""Reads the list of pairs of releases: ``release_pairs.toml``, which says what its keys mean."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+LIST = Path(__file__).resolve().with_suffix(".toml").with_name("release_pairs.toml")
+GPU = "phantom:sm_90"
+"""The device of a row that names none: the phantom with a GPU."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A release with a bug and one with its repair; a row of the list."""
+
+    package: str
+    bug: str
+    before: str
+    after: str
+    run: str
+    culprit: tuple[str, str]
+    device: str = GPU
+    needs: tuple[str, ...] = ()
+    needs_all: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    build: bool = False
+
+    @property
+    def key(self) -> str:
+        """Return a short name for all that is installed beside the release."""
+        said = repr((self.needs, self.needs_all, self.build))
+        return hashlib.sha256(said.encode()).hexdigest()[:8]
+
+
+def read(text: str) -> list[Pair]:
+    """Return the pairs of a list.
+
+    Raises:
+        ValueError: a row lacks a key, or has one that is unknown or of another kind.
+
+    """
+    rows = tomllib.loads(text).get("pair", [])
+    return [_pair(row, number) for number, row in enumerate(rows, 1)]
+
+
+def _pair(row: Mapping[str, Any], number: int) -> Pair:
+    known = {each.name: each for each in fields(Pair)}
+    required = {"package", "bug", "before", "after", "run", "culprit"}
+    wrong = sorted((set(row) - set(known)) | (required - set(row)))
+    if wrong:
+        raise ValueError(f"pair {number}: unknown or missing: {', '.join(wrong)}")
+    values = dict(row)
+    culprit = values["culprit"]
+    if not (isinstance(culprit, list) and len(culprit) == 2 and all(map(_is_text, culprit))):
+        raise ValueError(f"pair {number}: culprit is a file and a statement, not {culprit!r}")
+    for name in ("culprit", "needs", "needs_all"):
+        values[name] = tuple(values.get(name, ()))
+    values["environment"] = tuple(sorted(values.get("environment", {}).items()))
+    texts = [values[name] for name in ("package", "bug", "before", "after", "run")]
+    listed = [*values["needs"], *values["needs_all"], *sum(values["environment"], ())]
+    if not all(map(_is_text, [*texts, *listed])) or not isinstance(
+        values.get("build", False), bool
+    ):
+        raise ValueError(f"pair {number}: a value is of another kind than its key says")
+    return Pair(**values)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
