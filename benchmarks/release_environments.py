@@ -1,32 +1,62 @@
-"""Makes an environment for each release of a pair: the release, what it needs, and our check.
+"""Makes an environment for a release: the release itself, what it needs, and our check.
 
-An environment is made once and used again as long as its row says the same. Below all of them lies one
-that holds torch, pytest and what else the plugin needs, in the versions of the interpreter that runs the
-benchmark, and finds the plugin in this checkout. Nothing else of that interpreter is seen: a library that
-happens to be installed there could make a release touch CUDA, or keep it from doing so.
+An environment is made once and used again as long as it is to hold the same. Below all of them
+lies one with torch, pytest and what else the plugin needs, in the versions of the interpreter that
+runs the benchmark, and it finds the plugin in this checkout. Nothing else of that interpreter is
+seen: a library that happens to be there could make a release touch CUDA, or keep it from doing so.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from release_rows import Pair
-
 PROJECT = Path(__file__).resolve().parent.parent
 _ALIKE = ("cloudpickle", "filelock", "packaging", "pluggy", "pytest", "tomli-w", "torch")
-# Releases that are built here do not say which setuptools they need; 81 has no pkg_resources any more.
+# Releases that are built here do not say which setuptools they need; 81 has no pkg_resources.
 _BUILDERS = ("setuptools<81", "wheel", "ninja")
+_FOREIGN = ("PYTEST_", "_CUDAFORK_", "PYTHON", "CUDA_", "TRITON_", "DS_", "FLASHINFER_", "TVM_")
 _MADE = "made.json"
 _SECONDS = 1800.0
 _WORDS = 300
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release, and what is to be installed with it.
+
+    Attributes:
+        package: its name in the index.
+        version: which one.
+        needs: what is installed beside it, without what that asks for itself.
+        needs_all: the same, with what that asks for.
+        build: whether it is built from its source archive.
+        environment: variables for its build and its runs.
+
+    """
+
+    package: str
+    version: str
+    needs: tuple[str, ...] = ()
+    needs_all: tuple[str, ...] = ()
+    build: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def folder(self) -> str:
+        """Return the name of its environment."""
+        beside = hashlib.sha256(repr((self.needs, self.needs_all, self.build)).encode())
+        return f"{self.package}-{self.version}-{beside.hexdigest()[:8]}"
 
 
 class CannotInstallError(Exception):
@@ -39,30 +69,36 @@ def base(folder: Path) -> Path:
     return _made(folder / "base", [["--compile", *wanted]], [str(PROJECT)])
 
 
-def environment(folder: Path, pair: Pair, release: str) -> Path:
+def environment(folder: Path, release: Release) -> Path:
     """Return the interpreter of the environment for a release, made where it is not there.
-
-    Args:
-        folder: where the environments are kept.
-        pair: the row of the list.
-        release: one of its two releases.
 
     Raises:
         CannotInstallError: pip could not install the release or what it needs.
 
     """
     below = _site_packages(base(folder))
-    itself = ["--no-compile", "--no-deps", f"{pair.package}=={release}", *pair.needs]
-    if pair.build:
-        itself = ["--no-build-isolation", "--no-binary", pair.package, *itself]
+    itself = ["--no-compile", "--no-deps", f"{release.package}=={release.version}", *release.needs]
+    if release.build:
+        itself = ["--no-build-isolation", "--no-binary", release.package, *itself]
     # What the releases need may ask for torch, too: it is there, and no other build may be fetched.
     torch = f"torch=={version('torch')}"
-    needed = [["--no-compile", torch, *pair.needs_all]] if pair.needs_all else []
-    target = folder / f"{pair.package}-{release}-{pair.key}"
-    return _made(target, [*needed, itself], [f"import site; site.addsitedir({str(below)!r})"])
+    needed = [["--no-compile", torch, *release.needs_all]] if release.needs_all else []
+    finds_base = f"import site; site.addsitedir({str(below)!r})"
+    return _made(folder / release.folder, [*needed, itself], [finds_base], release.environment)
 
 
-def _made(target: Path, steps: Sequence[Sequence[str]], paths: Sequence[str]) -> Path:
+def environ() -> dict[str, str]:
+    """Return this process's environment without what would change how a release starts."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    return kept | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def _made(
+    target: Path,
+    steps: Sequence[Sequence[str]],
+    paths: Sequence[str],
+    variables: Sequence[tuple[str, str]] = (),
+) -> Path:
     """Make an environment by some calls of pip, unless it has been made by the same ones."""
     python = target / "bin" / "python"
     said = json.dumps([list(map(list, steps)), list(paths)])
@@ -74,7 +110,7 @@ def _made(target: Path, steps: Sequence[Sequence[str]], paths: Sequence[str]) ->
     lines = "".join(f"{path}\n" for path in paths)
     (_site_packages(python) / "below.pth").write_text(lines, encoding="utf-8")
     for step in steps:
-        _pip(python, step)
+        _pip(python, step, dict(variables))
     made.write_text(said, encoding="utf-8")
     return python
 
@@ -84,13 +120,14 @@ def _site_packages(python: Path) -> Path:
     return python.parent.parent / within
 
 
-def _pip(python: Path, arguments: Sequence[str]) -> None:
+def _pip(python: Path, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
     quiet = ("--quiet", "--disable-pip-version-check", "--no-input")
     command = [sys.executable, "-m", "pip", "--python", str(python), *quiet]
     command += ["install", *arguments]
     try:
         done = subprocess.run(
             command,
+            env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

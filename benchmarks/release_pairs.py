@@ -1,10 +1,10 @@
-"""Releases before and after a fix of an early initialization of CUDA: is the one told, and not the other?
+"""Asks the check about releases before and after a fix of an early initialization of CUDA.
 
-The rows of ``release_pairs.toml`` were chosen by reading sources, before the check had run on any of them.
-Each release is installed into an environment of its own; there a program executes the row's statements and
-forks, under ``python -m pytest_cudafork run --guard``. The fork must be refused before the fix, for the line
-that was written down, and made after it. Prints a table and a last line of JSON; a row that cannot run on
-this machine stays in the table and says why.
+The rows of ``release_pairs.toml`` were chosen by reading sources, before the check had run on any
+of them. Each release is installed into an environment of its own; there a program executes the
+row's statements and forks, under ``python -m pytest_cudafork run --guard``. The fork must be
+refused before the fix, for the line that was written down, and made after it. Prints a table and a
+last line of JSON; a row that cannot run on this machine stays in the table and says why.
 
     python benchmarks/release_pairs.py --folder build/release_pairs --save
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from release_environments import CannotInstallError, environment
+from release_environments import CannotInstallError, environ, environment
 from release_rows import LIST, Pair, read
 from release_verdicts import Judged, Side, counts, notes, row, side
 from results_file import publish, table
@@ -40,8 +39,6 @@ HEADER = (
 )
 _PROGRAM = Path(__file__).resolve().with_name("release_program.py")
 _SECONDS = 600.0
-# What would change how a release starts, whoever set it here.
-_FOREIGN = ("PYTEST_", "_CUDAFORK_", "PYTHON", "CUDA_", "TRITON_", "DS_", "FLASHINFER_", "TVM_")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,12 +64,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def judge(folder: Path, pair: Pair) -> Judged:
-    """Install both releases of a pair, run its statements in each, and judge what the check said."""
+    """Install both releases of a pair, run its statements in each, and judge what was said."""
     sides = {}
     for release in (pair.before, pair.after):
         print(f"{pair.package} {release} ...", file=sys.stderr, flush=True)
         try:
-            sides[release] = look(environment(folder, pair, release), pair)
+            sides[release] = look(environment(folder, pair.release(release)), pair)
         except CannotInstallError as error:
             sides[release] = Side(why_not=str(error))
     return Judged(pair, sides[pair.before], sides[pair.after])
@@ -91,7 +88,7 @@ def look(python: Path, pair: Pair) -> Side:
             done = subprocess.run(
                 command,
                 cwd=folder,
-                env=_environ() | dict(pair.environment),
+                env=environ() | dict(pair.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -104,11 +101,6 @@ def look(python: Path, pair: Pair) -> Side:
             return Side(why_not=f"it took longer than {_SECONDS:g} s")
         end = next(iter(done.stdout.strip().splitlines()[-1:]), "it wrote nothing")
         return side(_document(told), _document(outcome), end)
-
-
-def _environ() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
-    return kept | {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def _document(file: Path) -> Mapping[str, Any] | None:

@@ -1,7 +1,7 @@
-"""Runs the statements of a pair and forks then, whatever came of them. Started by ``release_pairs.py``.
+"""Runs the statements of a pair and forks then, whatever came of them: for ``release_pairs.py``.
 
-What the statements raised, and what torch's flag says of CUDA, is written to a file before the fork:
-the check may refuse it, which ends this program.
+What the statements raised, and what torch's flag says of CUDA, is written to a file before the
+fork: the check may refuse it, which ends this program.
 """
 
 import json

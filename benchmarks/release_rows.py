@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -14,7 +13,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-LIST = Path(__file__).resolve().with_suffix(".toml").with_name("release_pairs.toml")
+from release_environments import Release
+
+LIST = Path(__file__).resolve().with_name("release_pairs.toml")
 GPU = "phantom:sm_90"
 """The device of a row that names none: the phantom with a GPU."""
 
@@ -31,15 +32,15 @@ class Pair:
     culprit: tuple[str, str]
     device: str = GPU
     needs: tuple[str, ...] = ()
+    needs_after: tuple[str, ...] = ()
     needs_all: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     build: bool = False
 
-    @property
-    def key(self) -> str:
-        """Return a short name for all that is installed beside the release."""
-        said = repr((self.needs, self.needs_all, self.build))
-        return hashlib.sha256(said.encode()).hexdigest()[:8]
+    def release(self, version: str) -> Release:
+        """Return what is to be installed for one of the two releases."""
+        needs = self.needs + (self.needs_after if version == self.after else ())
+        return Release(self.package, version, needs, self.needs_all, self.build, self.environment)
 
 
 def read(text: str) -> list[Pair]:
@@ -63,11 +64,16 @@ def _pair(row: Mapping[str, Any], number: int) -> Pair:
     culprit = values["culprit"]
     if not (isinstance(culprit, list) and len(culprit) == 2 and all(map(_is_text, culprit))):
         raise ValueError(f"pair {number}: culprit is a file and a statement, not {culprit!r}")
-    for name in ("culprit", "needs", "needs_all"):
+    for name in ("culprit", "needs", "needs_after", "needs_all"):
         values[name] = tuple(values.get(name, ()))
     values["environment"] = tuple(sorted(values.get("environment", {}).items()))
     texts = [values[name] for name in ("package", "bug", "before", "after", "run")]
-    listed = [*values["needs"], *values["needs_all"], *sum(values["environment"], ())]
+    listed = [
+        *values["needs"],
+        *values["needs_after"],
+        *values["needs_all"],
+        *sum(values["environment"], ()),
+    ]
     if not all(map(_is_text, [*texts, *listed])) or not isinstance(
         values.get("build", False), bool
     ):

@@ -1,4 +1,4 @@
-"""Judges what the check said of a release: is it told, and is the right line named?"""
+"""Judges what the check said of a release: whether it is told, and by which line."""
 
 from __future__ import annotations
 
