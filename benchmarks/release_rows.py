@@ -43,6 +43,12 @@ class Pair:
         return Release(self.package, version, needs, self.needs_all, self.build, self.environment)
 
 
+def tables(text: str, name: str) -> list[dict[str, Any]]:
+    """Return the tables of a list of this name."""
+    rows: list[dict[str, Any]] = tomllib.loads(text).get(name, [])
+    return rows
+
+
 def read(text: str) -> list[Pair]:
     """Return the pairs of a list.
 
@@ -50,8 +56,7 @@ def read(text: str) -> list[Pair]:
         ValueError: a row lacks a key, or has one that is unknown or of another kind.
 
     """
-    rows = tomllib.loads(text).get("pair", [])
-    return [_pair(row, number) for number, row in enumerate(rows, 1)]
+    return [_pair(row, number) for number, row in enumerate(tables(text, "pair"), 1)]
 
 
 def _pair(row: Mapping[str, Any], number: int) -> Pair:
@@ -74,9 +79,8 @@ def _pair(row: Mapping[str, Any], number: int) -> Pair:
         *values["needs_all"],
         *sum(values["environment"], ()),
     ]
-    if not all(map(_is_text, [*texts, *listed])) or not isinstance(
-        values.get("build", False), bool
-    ):
+    is_text = all(map(_is_text, [*texts, *listed]))
+    if not (is_text and isinstance(values.get("build", False), bool)):
         raise ValueError(f"pair {number}: a value is of another kind than its key says")
     return Pair(**values)
 

@@ -135,11 +135,11 @@ def notes(each: Judged) -> list[str]:
             continue
         if one.raised:
             said.append(f"{name}: the statements raised {one.raised}")
-        said += [f"{name}: named `{_short(place)}`: `{code}`" for place, code in one.lines]
+        said += [f"{name}: named `{shortened(place)}`: `{code}`" for place, code in one.lines]
     return said
 
 
-def _short(place: str) -> str:
+def shortened(place: str) -> str:
     """Return a place without the folders above what was installed, or above the program."""
     _, installed, within = place.rpartition("site-packages/")
     return within if installed else place.rpartition("/")[2]
