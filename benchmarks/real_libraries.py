@@ -2,9 +2,10 @@
 
 The libraries are those of ``real_libraries.toml``. Each is installed beside torch and what it
 needs, and ``python -m pytest_cudafork imports`` looks at its packages on a phantom with a GPU:
-every module in a process of its own, what touches once more in a fresh interpreter. Prints a table
-of what came of them, the lines that initialize CUDA with the number of modules that reach each,
-and a last line of JSON.
+every module in a process of its own. Of each line that initializes CUDA the first module that
+reaches it is imported once more, by a fresh interpreter under ``python -m pytest_cudafork run``,
+which must name the same line. Prints a table of what came of them, the lines with the number of
+modules that reach each, and a last line of JSON.
 
     python benchmarks/real_libraries.py --folder build/releases --save
 """
@@ -12,17 +13,16 @@ and a last line of JSON.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from release_environments import CannotInstallError, Release, environ, environment
+from release_environments import CannotInstallError, Release, environment
+from release_processes import started, written
 from release_rows import GPU, tables
 from release_verdicts import shortened, statement
 from results_file import publish, table
@@ -31,7 +31,6 @@ TOPIC = "real_libraries"
 LIST = Path(__file__).resolve().with_name("real_libraries.toml")
 TOUCHING = ("touches", "touches, then fails to import", "touches, then crashes")
 HEADER = ("release", "modules", "clean", "initialize CUDA", "not importable here", "other")
-_SECONDS = 1200.0
 
 
 @dataclass(frozen=True)
@@ -48,12 +47,38 @@ class Library:
 
 
 @dataclass(frozen=True)
+class Line:
+    """A line that initializes CUDA.
+
+    Attributes:
+        place: its file and number.
+        code: what it says.
+        modules: those whose import reaches it, in order of their names.
+        again: what a fresh interpreter named that imported the first of them.
+
+    """
+
+    place: str
+    code: str
+    modules: tuple[str, ...]
+    again: str = ""
+
+    @property
+    def words(self) -> str:
+        """Return the line with who reaches it, and whether it was seen twice."""
+        number, first = len(self.modules), self.modules[0]
+        reached = f"1 module, `{first}`" if number == 1 else f"{number} modules, as `{first}`"
+        same = "seen" if self.again == self.place else f"NOT seen, but {self.again or 'nothing'},"
+        return f"`{self.place}`: `{self.code}`: {reached}; {same} by a fresh interpreter"
+
+
+@dataclass(frozen=True)
 class Found:
     """What an audit said: how many modules had which verdict, and who reaches which line."""
 
     library: Library
     verdicts: Mapping[str, int]
-    lines: Mapping[tuple[str, str], Sequence[str]]
+    lines: Sequence[Line]
     why_not: str = ""
 
 
@@ -107,8 +132,11 @@ def audit(folder: Path, library: Library) -> Found:
         python = environment(folder, library.release)
         document = _audited(python, library)
     except (CannotInstallError, RuntimeError) as error:
-        return Found(library, {}, {}, str(error))
-    return judge(library, document)
+        return Found(library, {}, (), str(error))
+    found = judge(library, document)
+    return replace(
+        found, lines=[replace(each, again=_again(python, library, each)) for each in found.lines]
+    )
 
 
 def _audited(python: Path, library: Library) -> Mapping[str, Any]:
@@ -121,27 +149,23 @@ def _audited(python: Path, library: Library) -> Mapping[str, Any]:
     with tempfile.TemporaryDirectory() as made:
         file = Path(made, "audit.json")
         command = [str(python), "-m", "pytest_cudafork", "imports", library.imports]
-        command += ["--device", GPU, "--jobs", "2", "--json", str(file)]
-        try:
-            done = subprocess.run(
-                command,
-                cwd=made,
-                env=environ() | dict(library.release.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                check=False,
-                timeout=_SECONDS,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise RuntimeError(f"the audit took longer than {_SECONDS:g} s") from error
-        if not file.exists():
-            end = next(iter(done.stdout.strip().splitlines()[-1:]), "nothing was written")
+        command += ["--device", GPU, "--jobs", "2", "--no-confirm", "--json", str(file)]
+        end = started(command, Path(made), dict(library.release.environment))
+        document = written(file)
+        if document is None:
             raise RuntimeError(f"no audit: {end}")
-        document: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return document
+
+
+def _again(python: Path, library: Library, line: Line) -> str:
+    """Return the line that a fresh interpreter names which imports the first module."""
+    with tempfile.TemporaryDirectory() as made:
+        program, file = Path(made, "program.py"), Path(made, "report.json")
+        program.write_text(f"import {line.modules[0]}\n", encoding="utf-8")
+        watch = ["-m", "pytest_cudafork", "run", "--device", GPU, "--report", str(file), "--json"]
+        started([str(python), *watch, str(program)], Path(made), dict(library.release.environment))
+        touches = (written(file) or {"touches": []})["touches"]
+        return shortened(touches[0]["culprit"]) if touches else ""
 
 
 def judge(library: Library, document: Mapping[str, Any]) -> Found:
@@ -152,7 +176,9 @@ def judge(library: Library, document: Mapping[str, Any]) -> Found:
         if module["verdict"] in TOUCHING:
             reached.setdefault(module["where"], []).append(module["module"])
     by_number = sorted(reached.items(), key=lambda item: -len(item[1]))
-    lines = {(shortened(place), statement(place)): names for place, names in by_number}
+    lines = [
+        Line(shortened(place), statement(place), tuple(sorted(names))) for place, names in by_number
+    ]
     return Found(library, Counter(module["verdict"] for module in modules), lines)
 
 
@@ -160,10 +186,7 @@ def report(found: Sequence[Found]) -> tuple[str, dict[str, Any]]:
     """Return the tables, and the data for the line of JSON."""
     parts = [table(HEADER, [_row(each) for each in found])]
     for each in found:
-        lines = [
-            f"- `{place}`: `{code}`: {_modules(names)}"
-            for (place, code), names in each.lines.items()
-        ]
+        lines = [f"- {line.words}" for line in each.lines]
         if each.why_not:
             lines = [f"- not audited: {each.why_not}"]
         if lines:
@@ -171,7 +194,7 @@ def report(found: Sequence[Found]) -> tuple[str, dict[str, Any]]:
     data = {
         each.library.name: {
             "verdicts": dict(each.verdicts),
-            "lines": {place: len(names) for (place, _), names in each.lines.items()},
+            "lines": {line.place: [len(line.modules), line.again] for line in each.lines},
             "why_not": each.why_not,
         }
         for each in found
@@ -187,12 +210,6 @@ def _row(each: Found) -> tuple[str, ...]:
     touching = sum(each.verdicts.get(verdict, 0) for verdict in TOUCHING)
     numbers = (total, clean, touching, absent, total - clean - touching - absent)
     return (each.library.name, *map(str, numbers))
-
-
-def _modules(names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return f"1 module, `{names[0]}`"
-    return f"{len(names)} modules, `{names[0]}` among them"
 
 
 if __name__ == "__main__":

@@ -14,15 +14,14 @@ Environments are kept in ``--folder`` and used again; without it they are tempor
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from release_environments import CannotInstallError, environ, environment
+from release_environments import CannotInstallError, environment
+from release_processes import started, written
 from release_rows import LIST, Pair, read
 from release_verdicts import Judged, Side, counts, notes, row, side
 from results_file import publish, table
@@ -38,7 +37,6 @@ HEADER = (
     "line gone after",
 )
 _PROGRAM = Path(__file__).resolve().with_name("release_program.py")
-_SECONDS = 600.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,31 +82,8 @@ def look(python: Path, pair: Pair) -> Side:
         watch = ["-m", "pytest_cudafork", "run", "--guard", "--device", pair.device]
         watch += ["--report", str(told), "--json"]
         command = [str(python), *watch, str(_PROGRAM), str(program), str(outcome)]
-        try:
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                env=environ() | dict(pair.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                check=False,
-                timeout=_SECONDS,
-            )
-        except subprocess.TimeoutExpired:
-            return Side(why_not=f"it took longer than {_SECONDS:g} s")
-        end = next(iter(done.stdout.strip().splitlines()[-1:]), "it wrote nothing")
-        return side(_document(told), _document(outcome), end)
-
-
-def _document(file: Path) -> Mapping[str, Any] | None:
-    try:
-        document: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return document
+        end = started(command, folder, dict(pair.environment))
+        return side(written(told), written(outcome), end)
 
 
 def report(judged: Sequence[Judged]) -> tuple[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import subprocess
@@ -159,6 +160,17 @@ def test_a_pair_that_did_not_run_is_shown_and_not_counted(benchmark: Callable[[s
     assert json.loads(json.dumps(data)) == data
 
 
+def test_a_program_that_writes_nothing_has_no_document(
+    benchmark: Callable[[str], Any], tmp_path: Path
+) -> None:
+    processes = benchmark("release_processes")
+    assert processes.started(["true"], tmp_path, {}) == "it wrote nothing"
+    assert processes.started(["sh", "-c", "echo a; echo $WORD"], tmp_path, {"WORD": "b"}) == "b"
+    assert processes.written(tmp_path / "none.json") is None
+    (tmp_path / "half.json").write_text("{")
+    assert processes.written(tmp_path / "half.json") is None
+
+
 def test_the_reason_of_a_failed_build_is_found_in_what_pip_wrote(
     benchmark: Callable[[str], Any],
 ) -> None:
@@ -200,12 +212,16 @@ def test_an_audit_is_told_by_lines_with_the_most_modules_first(
         module("lib.c", "not importable"),
         module("lib.d", "timed out"),
     ]
-    text, data = real.report(
-        [real.judge(library, {"modules": modules}), real.Found(library, {}, {}, "no audit: x")]
-    )
+    found = real.judge(library, {"modules": modules})
+    assert found.lines[0].modules == ("lib.a", "lib.b")
+    first = dataclasses.replace(found.lines[0], again="lib/core.py:1")
+    found = dataclasses.replace(found, lines=[first, *found.lines[1:]])
+    text, data = real.report([found, real.Found(library, {}, (), "no audit: x")])
     told = [line for line in text.splitlines() if line.startswith("- ")]
-    assert told[0] == "- `lib/core.py:1`: `FLAG = probe()`: 2 modules, `lib.a` among them"
-    assert told[1] == "- `lib/z.py:7`: ``: 1 module, `lib.z`"
+    twice = "`lib/core.py:1`: `FLAG = probe()`: 2 modules, as `lib.a`; seen by a fresh interpreter"
+    assert told[0] == f"- {twice}"
+    once = "`lib/z.py:7`: ``: 1 module, `lib.z`; NOT seen, but nothing, by a fresh interpreter"
+    assert told[1] == f"- {once}"
     assert told[2] == "- not audited: no audit: x"
     numbers = text.splitlines()[2].replace("|", " ").split()
     assert numbers == ["lib", "1", "6", "1", "3", "1", "1"]
