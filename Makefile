@@ -37,7 +37,7 @@ MAKEFLAGS += --no-print-directory
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-quick test-fresh test-demo test-plugins test-html lint docs wheel-check release-check bench bench-against bench-isolation bench-faults security changelog clean
+.PHONY: help demo test test-quick test-fresh test-demo test-plugins test-html lint docs wheel-check release-check bench bench-gpu bench-against bench-isolation bench-faults security changelog clean
 
 # Another project's settings must not reach this one's environment or tests.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV PYTEST_ADDOPTS PYTEST_PLUGINS
@@ -57,7 +57,8 @@ help:
 	@echo "make docs         the documentation as a site in build/site; a warning is an error"
 	@echo "make wheel-check  build the wheel and try it in an empty environment"
 	@echo "make release-check    what of a release can be checked here: same bytes, other platforms, metadata, SBOM"
-	@echo "make bench        what importing and running the plugin costs"
+	@echo "make bench        what it costs, against peers, in ratios; BENCHARGS=... goes to it"
+	@echo "make bench-gpu    the part of that which needs a GPU"
 	@echo "make bench-against    the same, audit, isolation and capture_pair against BEFORE=REVISION"
 	@echo "make bench-isolation  isolated tests against pytest-forked; BENCHARGS=... goes to it"
 	@echo "make bench-faults     tests that crash, hang and leave things behind, by us and by other plugins"
@@ -124,9 +125,13 @@ wheel-check: $(STAMP)
 release-check: $(RELEASE_VENV)/installed
 	@"$(RELEASE_VENV)/bin/python" tools/check_release.py
 
-bench: $(STAMP)
-	@$(PY) benchmarks/bench_import.py
-	@$(PY) benchmarks/bench_overhead.py
+# Ratios to peers, each part some times in turns: BENCHARGS="--only import run --save --against-last".
+# The peers' interpreter has a pytest that pytest-forked works with.
+bench: $(STAMP) $(BENCH_VENV)/installed
+	@$(PY) benchmarks/bench_all.py --peers "$(BENCH_VENV)/bin/python" $(BENCHARGS)
+
+bench-gpu: $(STAMP)
+	@$(PY) benchmarks/bench_all.py --gpu $(BENCHARGS)
 
 # All benchmarks by which a change is judged, with the code of BEFORE and of this checkout in turns.
 bench-against: $(STAMP)

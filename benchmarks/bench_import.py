@@ -59,6 +59,7 @@ def main() -> None:
     data = {
         "rounds": options.rounds,
         "median_ms": {name: round(value, 3) for name, value in medians.items()},
+        "min_ms": {name: round(min(values), 3) for name, values in times.items()},
         "ratio_to_xdist": round(medians["pytest-cudafork"] / medians[PEER], 3),
         "modules": modules,
     }

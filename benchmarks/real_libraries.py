@@ -1,0 +1,216 @@
+"""Audits the imports of published libraries, each in an environment of its own, without a GPU.
+
+The libraries are those of ``real_libraries.toml``. Each is installed beside torch and what it
+needs, and ``python -m pytest_cudafork imports`` looks at its packages on a phantom with a GPU:
+every module in a process of its own. Of each line that initializes CUDA the first module that
+reaches it is imported once more, by a fresh interpreter under ``python -m pytest_cudafork run``,
+which must name the same line. Prints a table of what came of them, the lines with the number of
+modules that reach each, and a last line of JSON.
+
+    python benchmarks/real_libraries.py --folder build/releases --save
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from release_environments import CannotInstallError, Release, environment
+from release_processes import started, written
+from release_rows import GPU, tables
+from release_verdicts import shortened, statement
+from results_file import publish, table
+
+TOPIC = "real_libraries"
+LIST = Path(__file__).resolve().with_name("real_libraries.toml")
+TOUCHING = ("touches", "touches, then fails to import", "touches, then crashes")
+HEADER = ("release", "modules", "clean", "initialize CUDA", "not importable here", "other")
+
+
+@dataclass(frozen=True)
+class Library:
+    """A release and the packages of it that are audited."""
+
+    release: Release
+    imports: str
+
+    @property
+    def name(self) -> str:
+        """Return the release in words."""
+        return f"{self.release.package} {self.release.version}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line that initializes CUDA.
+
+    Attributes:
+        place: its file and number.
+        code: what it says.
+        modules: those whose import reaches it, in order of their names.
+        again: what a fresh interpreter named that imported the first of them.
+
+    """
+
+    place: str
+    code: str
+    modules: tuple[str, ...]
+    again: str = ""
+
+    @property
+    def words(self) -> str:
+        """Return the line with who reaches it, and whether it was seen twice."""
+        number, first = len(self.modules), self.modules[0]
+        reached = f"1 module, `{first}`" if number == 1 else f"{number} modules, as `{first}`"
+        same = "seen" if self.again == self.place else f"NOT seen, but {self.again or 'nothing'},"
+        return f"`{self.place}`: `{self.code}`: {reached}; {same} by a fresh interpreter"
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an audit said: how many modules had which verdict, and who reaches which line."""
+
+    library: Library
+    verdicts: Mapping[str, int]
+    lines: Sequence[Line]
+    why_not: str = ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Audit, and show or keep the outcome."""
+    options = _parser().parse_args(arguments)
+    listed = read(LIST.read_text(encoding="utf-8"))
+    chosen = [each for each in listed if options.only in each.name]
+    with tempfile.TemporaryDirectory() as made:
+        folder = (options.folder or Path(made)).resolve()
+        found = [audit(folder, each) for each in chosen]
+    text, data = report(found)
+    publish(TOPIC, "Imports of published libraries", text, data, save=options.save)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Imports of published libraries.")
+    parser.add_argument("--only", default="", help="only releases whose name holds this word")
+    parser.add_argument("--folder", type=Path, help="where environments are kept")
+    parser.add_argument("--save", action="store_true", help="also write a file in results/")
+    return parser
+
+
+def read(text: str) -> list[Library]:
+    """Return the libraries of a list.
+
+    Raises:
+        ValueError: a row lacks a key, or has one that is unknown.
+
+    """
+    return [_library(row, number) for number, row in enumerate(tables(text, "library"), 1)]
+
+
+def _library(row: Mapping[str, Any], number: int) -> Library:
+    values = dict(row)
+    try:
+        imports = values.pop("imports")
+        for name in ("needs", "needs_all"):
+            values[name] = tuple(values.get(name, ()))
+        values["environment"] = tuple(sorted(values.get("environment", {}).items()))
+        return Library(Release(**values), imports)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"library {number}: {error}") from error
+
+
+def audit(folder: Path, library: Library) -> Found:
+    """Install a release and audit its imports."""
+    print(f"{library.name} ...", file=sys.stderr, flush=True)
+    try:
+        python = environment(folder, library.release)
+        document = _audited(python, library)
+    except (CannotInstallError, RuntimeError) as error:
+        return Found(library, {}, (), str(error))
+    found = judge(library, document)
+    return replace(
+        found, lines=[replace(each, again=_again(python, library, each)) for each in found.lines]
+    )
+
+
+def _audited(python: Path, library: Library) -> Mapping[str, Any]:
+    """Return the document of the audit.
+
+    Raises:
+        RuntimeError: there is none.
+
+    """
+    with tempfile.TemporaryDirectory() as made:
+        file = Path(made, "audit.json")
+        command = [str(python), "-m", "pytest_cudafork", "imports", library.imports]
+        command += ["--device", GPU, "--jobs", "2", "--no-confirm", "--json", str(file)]
+        end = started(command, Path(made), dict(library.release.environment))
+        document = written(file)
+        if document is None:
+            raise RuntimeError(f"no audit: {end}")
+        return document
+
+
+def _again(python: Path, library: Library, line: Line) -> str:
+    """Return the line that a fresh interpreter names which imports the first module."""
+    with tempfile.TemporaryDirectory() as made:
+        program, file = Path(made, "program.py"), Path(made, "report.json")
+        program.write_text(f"import {line.modules[0]}\n", encoding="utf-8")
+        watch = ["-m", "pytest_cudafork", "run", "--device", GPU, "--report", str(file), "--json"]
+        started([str(python), *watch, str(program)], Path(made), dict(library.release.environment))
+        touches = (written(file) or {"touches": []})["touches"]
+        return shortened(touches[0]["culprit"]) if touches else ""
+
+
+def judge(library: Library, document: Mapping[str, Any]) -> Found:
+    """Return what a document says, its lines by the number of modules that reach them."""
+    modules = document["modules"]
+    reached: dict[str, list[str]] = {}
+    for module in modules:
+        if module["verdict"] in TOUCHING:
+            reached.setdefault(module["where"], []).append(module["module"])
+    by_number = sorted(reached.items(), key=lambda item: -len(item[1]))
+    lines = [
+        Line(shortened(place), statement(place), tuple(sorted(names))) for place, names in by_number
+    ]
+    return Found(library, Counter(module["verdict"] for module in modules), lines)
+
+
+def report(found: Sequence[Found]) -> tuple[str, dict[str, Any]]:
+    """Return the tables, and the data for the line of JSON."""
+    parts = [table(HEADER, [_row(each) for each in found])]
+    for each in found:
+        lines = [f"- {line.words}" for line in each.lines]
+        if each.why_not:
+            lines = [f"- not audited: {each.why_not}"]
+        if lines:
+            parts.append(f"## {each.library.name}\n\n" + "\n".join(lines))
+    data = {
+        each.library.name: {
+            "verdicts": dict(each.verdicts),
+            "lines": {line.place: [len(line.modules), line.again] for line in each.lines},
+            "why_not": each.why_not,
+        }
+        for each in found
+    }
+    return "\n\n".join(parts), {"libraries": data}
+
+
+def _row(each: Found) -> tuple[str, ...]:
+    if each.why_not:
+        return (each.library.name, *["not audited"] * (len(HEADER) - 1))
+    total = sum(each.verdicts.values())
+    clean, absent = each.verdicts.get("clean", 0), each.verdicts.get("not importable", 0)
+    touching = sum(each.verdicts.get(verdict, 0) for verdict in TOUCHING)
+    numbers = (total, clean, touching, absent, total - clean - touching - absent)
+    return (each.library.name, *map(str, numbers))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Pictures and the table of docs/explanation/measured.md say what the newest records say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tools import draw_records
+from tools.draw_records import PAGE, Record
+
+FIGURES = {
+    "fast & small": {"part": "a", "median": 0.5, "least": 0.25, "most": 1.0, "runs": 3},
+    "slow": {"part": "a", "median": 2.0, "least": 2.0, "most": 4.0, "runs": 1},
+}
+
+
+def test_each_picture_is_the_one_of_the_newest_record() -> None:
+    drawn = draw_records.pictures()
+    assert drawn
+    for file, picture in drawn.items():
+        assert file.read_text(encoding="utf-8") == picture, "run `python tools/draw_records.py`"
+
+
+def test_the_table_of_the_page_is_the_one_of_the_newest_record() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert draw_records.page(text) == text, "run `python tools/draw_records.py`"
+
+
+def test_a_bar_goes_from_least_to_most_on_a_logarithmic_scale() -> None:
+    picture = draw_records.of_costs(Record("record_cpu_x.md", {"figures": FIGURES}))
+    root = ElementTree.fromstring(picture)
+    svg = "{http://www.w3.org/2000/svg}"
+    bars = [(float(r.get("x", "0")), float(r.get("width", "0"))) for r in root.iter(f"{svg}rect")]
+    (_, first), _, (_, second), _ = bars[1:]  # the first is the background
+    assert first == pytest.approx(2 * second)  # from 0.25 to 1, and from 2 to 4
+    texts = [text.text for text in root.iter(f"{svg}text")]
+    assert "fast & small" in texts
+    assert "benchmarks/results/record_cpu_x.md" in texts
+
+
+def test_what_each_method_tells_is_in_the_picture() -> None:
+    each = {"specimens": 4, "caught": 2, "right_line": 1, "false_alarms": 0}
+    totals = dict.fromkeys(draw_records.METHODS, each)
+    picture = draw_records.of_catches(Record("x.md", {"forks": {"totals": totals}}))
+    assert picture.count("2 of 4, line 1, false 0") == len(totals)
+
+
+def test_the_newest_record_is_the_one_with_the_latest_date(tmp_path: Path) -> None:
+    for day in ("2026-01-02", "2026-01-10", "2025-12-31"):
+        text = f"# Title\n\n```json\n{json.dumps({'date': day})}\n```\n"
+        (tmp_path / f"record_cpu_{day}.md").write_text(text, encoding="utf-8")
+    found = draw_records.newest("record_cpu_*.md", tmp_path)
+    assert found == ("record_cpu_2026-01-10.md", {"date": "2026-01-10"})
+    assert draw_records.newest("other_*.md", tmp_path) is None
+
+
+def test_a_page_without_a_place_for_the_table_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"measured\.md: no <!-- written"):
+        draw_records.page("# Title\n")

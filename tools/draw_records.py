@@ -1,0 +1,170 @@
+"""Draws what committed records say: pictures and a table of docs/explanation/measured.md.
+
+The newest record of each kind in ``benchmarks/results/`` counts. A test compares pictures and page
+with the records (``tests/repo/test_draw_records.py``); after a new record, run this again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PROJECT = Path(__file__).resolve().parent.parent
+RESULTS = PROJECT / "benchmarks" / "results"
+PAGE = PROJECT / "docs" / "explanation" / "measured.md"
+IMAGES = PROJECT / "docs" / "images"
+BEGIN, END = "<!-- written by tools/draw_records.py -->", "<!-- end -->"
+
+# What the methods of benchmarks/catch_rate.py are called in a picture.
+METHODS = {
+    "torch": "torch's flag, before each fork",
+    "driver": "the driver, asked before each fork",
+    "vllm": "what vLLM's guard asks",
+    "absent": "this plugin, no GPU simulated",
+    "present": "this plugin, a GPU simulated",
+}
+_WIDTH, _ROW, _LABEL, _TOP = 860, 26, 400, 54
+_INK, _FAINT, _FULL, _HALF = "#24292f", "#d0d7de", "#1a7f37", "#9bd3ae"
+
+
+class Record(NamedTuple):
+    """A record and what its line of JSON says."""
+
+    name: str
+    data: Mapping[str, Any]
+
+
+def newest(pattern: str, folder: Path = RESULTS) -> Record | None:
+    """Return the newest record whose name fits; None if there is none."""
+    for file in sorted(folder.glob(pattern), reverse=True):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            if line.startswith("{"):
+                return Record(file.name, json.loads(line))
+    return None
+
+
+def of_costs(record: Record) -> str:
+    """Return the picture of ratios: a bar from least to most and a mark at the median."""
+    figures = record.data["figures"]
+    values = [each[key] for each in figures.values() for key in ("least", "most")]
+    low, high = math.log2(min(1.0, *values)), math.log2(max(1.0, *values))
+
+    def at(value: float) -> float:
+        return _LABEL + (math.log2(value) - low) / (high - low or 1.0) * (_WIDTH - _LABEL - 60)
+
+    one = at(1.0)
+    parts = [_line(one, _TOP - 8, one, _TOP + _ROW * len(figures), _FAINT)]
+    parts.append(_text(one, _TOP - 14, "1", "middle"))
+    for number, (name, each) in enumerate(figures.items()):
+        top = _TOP + _ROW * number
+        left, right, middle = at(each["least"]), at(each["most"]), at(each["median"])
+        parts.append(_text(_LABEL - 10, top + 15, name, "end"))
+        parts.append(_bar(left, top + 6, max(right - left, 1.5), _HALF))
+        parts.append(_bar(middle - 1.5, top + 3, 3, _FULL, height=18))
+        parts.append(_text(right + 8, top + 15, f"{each['median']:.2f}", "start"))
+    title = "Ratios, less is better, on a logarithmic scale: median, and least to most"
+    return _picture(title, record.name, parts, len(figures))
+
+
+def of_catches(record: Record) -> str:
+    """Return the picture of specimens: how many each method tells, and with the right line."""
+    totals = record.data["forks"]["totals"]
+    parts = []
+    for number, (name, words) in enumerate(METHODS.items()):
+        each, top = totals[name], _TOP + _ROW * number
+        whole = (_WIDTH - _LABEL - 220) / each["specimens"]
+        parts.append(_text(_LABEL - 10, top + 15, words, "end"))
+        parts.append(_bar(_LABEL, top + 6, whole * each["caught"], _HALF))
+        parts.append(_bar(_LABEL, top + 6, whole * each["right_line"], _FULL))
+        told = f"{each['caught']} of {each['specimens']}, line {each['right_line']}, "
+        told += f"false {each['false_alarms']}"
+        parts.append(_text(_LABEL + whole * each["caught"] + 8, top + 15, told, "start"))
+    title = "Fork specimens told (light), and told with the line to change (dark)"
+    return _picture(title, record.name, parts, len(METHODS))
+
+
+def _picture(title: str, source: str, parts: Sequence[str], rows: int) -> str:
+    height = _TOP + _ROW * rows + 34
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
+            'font-family="sans-serif" font-size="12">',
+            f"<title>{escape(title)}</title>",
+            f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
+            _text(12, 22, title, "start"),
+            *parts,
+            _text(12, height - 10, f"benchmarks/results/{source}", "start"),
+            "</svg>\n",
+        ]
+    )
+
+
+def _text(x: float, y: float, words: str, anchor: str) -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{_INK}"'
+    return f"<text {place}>{escape(words)}</text>"
+
+
+def _bar(x: float, y: float, width: float, color: str, height: int = 12) -> str:
+    size = f'width="{width:.1f}" height="{height}"'
+    return f'<rect x="{x:.1f}" y="{y:.1f}" {size} fill="{color}"/>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, color: str) -> str:
+    return f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="{color}"/>'
+
+
+def pictures() -> dict[Path, str]:
+    """Return every picture that the records allow, by its file."""
+    drawn = {}
+    if record := newest("record_cpu_*.md"):
+        drawn[IMAGES / "costs.svg"] = of_costs(record)
+    if record := newest("catch_rate_cpu_*.md"):
+        drawn[IMAGES / "catch_rate.svg"] = of_catches(record)
+    return drawn
+
+
+def rows(record: Record) -> str:
+    """Return the table of the page: the figures of the newest record."""
+    machine, versions = record.data["machine"], record.data["versions"]
+    lines = ["| ratio, less is better | median | least | most | runs |"]
+    lines.append("| --- | ---: | ---: | ---: | ---: |")
+    for name, each in record.data["figures"].items():
+        numbers = " | ".join(f"{each[key]:.2f}" for key in ("median", "least", "most"))
+        lines.append(f"| {name} | {numbers} | {each['runs']} |")
+    told = ", ".join(f"{name} {number}" for name, number in versions.items())
+    link = f"[{record.name}](../../benchmarks/results/{record.name})"
+    source = (
+        f"{link}: {machine['processor']}, {machine['cores']} cores, load {machine['load'][0]} at"
+    )
+    return "\n".join([*lines, "", f"{source} the end; {told}."])
+
+
+def page(text: str) -> str:
+    """Return the page with the table of the newest record in its place.
+
+    Raises:
+        ValueError: the page has no place for it.
+
+    """
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{PAGE.name}: no {BEGIN} ... {END}")
+    record = newest("record_cpu_*.md")
+    written = rows(record) if record else "No record is there yet."
+    return f"{before}{BEGIN}\n\n{written}\n\n{END}{after}"
+
+
+def main() -> None:
+    """Write the pictures and the page."""
+    for file, drawn in pictures().items():
+        file.write_text(drawn, encoding="utf-8")
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
