@@ -68,6 +68,46 @@ def pytest_unconfigure():
             json.dump({"ends": ENDS, "held": HELD}, file)
 """
 
+TENTHS_CONFTEST = """
+import os
+
+LEFT = []
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def spent():
+    # by this process, and all that descend from it, the dead ones too where they were reaped
+    parents, times = {}, {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(name)] = int(fields[1])
+        times[int(name)] = sum(map(int, fields[11:15])) / TICKS
+    total = 0
+    for pid in times:
+        above = pid
+        while above not in (0, os.getpid()):
+            above = parents.get(above, 0)
+        total += times[pid] if above else 0
+    return total
+
+
+def pytest_collection_finish(session):
+    LEFT.append(len(session.items))
+    LEFT.append(len(session.items) // 10)
+
+
+def pytest_runtest_logfinish():
+    LEFT[0] -= 1
+    if LEFT[0] % LEFT[1] == 0:
+        with open(os.environ["BENCH_NOTES"], "a") as file:
+            file.write(f"{spent()}\\n")
+"""
+"""Notes in the pytest process the CPU time spent by each tenth of the tests."""
+
 _HEAD = "import torch\n\n\n"
 _TEST = "def test_{n}():\n    pass\n\n\n"
 

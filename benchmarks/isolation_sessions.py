@@ -25,6 +25,7 @@ from isolation_project import HEAP_ENV, NOTES_ENV, PID_ENV
 
 PLAIN = ("-p", "no:cacheprovider")
 FORKED = (*PLAIN, "-p", "pytest_forked", "--forked")
+ISOLATE = (*PLAIN, "-p", "pytest_isolate.plugin", "--isolate")
 # Other plugins of the machine would add their own time to all sessions and hide what is compared.
 _ENVIRONMENT = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 _MINE = ("PYTEST_", "_CUDAFORK_", "PYTHONDONTWRITEBYTECODE", "BENCH_")

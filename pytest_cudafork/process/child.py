@@ -243,10 +243,13 @@ def run_request(channel_fd: int, request_fd: int, stacks_fd: int) -> NoReturn:
         leave(status, channel)
 
 
-def do_job(channel: Channel, job: messages.Job, stacks_fd: int, prepared: Any) -> int:
-    """Do a job in this process, which was forked for one, and return its exit status.
+def ready_job(
+    channel: Channel, job: messages.Job, stacks_fd: int, prepared: Any
+) -> Callable[[], int]:
+    """Get this process, which was forked for a job, ready; return what does it.
 
-    With a request comes the world around the job: directory, environment, ``sys.path``.
+    That returns the exit status, and is called by the caller, who has the shorter stack. With a
+    request comes the world around the job: directory, environment, ``sys.path``.
     """
     fds = dict(zip(job.descriptors, channel.descriptors, strict=True))
     channel.descriptors.clear()
@@ -261,8 +264,7 @@ def do_job(channel: Channel, job: messages.Job, stacks_fd: int, prepared: Any) -
         data = request["data"]
         sys.path[:] = request["path"]
         take_over(request["surroundings"])
-    status: int = look_up(job.entry)(Task(data, stacks_fd, channel, prepared=prepared))
-    return status
+    return functools.partial(look_up(job.entry), Task(data, stacks_fd, channel, prepared=prepared))
 
 
 def environment(env: Mapping[str, str]) -> bytes:

@@ -16,6 +16,7 @@ that it sends and takes bears a cookie, and it reaps nobody but its children.
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections.abc import Callable
@@ -109,6 +110,8 @@ class ForkServer:
         self._jobs = UnattendedJobs(self, settings.limits)
         self._memory: freeze_before_fork.Collapse | None = None
         self._forks = 0
+        self._asked = 0
+        """How many children the parent waits for."""
         self._first_size = 0
         self._worn_out = False
         cores = max(1, launch.usable_cores() - _BUSY_CORES + 1)
@@ -169,7 +172,10 @@ class ForkServer:
             self._fork_attended()
         self.poller.register(self._sock, select.POLLIN)
         while self._serve_once():
-            pass
+            # forked here, because each frame below the children is one that their jobs have not
+            while self._asked:
+                self._asked -= 1
+                self._fork_attended()
         self._end()
         child.die_with_parent()
         if os.getppid() != self._parent:  # it was killed: nothing to finish
@@ -221,7 +227,7 @@ class ForkServer:
         message = messages.decode_or_none(frames.only(data, self._cookie))
         if isinstance(message, server_messages.Fork):
             if not self._worn_out:
-                self._fork_asked_for()
+                self._asked += 1
         elif isinstance(message, server_messages.QueueJobs):
             self._jobs.add(message.entry, message.names)
         elif isinstance(message, server_messages.DropJobs):
@@ -268,8 +274,8 @@ class ForkServer:
         self.poller.register(pidfd, select.POLLIN)
         return pid, pidfd
 
-    def _fork_asked_for(self) -> None:
-        self._fork_attended()
+    def _count_fork(self) -> None:
+        """Look now and then at what many forks make of this process."""
         self._forks += 1
         if self._forks % _FORKS_PER_STEP == 0:
             self._fold()
@@ -282,11 +288,7 @@ class ForkServer:
         ours, theirs = sockets.pair()
         cookie = frames.new_cookie()
         stacks = os.memfd_create("pytest-cudafork-stacks", os.MFD_CLOEXEC)
-
-        def body() -> NoReturn:
-            ours.close()
-            self._be_attended(theirs, stacks, cookie)
-
+        body = functools.partial(self._be_attended, ours, theirs, stacks, cookie)
         try:
             pid, pidfd = self.fork(body)
             self._attended[pidfd] = (pid, cookie)
@@ -298,19 +300,23 @@ class ForkServer:
             ours.close()
             theirs.close()
             os.close(stacks)
+        self._count_fork()
 
-    def _be_attended(self, sock: sockets.AnySocket, stacks: int, cookie: bytes) -> NoReturn:
+    def _be_attended(
+        self, ours: sockets.AnySocket, theirs: sockets.AnySocket, stacks: int, cookie: bytes
+    ) -> NoReturn:
         """Wait for a job, in the child, and do it."""
         status = EXIT_LOST
         channel = None
         try:
+            ours.close()
             child.prepare(stacks)
             leftovers.mark_process(cookie)
-            channel = Channel(sock, cookie)
+            channel = Channel(theirs, cookie)
             self.prepared.begin_child(stacks)
             job = channel.receive()
             if isinstance(job, messages.Job):
-                status = child.do_job(channel, job, stacks, self.prepared)
+                status = child.ready_job(channel, job, stacks, self.prepared)()
             elif job is None:  # the parent has no use for this child
                 status = 0
         except BaseException as error:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from os import fork  # where the fork guard puts itself in its place
-from typing import Any, NoReturn
+from typing import Any
 from warnings import catch_warnings, filterwarnings
 
 from pytest_cudafork.compat import standard_library, written_in_c
 from pytest_cudafork.compat.unpatched import contextlib, io, os, select, signal, subprocess
 from pytest_cudafork.process import child
-from pytest_cudafork.process.channel import EXIT_LOST, Channel
+from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.descendants import leftovers
 from pytest_cudafork.process.descendants.caretaker import package_folder
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.protocol import frames, sockets
+from pytest_cudafork.process.short_stack import DueFork, Steps, Turn, perform
 from pytest_cudafork.settings import environment
 
 _WARNS_OF_FORKS = sys.version_info >= (3, 12)
@@ -146,11 +146,22 @@ def _no_warning_of_forks() -> Iterator[None]:
 
 
 def start_fork(
-    body: Callable[[Channel, int], NoReturn],
+    body: Callable[[Channel, int], Iterator[Turn]],
     private: Iterable[int] = (),
     begin: Callable[[], None] | None = None,
     caretaker: Caretaker | None = None,
 ) -> Running:
+    """Fork this process, here, and run a body in the child: see ``fork_steps``."""
+    __tracebackhide__ = True
+    return perform(fork_steps(body, private, begin, caretaker))
+
+
+def fork_steps(
+    body: Callable[[Channel, int], Iterator[Turn]],
+    private: Iterable[int] = (),
+    begin: Callable[[], None] | None = None,
+    caretaker: Caretaker | None = None,
+) -> Steps[Running]:
     """Fork this process and run ``body(channel, stacks_fd)`` in the child.
 
     Python 3.12 warns of every fork of a process with threads. Here the fork was asked for, and with
@@ -158,7 +169,7 @@ def start_fork(
     shown; a child that hangs on a lock of a lost thread is ended at its time limit with its stacks.
 
     Args:
-        body: What the child does.
+        body: What the child does, or the calls that are to be made for it above a short stack.
         private: Descriptors of this process that lead to other processes. In the child they lead
             nowhere, so that a test that writes to what it did not open does no harm.
         begin: Called in the child first, before any signal gets through to it.
@@ -171,23 +182,26 @@ def start_fork(
     __tracebackhide__ = True  # of a refusal the user's line says more
     child.flush_streams()
     child.prepare_for_forks()
+
+    def begin_child() -> Iterator[Turn]:
+        pair.ours.close()
+        _lead_nowhere(to_others)
+        if begin is not None:
+            begin()
+        leftovers.mark_process(pair.cookie)
+        channel = Channel(pair.theirs, pair.cookie)
+        let_through()
+        return body(channel, pair.stacks_fd)
+
     with ends(caretaker) as pair, contextlib.ExitStack() as undo:
         to_others = [*private, *([] if caretaker is None else caretaker.descriptors())]
         with _signals_held_back() as let_through:
             with _no_warning_of_forks() if _WARNS_OF_FORKS else contextlib.nullcontext():
-                pid = fork()
-            if pid == 0:
-                try:
-                    pair.ours.close()
-                    _lead_nowhere(to_others)
-                    if begin is not None:
-                        begin()
-                    leftovers.mark_process(pair.cookie)
-                    channel = Channel(pair.theirs, pair.cookie)
-                    let_through()
-                    body(channel, pair.stacks_fd)
-                finally:
-                    os._exit(EXIT_LOST)
+                due = DueFork(begin_child)
+                yield due
+                if due.error is not None:
+                    raise due.error
+            pid = due.pid
             undo.callback(_abandon, pid, pair.cookie)  # a signal that was held back may raise
             with contextlib.suppress(OSError):  # the child may have done it, or be gone
                 os.setpgid(pid, pid)

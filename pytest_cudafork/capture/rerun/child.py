@@ -19,6 +19,7 @@ from pytest_cudafork.process import termination
 from pytest_cudafork.process.fork_server_client import NoServerError
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.server_process import ForkRefusedError
+from pytest_cudafork.process.short_stack import perform
 from pytest_cudafork.process.supervision import Said
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import CHILD_ENV, child_env, marks_of
@@ -102,7 +103,7 @@ def _try(item: pytest.Item, children: Children, method: str, limit: float) -> Ag
         return None
     reports = _Reports(item)
     try:
-        process = children.process_for(item, None, Method(method, limit))
+        process = perform(children.process_for(item, None, Method(method, limit)))
     except (NoServerError, ForkRefusedError):
         return None
     except (ChildError, CudaForkError, OSError, RuntimeError) as error:

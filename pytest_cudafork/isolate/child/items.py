@@ -6,12 +6,12 @@ its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from pytest_cudafork.compat import pytest_internals
+from pytest_cudafork.compat import pluggy_internals, pytest_internals
 from pytest_cudafork.compat.unpatched import contextlib
 from pytest_cudafork.health import fitness
 from pytest_cudafork.health.plugin import look_after_shared_process
@@ -21,6 +21,7 @@ from pytest_cudafork.isolate.child.reporter import Reporter
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.protocol import frames, messages
+from pytest_cudafork.process.short_stack import Turn, take_turns
 from pytest_cudafork.settings import environment
 
 
@@ -57,15 +58,24 @@ class ItemServer:
             FrameError: The parent sent something that is no message.
 
         """
+        take_turns(self.turns(channel))
+
+    def turns(self, channel: Channel) -> Iterator[Turn]:
+        """Do what ``serve`` does; the protocols of the tests are for the caller to call.
+
+        Raises:
+            FrameError: The parent sent something that is no message.
+
+        """
         capture_files.share_capture(self._reporter.config, channel)
         while isinstance(order := channel.receive(), messages.Run):
-            if self._run(channel, order):
+            if (yield from self._run(channel, order)):
                 return
         # the parent has ended a group before its last test
         if self._session is not None:
             self._tear_down(channel, self._session)
 
-    def _run(self, channel: Channel, order: messages.Run) -> bool:
+    def _run(self, channel: Channel, order: messages.Run) -> Generator[Turn, None, bool]:
         """Run one test; True if it was the last."""
         child.take_over(order.surroundings, self.environment)
         if environment.is_set(environment.PATCHES):
@@ -85,7 +95,7 @@ class ItemServer:
         if order.next is not None:
             look_after_shared_process(item.config)
         with inherited.body_only(item, order.inherits):
-            last = self._protocol(channel, item, following) or following is None
+            last = (yield from self._protocol(channel, item, following)) or following is None
         last = last or fitness.unfit(item.config) is not None
         self._reporter.report_to(None)
         channel.leave_if_not_mine()
@@ -101,11 +111,17 @@ class ItemServer:
         )
         return last
 
-    def _protocol(self, channel: Channel, item: pytest.Item, following: pytest.Item | None) -> bool:
-        """Run one test's protocol; True if the session ends with it."""
+    def _protocol(
+        self, channel: Channel, item: pytest.Item, following: pytest.Item | None
+    ) -> Generator[Turn, None, bool]:
+        """Have one test's protocol run; True if the session ends with it."""
+        hook = item.ihook.pytest_runtest_protocol
+        turn = Turn(pluggy_internals.call_of(item.config, hook, item=item, nextitem=following))
+        yield turn
         try:
-            item.ihook.pytest_runtest_protocol(item=item, nextitem=following)
-            return False
+            if turn.error is None:
+                return False
+            raise turn.error
         except pytest.exit.Exception as stop:
             channel.send(messages.SessionStop(str(stop.msg), stop.returncode))
         except KeyboardInterrupt:
@@ -130,7 +146,7 @@ def run(task: child.Task) -> int:
     """Run tests in a child of the fork server; the entry point of its jobs."""
     channel = task.the_channel()
     try:
-        task.prepared.items.serve(channel)
+        take_turns(task.prepared.items.turns(channel))
     except BaseException as error:
         channel.leave_if_not_mine()
         tell_failure(channel, error)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -15,6 +15,7 @@ from pytest_cudafork.isolate.child.reporter import Reporter
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.protocol import messages
+from pytest_cudafork.process.short_stack import Turn
 from pytest_cudafork.settings import environment
 
 _REHEARSALS = 1
@@ -160,8 +161,8 @@ def run_forked(
     stacks_fd: int,
     *,
     practice: bool = False,
-) -> NoReturn:
-    """Run tests in this freshly forked process and end it; never returns into the parent's code.
+) -> Iterator[Turn]:
+    """Run tests in this freshly forked process and end it; there is nothing after the last turn.
 
     ``env`` is added to the environment. ``practice`` uses the time until the first test's turn.
     What was set up before the fork stays set up; only what the tests set up here is torn down here.
@@ -180,7 +181,7 @@ def run_forked(
             rehearsal.Rehearsal(item.session).run(_REHEARSALS)
         server.environment = child.environment({})
         server.coverage = coverage_data.begin()
-        server.serve(channel)
+        yield from server.turns(channel)
         status = 0
     except BaseException as error:
         channel.leave_if_not_mine()

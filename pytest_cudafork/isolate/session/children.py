@@ -28,6 +28,7 @@ from pytest_cudafork.process.loud_warning import loud_warning
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
+from pytest_cudafork.process.short_stack import Steps
 from pytest_cudafork.process.signals import ChildSignal
 from pytest_cudafork.settings.markers import child_env
 
@@ -149,11 +150,11 @@ class Children:
 
     # -- one method each: see ``_START`` -----------------------------------------------------------
 
-    def by_fork(self, wish: _Wish) -> launch.Running:
+    def by_fork(self, wish: _Wish) -> Steps[launch.Running]:
         """Return a child that is forked from this process."""
-        return self._forks.take(wish.item, wish.env, self._descriptors())
+        return (yield from self._forks.take(wish.item, wish.env, self._descriptors()))
 
-    def by_fork_server(self, wish: _Wish) -> launch.Running:
+    def by_fork_server(self, wish: _Wish) -> Steps[launch.Running]:
         """Return a child of the fork server, of a new one if the old is gone.
 
         Raises:
@@ -161,6 +162,7 @@ class Children:
             ChildError: There is none to be had.
 
         """
+        yield from ()  # it is the server that forks
         if self._given_up is not None:
             raise NoServerError(self._given_up.reason)
         try:
@@ -171,8 +173,9 @@ class Children:
         send_job(running, messages.Job(FORKED_TESTS, []), [])
         return running
 
-    def by_spawn(self, wish: _Wish) -> launch.Running:
+    def by_spawn(self, wish: _Wish) -> Steps[launch.Running]:
         """Return a fresh interpreter: the one that was started ahead for the test, or a new one."""
+        yield from ()  # nothing is forked
         ahead = self._spares.take(wish.item, wish.env)
         if ahead is not None:
             return ahead
@@ -186,7 +189,7 @@ class Children:
 
     def process_for(
         self, item: pytest.Item, following: pytest.Item | None, method: Method
-    ) -> ItemProcess:
+    ) -> Steps[ItemProcess]:
         """Return a child that has been told to run the test: that of its group, or a new one.
 
         Raises:
@@ -207,7 +210,7 @@ class Children:
         order = work_order(item, following, env=env)
         fresh = process is None
         if process is None:
-            running = _START[method.name](self, _Wish(item, following, env))
+            running = yield from _START[method.name](self, _Wish(item, following, env))
             supervisor = supervision.Supervisor(running, self._sweeper)
             process = ItemProcess(supervisor, method.name, item.nodeid)
         try:
@@ -217,7 +220,8 @@ class Children:
             self._spares.prepare(self._upcoming)
             if process.forked:
                 current = process.supervisor.running.sock.fileno()
-                self._forks.use_time_of(item, self._next_fork, [*self._descriptors(), current])
+                others = [*self._descriptors(), current]
+                yield from self._forks.use_time_of(item, self._next_fork, others)
         except BaseException:  # an interrupt: nobody watches the child yet
             process.supervisor.kill()
             process.close()
@@ -314,7 +318,7 @@ class Children:
         self._server.close_server()
 
 
-_START: Mapping[str, Callable[[Children, _Wish], launch.Running]] = {
+_START: Mapping[str, Callable[[Children, _Wish], Steps[launch.Running]]] = {
     "fork": Children.by_fork,
     "forkserver": Children.by_fork_server,
     "spawn": Children.by_spawn,

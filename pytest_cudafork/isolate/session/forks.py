@@ -9,9 +9,9 @@ a test (a user's wrapper of its protocol) or where fixtures live in the pytest p
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -26,6 +26,7 @@ from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.freeze_before_fork import Collapse, OpenMP, freeze_in_child
 from pytest_cudafork.process.randomness import Randomness
+from pytest_cudafork.process.short_stack import Steps, Turn
 from pytest_cudafork.process.signals import ChildSignal
 
 _MANY_FORKS = 5
@@ -61,7 +62,9 @@ class Forks:
         self._count = 0
         self._memory: Collapse | None = None
 
-    def take(self, item: pytest.Item, env: dict[str, str], private: list[int]) -> launch.Running:
+    def take(
+        self, item: pytest.Item, env: dict[str, str], private: list[int]
+    ) -> Steps[launch.Running]:
         """Return a child for a test: the one forked ahead for it, if it lives, or a new one.
 
         Args:
@@ -78,16 +81,19 @@ class Forks:
                 (_, running), self._ahead = self._ahead, None
                 return running
             self.forget_ahead()
-        return self._fork(item, env, [*private, *self.descriptors()], ahead=False)
+        return (yield from self._fork(item, env, [*private, *self.descriptors()], ahead=False))
 
-    def use_time_of(self, item: pytest.Item, following: pytest.Item | None, fds: list[int]) -> None:
+    def use_time_of(
+        self, item: pytest.Item, following: pytest.Item | None, fds: list[int]
+    ) -> Steps[None]:
         """Prepare for the next forks while a test works; ``following`` will surely be forked."""
         self._make_cheaper(len(item.session.items))
         # a rerun of a test finds the next one's child there already
         if following is None or self._ahead is not None or not self._may_fork_ahead(following):
             return
         with contextlib.suppress(OSError, RuntimeError):  # the test will say so in its turn
-            self._ahead = following, self._fork(following, {}, fds, ahead=True)
+            running = yield from self._fork(following, {}, fds, ahead=True)
+            self._ahead = following, running
 
     def keep_ahead_for(self, item: pytest.Item) -> None:
         """End a child that was forked ahead for another test than the one whose turn it is."""
@@ -122,7 +128,7 @@ class Forks:
 
     def _fork(
         self, item: pytest.Item, env: dict[str, str], private: Sequence[int], *, ahead: bool
-    ) -> launch.Running:
+    ) -> Steps[launch.Running]:
         """Fork this process, made ready for it."""
         if self._reporter is None:
             make_basetemp(self._config)
@@ -138,14 +144,16 @@ class Forks:
             termination.forget()
             self._sigchld.end()
 
-        def run(channel: Channel, stacks_fd: int) -> NoReturn:
+        def run(channel: Channel, stacks_fd: int) -> Iterator[Turn]:
             self._randomness.renew()
             if ahead:
                 self._leave_the_test_before()
             practice = ahead and launch.usable_cores() > _BUSY_CORES
-            pytest_session.run_forked(item, env, reporter, channel, stacks_fd, practice=practice)
+            return pytest_session.run_forked(
+                item, env, reporter, channel, stacks_fd, practice=practice
+            )
 
-        return launch.start_fork(run, private, begin, self._caretaker)
+        return (yield from launch.fork_steps(run, private, begin, self._caretaker))
 
     def _leave_the_test_before(self) -> None:
         """Take off what the test whose protocol this was forked in has put on."""

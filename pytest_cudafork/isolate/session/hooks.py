@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Generator
-from os import getpid
+from os import _exit, getpid
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_cudafork.isolate.policy import IsolationConfig, Method
     from pytest_cudafork.isolate.session.children import Children
     from pytest_cudafork.process.protocol.server_messages import CannotFork
+    from pytest_cudafork.process.short_stack import Steps
 
 _NEEDS_FORK_SERVER = ("forkserver", "auto")
 
@@ -147,6 +148,26 @@ class IsolationHooks:
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> bool | None:
         """Run the test in a process of its own if it is to have one; None leaves it to pytest."""
+        steps = self._steps(item, nextitem)
+        if steps is None:
+            return None
+        from pytest_cudafork.process.channel import EXIT_LOST
+
+        for due in steps:
+            if due.make():
+                # As ``short_stack.perform``, in place: each frame is one that the test has not.
+                try:
+                    for turn in due.turns():
+                        try:
+                            turn.call()
+                        except BaseException as error:
+                            turn.error = error
+                finally:
+                    _exit(EXIT_LOST)
+        return True
+
+    def _steps(self, item: pytest.Item, nextitem: pytest.Item | None) -> Steps[None] | None:
+        """Return what is to be done for a test that is to have a process of its own."""
         marks = marks_of(item)
         asked = self._isolates_all or marks.spawn_only or marks.isolated
         asked = asked or (self._may_recover and self._unfit is not None)

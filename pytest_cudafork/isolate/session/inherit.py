@@ -26,6 +26,7 @@ from pytest_cudafork.isolate.session.request import INHERITED
 from pytest_cudafork.isolate.session.run_test import run_child
 from pytest_cudafork.process import termination
 from pytest_cudafork.process.protocol import frames
+from pytest_cudafork.process.short_stack import Steps
 
 _OF_THE_PROCESS = (
     "_pytest",
@@ -63,7 +64,7 @@ def isolate_body(
     nextitem: pytest.Item | None,
     method: policy.Method,
     children: Children,
-) -> bool:
+) -> Steps[None]:
     """Run a test's protocol with its body in a child; for ``pytest_runtest_protocol``.
 
     Args:
@@ -82,20 +83,19 @@ def isolate_body(
     if method.refusal:
         replay.refuse(ChildError(method.refusal))
     else:
-        _run(item, nextitem, replay, children)
+        yield from _run(item, nextitem, replay, children)
         while replay.again:
             other_plugins.prepare_rerun(item, replay.runs)
             replay = BodyReplay(item, method)
-            _run(item, nextitem, replay, children)
+            yield from _run(item, nextitem, replay, children)
     replay.conclude()
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     replay.raise_stop()
-    return True
 
 
 def _run(
     item: pytest.Item, nextitem: pytest.Item | None, replay: BodyReplay, children: Children
-) -> None:
+) -> Steps[None]:
     """Set up, have the body run, and tear down, as ``_pytest.runner.runtestprotocol`` does."""
     pytest_internals.begin_request(item)
     option = item.config.option
@@ -108,7 +108,7 @@ def _run(
             if getattr(option, "setupshow", False):
                 pytest_internals.show_setup(item)
             if not getattr(option, "setuponly", False):
-                _run_body(item, replay, children)
+                yield from _run_body(item, replay, children)
         if item.session.shouldfail or item.session.shouldstop or replay.again:
             nextitem = nextitem if replay.again else None
         pytest_internals.run_phase(item, "teardown", nextitem=nextitem)
@@ -118,7 +118,7 @@ def _run(
         pytest_internals.end_request(item)
 
 
-def _run_body(item: pytest.Item, replay: BodyReplay, children: Children) -> None:
+def _run_body(item: pytest.Item, replay: BodyReplay, children: Children) -> Steps[None]:
     try:
         item.stash[INHERITED] = b"" if replay.method.name == "fork" else pack(item)
         with (
@@ -126,7 +126,7 @@ def _run_body(item: pytest.Item, replay: BodyReplay, children: Children) -> None
             termination.interrupted(item),
             children.sigchld.kept(),
         ):
-            run_child(item, None, replay, children)
+            yield from run_child(item, None, replay, children)
     except ChildError as error:
         replay.refuse(error)
     finally:

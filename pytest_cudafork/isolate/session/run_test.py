@@ -21,6 +21,7 @@ from pytest_cudafork.isolate.session.replay import Replay
 from pytest_cudafork.process import termination
 from pytest_cudafork.process.fork_server_client import NoServerError
 from pytest_cudafork.process.server_process import ForkRefusedError
+from pytest_cudafork.process.short_stack import Steps
 from pytest_cudafork.settings.markers import CHILD_ENV, WATCHER
 
 
@@ -30,8 +31,8 @@ def isolate(
     method: policy.Method,
     children: Children,
     following: pytest.Item | None = None,
-) -> bool:
-    """Run a test's whole protocol in a child; for ``pytest_runtest_protocol``, so returns True.
+) -> Steps[None]:
+    """Run a test's whole protocol in a child; for ``pytest_runtest_protocol``.
 
     Args:
         item: The test.
@@ -55,24 +56,23 @@ def isolate(
             termination.interrupted(item),
             children.sigchld.kept(),
         ):
-            run_child(item, following, replay, children)
+            yield from run_child(item, following, replay, children)
             while replay.again:
                 other_plugins.prepare_rerun(item, replay.runs)
                 replay = Replay(item, method)
-                run_child(item, following, replay, children)
+                yield from run_child(item, following, replay, children)
     _tear_down_here(item, nextitem)
     replay.conclude()
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     replay.raise_stop()
-    return True
 
 
 def run_child(
     item: pytest.Item, following: pytest.Item | None, replay: Replay, children: Children
-) -> None:
+) -> Steps[None]:
     """Run the child and replay it; a child that cannot be had is a failed set-up."""
     try:
-        process = _child_for(item, following, replay, children)
+        process = yield from _child_for(item, following, replay, children)
     except (ChildError, CudaForkError, OSError, RuntimeError) as error:
         # CudaForkError by its name: else the refusal would count as one that nobody hears of.
         # RuntimeError: "can't start new thread"
@@ -116,13 +116,13 @@ def _let_look(item: pytest.Item, process: ItemProcess) -> None:
 
 def _child_for(
     item: pytest.Item, following: pytest.Item | None, replay: Replay, children: Children
-) -> ItemProcess:
+) -> Steps[ItemProcess]:
     """Return a child for a test: a fresh interpreter, too, where the fork server gives none."""
     try:
-        return children.process_for(item, following, replay.method)
+        return (yield from children.process_for(item, following, replay.method))
     except (NoServerError, ForkRefusedError) as error:
         replay.method = policy.instead_of_fork_server(replay.method, str(error))
-        return children.process_for(item, following, replay.method)
+        return (yield from children.process_for(item, following, replay.method))
 
 
 def _tear_down_here(item: pytest.Item, nextitem: pytest.Item | None) -> None:

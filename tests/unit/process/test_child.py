@@ -86,7 +86,7 @@ def test_a_job_finds_its_descriptors_and_its_world(
         channel.descriptors = [os.dup(fd), os.dup(output)]
         job = messages.Job(f"{HERE}:remember", [Descriptor.REQUEST, Descriptor.STDOUT])
         try:
-            assert child.do_job(channel, job, 7, "prepared") == 5
+            assert child.ready_job(channel, job, 7, "prepared")() == 5
             os.write(1, b"text")
         finally:
             os.dup2(kept, 1)

@@ -86,7 +86,7 @@ def test_at_its_end_a_child_is_reaped_that_has_just_begun(
 ) -> None:
     """It bears no mark yet, so that whoever looks for marked processes does not see it die."""
     monkeypatch.setattr(child, "prepare", lambda stacks_fd: time.sleep(100))
-    parent.server._fork_asked_for()
+    parent.server._fork_attended()
     pid, fds = parent.child()
     parent.server._end()
     with pytest.raises(ChildProcessError):
@@ -96,7 +96,7 @@ def test_at_its_end_a_child_is_reaped_that_has_just_begun(
 
 
 def test_a_dead_child_is_reaped_and_told(parent: Parent) -> None:
-    parent.server._fork_asked_for()
+    parent.server._fork_attended()
     pid, fds = parent.child()
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 300
@@ -109,7 +109,7 @@ def test_a_dead_child_is_reaped_and_told(parent: Parent) -> None:
 
 
 def test_a_child_that_nobody_needs_ends_well(parent: Parent) -> None:
-    parent.server._fork_asked_for()
+    parent.server._fork_attended()
     pid, fds = parent.child()
     for fd in fds:
         os.close(fd)
@@ -126,8 +126,10 @@ def test_a_server_that_holds_too_much_ends_when_its_children_have(
     monkeypatch.setattr(fork_server, "_GROWTH_BYTES", 0)
     parent.tell(server_messages.Fork())
     assert parent.server._take_message()
+    parent.server._fork_attended()
     parent.tell(server_messages.Fork())
     assert parent.server._take_message()
+    assert parent.server._asked == 1  # the first time
     _, fds = parent.child()
     for fd in fds:
         os.close(fd)
@@ -142,7 +144,7 @@ def test_a_fork_that_is_refused_is_told(parent: Parent, monkeypatch: pytest.Monk
         raise RuntimeError("the guard refuses")
 
     monkeypatch.setattr(fork_server, "fork", refuse)
-    parent.server._fork_asked_for()
+    parent.server._fork_attended()
     assert parent.hear()[0] == server_messages.ForkRefused("RuntimeError: the guard refuses")
 
 
@@ -151,7 +153,7 @@ def test_a_child_that_holds_too_much_memory_is_killed(
 ) -> None:
     monkeypatch.setattr(parent.server, "settings", ServerSettings(limits=Limits(memory=5)))
     monkeypatch.setattr(freeze_before_fork, "bytes_beyond_ours", lambda pid: 6)
-    parent.server._fork_asked_for()
+    parent.server._fork_attended()
     pid, fds = parent.child()
     assert parent.server._wait_ms() == 200
     while parent.server._attended:

@@ -17,7 +17,7 @@ from typing import NoReturn
 import pytest
 
 from pytest_cudafork.compat import unpatched
-from pytest_cudafork.process import child, launch, supervision
+from pytest_cudafork.process import child, launch, short_stack, supervision
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.descendants.caretaker_client import Caretaker
 from pytest_cudafork.process.protocol import frames, messages
@@ -119,7 +119,7 @@ def test_a_start_that_fails_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch
         raise RuntimeError("the guard refuses")
 
     before = open_descriptors()
-    monkeypatch.setattr(launch, "fork", refuse)
+    monkeypatch.setattr(short_stack, "fork", refuse)
     with pytest.raises(RuntimeError, match="the guard refuses"):
         launch.start_fork(lambda channel, stacks_fd: os._exit(0))
     assert open_descriptors() <= before
@@ -150,7 +150,7 @@ def test_a_caretaker_hears_of_a_child_before_there_is_one(monkeypatch: pytest.Mo
 
     heard: list[list[str]] = []
     caretaker, gate = Told(-1), launch.Gate()
-    monkeypatch.setattr(launch, "fork", refuse)
+    monkeypatch.setattr(short_stack, "fork", refuse)
     monkeypatch.setattr(launch, "subprocess", types.SimpleNamespace(Popen=refuse, DEVNULL=-3))
     starts: list[Callable[[], object]] = [
         lambda: launch.start_fork(lambda channel, fd: os._exit(0), caretaker=caretaker),
@@ -217,7 +217,7 @@ def test_an_interrupt_during_the_fork_ends_the_child(
         os._exit(1)
 
     before = open_descriptors()
-    monkeypatch.setattr(launch, "fork", fork_and_interrupt)
+    monkeypatch.setattr(short_stack, "fork", fork_and_interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
             launch.start_fork(body)

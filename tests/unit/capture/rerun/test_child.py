@@ -60,6 +60,7 @@ class _Stage:
         return self.why_not
 
     def process_for(self, item: pytest.Item, following: None, method: Any) -> Any:
+        yield from ()
         self.asked.append((method.name, item.stash[CHILD_ENV][environment.REPLAYS]))
         said = self.script[method.name]
         if isinstance(said, Exception):

@@ -19,6 +19,7 @@ from pytest_cudafork.isolate.child.reporter import Reporter
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST, Channel
 from pytest_cudafork.process.protocol import caught_warnings, frames, messages
+from pytest_cudafork.process.short_stack import Turn
 from tests.support.peer import Peer, of_kind
 
 SOURCE = """
@@ -312,7 +313,11 @@ def test_with_a_terminal_of_its_own_each_report_waits_until_it_is_shown(
 
 
 def _task(peer: Peer, serve: Callable[[Channel], None]) -> Any:
-    prepared = SimpleNamespace(items=SimpleNamespace(serve=serve))
+    def turns(channel: Channel) -> Iterator[Turn]:
+        serve(channel)
+        yield from ()
+
+    prepared = SimpleNamespace(items=SimpleNamespace(turns=turns))
     return child.Task(None, -1, peer.channel, prepared=prepared)
 
 

@@ -19,6 +19,7 @@ from pytest_cudafork.isolate.session.request import session_request
 from pytest_cudafork.process import child
 from pytest_cudafork.process.channel import EXIT_LOST
 from pytest_cudafork.process.protocol import messages
+from pytest_cudafork.process.short_stack import take_turns
 from tests.support.peer import Peer, of_kind
 
 SOURCE = """
@@ -288,7 +289,9 @@ def test_a_forked_process_goes_on_with_what_is_set_up_and_does_not_tear_it_down(
     first.config.pluginmanager.register(reporter)
     env = {"ADDED": "1"}
     with pytest.raises(_Left):
-        pytest_session.run_forked(second, env, reporter, peer.channel, 7, practice=practice)
+        take_turns(
+            pytest_session.run_forked(second, env, reporter, peer.channel, 7, practice=practice)
+        )
     assert forked == ["forgot", "stacks to 7", *(["rehearsed"] if practice else []), 0]
     said = peer.said()
     assert _outcomes(said) == ["passed", "failed", "passed"]
@@ -306,7 +309,7 @@ def test_a_forked_process_that_fails_tells_it(
     monkeypatch.setattr(pytest_internals, "forget_finalizers", fail)
     item = pytester.getitem(SOURCE, "test_a")
     with pytest.raises(_Left):
-        pytest_session.run_forked(item, {}, Reporter(item.config), peer.channel, 7)
+        take_turns(pytest_session.run_forked(item, {}, Reporter(item.config), peer.channel, 7))
     error, over = peer.said()
     assert "AttributeError: another pytest" in error.text
     assert over.last

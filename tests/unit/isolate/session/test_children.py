@@ -24,6 +24,7 @@ from pytest_cudafork.process.fork_server_client import NoServerError
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.protocol.server_messages import CannotFork, ServerSettings
 from pytest_cudafork.process.randomness import Randomness
+from pytest_cudafork.process.short_stack import Steps, perform
 from pytest_cudafork.process.supervision import Said
 from pytest_cudafork.settings import METHODS
 from pytest_cudafork.settings.markers import CHILD_ENV
@@ -72,8 +73,13 @@ class _Forks:
         self.calls: list[tuple[object, ...]] = []
         self.source: _Source
 
-    def take(self, item: pytest.Item, env: object, private: object) -> launch.Running:
+    def take(self, item: pytest.Item, env: object, private: object) -> Steps[launch.Running]:
+        yield from ()
         return self.source.child("fork", item, env, private)
+
+    def use_time_of(self, *args: object) -> Steps[None]:
+        yield from ()
+        self.calls.append(("use_time_of", *args))
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args: self.calls.append((name, *args))
@@ -184,7 +190,7 @@ class _Stage:
         self, item: pytest.Item, following: pytest.Item | None = None, method: Method = FORK
     ) -> tuple[ItemProcess, list[str]]:
         """Run a test; return the process, which was kept, and what it has said."""
-        process = self.children.process_for(item, following, method)
+        process = perform(self.children.process_for(item, following, method))
         said: list[str] = []
 
         def take(message: messages.Message, fds: list[int]) -> Said:
@@ -242,7 +248,7 @@ def test_a_test_runs_in_a_real_child(
         if method == "forkserver":
             assert real.why_not_forked(item) is None
         real.look_ahead(item, [], None)
-        process = real.process_for(item, None, Method(method))
+        process = perform(real.process_for(item, None, Method(method)))
         assert process.supervisor.watch(take, 60.0, until_done=True) is None
         real.keep(process, None)
         real.end_leftovers()
@@ -280,7 +286,7 @@ def test_a_fork_server_that_is_lost_for_good_is_not_asked_again(stage: _Stage) -
     stage.server.lost = "the fork server died 5 times"
     for _ in range(2):
         with pytest.raises(NoServerError, match="the fork server died 5 times"):
-            stage.children.process_for(stage.items[0], None, FORKSERVER)
+            perform(stage.children.process_for(stage.items[0], None, FORKSERVER))
         stage.server.lost = ""
     why_not = stage.children.why_not_forked(stage.items[1])
     assert why_not == CannotFork("", "lost", "the fork server died 5 times")
@@ -376,7 +382,7 @@ def test_what_goes_wrong_in_the_teardown_of_a_group_is_warned_of(
 def test_an_interrupt_before_the_child_is_watched_ends_it(stage: _Stage) -> None:
     stage.spares.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
-        stage.children.process_for(stage.items[0], None, FORK)
+        perform(stage.children.process_for(stage.items[0], None, FORK))
     assert is_gone(stage.source.pids[0])
 
 

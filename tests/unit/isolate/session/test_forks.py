@@ -20,6 +20,7 @@ from pytest_cudafork.process import launch, supervision
 from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.randomness import Randomness
+from pytest_cudafork.process.short_stack import perform
 from pytest_cudafork.process.signals import ChildSignal
 from pytest_cudafork.process.supervision import Said
 from tests.support.isolation import is_gone
@@ -74,6 +75,14 @@ class _Stage:
         assert (ending.exitcode, ending.malformed) == (0, "")
         return said
 
+    def take(self, item: pytest.Item, env: dict[str, str], private: list[int]) -> launch.Running:
+        """Return a child for a test."""
+        return perform(self.forks.take(item, env, private))
+
+    def use_time_of(self, item: pytest.Item, following: pytest.Item | None, fds: list[int]) -> None:
+        """Prepare for the next forks."""
+        perform(self.forks.use_time_of(item, following, fds))
+
     def ahead(self) -> launch.Running | None:
         """Return the child that waits for the turn of its test."""
         waiting = self.forks._ahead
@@ -102,7 +111,7 @@ def test_a_fork_runs_a_test_without_reach_to_other_processes(stage: _Stage) -> N
     ours, theirs = socket.socketpair()
     with ours, theirs:
         env = {"FD": str(ours.fileno())}
-        phases = stage.run(stage.forks.take(item, env, [ours.fileno()]), item, env)
+        phases = stage.run(stage.take(item, env, [ours.fileno()]), item, env)
     assert phases == [PASSED[0], ("call", f"Exception: {os.devnull}"), PASSED[2]]
 
 
@@ -111,7 +120,7 @@ def test_children_find_the_directory_for_temporary_files_made(
 ) -> None:
     folder = pytester.path / "temporary"
     stage.config._tmp_path_factory._given_basetemp = folder  # type: ignore[attr-defined]
-    running = stage.forks.take(stage.a, {}, [])
+    running = stage.take(stage.a, {}, [])
     assert stage.begun == [0, running.pid]
     assert folder.is_dir()
     assert stage.run(running, stage.a) == PASSED
@@ -135,7 +144,7 @@ def test_garbage_of_this_process_is_freed_between_forks(stage: _Stage) -> None:
     for _ in range(20):
         for _ in range(400):  # fewer than make a collection begin
             Cycle()
-        running = stage.forks.take(stage.a, {}, [])
+        running = stage.take(stage.a, {}, [])
         supervision.Supervisor(running).kill()
     assert Cycle.alive < 4000
 
@@ -176,32 +185,32 @@ def test_one_forked_ahead_begins_anew_and_has_time_to_practice(
 
     monkeypatch.setattr(pytest_session, "run_forked", run_forked)
     monkeypatch.setattr(launch, "usable_cores", lambda: cores)
-    running = stage.forks.take(stage.a, {"MORE": "1"}, [])
+    running = stage.take(stage.a, {"MORE": "1"}, [])
     assert told(running) == "test_a {'MORE': '1'} Reporter False False"
-    stage.forks.use_time_of(stage.a, stage.b, [])
-    running = stage.forks.take(stage.b, {}, [])
+    stage.use_time_of(stage.a, stage.b, [])
+    running = stage.take(stage.b, {}, [])
     assert told(running) == f"test_b {{}} Reporter True {practice}"
 
 
 def test_the_next_test_is_forked_while_one_works(stage: _Stage) -> None:
-    stage.forks.use_time_of(stage.a, stage.b, [])
+    stage.use_time_of(stage.a, stage.b, [])
     ahead = stage.ahead()
     assert ahead is not None
     assert stage.forks.descriptors() == [ahead.sock.fileno()]
-    stage.forks.use_time_of(stage.a, stage.items["test_descriptor"], [])
+    stage.use_time_of(stage.a, stage.items["test_descriptor"], [])
     assert stage.ahead() is ahead
-    assert stage.forks.take(stage.b, {}, []) is ahead
+    assert stage.take(stage.b, {}, []) is ahead
     assert stage.forks.descriptors() == []
     assert stage.run(ahead, stage.b) == PASSED
 
 
 def test_a_test_that_may_not_follow_is_not_forked_ahead(stage: _Stage) -> None:
-    stage.forks.use_time_of(stage.a, None, [])
+    stage.use_time_of(stage.a, None, [])
     assert stage.ahead() is None
 
 
 def test_a_child_of_another_test_is_ended(stage: _Stage) -> None:
-    stage.forks.use_time_of(stage.a, stage.b, [])
+    stage.use_time_of(stage.a, stage.b, [])
     ahead = stage.ahead()
     assert ahead is not None
     stage.forks.keep_ahead_for(stage.b)
@@ -212,12 +221,12 @@ def test_a_child_of_another_test_is_ended(stage: _Stage) -> None:
 
 
 def test_one_that_has_ended_is_replaced(stage: _Stage) -> None:
-    stage.forks.use_time_of(stage.a, stage.b, [])
+    stage.use_time_of(stage.a, stage.b, [])
     ahead = stage.ahead()
     assert ahead is not None
     os.kill(ahead.pid, 9)
     os.waitid(os.P_PID, ahead.pid, os.WEXITED | os.WNOWAIT)
-    running = stage.forks.take(stage.b, {}, [])
+    running = stage.take(stage.b, {}, [])
     assert running is not ahead
     assert stage.run(running, stage.b) == PASSED
 
@@ -228,11 +237,11 @@ def test_a_fork_that_is_refused_ahead_is_told_in_its_turn(
     def refuse(*args: object) -> None:
         raise RuntimeError("CUDA is initialized")
 
-    monkeypatch.setattr(launch, "start_fork", refuse)
-    stage.forks.use_time_of(stage.a, stage.b, [])
+    monkeypatch.setattr(launch, "fork_steps", refuse)
+    stage.use_time_of(stage.a, stage.b, [])
     assert stage.ahead() is None
     with pytest.raises(RuntimeError, match="CUDA is initialized"):
-        stage.forks.take(stage.b, {}, [])
+        stage.take(stage.b, {}, [])
 
 
 class _Around:
@@ -255,17 +264,17 @@ def test_around_a_test_there_may_be_known_plugins_only(
     stage: _Stage, plugin: object, ahead: bool
 ) -> None:
     stage.config.pluginmanager.register(plugin)
-    stage.forks.use_time_of(stage.a, stage.b, [])
+    stage.use_time_of(stage.a, stage.b, [])
     assert (stage.ahead() is not None) is ahead
 
 
 def test_nothing_is_forked_ahead_while_fixtures_live_here(stage: _Stage) -> None:
     state = stage.a.session._setupstate
     state.setup(stage.a)
-    stage.forks.use_time_of(stage.a, stage.b, [])
+    stage.use_time_of(stage.a, stage.b, [])
     assert stage.ahead() is None
     state.teardown_exact(None)
-    stage.forks.use_time_of(stage.a, stage.b, [])
+    stage.use_time_of(stage.a, stage.b, [])
     assert stage.ahead() is not None
 
 
@@ -307,7 +316,7 @@ def test_where_many_forks_follow_they_are_made_cheaper_step_by_step(
     stage.a.session.items = [stage.a] * tests
     seen = []
     for count in range(7):
-        stage.forks.use_time_of(stage.a, None, [])
+        stage.use_time_of(stage.a, None, [])
         if count >= 3:
             seen.append([one.steps for one in _Collapse.made])
     assert seen == (steps or [[]] * 4)

@@ -16,6 +16,7 @@ from pytest_cudafork.isolate import coverage_data
 from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import children, hooks, run_test
 from pytest_cudafork.process.protocol.server_messages import CannotFork
+from pytest_cudafork.process.short_stack import Steps
 from pytest_cudafork.settings import environment
 from pytest_cudafork.settings.markers import DEFAULT_TIMEOUT
 from tests.unit.isolate.session import items_of
@@ -78,12 +79,12 @@ class _Stage:
         method: Method,
         children: object,
         following: pytest.Item | None,
-    ) -> bool:
+    ) -> Steps[None]:
         """Take what ``run_test.isolate`` is told."""
         assert children is self.children
         name = None if following is None else following.name
         self.isolated.append((item.name, method, name))
-        return True
+        yield from ()
 
     def run(self, plugin: Any) -> list[str]:
         """Ask for the protocol of every test; return the names of those left to pytest."""

@@ -18,6 +18,7 @@ from pytest_cudafork.isolate.policy import Method
 from pytest_cudafork.isolate.session import inherit
 from pytest_cudafork.isolate.session.children import children_of
 from pytest_cudafork.process.protocol import frames
+from pytest_cudafork.process.short_stack import perform
 from tests.unit.isolate.session import Heard, items_of
 
 SOURCE = """
@@ -74,8 +75,8 @@ class Stage:
         """Run a test and return what was told of it."""
         self.heard.calls.clear()
         nextitem = self.items[following] if following else None
-        done = inherit.isolate_body(self.items[name], nextitem, method, children_of(self.config))
-        assert done is True
+        children = children_of(self.config)
+        perform(inherit.isolate_body(self.items[name], nextitem, method, children))
         return self.heard.calls
 
 

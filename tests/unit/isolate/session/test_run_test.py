@@ -23,6 +23,7 @@ from pytest_cudafork.process.channel import Channel
 from pytest_cudafork.process.fork_server_client import NoServerError
 from pytest_cudafork.process.protocol import messages
 from pytest_cudafork.process.server_process import ForkRefusedError
+from pytest_cudafork.process.short_stack import Steps, perform
 from pytest_cudafork.process.signals import ChildSignal
 from pytest_cudafork.settings.markers import CHILD_ENV
 from tests.support.isolation import is_gone
@@ -80,7 +81,8 @@ class _Stage:
 
     # -- what ``Children`` has ---------------------------------------------------------------------
 
-    def process_for(self, *asked: Any) -> ItemProcess:
+    def process_for(self, *asked: Any) -> Steps[ItemProcess]:
+        yield from ()
         self.asked.append(asked)
         if self.no_server is not None and asked[2].name == "forkserver":
             raise self.no_server
@@ -112,7 +114,7 @@ class _Stage:
         following: pytest.Item | None = None,
     ) -> None:
         children: Any = self
-        assert run_test.isolate(self.item, self.other, method, children, following) is True
+        perform(run_test.isolate(self.item, self.other, method, children, following))
 
 
 CALL_DIED = ["start", "setup passed", "call failed", "teardown passed", "finish"]
