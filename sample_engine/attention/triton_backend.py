@@ -29,7 +29,7 @@ from sample_engine.attention.kernels.splits import FixedSplits, Splits, partials
 __all__ = ["TritonBackend", "TritonMetadata", "largest_of", "why_no_triton"]
 
 _LEAST_CAPABILITY = (8, 0)
-_LARGEST_HEAD = 128  # a larger one does not fit into shared memory with these tiles
+_LARGEST_HEAD = 256  # a larger one does not fit into shared memory with these tiles
 
 
 @dataclasses.dataclass(frozen=True)

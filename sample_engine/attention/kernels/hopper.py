@@ -167,8 +167,8 @@ def _launch(
     block_n, line = config.block_n, min(_LINE, dim)
     if config.block_m != 2 * _ROWS or config.pack_heads:
         raise ValueError("variant='hopper' needs block_m=128 and pack_heads=False.")
-    if dim not in (64, 128) or query.dtype not in (torch.float16, torch.bfloat16):
-        raise ValueError(f"variant='hopper' needs 16 bits and head_dim 64 or 128, not {dim}.")
+    if dim not in (64, 128, 256) or query.dtype not in (torch.float16, torch.bfloat16):
+        raise ValueError(f"variant='hopper' needs 16 bits and head_dim 64, 128 or 256, not {dim}.")
     if page and ((page % block_n and block_n % page) or page < 8):
         raise ValueError(f"variant='hopper': block_n={block_n} does not fit pages of {page}.")
     rows, width = (min(page, block_n), line) if page else (block_n, dim)

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.gpu
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 LLAMA = Shape(32, 8, 128, 16, torch.bfloat16, "cuda")
 TINY = Shape(6, 2, 32, 16, torch.bfloat16, "cuda")
+WIDE = Shape(16, 4, 256, 16, torch.bfloat16, "cuda")
 MIXED = [(700, 700), (1, 3000), (6, 515), (129, 1000), (1, 1), (1, 64), (300, 301)]
 DECODE = [(1, 4097), (1, 64), (1, 1), (1, 1000), (1, 8191)]
 
@@ -34,7 +35,7 @@ def _backend(name: str, shape: Shape) -> AttentionBackend:
 @pytest.mark.parametrize("name", ["reference", "triton", "lazy_plan"])
 @pytest.mark.parametrize("lengths", [MIXED, DECODE], ids=["mixed", "decode"])
 def test_a_backend_is_exact(name: str, lengths: list[tuple[int, int]], dtype: torch.dtype) -> None:
-    for shape in (LLAMA, TINY):
+    for shape in (LLAMA, TINY, WIDE):
         shape = dataclasses.replace(shape, dtype=dtype)
         batch = batch_of(shape, lengths, pad_reqs=2, pad_tokens=3)
         out = run(_backend(name, shape), batch, fill=7.0)
@@ -51,6 +52,9 @@ def test_a_backend_is_exact(name: str, lengths: list[tuple[int, int]], dtype: to
         Shape(6, 3, 96, 128, torch.float16, "cuda"),
         Shape(9, 3, 48, 16, torch.float16, "cuda"),
         Shape(2, 1, 128, 128, torch.float32, "cuda"),
+        Shape(5, 1, 160, 32, torch.float16, "cuda"),
+        Shape(12, 3, 192, 128, torch.bfloat16, "cuda"),
+        Shape(8, 8, 256, 8, torch.float32, "cuda"),
     ],
     ids=lambda shape: f"{shape.num_heads}-{shape.num_kv_heads}-{shape.head_dim}-{shape.page}",
 )
@@ -90,16 +94,29 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "hopper": {"variant": "hopper", "block_n": 128, "num_warps": 4, "num_stages": 2},
     "hopper, small tiles": {"variant": "hopper", "block_n": 64, "num_warps": 4, "num_stages": 4},
 }
+OF_WIDE_HEADS: dict[str, dict[str, Any]] = {
+    "pointer": {"block_n": 32},
+    "pointer, pages ahead": {"block_n": 32, "page_ahead": True},
+    "pointer, heads packed": {"block_n": 32, "pack_heads": True},
+    "pointer, heaviest first": {"block_n": 32, "tile_major": True},
+    "descriptor": {"block_n": 32, "variant": "descriptor"},
+    "hopper": {"variant": "hopper", "block_n": 64, "num_warps": 4, "num_stages": 2},
+    "hopper, small tiles": {"variant": "hopper", "block_n": 32, "num_warps": 4, "num_stages": 3},
+}
 PROMPTS = [(700, 700), (129, 1000), (300, 301), (1, 77), (64, 64), (1000, 2500)]
 
 
+def _variant(name: str, dim: int) -> Any:
+    return _config(**(VARIANTS if dim <= 128 else OF_WIDE_HEADS)[name])
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dim", [64, 128, 256])
 @pytest.mark.parametrize("page", [16, 128])
 def test_each_variant_of_paged_prefill_is_exact(page: int, dim: int, variant: str) -> None:
     from sample_engine.attention.kernels.prefill_paged import prefill_paged
 
-    config = _config(**VARIANTS[variant])
+    config = _variant(variant, dim)
     if config.variant == "descriptor" and page % config.block_n:
         pytest.skip("a TMA tile has to lie in one page")
     batch = batch_of(Shape(8, 2, dim, page, torch.bfloat16, "cuda"), PROMPTS, pad_reqs=1)
@@ -112,11 +129,11 @@ def test_each_variant_of_paged_prefill_is_exact(page: int, dim: int, variant: st
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dim", [64, 128, 256])
 def test_each_variant_of_prefill_without_pages_is_exact(dim: int, variant: str) -> None:
     from sample_engine.attention.kernels.prefill_contiguous import prefill_contiguous
 
-    config = _config(**VARIANTS[variant])
+    config = _variant(variant, dim)
     batch = batch_of(Shape(8, 2, dim, 16, torch.bfloat16, "cuda"), PROMPTS)
     out = torch.full_like(batch.query, float("nan"))
     prefill_contiguous(

@@ -31,6 +31,7 @@ SHAPES = {
     "float16, groups of 4, page 64": Shape(4, 1, 64, 64, torch.float16),
     "groups of 8, head_dim 48, page 16": Shape(8, 1, 48, 16),
     "float16, groups of 2, head_dim 128, page 128": Shape(2, 1, 128, 128, torch.float16),
+    "groups of 3, head_dim 256, page 16": Shape(6, 2, 256, 16),
 }
 by_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 
