@@ -55,6 +55,7 @@ def _fits_hopper(spec: AttentionSpec) -> bool:
     return (
         triton.startswith(_HOPPER_TRITON)
         and sixteen_bits
+        and not spec.fp8_cache
         and spec.head_dim in (64, 128, 256)
         and spec.block_size >= 8
     )
