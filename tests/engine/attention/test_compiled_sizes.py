@@ -26,7 +26,7 @@ from triton.runtime import driver, jit
 from attention_cases import DecodeCase, Heads, PrefillCase
 from sample_engine.attention import triton_backend
 
-ARCHITECTURE, DIM, DTYPE = {architecture}, {dim}, torch.{dtype}
+ARCHITECTURE = {architecture}
 
 
 class Nobody:
@@ -52,7 +52,7 @@ driver.set_active(Nobody())
 jit.JITFunction.run = compile_it
 capability = divmod(ARCHITECTURE, 10)
 triton_backend.capability_of = lambda device: capability
-cpu, heads = torch.device("cpu"), Heads(32, 8, DIM, DTYPE)
+cpu, heads = torch.device("cpu"), Heads(32, 8, {dim}, torch.{dtype}, {fp8_cache})
 for case in (PrefillCase(2, 512, 16, cpu, heads), DecodeCase(1, 4096, 16, cpu, heads)):
     backend = triton_backend.TritonBackend(case.spec)
     metadata = backend.build(case.common)
@@ -62,13 +62,20 @@ print("SIZES", json.dumps(sizes))
 
 
 @pytest.mark.parametrize(
-    ("architecture", "dim", "dtype"),
-    [(80, 256, "bfloat16"), (89, 256, "float32"), (90, 256, "bfloat16")],
+    ("architecture", "dtype", "fp8_cache"),
+    [
+        (80, "bfloat16", False),
+        (89, "float32", False),
+        (90, "bfloat16", False),
+        (89, "bfloat16", True),
+    ],
 )
 def test_wide_heads_fit_into_shared_memory(
-    tmp_path: Path, architecture: int, dim: int, dtype: str
+    tmp_path: Path, architecture: int, dtype: str, fp8_cache: bool
 ) -> None:
-    code = COMPILE.format(architecture=architecture, dim=dim, dtype=dtype, cache=str(tmp_path))
+    code = COMPILE.format(
+        architecture=architecture, dim=256, dtype=dtype, fp8_cache=fp8_cache, cache=str(tmp_path)
+    )
     done = run_python(code)
     assert done.returncode == 0, done.stderr
     line = next(line for line in done.stdout.splitlines() if line.startswith("SIZES "))
