@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable
+from types import MappingProxyType
 
 import torch
 
@@ -16,7 +17,15 @@ from sample_engine.attention.kernels import reference
 from sample_engine.attention.kernels.fp8_cache import stored_as, take_blocks
 from sample_engine.kv_cache.memory import allocate_caches, bytes_per_block
 
-__all__ = ["DecodeCase", "PrefillCase", "Timer", "copy_bandwidth", "relative_error"]
+__all__ = [
+    "KINDS",
+    "DecodeCase",
+    "Heads",
+    "PrefillCase",
+    "Timer",
+    "copy_bandwidth",
+    "relative_error",
+]
 
 _FLUSHED = 256 << 20  # bytes, several times the L2 cache
 _COPIED = 2 << 30
@@ -37,6 +46,17 @@ class Heads:
         """What a backend has to compute."""
         heads = (self.num_heads, self.num_kv_heads, self.head_dim)
         return AttentionSpec(*heads, page, self.dtype, device, fp8_cache=self.fp8_cache)
+
+
+KINDS = MappingProxyType(
+    {
+        "d64": Heads(32, 8, 64),
+        "d256": Heads(16, 4, 256),
+        "fp8": Heads(fp8_cache=True),
+        "fp8 d256": Heads(16, 4, 256, fp8_cache=True),
+    }
+)
+"""Layers that differ from the usual one, by what their cases are called."""
 
 
 def _paged(

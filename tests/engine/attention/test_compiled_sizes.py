@@ -21,37 +21,21 @@ import json, os, sys
 os.environ["TRITON_CACHE_DIR"] = {cache!r}
 sys.path.insert(0, "benchmarks")
 import torch
-from triton.backends.compiler import GPUTarget
-from triton.runtime import driver, jit
+from triton import knobs
 from attention_cases import DecodeCase, Heads, PrefillCase
+from compile_ahead import only_compile
 from sample_engine.attention import triton_backend
 
-ARCHITECTURE = {architecture}
+sizes = {{}}
 
 
-class Nobody:
-    def get_current_target(self):
-        return GPUTarget("cuda", ARCHITECTURE, 32)
-
-    def get_current_device(self):
-        return 0
-
-    def get_current_stream(self, device=None):
-        return 0
+def listen(*, src, metadata, **_):
+    sizes[src.fn.__name__] = metadata["shared"]
 
 
-sizes, run = {{}}, jit.JITFunction.run
-
-
-def compile_it(self, *args, grid, warmup, **kwargs):
-    kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
-    sizes[self.fn.__name__] = kernel.metadata.shared
-
-
-driver.set_active(Nobody())
-jit.JITFunction.run = compile_it
-capability = divmod(ARCHITECTURE, 10)
-triton_backend.capability_of = lambda device: capability
+only_compile({architecture})
+knobs.compilation.listener = listen
+triton_backend.capability_of = lambda device: divmod({architecture}, 10)
 cpu, heads = torch.device("cpu"), Heads(32, 8, {dim}, torch.{dtype}, {fp8_cache})
 for case in (PrefillCase(2, 512, 16, cpu, heads), DecodeCase(1, 4096, 16, cpu, heads)):
     backend = triton_backend.TritonBackend(case.spec)
