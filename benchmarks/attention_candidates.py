@@ -74,8 +74,8 @@ def first_round(part: str) -> list[Config]:
         ]  # fmt: skip
     if part.startswith("hopper"):
         return [
-            PrefillConfig(128, block_n, 4, num_stages, "hopper", tile_major=tile_major)
-            for tile_major in (False, True)
+            PrefillConfig(block_m, block_n, 4, num_stages, "hopper")
+            for block_m in (128, 192)
             for block_n, num_stages in ((128, 2), (64, 4), (64, 3), (64, 2), (32, 3), (32, 2))
         ]
     found = [

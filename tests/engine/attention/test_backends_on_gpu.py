@@ -126,6 +126,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "descriptor": {"variant": "descriptor", "num_stages": 3},
     "hopper": {"variant": "hopper", "block_n": 128, "num_warps": 4, "num_stages": 2},
     "hopper, small tiles": {"variant": "hopper", "block_n": 64, "num_warps": 4, "num_stages": 4},
+    "hopper, three groups of warps": {
+        "variant": "hopper",
+        "block_m": 192,
+        "block_n": 64,
+        "num_warps": 4,
+        "num_stages": 2,
+    },
 }
 OF_WIDE_HEADS: dict[str, dict[str, Any]] = {
     "pointer": {"block_n": 32},
@@ -140,7 +147,10 @@ PROMPTS = [(700, 700), (129, 1000), (300, 301), (1, 77), (64, 64), (1000, 2500)]
 
 
 def _variant(name: str, dim: int) -> Any:
-    return _config(**(VARIANTS if dim <= 128 else OF_WIDE_HEADS)[name])
+    found = VARIANTS if dim <= 128 else OF_WIDE_HEADS
+    if name not in found:
+        pytest.skip("heads this wide leave no room for a third group of warps")
+    return _config(**found[name])
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
