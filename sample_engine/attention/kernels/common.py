@@ -108,7 +108,8 @@ def places(
 
 @jit
 def scales_of_rows(
-    cache_ptr: tl.tensor,  # [B, P, K, D] uint8
+    key_ptr: tl.tensor,  # [B, P, K, D] uint8
+    value_ptr: tl.tensor,
     blocks: tl.tensor,
     first: tl.tensor,
     offsets: tl.tensor,  # [BLOCK_N]
@@ -119,11 +120,14 @@ def scales_of_rows(
     HEAD_DIM: tl.constexpr,
     PAGE: tl.constexpr,
 ) -> Any:
-    """The scales of a tile's rows in an FP8 cache (see ``fp8_cache``): [BLOCK_N] float32."""
+    """The scales of a tile's rows in an FP8 cache (see ``fp8_cache``): [BLOCK_N] float32, twice."""
     row = (first + offsets) % PAGE * (token_stride // HEAD_DIM) + head
-    start = blocks.to(tl.int64) * block_stride + PAGE * token_stride
-    exponent = tl.load(cache_ptr + start + row, mask=first + offsets < stop, other=0)
-    return (exponent.to(tl.int32) << 23).to(tl.float32, bitcast=True)
+    at = blocks.to(tl.int64) * block_stride + PAGE * token_stride + row
+    ok = first + offsets < stop
+    of_key = tl.load(key_ptr + at, mask=ok, other=0).to(tl.int32)
+    of_value = tl.load(value_ptr + at, mask=ok, other=0).to(tl.int32)
+    key_scales = (of_key << 23).to(tl.float32, bitcast=True)
+    return key_scales, (of_value << 23).to(tl.float32, bitcast=True)
 
 
 @jit

@@ -92,13 +92,9 @@ def _take_keys(
         ok = here[:, None] < stop
         at = places(blocks, first, offsets, dims, block_stride, token_stride, PAGE, ONE_PAGE)
         if FP8:
-            key_scales = scales_of_rows(
-                key_ptr, blocks, first, offsets, stop, head, block_stride, token_stride, HEAD_DIM,
-                PAGE,
-            )  # fmt: skip
-            value_scales = scales_of_rows(
-                value_ptr, blocks, first, offsets, stop, head, block_stride, token_stride, HEAD_DIM,
-                PAGE,
+            key_scales, value_scales = scales_of_rows(
+                key_ptr, value_ptr, blocks, first, offsets, stop, head, block_stride, token_stride,
+                HEAD_DIM, PAGE,
             )  # fmt: skip
         blocks = look_up(table_ptr, first + BLOCK_N, offsets, stop, PAGE, ONE_PAGE, True)
         k = load_tile(keys + at, ok, dims, HEAD_DIM, HEAD_PAD, True, POLICY)

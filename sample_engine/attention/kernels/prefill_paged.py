@@ -88,13 +88,9 @@ def _sweep_pages(
         else:
             at = places(blocks, first, offsets, dims, block_stride, token_stride, PAGE, ONE_PAGE)
         if FP8:
-            key_scales = scales_of_rows(
-                key, blocks, first, offsets, num_keys, head, block_stride, token_stride, HEAD_DIM,
-                PAGE,
-            )  # fmt: skip
-            value_scales = scales_of_rows(
-                value, blocks, first, offsets, num_keys, head, block_stride, token_stride, HEAD_DIM,
-                PAGE,
+            key_scales, value_scales = scales_of_rows(
+                key, value, blocks, first, offsets, num_keys, head, block_stride, token_stride,
+                HEAD_DIM, PAGE,
             )  # fmt: skip
         if AHEAD:
             blocks = look_up(table_ptr, first + BLOCK_N, offsets, num_keys, PAGE, ONE_PAGE, True)
