@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable
 
 import torch
-from attention_cases import DecodeCase, PrefillCase
+from attention_cases import KINDS, DecodeCase, Heads, PrefillCase
 
 from sample_engine.attention.kernels.combine_splits import combine_splits
 from sample_engine.attention.kernels.decode_paged import DecodeConfig, decode_paged
@@ -18,7 +18,15 @@ from sample_engine.attention.kernels.prefill_contiguous import prefill_contiguou
 from sample_engine.attention.kernels.prefill_paged import prefill_paged
 from sample_engine.attention.kernels.splits import FixedSplits, partials
 
-__all__ = ["PARTS", "Config", "case_of", "first_round", "second_round", "work_of"]
+__all__ = [
+    "PARTS",
+    "Config",
+    "case_of",
+    "first_round",
+    "second_round",
+    "split_part",
+    "work_of",
+]
 
 Config = PrefillConfig | DecodeConfig
 
@@ -36,16 +44,24 @@ PARTS = (
 _SPLIT = 1024
 
 
+def split_part(part: str) -> tuple[str, str]:
+    """What is swept, and the kind of heads behind it ("decode16 fp8"); empty: the usual ones."""
+    name, _, kind = part.rpartition(" ")
+    return (name, kind) if kind in KINDS else (part, "")
+
+
 def case_of(part: str, device: torch.device) -> PrefillCase | DecodeCase:
     """The data of a part."""
-    page = 128 if part.endswith("128") else 16
+    part, kind = split_part(part)
+    page, heads = 128 if part.endswith("128") else 16, KINDS.get(kind, Heads())
     if part.startswith("decode"):
-        return DecodeCase(64, 8192, page, device)
-    return PrefillCase(4, 4096, page, device)
+        return DecodeCase(64, 8192, page, device, heads)
+    return PrefillCase(4, 4096, page, device, heads)
 
 
 def first_round(part: str) -> list[Config]:
     """What is tried first, the most promising at the top."""
+    part, kind = split_part(part)
     if part.startswith("decode"):
         return [
             DecodeConfig(block_n, num_warps, num_stages, split_len=_SPLIT)
@@ -58,9 +74,9 @@ def first_round(part: str) -> list[Config]:
         ]  # fmt: skip
     if part.startswith("hopper"):
         return [
-            PrefillConfig(128, block_n, 4, num_stages, "hopper", tile_major=tile_major)
-            for tile_major in (False, True)
-            for block_n, num_stages in ((128, 2), (64, 4), (64, 3), (64, 2))
+            PrefillConfig(block_m, block_n, 4, num_stages, "hopper")
+            for block_m in (128, 192)
+            for block_n, num_stages in ((128, 2), (64, 4), (64, 3), (64, 2), (32, 3), (32, 2))
         ]
     found = [
         PrefillConfig(*sizes, "pointer", page_ahead=part != "contiguous")
@@ -69,7 +85,7 @@ def first_round(part: str) -> list[Config]:
             (128, 128, 8, 3), (64, 128, 4, 2), (64, 64, 4, 2), (128, 32, 8, 4), (64, 32, 4, 4),
         )
     ]  # fmt: skip
-    if part != "paged16":
+    if part != "paged16" and kind != "fp8":
         found[1:1] = [
             PrefillConfig(*sizes, "descriptor", page_ahead=part != "contiguous")
             for sizes in (
@@ -111,7 +127,7 @@ def work_of(part: str, case: PrefillCase | DecodeCase, config: Config) -> Callab
     assert isinstance(config, PrefillConfig), config
     common, scale = case.common, case.spec.scale
     starts = common.query_start_loc
-    if part.endswith("contiguous"):
+    if split_part(part)[0].endswith("contiguous"):
         return lambda: prefill_contiguous(
             case.query, case.key, case.value, starts, starts, case.out, scale,
             max_query_len=case.length, config=config,

@@ -8,16 +8,28 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable
+from types import MappingProxyType
 
 import torch
 
 from sample_engine.attention.interface import AttentionSpec, CommonAttentionMetadata, LayerCache
 from sample_engine.attention.kernels import reference
+from sample_engine.attention.kernels.fp8_cache import stored_as, take_blocks
+from sample_engine.kv_cache.memory import allocate_caches, bytes_per_block
 
-__all__ = ["DecodeCase", "PrefillCase", "Timer", "copy_bandwidth", "relative_error"]
+__all__ = [
+    "KINDS",
+    "DecodeCase",
+    "Heads",
+    "PrefillCase",
+    "Timer",
+    "copy_bandwidth",
+    "relative_error",
+]
 
 _FLUSHED = 256 << 20  # bytes, several times the L2 cache
 _COPIED = 2 << 30
+_BLOCKS = 4096  # that are filled at a time
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,11 +40,23 @@ class Heads:
     num_kv_heads: int = 8
     head_dim: int = 128
     dtype: torch.dtype = torch.bfloat16
+    fp8_cache: bool = False
 
     def spec(self, page: int, device: torch.device) -> AttentionSpec:
         """What a backend has to compute."""
         heads = (self.num_heads, self.num_kv_heads, self.head_dim)
-        return AttentionSpec(*heads, page, self.dtype, device)
+        return AttentionSpec(*heads, page, self.dtype, device, fp8_cache=self.fp8_cache)
+
+
+KINDS = MappingProxyType(
+    {
+        "d64": Heads(32, 8, 64),
+        "d256": Heads(16, 4, 256),
+        "fp8": Heads(fp8_cache=True),
+        "fp8 d256": Heads(16, 4, 256, fp8_cache=True),
+    }
+)
+"""Layers that differ from the usual one, by what their cases are called."""
 
 
 def _paged(
@@ -41,14 +65,20 @@ def _paged(
     """A cache of random numbers and a block table of pages in random places."""
     each = -(-length // page)
     num_blocks = 1 + num_reqs * each
-    shape = (num_blocks, page, heads.num_kv_heads, heads.head_dim)
-    cache = LayerCache(*(torch.empty(shape, dtype=heads.dtype, device=device) for _ in range(2)))
+    (cache,) = allocate_caches(heads.spec(page, device), 1, num_blocks)
     if device.type == "cpu":  # where kernels are only compiled
         return cache, torch.ones(num_reqs, each, dtype=torch.int32)
     for part in cache:
-        part.normal_()
+        for block in range(0, num_blocks, _BLOCKS):
+            _fill(part[block : block + _BLOCKS], heads.dtype)
     mixed = 1 + torch.randperm(num_blocks - 1, device=device).int()
     return cache, mixed.view(num_reqs, each)
+
+
+def _fill(cache: torch.Tensor, dtype: torch.dtype) -> None:
+    """Random numbers for some blocks of a cache."""
+    for new, place in stored_as(torch.randn(cache.shape, dtype=dtype, device=cache.device), cache):
+        place.copy_(new)
 
 
 def _common(
@@ -92,8 +122,9 @@ class PrefillCase:
         self.out = torch.empty_like(self.query)
 
     def _contiguous(self, cache: torch.Tensor) -> torch.Tensor:
-        pages = cache[self.common.block_table.long()].flatten(1, 2)[:, : self.length]
-        return pages.flatten(0, 1).contiguous()
+        table = self.common.block_table
+        pages = take_blocks(cache, table.flatten()).view(len(table), -1, *cache.shape[2:])
+        return pages[:, : self.length].flatten(0, 1).to(self.heads.dtype)
 
     @property
     def flops(self) -> float:
@@ -139,9 +170,7 @@ class DecodeCase:
     @property
     def bytes(self) -> float:
         """Keys and values, each read once."""
-        each = self.heads.num_kv_heads * self.heads.head_dim * int(self.heads.dtype.itemsize)
-        total: int = 2 * self.num_reqs * self.length * each
-        return float(total)
+        return float(self.num_reqs * self.length * bytes_per_block(self.spec, 1) / self.page)
 
     def expected(self) -> torch.Tensor:
         """The right answer, worked out in float32."""

@@ -4,7 +4,7 @@ Each result is checked against float32 before its time counts. A library that is
 left out and named. How the engine's kernels are built, ``sample_engine.attention.tuning`` says;
 ``sweep_attention.py`` looks for something better.
 
-    PYTHONPATH=. python benchmarks/bench_attention.py [--save]
+    PYTHONPATH=. python benchmarks/bench_attention.py [--only d256 fp8] [--save]
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from attention_cases import DecodeCase, PrefillCase, Timer, copy_bandwidth, relative_error
+from attention_cases import (
+    KINDS,
+    DecodeCase,
+    Heads,
+    PrefillCase,
+    Timer,
+    copy_bandwidth,
+    relative_error,
+)
 from results_file import publish, table
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -37,6 +45,19 @@ _MOST_ERROR = 1e-2  # of a norm, in bfloat16
 _PAGED_TARGET = 1.0  # times SDPA-flash
 _CONTIGUOUS_TARGET = 1.2
 _DECODE_TARGET = 0.85  # of copy bandwidth, at page 16
+
+# Sizes, and for heads that are not the usual ones their kind.
+_PREFILLS = ("4x4096", "1x16384", "4x4096 d64", "4x4096 d256", "4x4096 fp8")
+_DECODES = (
+    "64x8192 page 16",
+    "64x8192 page 128",
+    "1x8192 page 16",
+    "64x8192 page 16 d64",
+    "64x8192 page 16 d256",
+    "64x8192 page 16 fp8",
+    "64x8192 page 16 fp8 d256",
+    "1x8192 page 16 fp8",
+)
 
 Work = Callable[[], torch.Tensor]
 
@@ -67,11 +88,14 @@ class Results:
         self.rows.append([name, f"{milliseconds:.3f}", f"{speed:.3g} {unit}", f"{error:.1e}"])
 
 
-def prefill(results: Results, num_reqs: int, length: int) -> None:
+def prefill(results: Results, name: str) -> None:
     """Whole prompts, causal."""
     device = torch.device("cuda")
-    label = f"prefill {num_reqs}x{length}"
-    case = PrefillCase(num_reqs, length, 16, device)
+    label = f"prefill {name}"
+    size, _, kind = name.partition(" ")
+    num_reqs, length = map(int, size.split("x"))
+    heads = KINDS.get(kind, Heads())
+    case = PrefillCase(num_reqs, length, 16, device, heads)
     expected = case.expected()
 
     def add(name: str, work: Work) -> None:
@@ -84,9 +108,10 @@ def prefill(results: Results, num_reqs: int, length: int) -> None:
         add(peer, _sdpa(case, backend))
     for library in (FlashAttention3, FlashAttention4):
         add(library.module, _library_prefill(library, case))
-    add("triton contiguous", functools.partial(_contiguous, case))
+    if not heads.fp8_cache:
+        add("triton contiguous", functools.partial(_contiguous, case))
     add("triton paged 16", _backend(TritonBackend(case.spec), case))
-    large = PrefillCase(num_reqs, length, 128, device)
+    large = PrefillCase(num_reqs, length, 128, device, heads)
     other = large.expected()
     name = f"{label} triton paged 128"
     work = _backend(TritonBackend(large.spec), large)
@@ -149,11 +174,14 @@ def _backend(backend: AttentionBackend, case: PrefillCase | DecodeCase) -> Work:
     return work
 
 
-def decode(results: Results, num_reqs: int, length: int, page: int) -> None:
+def decode(results: Results, name: str) -> None:
     """One query of each of many long sequences."""
-    case = DecodeCase(num_reqs, length, page, torch.device("cuda"))
+    size, _, page, *kind = name.split()
+    num_reqs, length = map(int, size.split("x"))
+    heads = KINDS.get(" ".join(kind), Heads())
+    case = DecodeCase(num_reqs, length, int(page), torch.device("cuda"), heads)
     expected = case.expected()
-    label = f"decode {num_reqs}x{length} page {page}"
+    label = f"decode {name}"
 
     def add(name: str, work: Work) -> None:
         results.add(f"{label} {name}", work, expected, case.bytes, "TB/s", 1e12)
@@ -171,7 +199,8 @@ def decode(results: Results, num_reqs: int, length: int, page: int) -> None:
     def library() -> FlashLibrary:
         return FlashAttention4()
 
-    add(FlashAttention4.module, flash)
+    if not heads.fp8_cache:
+        add(FlashAttention4.module, flash)
 
 
 def _targets(results: Results, bandwidth: float) -> dict[str, Any]:
@@ -185,6 +214,8 @@ def _targets(results: Results, bandwidth: float) -> dict[str, Any]:
     }
     found = {}
     for name, (row, base, target) in wanted.items():
+        if row not in speed and row not in results.missing:
+            continue  # it was not asked for
         value = speed[row] / base if row in speed and base else None
         met = value is not None and value >= target
         found[name] = {"is": value and round(value, 3), "target": target, "met": met}
@@ -192,22 +223,39 @@ def _targets(results: Results, bandwidth: float) -> dict[str, Any]:
     if fa3 and "prefill 4x4096 triton contiguous" in speed:
         ratio = speed["prefill 4x4096 triton contiguous"] / fa3
         found["contiguous to FA3"] = {"is": round(ratio, 3), "target": None, "met": True}
+    for case in ("64x8192 page 16", "64x8192 page 16 d256"):
+        plain, fp8 = f"decode {case} triton", f"decode {_in_fp8(case)} triton"
+        if plain in speed and fp8 in speed:
+            # Bytes are those of each cache: half as many, nearly, at so many times the speed.
+            gain = speed[fp8] / speed[plain]
+            found[f"{fp8} to {plain}, bytes a second"] = {
+                "is": round(gain, 3), "target": None, "met": True
+            }  # fmt: skip
     return found
+
+
+def _in_fp8(case: str) -> str:
+    """The name of a case of decode over the same tokens in FP8."""
+    size, _, page, *kind = case.split()
+    return " ".join([size, "page", page, "fp8", *kind])
 
 
 def main() -> int:
     """Measure, print, keep the results if that is asked for; 1 if a target was missed."""
     made = argparse.ArgumentParser(description="Attention kernels beside their peers.")
     made.add_argument("--save", action="store_true", help="also write a file in results/")
+    made.add_argument("--only", nargs="+", metavar="TEXT", help="cases with one of these in it")
     options = made.parse_args()
     results = Results()
+    cases = [
+        *((f"prefill {name}", prefill, name) for name in _PREFILLS),
+        *((f"decode {name}", decode, name) for name in _DECODES),
+    ]
     bandwidth = copy_bandwidth(results.timer) / 1e12
     results.rows.append(["copy", "", f"{bandwidth:.3g} TB/s", ""])
-    for num_reqs, length in ((4, 4096), (1, 16384)):
-        prefill(results, num_reqs, length)
-    for page in (16, 128):
-        decode(results, 64, 8192, page)
-    decode(results, 1, 8192, 16)
+    for label, measure, name in cases:
+        if options.only is None or any(text in label for text in options.only):
+            measure(results, name)
     targets = _targets(results, bandwidth)
     text = table(["what", "ms", "speed", "error"], results.rows)
     text += "\n\n" + "\n".join(f"{name}: {found}" for name, found in targets.items())

@@ -1,4 +1,4 @@
-"""Compiles kernels for a Hopper GPU without touching one, in processes of their own.
+"""Compiles kernels for a GPU without touching one, in processes of their own.
 
 What is compiled lies in Triton's cache afterwards.
 """
@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-__all__ = ["start_compiling"]
+__all__ = ["only_compile", "start_compiling"]
 
 
-def _only_compile() -> None:
-    """From now on launches of this process compile their kernel and run nothing."""
+def only_compile(architecture: int = 90) -> None:
+    """From now on launches of this process compile their kernel and run nothing.
+
+    ``architecture``: the compute capability of the GPU to compile for; 90 is Hopper.
+    """
     from triton.backends.compiler import GPUTarget
     from triton.runtime import driver, jit
 
@@ -20,7 +23,7 @@ def _only_compile() -> None:
         """What Triton asks of a driver before it launches anything."""
 
         def get_current_target(self) -> Any:
-            return GPUTarget("cuda", 90, 32)
+            return GPUTarget("cuda", architecture, 32)
 
         def get_current_device(self) -> int:
             return 0
@@ -47,4 +50,4 @@ def _silence() -> None:
 def start_compiling() -> None:
     """Begin a process of a pool that compiles."""
     _silence()
-    _only_compile()
+    only_compile()

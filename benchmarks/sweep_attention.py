@@ -6,7 +6,7 @@ GPU, into Triton's cache; then a process of its own tries them part by part, che
 configuration that does not compile, does not fit or is wrong is passed over; one that breaks or
 hangs the process costs its part alone.
 
-    PYTHONPATH=. python benchmarks/sweep_attention.py [--seconds 150] [--parts decode16,paged16]
+    PYTHONPATH=. python benchmarks/sweep_attention.py [--seconds 150] [--parts "decode16 fp8"]
 """
 
 from __future__ import annotations
@@ -23,8 +23,16 @@ import time
 from typing import Any
 
 import torch
-from attention_candidates import PARTS, Config, case_of, first_round, second_round, work_of
-from attention_cases import DecodeCase, Timer, relative_error
+from attention_candidates import (
+    PARTS,
+    Config,
+    case_of,
+    first_round,
+    second_round,
+    split_part,
+    work_of,
+)
+from attention_cases import KINDS, DecodeCase, Timer, relative_error
 from compile_ahead import start_compiling
 from results_file import publish, table
 
@@ -161,8 +169,11 @@ def main() -> None:
         return
     parts = [part.strip() for part in options.parts.split(",")]
     for part in parts:
-        if part not in PARTS:
-            made.error(f"--parts: {part!r} is not one of {', '.join(PARTS)}")
+        if split_part(part)[0] not in PARTS:
+            made.error(
+                f"--parts: {part!r} is not one of {', '.join(PARTS)}, with or without one of "
+                f"{', '.join(KINDS)} behind it"
+            )
     start = time.monotonic()
     print(f"compiled for {compile_ahead(parts):.0f} s", flush=True)
     found: list[dict[str, Any]] = []

@@ -72,6 +72,7 @@ class EngineConfig:
     load_format: str = "auto"  # "auto": the weights of the model; "dummy": random ones
     device: str = "auto"  # "auto", "cpu", "cuda", "cuda:1"
     dtype: str = "auto"  # "auto": float32 on a CPU, bfloat16 on a GPU
+    kv_cache_dtype: str = "auto"  # "auto": as dtype; "fp8", "fp8_e4m3": 8 bits and a scale a row
     max_model_len: int | None = None  # None: what the model was trained for
     block_size: int = 16
     num_blocks: int | None = None
@@ -246,6 +247,7 @@ _WORDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         **{name: tuple(member.value for member in kind) for name, kind in _KINDS.items()},
         "dtype": ("auto", "float32", "float16", "bfloat16"),
+        "kv_cache_dtype": ("auto", "fp8", "fp8_e4m3"),
         "load_format": ("auto", "dummy"),
     }
 )

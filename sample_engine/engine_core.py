@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from sample_engine.attention.kernels.fp8_cache import blocks_of
 from sample_engine.batch.outputs import CoreOutput
 from sample_engine.batch.request import Request
 from sample_engine.batch.request_limits import SchedulerLimits
@@ -195,13 +196,19 @@ def _connector(runner: ModelRunner) -> KVConnector | None:
     if speculator is not None:  # its own cache travels with the model's
         layers += speculator.caches
         modules += speculator.modules
+    computed = str(runner.dtype).removeprefix("torch.")
     return KVConnector(
         config,
-        BlockMover([cache for layer in layers for cache in layer]),
+        BlockMover([blocks_of(cache) for layer in layers for cache in layer]),
         model_hash=model_hash(modules, (runner.model_config, len(layers))),
-        dtype=str(runner.dtype).removeprefix("torch."),
+        dtype="-".join(dict.fromkeys((computed, _dtype_of_cache(runner)))),
         block_size=runner.config.block_size,
     )
+
+
+def _dtype_of_cache(runner: ModelRunner) -> str:
+    """How keys and values are kept."""
+    return "fp8_e4m3" if runner.spec.fp8_cache else str(runner.dtype).removeprefix("torch.")
 
 
 def _info(runner: ModelRunner) -> dict[str, Any]:
@@ -225,6 +232,7 @@ def _info(runner: ModelRunner) -> dict[str, Any]:
         "async_scheduling": runner.config.async_scheduling,
         "cudagraph_mode": runner.cudagraph_mode.value,
         "dtype": str(runner.dtype).removeprefix("torch."),
+        "kv_cache_dtype": _dtype_of_cache(runner),
         "num_blocks": runner.num_blocks,
         "block_size": runner.config.block_size,
         "max_model_len": runner.max_model_len,

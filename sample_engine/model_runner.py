@@ -85,6 +85,7 @@ class ModelRunner:
             block_size=config.block_size,
             dtype=self.dtype,
             device=self.device,
+            fp8_cache=config.kv_cache_dtype != "auto",
         )
         self._windows = self.model_config.windows_within(self.max_model_len)
         self.backends = {

@@ -42,6 +42,7 @@ class AttentionSpec:
     dtype: torch.dtype
     device: torch.device
     window: int | None = None  # how many tokens a query sees, itself included; None: all before it
+    fp8_cache: bool = False  # keys and values are kept as ``kernels.fp8_cache`` says
 
     @property
     def scale(self) -> float:
@@ -50,7 +51,7 @@ class AttentionSpec:
 
 
 class LayerCache(NamedTuple):
-    """The KV cache of one layer."""
+    """The KV cache of one layer; of an FP8 cache the codes, see ``kernels.fp8_cache``."""
 
     key: torch.Tensor  # [B, P, K, D]
     value: torch.Tensor  # [B, P, K, D]
@@ -92,6 +93,8 @@ class AttentionBackend(abc.ABC):
     why_no_full_graph: ClassVar[str | None] = "nobody has said that it can be captured"
     #: Whether it computes ``spec.window``.
     has_windows: ClassVar[bool] = False
+    #: Whether it writes and reads an FP8 cache (``spec.fp8_cache``).
+    reads_fp8: ClassVar[bool] = False
 
     def __init__(self, spec: AttentionSpec) -> None:
         self.spec = spec

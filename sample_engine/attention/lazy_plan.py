@@ -68,6 +68,7 @@ class LazyPlanBackend(AttentionBackend):
 
     name = "lazy_plan"
     why_no_full_graph = None
+    reads_fp8 = True
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)

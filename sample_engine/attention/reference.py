@@ -22,6 +22,7 @@ from sample_engine.attention.interface import (
     LayerCache,
 )
 from sample_engine.attention.kernels import reference as oracle
+from sample_engine.attention.kernels.fp8_cache import take_blocks
 
 __all__ = ["ReferenceBackend", "ReferenceMetadata"]
 
@@ -43,6 +44,7 @@ class ReferenceBackend(AttentionBackend):
     name = "reference"
     why_no_full_graph = None
     has_windows = True
+    reads_fp8 = True
 
     @classmethod
     def why_not(cls, spec: AttentionSpec) -> str | None:
@@ -132,7 +134,7 @@ def _rows_of(
     kind: torch.dtype,
 ) -> torch.Tensor:
     """Keys or values of one head, all requests, in a wider type: [R', S, D]."""
-    rows = cache[:, :, head].index_select(0, blocks.flatten())
+    rows = take_blocks(cache, blocks.flatten(), head)
     return rows.to(kind).view(blocks.shape[0], -1, cache.shape[3])
 
 

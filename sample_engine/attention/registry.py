@@ -78,6 +78,8 @@ def _why_not(name: str, spec: AttentionSpec) -> str | None:
         found = backend_class(name)
         if spec.window is not None and not found.has_windows:
             return f"it has no sliding window, and the model has one of {spec.window} tokens"
+        if spec.fp8_cache and not found.reads_fp8:
+            return "it cannot read an FP8 KV cache, and kv_cache_dtype asks for one"
         return found.why_not(spec)
     except ImportError as error:
         return f"importing it failed: {type(error).__name__}: {error}"

@@ -20,6 +20,8 @@ from sample_engine.attention.interface import (
     CommonAttentionMetadata,
     LayerCache,
 )
+from sample_engine.attention.kernels import reference as oracle
+from sample_engine.attention.kernels.fp8_cache import is_fp8, take_blocks
 
 __all__ = ["SdpaBackend", "SdpaMetadata"]
 
@@ -49,6 +51,7 @@ class SdpaBackend(AttentionBackend):
     name = "sdpa"
     why_no_full_graph = "it has shapes that depend on the lengths of the texts"
     has_windows = True
+    reads_fp8 = True
 
     @classmethod
     def why_not(cls, spec: AttentionSpec) -> str | None:
@@ -150,7 +153,7 @@ class SdpaBackend(AttentionBackend):
         part: _Part,
     ) -> torch.Tensor:  # [n, H, D]
         num_heads, num_kv_heads = query.shape[1], cache.key.shape[2]
-        key, value = (_rows(pages, part) for pages in cache)  # [1, K, L, D]
+        key, value = (_rows(pages, part, query.dtype) for pages in cache)  # [1, K, L, D]
         if len(query) == 1 and part.mask is None:
             # The heads that share keys are queries of one head that see the same.
             grouped = query.reshape(1, num_kv_heads, -1, query.shape[2])
@@ -171,11 +174,12 @@ class SdpaBackend(AttentionBackend):
 def _rows(
     pages: torch.Tensor,  # [B, P, K, D]
     part: _Part,
+    dtype: torch.dtype,
 ) -> torch.Tensor:  # [1, K, L, D]
     """Keys or values of a request: where they lie, if they are in a row there, else copied."""
-    if part.start < 0:
-        rows = pages.index_select(0, part.blocks).flatten(0, 1)[: part.length]
-        return rows.transpose(0, 1).unsqueeze(0)
+    if part.start < 0 or is_fp8(pages):
+        rows = take_blocks(pages, part.blocks).flatten(0, 1)[: part.length]
+        return rows.to(dtype).transpose(0, 1).unsqueeze(0)
     _, token, head, number = pages.stride()
     size = (1, pages.shape[2], part.length, pages.shape[3])
     offset = pages.storage_offset() + part.start * token
@@ -188,5 +192,8 @@ def _write(
     cache: LayerCache,
     slots: torch.Tensor,  # [T] int64
 ) -> None:
+    if is_fp8(cache.key):
+        oracle.write_kv(key, value, cache.key, cache.value, slots)
+        return
     for new, pages in zip((key, value), cache, strict=True):
         pages.view(-1, *pages.shape[2:]).index_copy_(0, slots, new.to(pages.dtype))

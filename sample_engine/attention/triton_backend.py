@@ -29,7 +29,8 @@ from sample_engine.attention.kernels.splits import FixedSplits, Splits, partials
 __all__ = ["TritonBackend", "TritonMetadata", "largest_of", "why_no_triton"]
 
 _LEAST_CAPABILITY = (8, 0)
-_LARGEST_HEAD = 128  # a larger one does not fit into shared memory with these tiles
+_LEAST_FOR_FP8 = (8, 9)  # where the processor itself unpacks FP8
+_LARGEST_HEAD = 256  # a larger one does not fit into shared memory with these tiles
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +49,7 @@ class TritonBackend(AttentionBackend):
 
     name = "triton"
     why_no_full_graph = None
+    reads_fp8 = True
 
     def __init__(self, spec: AttentionSpec) -> None:
         super().__init__(spec)
@@ -189,9 +191,11 @@ def why_no_triton(spec: AttentionSpec) -> str | None:
             return _why_not_interpreted(spec)
         return f"it needs a GPU, the model is on {spec.device} (TRITON_INTERPRET=1: for tests)"
     capability = capability_of(spec.device)
-    if capability is not None and capability < _LEAST_CAPABILITY:
-        found, least = (".".join(map(str, each)) for each in (capability, _LEAST_CAPABILITY))
-        return f"{spec.device} has compute capability {found}; it needs {least}"
+    needed = _LEAST_FOR_FP8 if spec.fp8_cache else _LEAST_CAPABILITY
+    if capability is not None and capability < needed:
+        found, least = (".".join(map(str, each)) for each in (capability, needed))
+        what = " for an FP8 KV cache" if spec.fp8_cache else ""
+        return f"{spec.device} has compute capability {found}; it needs {least}{what}"
     return None
 
 

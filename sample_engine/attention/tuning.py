@@ -25,6 +25,7 @@ _HOPPER_TRITON = "3.6."  # the Triton whose Gluon it is written for
 _OVERLAP = True
 _OVERLAPPING = 9
 
+_WIDE_HEAD = 128  # tiles of larger heads have half as many keys: they fill the shared memory
 _MOST_DECODE_ROWS = 64  # query heads times queries in a tile of the decode kernel
 _SPLIT_OF_FLOAT32 = 256
 _LEAST_SPLIT = 64  # a lone request is cut small: its splits are all the work there is
@@ -37,13 +38,15 @@ def prefill_config(
     """How the prefill kernel is built; ``capability=None`` stands for the interpreter."""
     if capability is None:
         return PrefillConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
+    wide = spec.head_dim > _WIDE_HEAD
     if spec.dtype == torch.float32:
-        return PrefillConfig(block_m=32, block_n=32, num_warps=4, num_stages=2)
+        return PrefillConfig(32, 16 if wide else 32, num_warps=4, num_stages=2)
     if _PREFER_HOPPER and capability[0] == 9 and _fits_hopper(spec):
-        return PrefillConfig(block_m=128, block_n=128, num_warps=4, num_stages=2, variant="hopper")
+        return PrefillConfig(128, 64 if wide else 128, 4, num_stages=2, variant="hopper")
+    block_n = 32 if wide else 64
     if capability[0] in (9, 10) or capability == (8, 0):
-        return PrefillConfig(block_m=128, block_n=64, num_warps=8, num_stages=3, page_ahead=paged)
-    return PrefillConfig(block_m=64, block_n=64, num_warps=4, num_stages=2, page_ahead=paged)
+        return PrefillConfig(128, block_n, num_warps=8, num_stages=3, page_ahead=paged)
+    return PrefillConfig(64, block_n, num_warps=4, num_stages=2, page_ahead=paged)
 
 
 def _fits_hopper(spec: AttentionSpec) -> bool:
@@ -52,7 +55,8 @@ def _fits_hopper(spec: AttentionSpec) -> bool:
     return (
         triton.startswith(_HOPPER_TRITON)
         and sixteen_bits
-        and spec.head_dim in (64, 128)
+        and not spec.fp8_cache
+        and spec.head_dim in (64, 128, 256)
         and spec.block_size >= 8
     )
 
@@ -64,7 +68,8 @@ def decode_config(spec: AttentionSpec, capability: tuple[int, int] | None) -> De
     """
     if spec.dtype == torch.float32 or capability is None:
         return DecodeConfig(block_n=32, num_warps=4, num_stages=2, split_len=_SPLIT_OF_FLOAT32)
-    return DecodeConfig(block_n=64, num_warps=4, num_stages=3)
+    block_n = 32 if spec.head_dim > _WIDE_HEAD else 64
+    return DecodeConfig(block_n=block_n, num_warps=4, num_stages=3)
 
 
 def overlaps(capability: tuple[int, int] | None) -> bool:

@@ -46,7 +46,6 @@ ENGINE: Mapping[str, tuple[object, ...]] = MappingProxyType(
         "enable_expert_parallel": (False,),
         "enable_lora": (False,),
         "hf_overrides": (None, {}),
-        "kv_cache_dtype": ("auto",),
         "limit_mm_per_prompt": (None, {}),
         "pipeline_parallel_size": (1,),
         "quantization": (None,),

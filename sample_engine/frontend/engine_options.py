@@ -14,6 +14,7 @@ __all__ = ["add_engine_options", "engine_settings"]
 _NAMES = (
     "device",
     "dtype",
+    "kv_cache_dtype",
     "load_format",
     "attention_backend",
     "worker_method",
@@ -35,6 +36,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--device", help="auto, cpu, cuda, cuda:1")
     add("--dtype", help="auto, float32, float16, bfloat16")
+    add("--kv-cache-dtype", metavar="DTYPE", help="auto, or fp8: keys and values in 8 bits")
     add("--load-format", help="auto, or dummy for random weights")
     add("--attention-backend", metavar="NAME", help="auto, or a backend's name")
     add(

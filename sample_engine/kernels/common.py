@@ -13,13 +13,24 @@ import triton
 
 __all__ = ["jit", "next_power_of_2"]
 
+# Arguments of kernels that differ from step to step.
+_OF_A_BATCH = (
+    "max_query_len",
+    "num_parts",
+    "num_reqs",
+    "num_splits",
+    "num_tokens",
+    "skip_query_len",
+)
+
 
 def jit(function: Callable[..., Any]) -> Any:
     """``triton.jit``, with a type, so that the sources are checked like all others.
 
-    A kernel that takes ``num_tokens`` is built once for all numbers of tokens.
+    A kernel is built once for all batches: what depends on one (``_OF_A_BATCH``) is not looked at,
+    while of other numbers Triton builds it for 1, for multiples of 16 and for the rest.
     """
-    varying = [name for name in ("num_tokens",) if name in inspect.signature(function).parameters]
+    varying = [name for name in _OF_A_BATCH if name in inspect.signature(function).parameters]
     return triton.jit(function, do_not_specialize=varying)
 
 

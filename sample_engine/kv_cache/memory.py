@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 
 import torch
 
 from sample_engine.attention.interface import AttentionSpec, LayerCache
+from sample_engine.attention.kernels import fp8_cache
 from sample_engine.errors import ConfigError
 
 __all__ = ["allocate_caches", "bytes_per_block", "num_blocks_on_cpu", "num_blocks_on_gpu"]
@@ -16,8 +18,10 @@ _MOST_BYTES_ON_CPU = 1 << 30
 
 def bytes_per_block(spec: AttentionSpec, num_layers: int) -> int:
     """What a block of all layers takes: keys and values."""
-    numbers = 2 * num_layers * spec.block_size * spec.num_kv_heads * spec.head_dim
-    return numbers * int(spec.dtype.itemsize)
+    shape = (spec.block_size, spec.num_kv_heads, spec.head_dim)
+    if spec.fp8_cache:
+        return 2 * num_layers * fp8_cache.bytes_of_block(*shape)
+    return 2 * num_layers * math.prod(shape) * int(spec.dtype.itemsize)
 
 
 def num_blocks_on_cpu(
@@ -70,16 +74,22 @@ def allocate_caches(spec: AttentionSpec, num_layers: int, num_blocks: int) -> li
     free = _free_on_cpu() if spec.device.type == "cpu" else None
     if free is not None and needed > free:  # the system would promise it, and kill who uses it
         raise ConfigError(_no_room(spec, num_blocks, needed, free))
-    shape = (2, num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim)
     caches = []
     try:
         for _ in range(num_layers):
-            key, value = torch.zeros(shape, dtype=spec.dtype, device=spec.device)
-            caches.append(LayerCache(key, value))
+            caches.append(_cache_of_layer(spec, num_blocks))
     except torch.cuda.OutOfMemoryError:
         free = torch.cuda.mem_get_info(spec.device)[0]
         raise ConfigError(_no_room(spec, num_blocks, needed, free)) from None
     return caches
+
+
+def _cache_of_layer(spec: AttentionSpec, num_blocks: int) -> LayerCache:
+    shape = (num_blocks, spec.block_size, spec.num_kv_heads, spec.head_dim)
+    if spec.fp8_cache:
+        return LayerCache(*(fp8_cache.allocate(*shape, spec.device) for _ in range(2)))
+    key, value = torch.zeros((2, *shape), dtype=spec.dtype, device=spec.device)
+    return LayerCache(key, value)
 
 
 def _no_room(spec: AttentionSpec, num_blocks: int, needed: int, free: int) -> str:

@@ -49,6 +49,8 @@ from sample_engine.kv_cache.memory import allocate_caches
         ("cudagraph_mode", "full", "Did you mean 'FULL'?"),
         ("cudagraph_mode", None, "is not one of 'NONE', 'PIECEWISE'"),
         ("dtype", [], "is not one of 'auto', 'float32'"),
+        ("kv_cache_dtype", "fp8_e5m2", "is not one of 'auto', 'fp8', 'fp8_e4m3'"),
+        ("kv_cache_dtype", None, "is not one of 'auto', 'fp8', 'fp8_e4m3'"),
         ("worker_method", [], "is not one of 'auto'"),
     ],
 )

@@ -12,11 +12,14 @@ from sample_engine.kernels.common import jit, next_power_of_2
 __all__ = [
     "LOG2_E",
     "absorb",
+    "dot_of_values",
     "dot_precision",
     "head_pad",
     "load_tile",
     "look_up",
     "places",
+    "scales_of_rows",
+    "unpack_fp8",
 ]
 
 # Scores are scaled by this on top of ``1 / sqrt(D)``, so that exp2 takes the place of exp.
@@ -29,6 +32,11 @@ _LEAST_DOT = 16  # the least size that Triton multiplies on a GPU; its interpret
 def head_pad(dim: int) -> int:
     """How wide the tiles of a kernel are that multiplies heads of this size."""
     return max(_LEAST_DOT, next_power_of_2(dim))
+
+
+def dot_of_values(dtype: torch.dtype) -> Any:
+    """The type in which weights times a row's scale meet FP8 values: float16 has not the range."""
+    return {torch.bfloat16: tl.bfloat16}.get(dtype, tl.float32)
 
 
 def dot_precision(dtype: torch.dtype) -> str:
@@ -96,6 +104,39 @@ def places(
         return start + (offsets[:, None] * token_stride + dims)
     rows = blocks.to(tl.int64) * block_stride + ((first + offsets) % PAGE) * token_stride
     return rows[:, None] + dims
+
+
+@jit
+def scales_of_rows(
+    key_ptr: tl.tensor,  # [B, P, K, D] uint8
+    value_ptr: tl.tensor,
+    blocks: tl.tensor,
+    first: tl.tensor,
+    offsets: tl.tensor,  # [BLOCK_N]
+    stop: tl.tensor,
+    head: tl.tensor,
+    block_stride: tl.tensor,
+    token_stride: tl.tensor,
+    HEAD_DIM: tl.constexpr,
+    PAGE: tl.constexpr,
+) -> Any:
+    """The scales of a tile's rows in an FP8 cache (see ``fp8_cache``): [BLOCK_N] float32, twice."""
+    row = (first + offsets) % PAGE * (token_stride // HEAD_DIM) + head
+    at = blocks.to(tl.int64) * block_stride + PAGE * token_stride + row
+    ok = first + offsets < stop
+    of_key = tl.load(key_ptr + at, mask=ok, other=0).to(tl.int32)
+    of_value = tl.load(value_ptr + at, mask=ok, other=0).to(tl.int32)
+    key_scales = (of_key << 23).to(tl.float32, bitcast=True)
+    return key_scales, (of_value << 23).to(tl.float32, bitcast=True)
+
+
+@jit
+def unpack_fp8(
+    tile: tl.tensor,  # uint8
+    DTYPE: tl.constexpr,
+) -> Any:
+    """The numbers whose codes a tile holds, exactly."""
+    return tile.to(tl.float8e4nv, bitcast=True).to(DTYPE)
 
 
 @jit

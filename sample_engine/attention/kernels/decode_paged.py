@@ -18,12 +18,16 @@ import triton.language as tl
 from sample_engine.attention.kernels.common import (
     LOG2_E,
     absorb,
+    dot_of_values,
     dot_precision,
     head_pad,
     load_tile,
     look_up,
     places,
+    scales_of_rows,
+    unpack_fp8,
 )
+from sample_engine.attention.kernels.fp8_cache import is_fp8
 from sample_engine.attention.kernels.prefill import check_rows
 from sample_engine.attention.kernels.splits import FixedSplits, PlannedSplits, Splits
 from sample_engine.kernels.common import jit, next_power_of_2
@@ -59,7 +63,7 @@ def _take_keys(
     limit: tl.tensor,  # [BLOCK_M]: the last position that each row sees
     start: tl.tensor,
     stop: tl.tensor,
-    column: tl.tensor,
+    head: tl.tensor,
     block_stride: tl.tensor,
     token_stride: tl.tensor,
     scale: tl.tensor,
@@ -70,6 +74,8 @@ def _take_keys(
     PAGE: tl.constexpr,
     POLICY: tl.constexpr,
     PRECISION: tl.constexpr,
+    FP8: tl.constexpr,
+    MIX: tl.constexpr,
 ) -> Any:
     """Attention over the keys from ``start`` to ``stop``."""
     acc = tl.zeros([BLOCK_M, HEAD_PAD], tl.float32)
@@ -77,8 +83,7 @@ def _take_keys(
     peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
     offsets = tl.arange(0, BLOCK_N)
     dims = tl.arange(0, HEAD_PAD)[None, :]
-    key_ptr += column
-    value_ptr += column
+    keys, values = key_ptr + head * HEAD_DIM, value_ptr + head * HEAD_DIM
     # The look-up of pages runs a tile ahead, so that keys are asked for without a wait.
     ONE_PAGE: tl.constexpr = PAGE % BLOCK_N == 0
     blocks = look_up(table_ptr, start, offsets, stop, PAGE, ONE_PAGE, True)
@@ -86,13 +91,25 @@ def _take_keys(
         here = first + offsets
         ok = here[:, None] < stop
         at = places(blocks, first, offsets, dims, block_stride, token_stride, PAGE, ONE_PAGE)
+        if FP8:
+            key_scales, value_scales = scales_of_rows(
+                key_ptr, value_ptr, blocks, first, offsets, stop, head, block_stride, token_stride,
+                HEAD_DIM, PAGE,
+            )  # fmt: skip
         blocks = look_up(table_ptr, first + BLOCK_N, offsets, stop, PAGE, ONE_PAGE, True)
-        k = load_tile(key_ptr + at, ok, dims, HEAD_DIM, HEAD_PAD, True, POLICY)
+        k = load_tile(keys + at, ok, dims, HEAD_DIM, HEAD_PAD, True, POLICY)
+        if FP8:
+            k = unpack_fp8(k, query.dtype)
         scores = tl.dot(query, k.T, input_precision=PRECISION)
+        if FP8:
+            scores *= key_scales[None, :]
         seen = (here[None, :] < stop) & (here[None, :] <= limit[:, None])
         scores = tl.where(seen, scores, float("-inf"))
         weights, acc, total, peak = absorb(scores, acc, total, peak, scale, True)
-        v = load_tile(value_ptr + at, ok, dims, HEAD_DIM, HEAD_PAD, True, POLICY)
+        v = load_tile(values + at, ok, dims, HEAD_DIM, HEAD_PAD, True, POLICY)
+        if FP8:
+            weights *= value_scales[None, :]
+            v = unpack_fp8(v, MIX)
         acc = tl.dot(weights.to(v.dtype), v, acc, input_precision=PRECISION)
     return acc, total, peak
 
@@ -195,6 +212,8 @@ def _decode_paged_kernel(
     PLANNED: tl.constexpr,
     POLICY: tl.constexpr,
     PRECISION: tl.constexpr,
+    FP8: tl.constexpr,
+    MIX: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
     launch_early(OVERLAP)
@@ -218,8 +237,8 @@ def _decode_paged_kernel(
     limit = tl.load(seq_len_ptr + req) - num_queries + row
     acc, total, peak = _take_keys(
         query, key_ptr, value_ptr, block_table_ptr + req.to(tl.int64) * table_stride, limit, start,
-        stop, tl.program_id(0) * HEAD_DIM, block_stride, token_stride, scale, HEAD_DIM, HEAD_PAD,
-        BLOCK_M, BLOCK_N, PAGE, POLICY, PRECISION,
+        stop, tl.program_id(0), block_stride, token_stride, scale, HEAD_DIM, HEAD_PAD, BLOCK_M,
+        BLOCK_N, PAGE, POLICY, PRECISION, FP8, MIX,
     )  # fmt: skip
     _store_item(
         acc, total, peak, out_ptr, partial_out_ptr, partial_lse_ptr, item, alone, token, row, head,
@@ -286,6 +305,8 @@ def decode_paged(
         PLANNED=planned is not None,
         POLICY="evict_first" if config.evict_first else "",
         PRECISION=dot_precision(query.dtype),
+        FP8=is_fp8(key_cache),
+        MIX=dot_of_values(query.dtype),
         OVERLAP=overlap,
         launch_pdl=overlap,
         **config.options,

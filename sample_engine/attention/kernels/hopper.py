@@ -48,6 +48,7 @@ def _attend(
     out_stride: gl.tensor,
     scale: gl.tensor,
     GROUP: gl.constexpr,
+    WARP_GROUPS: gl.constexpr,
     STAGES: gl.constexpr,
     BLOCK_N: gl.constexpr,
     DIM: gl.constexpr,
@@ -55,13 +56,13 @@ def _attend(
     LINE: gl.constexpr,
     TILE_LAYOUT: gl.constexpr,
 ) -> None:
-    """One tile of 128 rows: who does what."""
+    """One tile of 64 rows for each group of warps: who does what."""
     PIECE: gl.constexpr = min(PAGE, BLOCK_N) if PAGE else BLOCK_N
     seen = num_keys - num_queries + row  # the last position of the first row
-    num_blocks = (gl.minimum(seen + 128, num_keys) + BLOCK_N - 1) // BLOCK_N
+    num_blocks = (gl.minimum(seen + WARP_GROUPS * 64, num_keys) + BLOCK_N - 1) // BLOCK_N
     num_masked = gl.maximum(num_blocks - (seen + 1) // BLOCK_N, 1)
     dtype: gl.constexpr = key.dtype
-    queries = gl.allocate_shared_memory(dtype, [2, 64, DIM], query.layout)
+    queries = gl.allocate_shared_memory(dtype, [WARP_GROUPS, 64, DIM], query.layout)
     keys = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, DIM], TILE_LAYOUT)
     values = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_N, DIM], TILE_LAYOUT)
     SHAPE: gl.constexpr = [STAGES * (DIM // LINE) * (BLOCK_N // PIECE), PIECE, LINE]
@@ -69,30 +70,36 @@ def _attend(
     value_pieces = values._reinterpret(dtype, SHAPE, value.layout) if PAGE else values
     query_full = _barriers(1, 1).index(0)
     key_full, value_full = _barriers(STAGES, 1), _barriers(STAGES, 1)
-    key_free, value_free = _barriers(STAGES, 2), _barriers(STAGES, 2)
+    key_free, value_free = _barriers(STAGES, WARP_GROUPS), _barriers(STAGES, WARP_GROUPS)
     fence_async_shared()
     barriers = (key_full, key_free, value_full, value_free)
     tile = (token, row, head, num_queries, num_keys, num_blocks, num_masked)
     column = head // GROUP * DIM
-    gl.warp_specialize([
-        (consume, (
-            queries, query_full, (keys, values), barriers, tile, out_ptr, out_stride, scale, 0,
-            STAGES, BLOCK_N, DIM,
-        )),
-        (consume, (
-            queries, query_full, (keys, values), barriers, tile, out_ptr, out_stride, scale, 1,
-            STAGES, BLOCK_N, DIM,
-        )),
-        (produce_keys, (
-            query, queries, query_full, token + row, head * DIM, key, keys, key_pieces, key_full,
-            key_free, table_ptr, first_key, column, num_keys, num_blocks, STAGES, BLOCK_N, DIM,
-            PAGE, PIECE, LINE,
-        )),
-        (produce, (
-            value, values, value_pieces, value_full, value_free, table_ptr, first_key, column,
-            num_keys, num_blocks, STAGES, BLOCK_N, DIM, PAGE, PIECE, LINE,
-        )),
-    ], [4, 1, 1], [240, 24, 24])  # fmt: skip
+    # Tuples of tensors alone: in a variable a constant of the compiler would become a number.
+    of_queries = (query, queries, query_full, token + row, head * DIM)
+    where = (table_ptr, first_key, column, num_keys, num_blocks)
+    of_keys = (key, keys, key_pieces, key_full, key_free)
+    of_values = (value, values, value_pieces, value_full, value_free)
+    of_rows = (queries, query_full, (keys, values), barriers, tile, out_ptr, out_stride, scale)
+    if WARP_GROUPS == 2:
+        gl.warp_specialize([
+            (consume, (of_rows, 0, STAGES, BLOCK_N, DIM)),
+            (consume, (of_rows, 1, STAGES, BLOCK_N, DIM)),
+            (produce_keys, (
+                of_queries, of_keys, where, WARP_GROUPS, STAGES, BLOCK_N, DIM, PAGE, LINE,
+            )),
+            (produce, (of_values, where, STAGES, BLOCK_N, DIM, PAGE, LINE)),
+        ], [4, 1, 1], [240, 24, 24])  # fmt: skip
+    else:
+        gl.warp_specialize([
+            (consume, (of_rows, 0, STAGES, BLOCK_N, DIM)),
+            (consume, (of_rows, 1, STAGES, BLOCK_N, DIM)),
+            (consume, (of_rows, 2, STAGES, BLOCK_N, DIM)),
+            (produce_keys, (
+                of_queries, of_keys, where, WARP_GROUPS, STAGES, BLOCK_N, DIM, PAGE, LINE,
+            )),
+            (produce, (of_values, where, STAGES, BLOCK_N, DIM, PAGE, LINE)),
+        ], [4, 4, 1, 1], [160, 160, 24, 24])  # fmt: skip
 
 
 @gluon_jit
@@ -109,6 +116,7 @@ def _hopper_kernel(
     scale: gl.tensor,
     skip_query_len: gl.tensor,
     GROUP: gl.constexpr,
+    WARP_GROUPS: gl.constexpr,
     STAGES: gl.constexpr,
     BLOCK_N: gl.constexpr,
     DIM: gl.constexpr,
@@ -120,10 +128,10 @@ def _hopper_kernel(
     if TILE_MAJOR:
         head = gl.program_id(0)
         req = gl.program_id(1)
-        row = (gl.num_programs(2) - 1 - gl.program_id(2)) * 128
+        row = (gl.num_programs(2) - 1 - gl.program_id(2)) * WARP_GROUPS * 64
     else:
         head = gl.program_id(1) * GROUP + gl.program_id(0) % GROUP
-        row = (gl.num_programs(0) // GROUP - 1 - gl.program_id(0) // GROUP) * 128
+        row = (gl.num_programs(0) // GROUP - 1 - gl.program_id(0) // GROUP) * WARP_GROUPS * 64
         req = gl.program_id(2)
     token = gl.load(query_start_ptr + req)
     num_queries = gl.load(query_start_ptr + req + 1) - token
@@ -136,8 +144,8 @@ def _hopper_kernel(
     if (row < num_queries) & (num_queries > skip_query_len):
         _attend(
             query, key, value, out_ptr, block_table_ptr + req.to(gl.int64) * table_stride, token,
-            row, head, num_queries, first_key, num_keys, out_stride, scale, GROUP, STAGES,
-            BLOCK_N, DIM, PAGE, LINE, TILE_LAYOUT,
+            row, head, num_queries, first_key, num_keys, out_stride, scale, GROUP, WARP_GROUPS,
+            STAGES, BLOCK_N, DIM, PAGE, LINE, TILE_LAYOUT,
         )  # fmt: skip
 
 
@@ -165,10 +173,10 @@ def _launch(
 ) -> None:
     num_heads, dim = query.shape[1:]
     block_n, line = config.block_n, min(_LINE, dim)
-    if config.block_m != 2 * _ROWS or config.pack_heads:
-        raise ValueError("variant='hopper' needs block_m=128 and pack_heads=False.")
-    if dim not in (64, 128) or query.dtype not in (torch.float16, torch.bfloat16):
-        raise ValueError(f"variant='hopper' needs 16 bits and head_dim 64 or 128, not {dim}.")
+    if config.block_m not in (2 * _ROWS, 3 * _ROWS) or config.pack_heads:
+        raise ValueError("variant='hopper' needs block_m=128 or 192 and pack_heads=False.")
+    if dim not in (64, 128, 256) or query.dtype not in (torch.float16, torch.bfloat16):
+        raise ValueError(f"variant='hopper' needs 16 bits and head_dim 64, 128 or 256, not {dim}.")
     if page and ((page % block_n and block_n % page) or page < 8):
         raise ValueError(f"variant='hopper': block_n={block_n} does not fit pages of {page}.")
     rows, width = (min(page, block_n), line) if page else (block_n, dim)
@@ -186,6 +194,7 @@ def _launch(
         scale * LOG2_E,
         skip_query_len,
         GROUP=num_heads // key.shape[1],
+        WARP_GROUPS=config.block_m // _ROWS,
         STAGES=config.num_stages,
         BLOCK_N=block_n,
         DIM=dim,

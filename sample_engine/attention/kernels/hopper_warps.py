@@ -1,11 +1,11 @@
 """What the warps of the Hopper prefill kernel do, in Gluon.
 
-Two groups of four warps take 64 rows each; two more warps load keys and values by TMA, some blocks
-ahead. A group starts the product of its queries with the next keys before it works on the softmax
-of the last ones, so that tensor cores and the other units work at the same time, within a group
-and between the two. Keys are taken from the last to the first: only the first blocks need a mask.
-A page is one TMA copy for each line of 128 bytes of a row, to the place in shared memory where a
-contiguous tile would have it.
+Two or three groups of four warps take 64 rows each; two more warps load keys and values by TMA,
+some blocks ahead. A group starts the product of its queries with the next keys before it works on
+the softmax of the last ones, so that tensor cores and the other units work at the same time, within
+a group and between them. Keys are taken from the last to the first: only the first blocks need a
+mask. A page is one TMA copy for each line of 128 bytes of a row, to the place in shared memory
+where a contiguous tile would have it.
 
 Triton's interpreter does not run Gluon, and Gluon's interface still moves: this is written for
 Triton 3.6.
@@ -137,20 +137,14 @@ def _store(
 
 @gluon_jit
 def consume(
-    queries: gl.tensor,
-    query_full: gl.tensor,
-    buffers: gl.tensor,
-    barriers: gl.tensor,
-    tile: gl.tensor,
-    out_ptr: gl.tensor,
-    out_stride: gl.tensor,
-    scale: gl.tensor,
+    of_rows: gl.tensor,  # what all groups get
     GROUP_OF_WARPS: gl.constexpr,
     STAGES: gl.constexpr,
     BLOCK_N: gl.constexpr,
     DIM: gl.constexpr,
 ) -> None:
     """One group of warps: 64 rows of the tile, all keys that they see."""
+    queries, query_full, buffers, barriers, tile, out_ptr, out_stride, scale = of_rows
     token, row, head, num_queries, num_keys, num_blocks, num_masked = tile
     keys, values = buffers
     key_full, key_free, value_full, _ = barriers
@@ -200,25 +194,20 @@ def consume(
 
 @gluon_jit
 def produce(
-    source: gl.tensor,  # a descriptor of keys or of values
-    tiles: gl.tensor,  # the buffers, tile by tile
-    pieces: gl.tensor,  # the same memory, by pages and lines
-    full: gl.tensor,
-    free: gl.tensor,
-    table_ptr: gl.tensor,  # [max_blocks]: this request's row, where there are pages
-    first_key: gl.tensor,  # else this request's first key
-    column: gl.tensor,
-    num_keys: gl.tensor,
-    num_blocks: gl.tensor,
+    of_tiles: gl.tensor,  # of keys or of values
+    where: gl.tensor,  # this request's
     STAGES: gl.constexpr,
     BLOCK_N: gl.constexpr,
     DIM: gl.constexpr,
     PAGE: gl.constexpr,
-    PIECE: gl.constexpr,
     LINE: gl.constexpr,
 ) -> None:
     """One warp: asks for tiles of keys or values, from the last to the first."""
+    # A descriptor, the buffers tile by tile, the same memory by pages and lines, barriers.
+    source, tiles, pieces, full, free = of_tiles
+    table_ptr, first_key, column, num_keys, num_blocks = where
     LINES: gl.constexpr = DIM // LINE
+    PIECE: gl.constexpr = min(PAGE, BLOCK_N) if PAGE else BLOCK_N
     COUNT: gl.constexpr = BLOCK_N // PIECE
     for index in range(num_blocks):
         stage = index % STAGES
@@ -236,43 +225,29 @@ def produce(
             for piece in gl.static_range(COUNT):
                 for line in gl.static_range(LINES):
                     place = pieces.index((stage * LINES + line) * COUNT + piece)
-                    where = [blocks[piece], column + line * LINE]
-                    tma.async_copy_global_to_shared(source, where, ready, place)
+                    at_once = [blocks[piece], column + line * LINE]
+                    tma.async_copy_global_to_shared(source, at_once, ready, place)
         else:
-            where = [first_key + first, column]
-            tma.async_copy_global_to_shared(source, where, ready, tiles.index(stage))
+            at_once = [first_key + first, column]
+            tma.async_copy_global_to_shared(source, at_once, ready, tiles.index(stage))
 
 
 @gluon_jit
 def produce_keys(
-    query: gl.tensor,
-    queries: gl.tensor,
-    query_full: gl.tensor,
-    token: gl.tensor,
-    query_column: gl.tensor,
-    source: gl.tensor,
-    tiles: gl.tensor,
-    pieces: gl.tensor,
-    full: gl.tensor,
-    free: gl.tensor,
-    table_ptr: gl.tensor,
-    first_key: gl.tensor,
-    column: gl.tensor,
-    num_keys: gl.tensor,
-    num_blocks: gl.tensor,
+    of_queries: gl.tensor,
+    of_tiles: gl.tensor,
+    where: gl.tensor,
+    WARP_GROUPS: gl.constexpr,
     STAGES: gl.constexpr,
     BLOCK_N: gl.constexpr,
     DIM: gl.constexpr,
     PAGE: gl.constexpr,
-    PIECE: gl.constexpr,
     LINE: gl.constexpr,
 ) -> None:
     """The queries, once, and then what ``produce`` does."""
-    mbarrier.expect(query_full, 2 * 64 * DIM * 2)
-    for part in gl.static_range(2):
-        where = [token + part * 64, query_column]
-        tma.async_copy_global_to_shared(query, where, query_full, queries.index(part))
-    produce(
-        source, tiles, pieces, full, free, table_ptr, first_key, column, num_keys, num_blocks,
-        STAGES, BLOCK_N, DIM, PAGE, PIECE, LINE,
-    )  # fmt: skip
+    query, queries, query_full, token, query_column = of_queries
+    mbarrier.expect(query_full, WARP_GROUPS * 64 * DIM * 2)
+    for part in gl.static_range(WARP_GROUPS):
+        place = [token + part * 64, query_column]
+        tma.async_copy_global_to_shared(query, place, query_full, queries.index(part))
+    produce(of_tiles, where, STAGES, BLOCK_N, DIM, PAGE, LINE)

@@ -17,12 +17,16 @@ import triton.language as tl
 from sample_engine.attention.kernels.common import (
     LOG2_E,
     absorb,
+    dot_of_values,
     dot_precision,
     head_pad,
     load_tile,
     look_up,
     places,
+    scales_of_rows,
+    unpack_fp8,
 )
+from sample_engine.attention.kernels.fp8_cache import is_fp8
 from sample_engine.attention.kernels.prefill import (
     PrefillConfig,
     check_rows,
@@ -51,7 +55,7 @@ def _sweep_pages(
     start: tl.tensor,
     stop: tl.tensor,
     num_keys: tl.tensor,
-    column: tl.tensor,
+    head: tl.tensor,
     block_stride: tl.tensor,
     token_stride: tl.tensor,
     scale: tl.tensor,
@@ -63,13 +67,15 @@ def _sweep_pages(
     TMA: tl.constexpr,
     AHEAD: tl.constexpr,
     PRECISION: tl.constexpr,
+    FP8: tl.constexpr,
+    MIX: tl.constexpr,
 ) -> Any:
     """Take the keys from ``start`` to ``stop`` into the sums."""
     offsets, dims = tl.arange(0, BLOCK_N), tl.arange(0, HEAD_PAD)[None, :]
     ONE_PAGE: tl.constexpr = PAGE % BLOCK_N == 0
+    column = head * HEAD_DIM
     if not TMA:
-        key += column
-        value += column
+        keys, values = key + column, value + column
     if AHEAD:
         blocks = look_up(table_ptr, start, offsets, num_keys, PAGE, ONE_PAGE, True)
     for first in tl.range(start, stop, BLOCK_N):
@@ -81,13 +87,22 @@ def _sweep_pages(
             line = (blocks * PAGE + first % PAGE).to(tl.int32)
         else:
             at = places(blocks, first, offsets, dims, block_stride, token_stride, PAGE, ONE_PAGE)
+        if FP8:
+            key_scales, value_scales = scales_of_rows(
+                key, value, blocks, first, offsets, num_keys, head, block_stride, token_stride,
+                HEAD_DIM, PAGE,
+            )  # fmt: skip
         if AHEAD:
             blocks = look_up(table_ptr, first + BLOCK_N, offsets, num_keys, PAGE, ONE_PAGE, True)
         if TMA:
             k = key.load([line, column])
         else:
-            k = load_tile(key + at, ok, dims, HEAD_DIM, HEAD_PAD, MASKED, "")
+            k = load_tile(keys + at, ok, dims, HEAD_DIM, HEAD_PAD, MASKED, "")
+        if FP8:
+            k = unpack_fp8(k, query.dtype)
         scores = tl.dot(query, k.T, input_precision=PRECISION)
+        if FP8:
+            scores *= key_scales[None, :]
         if MASKED:
             scores = tl.where(here[None, :] <= limit[:, None], scores, float("-inf"))
         weights, acc, total, peak = absorb(scores, acc, total, peak, scale, False)
@@ -96,7 +111,10 @@ def _sweep_pages(
             if MASKED:  # what was never written may be NaN
                 v = tl.where(ok, v, 0.0)
         else:
-            v = load_tile(value + at, ok, dims, HEAD_DIM, HEAD_PAD, MASKED, "")
+            v = load_tile(values + at, ok, dims, HEAD_DIM, HEAD_PAD, MASKED, "")
+        if FP8:
+            weights *= value_scales[None, :]
+            v = unpack_fp8(v, MIX)
         acc = tl.dot(weights.to(v.dtype), v, acc, input_precision=PRECISION)
     return acc, total, peak
 
@@ -128,6 +146,8 @@ def _prefill_paged_kernel(
     TMA: tl.constexpr,
     AHEAD: tl.constexpr,
     PRECISION: tl.constexpr,
+    FP8: tl.constexpr,
+    MIX: tl.constexpr,
 ) -> None:
     req, head, tile = locate(GROUP, PACK, TILE_MAJOR)
     token = tl.load(query_start_ptr + req)
@@ -144,17 +164,16 @@ def _prefill_paged_kernel(
     stop = tl.minimum(seen + BLOCK_M // PACK, num_keys)
     middle = (seen + 1) // BLOCK_N * BLOCK_N  # up to here all rows see all keys
     acc, total, peak = no_sums(BLOCK_M, HEAD_PAD)
-    column = head // GROUP * HEAD_DIM
     table_ptr = block_table_ptr + req.to(tl.int64) * table_stride
     acc, total, peak = _sweep_pages(
-        query, key, value, table_ptr, acc, total, peak, limit, 0, middle, num_keys, column,
-        block_stride, token_stride, scale, HEAD_DIM, HEAD_PAD, BLOCK_N, PAGE, False, TMA, AHEAD,
-        PRECISION,
+        query, key, value, table_ptr, acc, total, peak, limit, 0, middle, num_keys,
+        head // GROUP, block_stride, token_stride, scale, HEAD_DIM, HEAD_PAD, BLOCK_N, PAGE, False,
+        TMA, AHEAD, PRECISION, FP8, MIX,
     )  # fmt: skip
     acc, total, peak = _sweep_pages(
-        query, key, value, table_ptr, acc, total, peak, limit, middle, stop, num_keys, column,
-        block_stride, token_stride, scale, HEAD_DIM, HEAD_PAD, BLOCK_N, PAGE, True, TMA, AHEAD,
-        PRECISION,
+        query, key, value, table_ptr, acc, total, peak, limit, middle, stop, num_keys,
+        head // GROUP, block_stride, token_stride, scale, HEAD_DIM, HEAD_PAD, BLOCK_N, PAGE, True,
+        TMA, AHEAD, PRECISION, FP8, MIX,
     )  # fmt: skip
     store_rows(
         out_ptr, acc, total, token, row, head, num_queries, out_stride, HEAD_DIM, HEAD_PAD,
@@ -184,6 +203,10 @@ def prefill_paged(
         return
     num_heads, dim = query.shape[1:]
     page, num_kv_heads = key_cache.shape[1:3]
+    if is_fp8(key_cache) and config.variant != "pointer":
+        raise ValueError(
+            f"variant={config.variant!r} cannot read an FP8 cache: use variant='pointer'."
+        )
     grid = prefill_grid(config, num_reqs, num_heads, num_kv_heads, max_query_len)
     if config.variant == "hopper":
         from sample_engine.attention.kernels.hopper import hopper_paged
@@ -220,6 +243,8 @@ def prefill_paged(
         TMA=tma,
         AHEAD=config.page_ahead,
         PRECISION=dot_precision(query.dtype),
+        FP8=is_fp8(key_cache),
+        MIX=dot_of_values(query.dtype),
         **config.options,
     )
 

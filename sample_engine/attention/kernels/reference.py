@@ -11,6 +11,7 @@ import math
 
 import torch
 
+from sample_engine.attention.kernels.fp8_cache import stored_as, take_blocks
 from sample_engine.attention.kernels.splits import PlannedSplits, Splits, item_tensors
 
 __all__ = [
@@ -46,13 +47,13 @@ def write_kv(
     What is to be skipped is written to the place of token 0 of the null block, as it is there: no
     shape depends on how many there are.
     """
-    skipped = (slot_mapping < 0)[:, None, None]
+    skipped = slot_mapping < 0
     slots = slot_mapping.clamp(min=0)
-    for new, cache in ((key, key_cache), (value, value_cache)):
-        page = cache.shape[1]
-        block, offset = slots // page, slots % page
-        old = cache[block, offset]
-        cache[block, offset] = torch.where(skipped, old, new.to(cache.dtype))
+    block, offset = slots // key_cache.shape[1], slots % key_cache.shape[1]
+    for rows, cache in ((key, key_cache), (value, value_cache)):
+        for new, place in stored_as(rows, cache):
+            skip = skipped.view(-1, *(1,) * (new.dim() - 1))
+            place[block, offset] = torch.where(skip, place[block, offset], new)
 
 
 def attend(
@@ -144,8 +145,8 @@ def prefill_paged(
         if tokens.stop - tokens.start <= skip_query_len:
             continue
         blocks = block_table[index, : -(-length // page)]
-        key = key_cache.index_select(0, blocks).flatten(0, 1)[:length]
-        value = value_cache.index_select(0, blocks).flatten(0, 1)[:length]
+        key = take_blocks(key_cache, blocks).flatten(0, 1)[:length]
+        value = take_blocks(value_cache, blocks).flatten(0, 1)[:length]
         out[tokens] = attend(query[tokens], key, value, scale, window).to(out.dtype)
 
 
@@ -217,8 +218,8 @@ def decode_paged(
     grouped = picked.view(*tokens.shape, num_kv_heads, -1, query.shape[2])
     blocks = block_table[owner]  # [N, max_blocks]
     shape = (len(blocks), -1, *key_cache.shape[2:])
-    keys = key_cache.index_select(0, blocks.flatten()).to(kind).view(shape)  # [N, S, K, D]
-    values = value_cache.index_select(0, blocks.flatten()).to(kind).view(shape)
+    keys = take_blocks(key_cache, blocks.flatten()).to(kind).view(shape)  # [N, S, K, D]
+    values = take_blocks(value_cache, blocks.flatten()).to(kind).view(shape)
     columns = torch.arange(blocks.shape[1] * page, device=query.device)
     inside = (columns >= plan.item_start[:, None]) & (columns < plan.item_stop[:, None])  # [N, S]
     position = (length - queries)[:, None] + rows  # [N, Q]
@@ -252,8 +253,11 @@ def combine_splits(
     weights = torch.exp2(lse - torch.where(top.isinf(), 0.0, top))
     weights = weights / weights.sum(1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
     used = (plan.item_req >= 0)[:, None, None, None]
-    parts = torch.where(used, partial_out, 0.0)
+    bad = used & ~partial_out.isfinite()  # in a sum over all items it would get into all requests
+    parts = torch.where(used & ~bad, partial_out, 0.0)
     merged = torch.einsum("rnqh,nqhd->rqhd", weights, parts)
+    own = torch.einsum("rn,nqhd->rqhd", mine.to(parts.dtype), bad.to(parts.dtype))
+    merged = torch.where(own > 0, torch.nan, merged)
     tokens = torch.arange(out.shape[0], device=out.device, dtype=query_start.dtype)
     owner = torch.searchsorted(query_start[1:], tokens, right=True).clamp(max=num_reqs - 1)
     queries = (query_start[1:] - query_start[:-1])[owner]

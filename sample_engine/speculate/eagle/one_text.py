@@ -55,7 +55,9 @@ class OneText:
     @staticmethod
     def serves(head: EagleHead, spec: AttentionSpec, backend: str) -> bool:
         """Whether a head can be run so: in float32 on a CPU, where ``sdpa`` computes likewise."""
-        if backend != "sdpa" or spec.dtype != torch.float32 or spec.window is not None:
+        if backend != "sdpa" or spec.dtype != torch.float32:
+            return False
+        if spec.window is not None or spec.fp8_cache:
             return False
         attention, layer = head.self_attn, head.config.layer
         plain = attention.q_norm is None and attention.qkv_proj.bias is None

@@ -9,15 +9,23 @@ import pytest
 import torch
 
 from sample_engine.attention.capability import capability_of
-from sample_engine.attention.interface import AttentionBackend, CommonAttentionMetadata
+from sample_engine.attention.interface import (
+    PAD_SLOT_ID,
+    AttentionBackend,
+    CommonAttentionMetadata,
+)
+from sample_engine.attention.kernels import reference as oracle
+from sample_engine.attention.kernels.fp8_cache import blocks_of
 from sample_engine.attention.registry import backend_class
-from tests.engine.support.attention import Batch, Shape, batch_of, error, run
+from tests.engine.support.attention import Batch, Shape, batch_of, empty_cache, error, run
 
 pytestmark = pytest.mark.gpu
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 LLAMA = Shape(32, 8, 128, 16, torch.bfloat16, "cuda")
 TINY = Shape(6, 2, 32, 16, torch.bfloat16, "cuda")
+WIDE = Shape(16, 4, 256, 16, torch.bfloat16, "cuda")
+IN_FP8 = dataclasses.replace(LLAMA, fp8_cache=True)
 MIXED = [(700, 700), (1, 3000), (6, 515), (129, 1000), (1, 1), (1, 64), (300, 301)]
 DECODE = [(1, 4097), (1, 64), (1, 1), (1, 1000), (1, 8191)]
 
@@ -34,7 +42,7 @@ def _backend(name: str, shape: Shape) -> AttentionBackend:
 @pytest.mark.parametrize("name", ["reference", "triton", "lazy_plan"])
 @pytest.mark.parametrize("lengths", [MIXED, DECODE], ids=["mixed", "decode"])
 def test_a_backend_is_exact(name: str, lengths: list[tuple[int, int]], dtype: torch.dtype) -> None:
-    for shape in (LLAMA, TINY):
+    for shape in (LLAMA, TINY, WIDE, IN_FP8):
         shape = dataclasses.replace(shape, dtype=dtype)
         batch = batch_of(shape, lengths, pad_reqs=2, pad_tokens=3)
         out = run(_backend(name, shape), batch, fill=7.0)
@@ -51,13 +59,42 @@ def test_a_backend_is_exact(name: str, lengths: list[tuple[int, int]], dtype: to
         Shape(6, 3, 96, 128, torch.float16, "cuda"),
         Shape(9, 3, 48, 16, torch.float16, "cuda"),
         Shape(2, 1, 128, 128, torch.float32, "cuda"),
+        Shape(5, 1, 160, 32, torch.float16, "cuda"),
+        Shape(12, 3, 192, 128, torch.bfloat16, "cuda"),
+        Shape(8, 8, 256, 8, torch.float32, "cuda"),
+        Shape(4, 4, 64, 32, torch.bfloat16, "cuda", fp8_cache=True),
+        Shape(6, 3, 96, 128, torch.float16, "cuda", fp8_cache=True),
+        Shape(12, 3, 256, 16, torch.bfloat16, "cuda", fp8_cache=True),
+        Shape(5, 1, 40, 8, torch.float32, "cuda", fp8_cache=True),
     ],
-    ids=lambda shape: f"{shape.num_heads}-{shape.num_kv_heads}-{shape.head_dim}-{shape.page}",
+    ids=lambda shape: (
+        f"{shape.num_heads}-{shape.num_kv_heads}-{shape.head_dim}-{shape.page}"
+        f"{'-fp8' if shape.fp8_cache else ''}"
+    ),
 )
 def test_odd_shapes_are_exact(name: str, shape: Shape) -> None:
     batch = batch_of(shape, [(77, 200), (1, 333), (5, 5), (16, 1029), (1, 2)])
     out = run(_backend(name, shape), batch)
     assert error(out, batch) < TOLERANCE[shape.dtype]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("dim", [64, 80, 256])
+def test_an_fp8_cache_gets_the_bytes_that_the_oracle_writes(dim: int, dtype: torch.dtype) -> None:
+    shape = Shape(6, 3, dim, 16, dtype, "cuda", fp8_cache=True)
+    rng = torch.Generator("cuda").manual_seed(0)
+    size = (200, 3, dim)
+    powers = torch.randint(-14, 6, size, generator=rng, device="cuda")
+    key, value = (torch.randn(size, generator=rng, device="cuda") * 2.0**powers for _ in range(2))
+    key[0], key[1, 0, 0], value[2, 1, 3], value[3, 2, -1] = 0.0, torch.nan, torch.inf, -torch.inf
+    key, value = key.to(dtype), value.to(dtype)
+    slots = 16 + torch.randperm(480, generator=rng, device="cuda")[: len(key)]
+    slots[7] = PAD_SLOT_ID
+    mine, expected = (empty_cache(shape, 31) for _ in range(2))
+    _backend("triton", shape).write_kv(key, value, mine, slots)
+    oracle.write_kv(key, value, *expected, slots)
+    for one, other in zip(mine, expected, strict=True):
+        assert torch.equal(blocks_of(one), blocks_of(other))
 
 
 @pytest.mark.parametrize("lengths", [MIXED, DECODE], ids=["mixed", "decode"])
@@ -89,17 +126,40 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "descriptor": {"variant": "descriptor", "num_stages": 3},
     "hopper": {"variant": "hopper", "block_n": 128, "num_warps": 4, "num_stages": 2},
     "hopper, small tiles": {"variant": "hopper", "block_n": 64, "num_warps": 4, "num_stages": 4},
+    "hopper, three groups of warps": {
+        "variant": "hopper",
+        "block_m": 192,
+        "block_n": 64,
+        "num_warps": 4,
+        "num_stages": 2,
+    },
+}
+OF_WIDE_HEADS: dict[str, dict[str, Any]] = {
+    "pointer": {"block_n": 32},
+    "pointer, pages ahead": {"block_n": 32, "page_ahead": True},
+    "pointer, heads packed": {"block_n": 32, "pack_heads": True},
+    "pointer, heaviest first": {"block_n": 32, "tile_major": True},
+    "descriptor": {"block_n": 32, "variant": "descriptor"},
+    "hopper": {"variant": "hopper", "block_n": 64, "num_warps": 4, "num_stages": 2},
+    "hopper, small tiles": {"variant": "hopper", "block_n": 32, "num_warps": 4, "num_stages": 3},
 }
 PROMPTS = [(700, 700), (129, 1000), (300, 301), (1, 77), (64, 64), (1000, 2500)]
 
 
+def _variant(name: str, dim: int) -> Any:
+    found = VARIANTS if dim <= 128 else OF_WIDE_HEADS
+    if name not in found:
+        pytest.skip("heads this wide leave no room for a third group of warps")
+    return _config(**found[name])
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dim", [64, 128, 256])
 @pytest.mark.parametrize("page", [16, 128])
 def test_each_variant_of_paged_prefill_is_exact(page: int, dim: int, variant: str) -> None:
     from sample_engine.attention.kernels.prefill_paged import prefill_paged
 
-    config = _config(**VARIANTS[variant])
+    config = _variant(variant, dim)
     if config.variant == "descriptor" and page % config.block_n:
         pytest.skip("a TMA tile has to lie in one page")
     batch = batch_of(Shape(8, 2, dim, page, torch.bfloat16, "cuda"), PROMPTS, pad_reqs=1)
@@ -112,11 +172,11 @@ def test_each_variant_of_paged_prefill_is_exact(page: int, dim: int, variant: st
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("dim", [64, 128])
+@pytest.mark.parametrize("dim", [64, 128, 256])
 def test_each_variant_of_prefill_without_pages_is_exact(dim: int, variant: str) -> None:
     from sample_engine.attention.kernels.prefill_contiguous import prefill_contiguous
 
-    config = _config(**VARIANTS[variant])
+    config = _variant(variant, dim)
     batch = batch_of(Shape(8, 2, dim, 16, torch.bfloat16, "cuda"), PROMPTS)
     out = torch.full_like(batch.query, float("nan"))
     prefill_contiguous(
@@ -161,13 +221,15 @@ def _shorten(batch: Batch, shorter: Batch) -> None:
     common.block_table[:, : other.block_table.shape[1]] = other.block_table
     batch.query.copy_(shorter.query)
     for part, new in zip(batch.cache, shorter.cache, strict=True):
-        part[: new.shape[0]] = new
+        blocks_of(part)[: new.shape[0]] = blocks_of(new)
 
 
+@pytest.mark.parametrize("fp8_cache", [False, True])
 @pytest.mark.parametrize("name", ["reference", "triton", "lazy_plan"])
-def test_a_captured_decode_serves_shorter_batches(name: str) -> None:
-    backend = _backend(name, TINY)
-    batch = batch_of(TINY, [(1, 2000), (1, 1500), (1, 900)])
+def test_a_captured_decode_serves_shorter_batches(name: str, fp8_cache: bool) -> None:
+    shape = dataclasses.replace(TINY, fp8_cache=fp8_cache)
+    backend = _backend(name, shape)
+    batch = batch_of(shape, [(1, 2000), (1, 1500), (1, 900)])
     out = torch.full_like(batch.query, float("nan"))
     run(backend, batch)  # compiles
     torch.cuda.synchronize()
@@ -176,7 +238,7 @@ def test_a_captured_decode_serves_shorter_batches(name: str) -> None:
     with torch.cuda.graph(graph):
         backend.forward(batch.query, batch.cache, metadata, out)
     for lengths in ([(1, 1999), (1, 3), (1, 777)], [(1, 16), (1, 17), (1, 1)]):
-        shorter = batch_of(TINY, lengths, seed=1)
+        shorter = batch_of(shape, lengths, seed=1)
         _shorten(batch, shorter)
         out.fill_(float("nan"))
         graph.replay()

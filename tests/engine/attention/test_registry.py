@@ -90,6 +90,15 @@ def test_triton_asks_what_the_gpu_can_do(
     assert (reason is None) if wanted is None else (reason is not None and wanted in reason)
 
 
+@pytest.mark.parametrize("head_dim", [64, 128, 192, 256, 264])
+def test_triton_takes_heads_of_up_to_256(monkeypatch: pytest.MonkeyPatch, head_dim: int) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    reason = backend_class("triton").why_not(dataclasses.replace(ON_CPU, head_dim=head_dim))
+    refused = "head_dim=264: the kernels go up to 256"
+    assert reason == (refused if head_dim == 264 else None)
+
+
 def _installed(folder: Path, files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a folder of files that raise if they are imported the only one that is searched."""
     for name, text in files.items():

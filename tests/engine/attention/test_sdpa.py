@@ -121,6 +121,19 @@ def windowed(batch: Batch, window: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("backend", [ReferenceBackend, SdpaBackend])
+@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("window", [None, 7])
+def test_heads_of_each_size_are_exact_with_a_window_and_without(
+    backend: Any, dim: int, window: int | None
+) -> None:
+    batch = batch_of(Shape(6, 2, dim, 4), [(3, 35), (1, 17), (13, 13)], pad_tokens=1)
+    if window is not None:
+        batch = dataclasses.replace(batch, expected=windowed(batch, window))
+    spec = dataclasses.replace(batch.shape.spec, window=window)
+    assert error(run(backend(spec), batch), batch) < 2e-6
+
+
+@pytest.mark.parametrize("backend", [ReferenceBackend, SdpaBackend])
 @pytest.mark.parametrize("window", [1, 5, 16, 100])
 @pytest.mark.parametrize("lengths", [MIXED, [(1, 40), (1, 1)], [(4, 30), (4, 4)]], ids=str)
 def test_a_window_hides_what_lies_before_it(

@@ -56,14 +56,16 @@ def test_with_float32_the_length_of_a_split_does_not_depend_on_the_batch(
 @pytest.mark.parametrize("capability", [None, (8, 0), (8, 6), (9, 0), (10, 0), (12, 0)])
 @pytest.mark.parametrize("paged", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dim", [64, 128, 192, 256])
 def test_a_prefill_tile_fits_into_shared_memory(
-    capability: tuple[int, int] | None, paged: bool, dtype: torch.dtype
+    capability: tuple[int, int] | None, paged: bool, dtype: torch.dtype, dim: int
 ) -> None:
     from sample_engine.attention.tuning import prefill_config
 
-    spec = dataclasses.replace(LLAMA, dtype=dtype)
+    spec = dataclasses.replace(LLAMA, dtype=dtype, head_dim=dim)
     config = prefill_config(spec, capability, paged=paged)
     rows = config.block_m + 2 * config.block_n * (config.num_stages - 1)
     room = {(8, 0): 163, (9, 0): 227, (10, 0): 227}.get(capability or (0, 0), 99)
-    assert rows * spec.head_dim * dtype.itemsize <= room * 1024
+    width = 256 if dim == 192 else dim  # as wide as a tile is
+    assert rows * width * dtype.itemsize <= room * 1024
     assert config.block_m >= spec.num_heads // spec.num_kv_heads

@@ -20,8 +20,24 @@ from sample_engine.attention.interface import (
     CommonAttentionMetadata,
     LayerCache,
 )
+from sample_engine.attention.kernels.fp8_cache import (
+    allocate,
+    dequantize,
+    exponents_of,
+    quantize,
+    stored_as,
+)
 
-__all__ = ["BACKENDS", "Batch", "Shape", "attention_in_float64", "batch_of", "error", "run"]
+__all__ = [
+    "BACKENDS",
+    "Batch",
+    "Shape",
+    "attention_in_float64",
+    "batch_of",
+    "empty_cache",
+    "error",
+    "run",
+]
 
 BACKENDS = list(registry._BACKENDS)  # by name, whether or not they can run here
 
@@ -36,6 +52,7 @@ class Shape:
     page: int = 16
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
+    fp8_cache: bool = False
 
     @property
     def spec(self) -> AttentionSpec:
@@ -47,6 +64,7 @@ class Shape:
             self.page,
             self.dtype,
             torch.device(self.device),
+            fp8_cache=self.fp8_cache,
         )
 
 
@@ -56,7 +74,7 @@ class Batch:
 
     shape: Shape
     query: torch.Tensor  # [T', H, D]
-    keys: list[torch.Tensor]  # [L, K, D] each
+    keys: list[torch.Tensor]  # [L, K, D] each, as they are in the cache
     values: list[torch.Tensor]
     cache: LayerCache
     common: CommonAttentionMetadata
@@ -106,18 +124,19 @@ def batch_of(
     query = numbers(num_tokens + pad_tokens, heads, dim)
     all_keys = [numbers(length, kv_heads, dim) for length in keys]
     all_values = [numbers(length, kv_heads, dim) for length in keys]
-    table, num_blocks = _block_table(keys, page, num_reqs + pad_reqs, rng)
-    cache = LayerCache(
-        *(
-            torch.full((num_blocks, page, kv_heads, dim), unwritten, dtype=shape.dtype).to(device)
-            for _ in range(2)
+    if shape.fp8_cache:  # what is in the cache is what counts; test_fp8_cache has the rounding
+        all_keys, all_values = (
+            [dequantize(*quantize(rows)).to(shape.dtype) for rows in each]
+            for each in (all_keys, all_values)
         )
-    )
+    table, num_blocks = _block_table(keys, page, num_reqs + pad_reqs, rng)
+    cache = empty_cache(shape, num_blocks, unwritten)
     slots = [_slots(table[index], length, page) for index, length in enumerate(keys)]
     for index in range(num_reqs):
         at = slots[index].to(device)
-        cache.key.view(-1, kv_heads, dim)[at] = all_keys[index]
-        cache.value.view(-1, kv_heads, dim)[at] = all_values[index]
+        for rows, pages in ((all_keys[index], cache.key), (all_values[index], cache.value)):
+            for new, place in stored_as(rows, pages):
+                place[at // page, at % page] = new
     expected = [
         attention_in_float64(part, k, v)
         for part, k, v in zip(query[:num_tokens].split(queries), all_keys, all_values, strict=True)
@@ -126,6 +145,18 @@ def batch_of(
     padding = torch.full((pad_tokens,), PAD_SLOT_ID, dtype=torch.int64)
     common = _common(queries, keys, pad_reqs, table, torch.cat([*new, padding]), device)
     return Batch(shape, query, all_keys, all_values, cache, common, torch.cat(expected))
+
+
+def empty_cache(shape: Shape, num_blocks: int, fill: float = float("nan")) -> LayerCache:
+    """A cache that holds one number everywhere; of FP8 it is NaN."""
+    size = (num_blocks, shape.page, shape.num_kv_heads, shape.head_dim)
+    if not shape.fp8_cache:
+        key, value = torch.full((2, *size), fill, dtype=shape.dtype).to(shape.device)
+        return LayerCache(key, value)
+    cache = LayerCache(*(allocate(*size, torch.device(shape.device)) for _ in range(2)))
+    for each in cache:
+        exponents_of(each).fill_(255)
+    return cache
 
 
 def _block_table(

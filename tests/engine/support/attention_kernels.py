@@ -31,8 +31,15 @@ SHAPES = {
     "float16, groups of 4, page 64": Shape(4, 1, 64, 64, torch.float16),
     "groups of 8, head_dim 48, page 16": Shape(8, 1, 48, 16),
     "float16, groups of 2, head_dim 128, page 128": Shape(2, 1, 128, 128, torch.float16),
+    "groups of 3, head_dim 256, page 16": Shape(6, 2, 256, 16),
+}
+OF_FP8 = {
+    "FP8 cache, groups of 2, head_dim 40, page 16": Shape(4, 2, 40, 16, fp8_cache=True),
+    "FP8 cache, float16, head_dim 64, page 32": Shape(3, 3, 64, 32, torch.float16, fp8_cache=True),
 }
 by_shape = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+_PAGED = {**SHAPES, **OF_FP8}
+by_paged_shape = pytest.mark.parametrize("shape", _PAGED.values(), ids=_PAGED)
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -44,6 +51,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def skip_if_unfit(shape: Shape, variant: str) -> None:
+    if variant == "descriptor" and shape.fp8_cache:
+        pytest.skip("an FP8 cache is read by pointers")
     if variant == "descriptor" and shape.head_dim & (shape.head_dim - 1):
         pytest.skip("a TMA tile of this head size would reach into the next head")
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from sample_engine.attention.kernels.fp8_cache import dequantize, quantize
 from sample_engine.batch.outputs import CoreOutput
 from sample_engine.batch.sampling_params import SamplingParams
 from sample_engine.config import EngineConfig
@@ -125,13 +126,18 @@ def generate(
     return run(core)[0]
 
 
-def plain_logits(model: Llama, tokens: Sequence[int]) -> torch.Tensor:
-    """Logits after each token, of the whole text at once and without a cache: [T, vocabulary]."""
+def plain_logits(model: Llama, tokens: Sequence[int], *, fp8_cache: bool = False) -> torch.Tensor:
+    """Logits after each token, of the whole text at once and without a cache: [T, vocabulary].
+
+    With ``fp8_cache`` from keys and values that were rounded as if there were one.
+    """
 
     def attend(
         layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     ) -> torch.Tensor:
         group = query.shape[1] // key.shape[1]
+        if fp8_cache:
+            key, value = (dequantize(*quantize(each)) for each in (key, value))
         key, value = (each.repeat_interleave(group, dim=1) for each in (key, value))
         scores = torch.einsum("qhd,khd->hqk", query, key) * query.shape[-1] ** -0.5
         hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
@@ -143,20 +149,29 @@ def plain_logits(model: Llama, tokens: Sequence[int]) -> torch.Tensor:
 
 
 def plain_tokens(
-    folder: str, prompt: Sequence[int], count: int, params: SamplingParams | None = None
+    folder: str,
+    prompt: Sequence[int],
+    count: int,
+    params: SamplingParams | None = None,
+    *,
+    fp8_cache: bool = False,
 ) -> list[int]:
     """What a prompt has to be continued with: a loop that computes everything anew each time."""
-    return list(_plain_tokens(folder, tuple(prompt), count, params))
+    return list(_plain_tokens(folder, tuple(prompt), count, params, fp8_cache))
 
 
 @functools.cache
 def _plain_tokens(
-    folder: str, prompt: tuple[int, ...], count: int, params: SamplingParams | None
+    folder: str,
+    prompt: tuple[int, ...],
+    count: int,
+    params: SamplingParams | None,
+    fp8_cache: bool,
 ) -> tuple[int, ...]:
     model = plain_model(folder)
     text = list(prompt)
     for _ in range(count):
-        logits = plain_logits(model, text)[-1:]
+        logits = plain_logits(model, text, fp8_cache=fp8_cache)[-1:]
         if params is None or params.temperature == 0:
             best, second = logits[0].topk(2).values.tolist()
             assert best - second > LEAST_MARGIN, "choose another model: two tokens are too close"

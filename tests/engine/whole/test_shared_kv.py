@@ -50,8 +50,9 @@ def run_core(core: EngineCore, prompts: Any, params: SamplingParams) -> dict[str
         ({"speculative_config": NGRAM}, GREEDY),
         ({"speculative_config": EAGLE}, SAMPLED),
         ({"async_scheduling": True, "num_blocks": 24}, SAMPLED),
+        ({"kv_cache_dtype": "fp8", "speculative_config": EAGLE}, GREEDY),
     ],
-    ids=["sampled", "chunks", "few blocks", "ngram", "eagle", "async"],
+    ids=["sampled", "chunks", "few blocks", "ngram", "eagle", "async", "fp8"],
 )
 def test_tokens_are_the_same_with_and_without(
     folder: str, shm: str, settings: dict[str, Any], params: SamplingParams
@@ -100,6 +101,7 @@ def test_a_consumer_computes_what_is_missing_and_nothing_else(folder: str, shm: 
 def test_engines_that_differ_share_nothing(folder: str, shm: str) -> None:
     others: list[dict[str, Any]] = [
         {"dtype": "bfloat16"},
+        {"kv_cache_dtype": "fp8"},
         {"block_size": 8},
         {"load_format": "dummy", "seed": 5},
         {"speculative_config": EAGLE},

@@ -9,7 +9,7 @@ from tests.engine.support.attention import Shape, batch_of, error
 from tests.engine.support.attention_kernels import (
     SPLITS,
     TOLERANCE,
-    by_shape,
+    by_paged_shape,
     run_decode,
 )
 
@@ -17,7 +17,7 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.usefixtures("interpreter")
 
 
-@by_shape
+@by_paged_shape
 @pytest.mark.parametrize("splits", SPLITS)
 def test_decode_is_exact_however_keys_are_split(shape: Shape, splits: str) -> None:
     batch = batch_of(shape, [(1, 40), (3, 33), (2, 2), (1, 16)], pad_reqs=1, pad_tokens=1)

@@ -10,7 +10,7 @@ from tests.engine.support.attention_kernels import (
     PROMPTS,
     TOLERANCE,
     VARIANTS,
-    by_shape,
+    by_paged_shape,
     skip_if_unfit,
 )
 
@@ -18,7 +18,7 @@ pytest.importorskip("triton")
 pytestmark = pytest.mark.usefixtures("interpreter")
 
 
-@by_shape
+@by_paged_shape
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_prefill_over_pages_is_exact(shape: Shape, variant: str) -> None:
     from sample_engine.attention.kernels.prefill import PrefillConfig
