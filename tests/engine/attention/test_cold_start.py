@@ -84,7 +84,9 @@ found = []
 
 
 def listen(*, src, cache_hit, **_):
-    found.append((src.fn.__name__, cache_hit))
+    # what its author calls constant makes its class; what Triton finds out of a call must not
+    constants = {p.name: repr(src.constants.get((p.num,))) for p in src.fn.params if p.is_constexpr}
+    found.append((f"{src.fn.__name__} {json.dumps(constants, sort_keys=True)}", cache_hit))
 
 
 knobs.compilation.listener = listen
@@ -101,6 +103,6 @@ print("FOUND", json.dumps(found))
 def test_a_second_engine_finds_what_the_first_one_compiled(tmp_path: Path) -> None:
     first = _compiled(tmp_path, ENGINE)
     assert not any(hit for _, hit in first)
-    names = [name for name, _ in first if name in ("_decode_paged_kernel", "_prefill_paged_kernel")]
-    assert len(names) == len(set(names)), first
+    classes = [name for name, _ in first if name.startswith(("_decode_paged", "_prefill_paged"))]
+    assert len(classes) == len(set(classes)), "\n".join(classes)
     assert sorted(_compiled(tmp_path, ENGINE)) == sorted((name, True) for name, _ in first)
