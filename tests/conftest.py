@@ -10,7 +10,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.support import interpreters, slow_folders
+from tests.support import interpreters, rewriting, slow_folders
 from tests.support.frozen_objects import FrozenObjects
 
 # How long an example takes says how busy the machine is; and on a new one the first text waits for
@@ -31,6 +31,7 @@ hypothesis.settings.load_profile("suite")
 def pytest_configure(config: pytest.Config) -> None:
     """Take note of the environment before a test changes it; no server is started yet."""
     interpreters.servers()
+    rewriting.rewrite_share(config, config.rootpath)
     config.pluginmanager.register(FrozenObjects())
 
 

@@ -4,8 +4,6 @@ The names are the values of ``--cuda-fork-device``. A phantom's face says what G
 ``absent``, ``sm_90``, ``sm_90x2``.
 """
 
-from __future__ import annotations
-
 import enum
 import os
 import re
@@ -35,6 +33,7 @@ class DeviceKind(enum.Enum):
     NONE = "none"
 
 
+# Annotations of this module are no texts: NamedTuple compiles each, while the plugin is imported.
 class Device(NamedTuple):
     """The value of ``--cuda-fork-device``; ``face`` is "absent" or, for instance, "sm_90x2"."""
 

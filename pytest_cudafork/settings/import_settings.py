@@ -4,11 +4,10 @@ A module of its own, as the processes of the audit take their defaults from here
 pytest.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 
+# Annotations of this module are no texts: NamedTuple compiles each, while the plugin is imported.
 class ImportSettings(NamedTuple):
     """What the options say of the import audit.
 

@@ -1,7 +1,5 @@
 """The markers: the table, its ``--markers`` text, and the reading of their arguments."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +25,7 @@ class MarkerError(ValueError):
     """A marker was given arguments that it does not take; Recoverable by correcting the marker."""
 
 
+# Annotations of this module are no texts: NamedTuple compiles each, while the plugin is imported.
 class Marker(NamedTuple):
     """One marker: the keywords it takes, with the words for what each accepts."""
 
@@ -114,7 +113,7 @@ MARKERS = (
 )
 
 
-MAP: pytest.StashKey[MarkerMap] = pytest.StashKey()
+MAP: "pytest.StashKey[MarkerMap]" = pytest.StashKey()
 """How a session reads the markers of its suite; not there if it has no map."""
 _MAKE_TESTS = ("graph_capture", "start_methods")
 _BY_POSITION = ("check_captures", "gpus", "start_methods")
@@ -138,7 +137,7 @@ class Marks(NamedTuple):
     env: tuple[tuple[str, str], ...] = ()
     """Variables of the test's process, from before any of its code is imported."""
     fork_ok: str | None = None
-    gpus: GpuWish | None = None
+    gpus: "GpuWish | None" = None
     graphs: tuple[str, ...] = ()
     """The graph backends to run the test with; none: it is not marked."""
     check_captures: bool | None = None
@@ -208,7 +207,7 @@ def marks_of(item: pytest.Item) -> Marks:
     return marks
 
 
-def _iter_marks(item: pytest.Item) -> Iterator[tuple[Mark, pytest.Mark | None]]:
+def _iter_marks(item: pytest.Item) -> "Iterator[tuple[Mark, pytest.Mark | None]]":
     """Yield the marks of a test, the closest first, each with that of the suite it is read from."""
     marker_map = item.config.stash.get(MAP, None)
     if marker_map is None:
@@ -245,7 +244,7 @@ def _is_theirs(config: pytest.Config, name: str) -> bool:
     return any(re.match(rf"{name}\b", line) for line in lines)
 
 
-def give_gpus(item: pytest.Item, wish: GpuWish) -> None:
+def give_gpus(item: pytest.Item, wish: "GpuWish") -> None:
     """Have a test run in a process of its own with GPUs, as if its marker said so."""
     item.stash[_MARKS] = marks_of(item)._replace(isolated=True, gpus=wish)
 
@@ -333,7 +332,7 @@ def read_marks(item: pytest.Item, *, alias_is_theirs: bool = False) -> Marks:
     )
 
 
-def _closest_marks(item: pytest.Item, alias_is_theirs: bool) -> dict[str, Mark]:
+def _closest_marks(item: pytest.Item, alias_is_theirs: bool) -> "dict[str, Mark]":
     """Return the closest mark of each of our markers, those read from the suite's own included.
 
     Raises:
@@ -379,13 +378,13 @@ def _without_none(keywords: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in keywords.items() if value is not None}
 
 
-def _wish(n: int) -> GpuWish:
+def _wish(n: int) -> "GpuWish":
     from pytest_cudafork.settings.gpu_requests import GpuWish
 
     return GpuWish(n)
 
 
-def _start_methods(mark: Mark) -> tuple[str, ...]:
+def _start_methods(mark: "Mark") -> tuple[str, ...]:
     """Read the marker that takes methods by position; without any it means all."""
     write = "write start_methods('fork', 'forkserver', 'spawn'), or some of these"
     if mark.kwargs:
@@ -400,7 +399,7 @@ def _start_methods(mark: Mark) -> tuple[str, ...]:
     return mark.args or METHODS
 
 
-def check_captures(mark: Mark) -> bool:
+def check_captures(mark: "Mark") -> bool:
     """Read the marker that takes one truth value by position.
 
     Raises:
@@ -414,7 +413,7 @@ def check_captures(mark: Mark) -> bool:
     return mark.args[0]
 
 
-def _gpus(mark: Mark) -> GpuWish:
+def _gpus(mark: "Mark") -> "GpuWish":
     """Read the one marker that takes a number."""
     from pytest_cudafork.settings.gpu_requests import read_gpus_mark
 
@@ -424,7 +423,7 @@ def _gpus(mark: Mark) -> GpuWish:
         raise MarkerError(str(error)) from None
 
 
-def _keywords(marker: Marker, mark: Mark) -> dict[str, Any]:
+def _keywords(marker: Marker, mark: "Mark") -> dict[str, Any]:
     """Check a mark against its table entry."""
     if mark.args:
         raise MarkerError(

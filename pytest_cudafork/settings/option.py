@@ -3,8 +3,6 @@
 Precedence: command line > environment variable > ini file > default.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Callable, Mapping
@@ -15,6 +13,7 @@ import pytest
 from pytest_cudafork.settings import environment
 
 
+# Annotations of this module are no texts: NamedTuple compiles each, while the plugin is imported.
 class Option(NamedTuple):
     """One setting and its sources.
 

@@ -4,8 +4,6 @@ An option is a row in ``PARSERS``: its names and help, and what reads its text. 
 audit stand in ``import_options.py``.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -39,6 +37,7 @@ if TYPE_CHECKING:
     from pytest_cudafork.settings.marker_map import MarkerMap
 
 
+# Annotations of this module are no texts: NamedTuple compiles each, while the plugin is imported.
 class Settings(NamedTuple):
     """What the options say, all sources taken together."""
 
@@ -50,7 +49,7 @@ class Settings(NamedTuple):
     """The file of what the check accepts, or ""."""
     baseline_update: str = ""
     """Whether to change that file: "all", "shrink", or ""."""
-    marker_map: MarkerMap | None = None
+    marker_map: "MarkerMap | None" = None
     """How markers of the suite are read; None: as what they are."""
     expect_gpus: int | None = None
     """The GPUs that the session is promised; None: nothing was said."""
@@ -65,7 +64,7 @@ class Settings(NamedTuple):
     health: str | None = None
     """What becomes of the tests after one that has left the GPU sick: "fail", "recover", or "off"
     for no question after tests; None: only processes that isolated tests share are asked."""
-    gpus: GpuChoice | None = None
+    gpus: "GpuChoice | None" = None
     """The GPUs that tests may use; None: all."""
     imports: ImportSettings = ImportSettings()
     """The import audit."""

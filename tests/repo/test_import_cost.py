@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -68,6 +70,20 @@ def test_importing_the_plugin_adds_few_modules() -> None:
 def test_importing_the_plugin_imports_nothing_heavy() -> None:
     new = set(imported_by_plugin())
     assert not new & {*HEAVY, *LATE}
+
+
+def test_no_annotation_of_a_named_tuple_is_compiled_while_the_plugin_is_imported() -> None:
+    """A module with ``from __future__ import annotations`` has texts for NamedTuple to compile."""
+    files = [
+        file
+        for name in imported_by_plugin()
+        if (spec := find_spec(name))
+        and spec.origin
+        and "(NamedTuple):" in Path(file := spec.origin).read_text("utf-8")
+    ]
+    assert files
+    late = "from __future__ import annotations"
+    assert not [file for file in files if late in Path(file).read_text("utf-8")]
 
 
 @pytest.mark.parametrize("args", [(), ("--cuda-fork-check",), ("--cuda-fork-check=touch",)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -184,6 +185,27 @@ def test_modules_of_torch_are_ready_in_the_order_in_which_they_were_executed() -
 def test_a_torch_that_comes_first_is_imported(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("print('of the test')")
     assert both("-c", "import torch", cwd=tmp_path).stdout == "of the test\n"
+
+
+@needs_torch
+@pytest.mark.skipif(
+    tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (6, 1)
+    or not Path("/sys/kernel/mm/transparent_hugepage").is_dir(),
+    reason="this kernel has no MADV_COLLAPSE, which came with Linux 6.1, or no huge pages",
+)
+def test_what_a_server_has_imported_of_torch_is_in_huge_pages(
+    servers: interpreters.Servers,
+) -> None:
+    assert is_forked("-c", f"# torch\n{SHOW}")
+    with_torch = [
+        Path(f"/proc/{server.pid}")
+        for server in servers.running()
+        if b"torch" in Path(f"/proc/{server.pid}/cmdline").read_bytes()
+    ]
+    assert with_torch
+    for process in with_torch:
+        memory = (process / "smaps_rollup").read_text(encoding="ascii")
+        assert re.search(r"^AnonHugePages: +[1-9]", memory, re.M), memory
 
 
 def test_what_is_read_at_start_needs_a_fresh_one(tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 Used in every process of the session; ``isolate/session/forked_option.py`` decides.
 """
 
-from __future__ import annotations
-
 import signal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
 MARKER = "forked"
 
 
+# Annotations of this module are no texts: NamedTuple compiles each, while the plugin is imported.
 class Claim(NamedTuple):
     """Whether ``--forked`` and its marker are this plugin's, and whether the option is given."""
 
@@ -56,7 +55,7 @@ def _call(mark: pytest.Mark) -> str:
     return f"forked({', '.join(shown)})"
 
 
-def crash_line(item: pytest.Item, error: ChildError) -> str:
+def crash_line(item: pytest.Item, error: "ChildError") -> str:
     """Return pytest-forked's line for a crash of a test that runs in its place; else "".
 
     Programs that read logs look for it.
