@@ -1,11 +1,12 @@
 """Audits the imports of published libraries, each in an environment of its own, without a GPU.
 
 The libraries are those of ``real_libraries.toml``. Each is installed beside torch and what it
-needs, and ``python -m pytest_cudafork imports`` looks at its packages on a phantom with a GPU:
-every module in a process of its own. Of each line that initializes CUDA the first module that
-reaches it is imported once more, by a fresh interpreter under ``python -m pytest_cudafork run``,
-which must name the same line. Prints a table of what came of them, the lines with the number of
-modules that reach each, and a last line of JSON.
+needs, and its top package is imported by a fresh interpreter under ``python -m pytest_cudafork
+run`` on a phantom with a GPU. If that initializes CUDA, so does every module of it, and no more is
+asked. Otherwise ``python -m pytest_cudafork imports`` looks at the packages of the list, every
+module in a process of its own; of each line that it names, the first module that reaches it is
+imported once more by a fresh interpreter, which must name the same line. Prints a table of what
+came of them, the lines with the number of modules that reach each, and a last line of JSON.
 
     python benchmarks/real_libraries.py --folder build/releases --save
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,15 +32,17 @@ from results_file import publish, table
 TOPIC = "real_libraries"
 LIST = Path(__file__).resolve().with_name("real_libraries.toml")
 TOUCHING = ("touches", "touches, then fails to import", "touches, then crashes")
+EVERY = "every module"
 HEADER = ("release", "modules", "clean", "initialize CUDA", "not importable here", "other")
 
 
 @dataclass(frozen=True)
 class Library:
-    """A release and the packages of it that are audited."""
+    """A release, the packages of it that are audited, and the one that they all import first."""
 
     release: Release
     imports: str
+    top: str
 
     @property
     def name(self) -> str:
@@ -85,11 +89,17 @@ class Found:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Audit, and show or keep the outcome."""
     options = _parser().parse_args(arguments)
+    start = time.monotonic()
     listed = read(LIST.read_text(encoding="utf-8"))
     chosen = [each for each in listed if options.only in each.name]
     with tempfile.TemporaryDirectory() as made:
         folder = (options.folder or Path(made)).resolve()
-        found = [audit(folder, each) for each in chosen]
+        found = []
+        for each in chosen:
+            if time.monotonic() - start > options.limit:
+                found.append(Found(each, {}, (), f"more than {options.limit:g} s had passed"))
+            else:
+                found.append(audit(folder, each))
     text, data = report(found)
     publish(TOPIC, "Imports of published libraries", text, data, save=options.save)
     return 0
@@ -99,6 +109,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Imports of published libraries.")
     parser.add_argument("--only", default="", help="only releases whose name holds this word")
     parser.add_argument("--folder", type=Path, help="where environments are kept")
+    parser.add_argument(
+        "--limit", type=float, default=7200.0, help="seconds after which no library is begun"
+    )
     parser.add_argument("--save", action="store_true", help="also write a file in results/")
     return parser
 
@@ -117,10 +130,11 @@ def _library(row: Mapping[str, Any], number: int) -> Library:
     values = dict(row)
     try:
         imports = values.pop("imports")
+        top = values.pop("top", imports.split(",")[0].split(".")[0])
         for name in ("needs", "needs_all"):
             values[name] = tuple(values.get(name, ()))
         values["environment"] = tuple(sorted(values.get("environment", {}).items()))
-        return Library(Release(**values), imports)
+        return Library(Release(**values), imports, top)
     except (KeyError, TypeError) as error:
         raise ValueError(f"library {number}: {error}") from error
 
@@ -130,13 +144,19 @@ def audit(folder: Path, library: Library) -> Found:
     print(f"{library.name} ...", file=sys.stderr, flush=True)
     try:
         python = environment(folder, library.release)
+        top, code = _imported(python, library, library.top)
+        if top:
+            line = Line(shortened(top), code, (library.top,), shortened(top))
+            return Found(library, {EVERY: 1}, [line])
         document = _audited(python, library)
     except (CannotInstallError, RuntimeError) as error:
         return Found(library, {}, (), str(error))
     found = judge(library, document)
-    return replace(
-        found, lines=[replace(each, again=_again(python, library, each)) for each in found.lines]
-    )
+    lines = []
+    for line in found.lines:
+        place, _ = _imported(python, library, line.modules[0])
+        lines.append(replace(line, again=shortened(place)))
+    return replace(found, lines=lines)
 
 
 def _audited(python: Path, library: Library) -> Mapping[str, Any]:
@@ -157,15 +177,24 @@ def _audited(python: Path, library: Library) -> Mapping[str, Any]:
         return document
 
 
-def _again(python: Path, library: Library, line: Line) -> str:
-    """Return the line that a fresh interpreter names which imports the first module."""
+def _imported(python: Path, library: Library, module: str) -> tuple[str, str]:
+    """Return the line that a fresh interpreter names which imports a module, and what it says.
+
+    Raises:
+        RuntimeError: the check wrote no report.
+
+    """
     with tempfile.TemporaryDirectory() as made:
         program, file = Path(made, "program.py"), Path(made, "report.json")
-        program.write_text(f"import {line.modules[0]}\n", encoding="utf-8")
+        program.write_text(f"import {module}\n", encoding="utf-8")
         watch = ["-m", "pytest_cudafork", "run", "--device", GPU, "--report", str(file), "--json"]
-        started([str(python), *watch, str(program)], Path(made), dict(library.release.environment))
-        touches = (written(file) or {"touches": []})["touches"]
-        return shortened(touches[0]["culprit"]) if touches else ""
+        command = [str(python), *watch, str(program)]
+        end = started(command, Path(made), dict(library.release.environment))
+        document = written(file)
+        if document is None:
+            raise RuntimeError(f"no report of `import {module}`: {end}")
+        place = document["touches"][0]["culprit"] if document["touches"] else ""
+        return place, statement(place)
 
 
 def judge(library: Library, document: Mapping[str, Any]) -> Found:
@@ -205,6 +234,8 @@ def report(found: Sequence[Found]) -> tuple[str, dict[str, Any]]:
 def _row(each: Found) -> tuple[str, ...]:
     if each.why_not:
         return (each.library.name, *["not audited"] * (len(HEADER) - 1))
+    if EVERY in each.verdicts:
+        return (each.library.name, EVERY, "none", EVERY, "-", "-")
     total = sum(each.verdicts.values())
     clean, absent = each.verdicts.get("clean", 0), each.verdicts.get("not importable", 0)
     touching = sum(each.verdicts.get(verdict, 0) for verdict in TOUCHING)

@@ -1,6 +1,7 @@
 """Makes an environment for a release: the release itself, what it needs, and our check.
 
-An environment is made once and used again as long as it is to hold the same. Below all of them
+An environment is made once and used again as long as it is to hold the same; one that could not be
+made is not tried again before its folder is gone. Below all of them
 lies one with torch, pytest and what else the plugin needs, in the versions of the interpreter that
 runs the benchmark, and it finds the plugin in this checkout. Nothing else of that interpreter is
 seen: a library that happens to be there could make a release touch CUDA, or keep it from doing so.
@@ -99,19 +100,32 @@ def _made(
     paths: Sequence[str],
     variables: Sequence[tuple[str, str]] = (),
 ) -> Path:
-    """Make an environment by some calls of pip, unless it has been made by the same ones."""
+    """Make an environment by some calls of pip, unless it has been made by the same ones.
+
+    Raises:
+        CannotInstallError: pip failed, now or when it was tried with the same calls.
+
+    """
     python = target / "bin" / "python"
-    said = json.dumps([list(map(list, steps)), list(paths)])
+    wanted = [list(map(list, steps)), list(paths)]
     made = target / _MADE
-    if made.exists() and made.read_text(encoding="utf-8") == said:
-        return python
+    if made.exists():
+        held, why_not = json.loads(made.read_text(encoding="utf-8"))
+        if held == wanted and why_not:
+            raise CannotInstallError(why_not)
+        if held == wanted:
+            return python
     shutil.rmtree(target, ignore_errors=True)
     venv.create(target, symlinks=True, with_pip=False)
     lines = "".join(f"{path}\n" for path in paths)
     (_site_packages(python) / "below.pth").write_text(lines, encoding="utf-8")
-    for step in steps:
-        _pip(python, step, dict(variables))
-    made.write_text(said, encoding="utf-8")
+    try:
+        for step in steps:
+            _pip(python, step, dict(variables))
+    except CannotInstallError as error:
+        made.write_text(json.dumps([wanted, str(error)]), encoding="utf-8")
+        raise
+    made.write_text(json.dumps([wanted, ""]), encoding="utf-8")
     return python
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from release_rows import Pair
 
+_WORDS = 90
 REFUSED = "guarded"
 """The check's word for a fork that it refused."""
 
@@ -134,7 +135,7 @@ def notes(each: Judged) -> list[str]:
             said.append(f"{name}: not run: {one.why_not}")
             continue
         if one.raised:
-            said.append(f"{name}: the statements raised {one.raised}")
+            said.append(f"{name}: the statements raised {one.raised[:_WORDS]}")
         said += [f"{name}: named `{shortened(place)}`: `{code}`" for place, code in one.lines]
     return said
 
