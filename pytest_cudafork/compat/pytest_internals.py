@@ -230,9 +230,8 @@ def keep_plugins(manager: Any, hook: str, kept: Sequence[object]) -> None:
     pluggy can leave plugins out of one call (``subset_hook_caller``), not out of all.
     """
     implementations = getattr(manager.hook, hook)._hookimpls
-    implementations[:] = [
-        one for one in implementations if any(one.plugin is mine for mine in kept)
-    ]
+    mine = set(map(id, kept))  # not all plugins can be compared
+    implementations[:] = [one for one in implementations if id(one.plugin) in mine]
 
 
 # -- the configuration ---------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class Forks:
         self._reporter: Reporter | None = None
         self._filters = list(filters)
         self._ahead: tuple[pytest.Item, launch.Running] | None = None
-        self._count = 0
+        self._count = self._cores = 0
         self._memory: Collapse | None = None
 
     def take(
@@ -91,6 +91,7 @@ class Forks:
         # a rerun of a test finds the next one's child there already
         if following is None or self._ahead is not None or not self._may_fork_ahead(following):
             return
+        _ = following.location  # pytest asks for it in the child and here, and remembers it
         with contextlib.suppress(OSError, RuntimeError):  # the test will say so in its turn
             running = yield from self._fork(following, {}, fds, ahead=True)
             self._ahead = following, running
@@ -131,6 +132,7 @@ class Forks:
     ) -> Steps[launch.Running]:
         """Fork this process, made ready for it."""
         if self._reporter is None:
+            self._cores = launch.usable_cores()
             make_basetemp(self._config)
             self._reporter = Reporter(self._config)
             # in the child that would cost half a millisecond
@@ -148,7 +150,7 @@ class Forks:
             self._randomness.renew()
             if ahead:
                 self._leave_the_test_before()
-            practice = ahead and launch.usable_cores() > _BUSY_CORES
+            practice = ahead and self._cores > _BUSY_CORES
             return pytest_session.run_forked(
                 item, env, reporter, channel, stacks_fd, practice=practice
             )

@@ -69,6 +69,10 @@ class Message:
             TypeError: One is missing, given twice, or there is no such field.
 
         """
+        if not values and named.keys() == self.types.keys():
+            vars(self).update({name: named[name] for name in self.types})
+            self.__post_init__()
+            return
         given = dict(zip(self.types, values, strict=False))
         wrong = [*values[len(given) :], *(given.keys() & named), *(named.keys() - self.types)]
         fields = {**self.defaults, **given, **named}
