@@ -29,6 +29,10 @@ NATIVE := $(wildcard pytest_cudafork/observe/driver/native/*.c) \
           $(wildcard pytest_cudafork/observe/driver/native/*.inc)
 # Errors only: pip warns about the settings of the machine, too.
 PIP := $(PY) -m pip --quiet --quiet --disable-pip-version-check --no-input
+# pip compiles what it installs on one core, after all else; this takes all cores. Some packages bring
+# files that are for other Pythons, or templates, and do not compile. Paths are absolute, as they are
+# kept: each import would have to set them right.
+COMPILE := -W ignore -m compileall -qq -j 0
 CHROMIUMS := chromium chromium-browser google-chrome google-chrome-stable
 WORKFLOWS := $(wildcard .github/workflows/*.yml docs/examples/ci/github-*.yml) docs/examples/imports/fork-safety.yml
 LINTED := pytest_cudafork sample_engine tests tools benchmarks demo docs conftest.py setup.py
@@ -73,7 +77,7 @@ demo: $(STAMP)
 # Sessions under test write no bytecode, and pytest's own is another form of it: in a fresh checkout
 # each of them would compile the package again.
 test: $(STAMP)
-	@$(PY) -m compileall -q pytest_cudafork sample_engine
+	@$(PY) -m compileall -q "$(CURDIR)/pytest_cudafork" "$(CURDIR)/sample_engine"
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal \
 	    --ignore=tests/sessions/plugins --ignore=tests/browser --deselect=$(WHOLE_DEMO) $(TESTARGS)
 
@@ -165,7 +169,8 @@ $(STAMP): pyproject.toml setup.py constraints/dev.txt tools/check_python.py $(NA
 	@"$(PYTHON)" tools/check_python.py
 	@echo "setting up $(VENV) with $$("$(PYTHON)" --version) (minutes the first time)"
 	@"$(PYTHON)" -m venv "$(VENV)"
-	@$(PIP) install -c constraints/dev.txt -e ".[test,lint,docs]"
+	@$(PIP) install --no-compile -c constraints/dev.txt -e ".[test,lint,docs]"
+	@$(PY) $(COMPILE) "$(abspath $(VENV))/lib" || :
 	@touch "$(STAMP)"
 
 $(SECURITY_VENV)/installed: constraints/security.txt
@@ -191,7 +196,8 @@ $(PLUGINS_VENV)/installed: pyproject.toml setup.py constraints/dev.txt constrain
 	@echo "setting up $(PLUGINS_VENV)"
 	@"$(PYTHON)" -m venv "$(PLUGINS_VENV)"
 	@"$(PLUGINS_VENV)/bin/python" -m pip --quiet --quiet --disable-pip-version-check --no-input \
-	  install -c constraints/dev.txt -e . -r constraints/plugins.txt
+	  install --no-compile -c constraints/dev.txt -e . -r constraints/plugins.txt
+	@"$(PLUGINS_VENV)/bin/python" $(COMPILE) "$(abspath $(PLUGINS_VENV))/lib" || :
 	@cd "$(PLUGINS_VENV)" && bin/python -W ignore -m pytest -c /dev/null --rootdir=. --markers >/dev/null
 	@touch "$@"
 
