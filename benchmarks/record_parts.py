@@ -44,8 +44,8 @@ class Part:
 
 
 def _imported(data: Data) -> dict[str, float]:
-    least = data["min_ms"]
-    return {"import of the plugin, to pytest-xdist's": least["pytest-cudafork"] / least[XDIST]}
+    least = data["min_cpu_ms"]
+    return {"import of the plugin, CPU, to pytest-xdist's": least["pytest-cudafork"] / least[XDIST]}
 
 
 def _isolated(data: Data) -> dict[str, float]:

@@ -27,7 +27,7 @@ METHODS = {
     "absent": "this plugin, no GPU simulated",
     "present": "this plugin, a GPU simulated",
 }
-_WIDTH, _ROW, _LABEL, _TOP = 860, 26, 400, 54
+_WIDTH, _ROW, _LABEL, _TOP = 900, 26, 440, 54
 _INK, _FAINT, _FULL, _HALF = "#24292f", "#d0d7de", "#1a7f37", "#9bd3ae"
 
 
